@@ -1,0 +1,1 @@
+"""From text to bundle: models, training, ONNX export, quantization and verification."""
