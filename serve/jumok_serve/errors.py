@@ -1,0 +1,74 @@
+"""What can go wrong in this room, as one tree of exceptions.
+
+JumokError
+├── InvalidRequest (ValueError)      the caller's texts or options
+├── ModelNotFound (LookupError)      no such model is loaded
+├── BundleError (ValueError)         a bundle that cannot be used
+├── DeviceError                      a device that is not there
+├── Overloaded                       the queue is full
+├── DeadlineExceeded (TimeoutError)  the caller's deadline passed
+└── Unavailable                      loading, draining, or the engine failed
+"""
+
+# ruff: noqa: N818 - the names say what happened, as statuses do; "Error" at the end of each would add nothing
+
+from collections.abc import Sequence
+from os import PathLike, fspath
+
+
+class JumokError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class InvalidRequest(JumokError, ValueError):
+    """The request itself is wrong; sending it again cannot help.
+
+    ``field`` is the path of the offending part: ``contents[3]``, ``options.beam_size``.
+    """
+
+    def __init__(self, message: str, *, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ModelNotFound(JumokError, LookupError):
+    """The named model is not loaded; ``available`` lists those that are."""
+
+    def __init__(self, name: str, available: Sequence[str]) -> None:
+        super().__init__(f"model {name!r} is not loaded; available: {', '.join(available) or 'none'}")
+        self.name = name
+        self.available = tuple(available)
+
+
+class BundleError(JumokError, ValueError):
+    """A bundle cannot be used; ``problems`` lists all that is wrong with it."""
+
+    def __init__(self, path: str | PathLike[str], problems: Sequence[str]) -> None:
+        listing = problems[0] if len(problems) == 1 else "".join(f"\n  - {problem}" for problem in problems)
+        super().__init__(f"bundle {fspath(path)}: {listing}")
+        self.path = fspath(path)
+        self.problems = tuple(problems)
+
+
+class DeviceError(JumokError):
+    """The requested device cannot run the model."""
+
+
+class Overloaded(JumokError):
+    """The queue has no room; the same request can succeed after ``retry_after_s`` seconds."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(JumokError, TimeoutError):
+    """The caller's deadline passed while the request waited or was decoded."""
+
+
+class Unavailable(JumokError):
+    """Not able to answer now; the same request can succeed after ``retry_after_s`` seconds."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
