@@ -1,0 +1,329 @@
+"""The manifest of a bundle: what a model is, which files it has, how it was made and how far it was verified.
+
+The models here are the format: ``manifest.json`` holds exactly these fields, in these types, and nothing else.
+"""
+
+from collections import Counter
+from pathlib import PurePosixPath
+from typing import Annotated, Final, Literal, Self, TypeAlias
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+FORMAT_VERSION: Final = 1
+READABLE_FORMAT_VERSIONS = (FORMAT_VERSION,)
+MANIFEST_FILE = "manifest.json"
+
+REQUIRED_GRAPHS = ("encoder", "decoder")
+OPTIONAL_GRAPHS = ("select", "scorer", "aligner")
+
+
+def _check_relative_path(path: str) -> str:
+    parts = path.split("/")
+    if PurePosixPath(path).is_absolute() or any(part in {"", ".", ".."} for part in parts):
+        raise ValueError(f"{path!r} is not a plain path inside the bundle such as 'int8/encoder.onnx'")
+    if "\\" in path or not path.isprintable():
+        raise ValueError(f"{path!r} holds a backslash or an unprintable character")
+    if path == MANIFEST_FILE:
+        raise ValueError(f"{MANIFEST_FILE} cannot be a file of the bundle: it is the list itself")
+    return path
+
+
+Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=128)]
+RelativePath: TypeAlias = Annotated[str, AfterValidator(_check_relative_path)]
+LanguageTag: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")]
+Symbol: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+Sha256: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+TokenId: TypeAlias = Annotated[int, Field(ge=0)]
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+Positive: TypeAlias = Annotated[int, Field(ge=1)]
+
+
+class Part(BaseModel):
+    """Base of every part of the manifest: immutable, nothing converted silently, no unknown field."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Architecture(Part):
+    """The family (``transformer``, ``recurrent``) and its sizes, for people; no code of the server branches on them."""
+
+    family: Name
+    sizes: dict[str, int | float | str | bool] = {}
+    parameters: Count | None = None
+
+
+class Languages(Part):
+    """Source and target language as BCP 47 tags."""
+
+    source: LanguageTag
+    target: LanguageTag
+
+
+class SpecialTokens(Part):
+    """Token ids with a role. ``start`` is what the decoder is fed first; ``suppress`` is never generated."""
+
+    pad: TokenId
+    start: TokenId
+    eos: Annotated[tuple[TokenId, ...], Field(min_length=1)]
+    unk: TokenId | None = None
+    suppress: tuple[TokenId, ...] = ()
+
+
+class Limits(Part):
+    """The longest source, its EOS included, and the longest target that the model takes, in tokens."""
+
+    max_source_length: Positive
+    max_target_length: Positive
+
+
+class GenerationDefaults(Part):
+    """How to decode where a request leaves it open; lengths count new tokens, EOS included."""
+
+    beam_size: Annotated[int, Field(ge=1, le=64)] = 1
+    num_hypotheses: Positive = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    min_length: Count = 0
+    max_length: Positive
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> Self:
+        if self.num_hypotheses > self.beam_size:
+            raise ValueError(f"num_hypotheses {self.num_hypotheses} is more than beam_size {self.beam_size}")
+        if self.min_length > self.max_length:
+            raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
+        return self
+
+
+class SentencePieceDescription(Part):
+    """SentencePiece models: one for both languages, or one for each when ``target_model`` is set.
+
+    ``source_suffix`` is appended to every source sentence, usually the id of EOS.
+    """
+
+    kind: Literal["sentencepiece"] = "sentencepiece"
+    source_model: RelativePath
+    target_model: RelativePath | None = None
+    source_vocab_size: Positive
+    target_vocab_size: Positive
+    source_suffix: tuple[TokenId, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that the tokenizer is made of."""
+        return (self.source_model,) if self.target_model is None else (self.source_model, self.target_model)
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if self.target_model is None and self.source_vocab_size != self.target_vocab_size:
+            raise ValueError(
+                f"one shared model has one vocabulary size, got {self.source_vocab_size} for the source "
+                f"and {self.target_vocab_size} for the target"
+            )
+        beyond = [token for token in self.source_suffix if token >= self.source_vocab_size]
+        if beyond:
+            raise ValueError(f"source_suffix {beyond} lies beyond the vocabulary of {self.source_vocab_size}")
+        return self
+
+
+# Further kinds join here as a union that pydantic tells apart by `kind`.
+TokenizerDescription: TypeAlias = SentencePieceDescription
+
+DType: TypeAlias = Literal["float32", "float16", "int64", "int32", "int8", "uint8", "bool"]
+
+
+class TensorSpec(Part):
+    """A graph's input or output: name, element type, and for each axis a symbol (``B``) or its constant size."""
+
+    name: Annotated[str, StringConstraints(min_length=1)]
+    dtype: DType
+    axes: tuple[Positive | Symbol, ...]
+
+
+class GraphSpec(Part):
+    """One ONNX graph: its file and the tensors that go in and come out."""
+
+    file: RelativePath
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for role, specs in (("input", self.inputs), ("output", self.outputs)):
+            repeated = [name for name, count in Counter(spec.name for spec in specs).items() if count > 1]
+            if repeated:
+                raise ValueError(f"{role} {repeated[0]!r} is listed more than once")
+        return self
+
+
+class PrecisionVariant(Part):
+    """The graphs of one precision and the weights file that they share."""
+
+    graphs: dict[str, GraphSpec]
+    weights: RelativePath
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The graphs' files and the weights, each once."""
+        return tuple(dict.fromkeys([*(graph.file for graph in self.graphs.values()), self.weights]))
+
+    @model_validator(mode="after")
+    def _check_graphs(self) -> Self:
+        missing = [name for name in REQUIRED_GRAPHS if name not in self.graphs]
+        if missing:
+            raise ValueError(f"graph {missing[0]!r} is missing; {', '.join(REQUIRED_GRAPHS)} are needed")
+        known = (*REQUIRED_GRAPHS, *OPTIONAL_GRAPHS)
+        unknown = [name for name in self.graphs if name not in known]
+        if unknown:
+            raise ValueError(f"graph {unknown[0]!r} is unknown; the graphs are {', '.join(known)}")
+        return self
+
+
+class Check(Part):
+    """One verified property: how many cases were tried, the worst of them, and the limit it had to keep."""
+
+    name: Annotated[str, StringConstraints(min_length=1)]
+    cases: Count
+    worst: float
+    limit: float
+    passed: bool
+    detail: str = ""
+
+    @model_validator(mode="after")
+    def _check_passed(self) -> Self:
+        if self.passed and self.worst > self.limit:
+            raise ValueError(f"check {self.name!r} cannot have passed: worst {self.worst} is over {self.limit}")
+        return self
+
+
+class VerificationReport(Part):
+    """What was compared between PyTorch and ONNX Runtime for one precision."""
+
+    checks: Annotated[tuple[Check, ...], Field(min_length=1)]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+
+class Score(Part):
+    """A translation quality score with what is needed to reproduce it."""
+
+    metric: Annotated[str, StringConstraints(min_length=1)]
+    value: float
+    signature: str
+    dataset: str
+    precision: Name
+    beam_size: Positive
+
+
+class TrainingData(Part):
+    """The text a model was trained on: a description and the SHA-256 of each file by its name."""
+
+    description: str
+    files: dict[str, Sha256] = {}
+
+
+class Provenance(Part):
+    """How the bundle was made: when, by which command, with which packages, from which data and configuration."""
+
+    created: AwareDatetime
+    command: str
+    versions: dict[str, str] = {}
+    training_data: TrainingData | None = None
+    configuration: str = ""
+    notes: str = ""
+
+
+class FileEntry(Part):
+    """Size in bytes and SHA-256 of a file."""
+
+    size: Count
+    sha256: Sha256
+
+
+class ManifestDraft(Part):
+    """The manifest before its files are measured: what an exporter fills in."""
+
+    format_version: Literal[1] = FORMAT_VERSION
+    name: Name
+    version: Name
+    architecture: Architecture
+    languages: Languages
+    special_tokens: SpecialTokens
+    limits: Limits
+    generation: GenerationDefaults
+    tokenizer: TokenizerDescription
+    precisions: Annotated[dict[Name, PrecisionVariant], Field(min_length=1)]
+    verification: dict[Name, VerificationReport] = {}
+    scores: tuple[Score, ...] = ()
+    provenance: Provenance
+
+    @property
+    def named_files(self) -> dict[str, str]:
+        """Every file that a part of the manifest names, and which part that is."""
+        named = dict.fromkeys(self.tokenizer.files, "tokenizer")
+        for precision, variant in self.precisions.items():
+            named |= {graph.file: f"precisions.{precision}.graphs.{name}" for name, graph in variant.graphs.items()}
+            named[variant.weights] = f"precisions.{precision}.weights"
+        return named
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> Self:
+        problems = self._problems()
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def _problems(self) -> list[str]:
+        return [*self._token_problems(), *self._length_problems(), *self._reference_problems()]
+
+    def _token_problems(self) -> list[str]:
+        target, source = self.tokenizer.target_vocab_size, self.tokenizer.source_vocab_size
+        tokens = self.special_tokens
+        roles = {"start": (tokens.start,), "eos": tokens.eos, "suppress": tokens.suppress}
+        if tokens.unk is not None:
+            roles["unk"] = (tokens.unk,)
+        problems = [
+            f"special_tokens.{role}: {token} lies beyond the target vocabulary of {target}"
+            for role, ids in roles.items()
+            for token in ids
+            if token >= target
+        ]
+        if tokens.pad >= source:
+            problems.append(f"special_tokens.pad: {tokens.pad} lies beyond the source vocabulary of {source}")
+        for precision, variant in self.precisions.items():
+            for spec in variant.graphs["decoder"].outputs:
+                width = spec.axes[-1] if spec.axes else None
+                if spec.name == "logits" and isinstance(width, int) and width != target:
+                    problems.append(
+                        f"precisions.{precision}.graphs.decoder: logits are {width} wide, "
+                        f"the target vocabulary has {target} tokens"
+                    )
+        return problems
+
+    def _length_problems(self) -> list[str]:
+        longest, limit = self.generation.max_length, self.limits.max_target_length
+        return [] if longest <= limit else [f"generation.max_length: {longest} is over max_target_length {limit}"]
+
+    def _reference_problems(self) -> list[str]:
+        known = ", ".join(self.precisions)
+        return [
+            f"verification: {precision!r} is none of the bundle's precisions ({known})"
+            for precision in self.verification
+            if precision not in self.precisions
+        ]
+
+
+class Manifest(ManifestDraft):
+    """The whole of ``manifest.json``."""
+
+    files: dict[RelativePath, FileEntry]
+
+    def _problems(self) -> list[str]:
+        return super()._problems() + [
+            f"{part}: {file!r} is not among the files"
+            for file, part in self.named_files.items()
+            if file not in self.files
+        ]
