@@ -1,7 +1,8 @@
-"""What a translation is: the typed results that the server, the SDK and in-process callers share."""
+"""What a translation is, and a model: the typed results that the server, the SDK and in-process callers share."""
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 
 class FinishReason(Enum):
@@ -71,3 +72,40 @@ class Translation:
     def output_token_count(self) -> int:
         """Number of tokens of the best hypothesis, end of sentence included."""
         return len(self.hypotheses[0].token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguagePair:
+    """A direction of translation, as BCP 47 tags."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodingDefaults:
+    """How a model searches where a request does not say otherwise."""
+
+    beam_size: int
+    num_hypotheses: int
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
+    min_length: int
+    max_length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model that a server holds."""
+
+    name: str
+    version: str
+    architecture: str
+    language_pairs: tuple[LanguagePair, ...]
+    max_source_length: int
+    """Tokens of the longest text that it reads, end of sentence included."""
+    max_target_length: int
+    """Tokens of the longest translation that it writes, end of sentence included."""
+    defaults: DecodingDefaults
+    precision: str
+    device: str

@@ -5,6 +5,7 @@ JumokError
 ├── ModelNotFound (LookupError)      no such model is loaded
 ├── BundleError (ValueError)         a bundle that cannot be used
 ├── DeviceError                      a device that is not there
+├── ListenError                      an address that cannot be listened on
 ├── Overloaded                       the queue is full
 ├── DeadlineExceeded (TimeoutError)  the caller's deadline passed
 └── Unavailable                      loading, draining, or the engine failed
@@ -15,9 +16,19 @@ JumokError
 from collections.abc import Sequence
 from os import PathLike, fspath
 
+from jumok_proto.errors import JumokError
 
-class JumokError(Exception):
-    """Base of everything that this package raises on purpose."""
+__all__ = [
+    "BundleError",
+    "DeadlineExceeded",
+    "DeviceError",
+    "InvalidRequest",
+    "JumokError",
+    "ListenError",
+    "ModelNotFound",
+    "Overloaded",
+    "Unavailable",
+]
 
 
 class InvalidRequest(JumokError, ValueError):
@@ -52,6 +63,10 @@ class BundleError(JumokError, ValueError):
 
 class DeviceError(JumokError):
     """The requested device cannot run the model."""
+
+
+class ListenError(JumokError):
+    """The server cannot listen on the address it was given."""
 
 
 class Overloaded(JumokError):
