@@ -1,1 +1,65 @@
-"""The Python SDK of jumok."""
+"""The client SDK: translate through a jumok server.
+
+Results are frozen dataclasses, the same that an in-process translator gives; errors form one tree under ``CallError``.
+"""
+
+from jumok_proto import __version__
+from jumok_proto.errors import JumokError
+from jumok_proto.results import (
+    DecodingDefaults,
+    FinishReason,
+    Hypothesis,
+    LanguagePair,
+    Model,
+    Timings,
+    Translation,
+)
+
+from jumok._async_client import AsyncClient
+from jumok._client import Client
+from jumok._errors import (
+    CallError,
+    Cancelled,
+    DeadlineExceeded,
+    Details,
+    FailedPrecondition,
+    FieldViolation,
+    InternalError,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    Resource,
+    ResourceExhausted,
+    Unauthenticated,
+    Unavailable,
+    Unimplemented,
+)
+
+__all__ = [
+    "AsyncClient",
+    "CallError",
+    "Cancelled",
+    "Client",
+    "DeadlineExceeded",
+    "DecodingDefaults",
+    "Details",
+    "FailedPrecondition",
+    "FieldViolation",
+    "FinishReason",
+    "Hypothesis",
+    "InternalError",
+    "InvalidArgument",
+    "JumokError",
+    "LanguagePair",
+    "Model",
+    "NotFound",
+    "PermissionDenied",
+    "Resource",
+    "ResourceExhausted",
+    "Timings",
+    "Translation",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+    "__version__",
+]

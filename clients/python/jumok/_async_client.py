@@ -1,0 +1,128 @@
+"""The client for programs built on asyncio."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Literal, Self, TypeVar, overload
+
+import grpc.aio
+from google.protobuf.message import Message
+from jumok_proto.results import Model, Translation
+from jumok_proto.v1.model_pb2 import ListModelsRequest
+from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+
+from jumok import _calls
+from jumok._errors import call_error
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+
+class AsyncClient:
+    """A connection to a server, made where an event loop runs and shared by all of its tasks.
+
+    The same as ``Client``, with methods to await; a cancelled task cancels its call on the server too.
+
+        async with AsyncClient("localhost:50051") as client:
+            print((await client.translate("A man sleeps.")).text)
+    """
+
+    def __init__(self, server: str, *, timeout_s: float = _calls.DEFAULT_TIMEOUT_S) -> None:
+        self._timeout_s = _calls.check_timeout(timeout_s)
+        self._channel = grpc.aio.insecure_channel(server, options=_calls.CHANNEL_OPTIONS)
+        self._translation = TranslationServiceStub(self._channel)
+        self._models = ModelServiceStub(self._channel)
+        self._closed = False
+
+    @overload
+    async def translate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
+        self,
+        texts: str,
+        *,
+        beam_size: int | None = None,
+        num_hypotheses: int | None = None,
+        length_penalty: float | None = None,
+        early_stopping: bool | Literal["never"] | None = None,
+        min_length: int | None = None,
+        max_length: int | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> Translation: ...
+
+    @overload
+    async def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam_size: int | None = None,
+        num_hypotheses: int | None = None,
+        length_penalty: float | None = None,
+        early_stopping: bool | Literal["never"] | None = None,
+        min_length: int | None = None,
+        max_length: int | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> list[Translation]: ...
+
+    async def translate(
+        self,
+        texts: str | Sequence[str],
+        *,
+        beam_size: int | None = None,
+        num_hypotheses: int | None = None,
+        length_penalty: float | None = None,
+        early_stopping: bool | Literal["never"] | None = None,
+        min_length: int | None = None,
+        max_length: int | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> Translation | list[Translation]:
+        """Translate one text, or several in one request; the options are those of ``Client.translate``."""
+        request = _calls.translate_request(
+            texts,
+            beam_size=beam_size,
+            num_hypotheses=num_hypotheses,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+            min_length=min_length,
+            max_length=max_length,
+            truncate=truncate,
+            model=model,
+        )
+        response = await self._call(self._translation.TranslateText, request, timeout_s)
+        translations = _calls.read_translations(response, len(request.contents))
+        return translations[0] if isinstance(texts, str) else translations
+
+    async def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
+        """List the server's models, sorted by name."""
+        return _calls.read_models(await self._call(self._models.ListModels, ListModelsRequest(), timeout_s))
+
+    async def get_model(self, name: str, *, timeout_s: float | None = None) -> Model:
+        """Describe one model; raise NotFound where the server has none of that name."""
+        return _calls.read_model(await self._call(self._models.GetModel, _calls.get_model_request(name), timeout_s))
+
+    async def close(self) -> None:
+        """Close the connection; calls that still run fail with Cancelled, and further ones with ValueError."""
+        self._closed = True
+        await self._channel.close(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _call(
+        self, method: grpc.aio.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout_s: float | None
+    ) -> Response:
+        _calls.check_open(self._closed)
+        limit_s = self._timeout_s if timeout_s is None else _calls.check_timeout(timeout_s)
+        try:
+            return await method(request, timeout=limit_s)
+        except grpc.aio.AioRpcError as error:
+            raise call_error(error) from error

@@ -1,0 +1,209 @@
+"""What a call can fail with, as one tree of exceptions, and how a gRPC error becomes one of them.
+
+JumokError                            also what an in-process translator raises
+└── CallError                         everything that a call to a server raises
+    ├── InvalidArgument (ValueError)  the texts or options are wrong
+    ├── NotFound (LookupError)        no such model
+    ├── FailedPrecondition            the model cannot do what was asked
+    ├── ResourceExhausted             the server's queue is full, or a message is too large
+    ├── Unavailable (ConnectionError) no server, or one that is loading or stopping
+    ├── DeadlineExceeded (TimeoutError)
+    ├── Cancelled
+    ├── Unauthenticated
+    ├── PermissionDenied
+    ├── Unimplemented                 the server is older than this client
+    └── InternalError                 the fault is the server's
+"""
+
+# ruff: noqa: N818 - the names are those of the statuses; "Error" at the end of each would add nothing
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, cast
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+from jumok_proto.errors import JumokError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldViolation:
+    """One wrong field of a request: its path, such as ``contents[3]``, and what is wrong with it."""
+
+    field: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """What was not found: its type, its name, and what there is instead."""
+
+    type: str
+    name: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """What the server said about an error beyond its status and message."""
+
+    reason: str = ""
+    metadata: Mapping[str, str] = MappingProxyType({})
+    field_violations: tuple[FieldViolation, ...] = ()
+    resource: Resource | None = None
+    retry_after_s: float | None = None
+
+
+class CallError(JumokError):
+    """A call failed; the gRPC error, where there was one, is its ``__cause__``."""
+
+    code: grpc.StatusCode = grpc.StatusCode.UNKNOWN
+    retryable: ClassVar[bool] = False
+    """Whether the same request can succeed later."""
+
+    def __init__(self, message: str, *, code: grpc.StatusCode | None = None, details: Details | None = None) -> None:
+        super().__init__(message)
+        self.details = details or Details()
+        if code is not None:
+            self.code = code
+        self.reason = self.details.reason
+        """What happened, in capitals, stable between versions: ``MODEL_NOT_FOUND``."""
+        self.metadata = self.details.metadata
+        self.retry_after_s = self.details.retry_after_s
+        if self.details.field_violations:
+            self.field = self.details.field_violations[0].field
+
+
+class InvalidArgument(CallError, ValueError):
+    """The texts or options are wrong; ``field`` says which, ``details.field_violations`` lists all."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class NotFound(CallError, LookupError):
+    """The server has no such model; ``details.resource`` says which it has."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class FailedPrecondition(CallError):
+    """The model cannot do what was asked."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class ResourceExhausted(CallError):
+    """The server's queue is full, or a message is too large; ``retry_after_s`` is set in the first case."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    retryable = True
+
+
+class Unavailable(CallError, ConnectionError):
+    """There is no server, or it is loading or stopping."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+    retryable = True
+
+
+class DeadlineExceeded(CallError, TimeoutError):
+    """The call's time was over before its answer came."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class Cancelled(CallError):
+    """The call was cancelled, for example because its client was closed."""
+
+    code = grpc.StatusCode.CANCELLED
+
+
+class Unauthenticated(CallError):
+    """The server wants credentials, or does not accept these."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+
+class PermissionDenied(CallError):
+    """The credentials do not allow this."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
+class Unimplemented(CallError):
+    """The server does not have this method: it is older than this client, or not jumok."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+
+
+class InternalError(CallError):
+    """The fault is the server's; its log tells more under ``metadata["request_id"]``."""
+
+    code = grpc.StatusCode.INTERNAL
+
+
+_CLASSES: dict[grpc.StatusCode, type[CallError]] = {
+    error.code: error
+    for error in (
+        InvalidArgument,
+        NotFound,
+        FailedPrecondition,
+        ResourceExhausted,
+        Unavailable,
+        DeadlineExceeded,
+        Cancelled,
+        Unauthenticated,
+        PermissionDenied,
+        Unimplemented,
+        InternalError,
+    )
+}
+
+
+def invalid_field(field: str, problem: str) -> InvalidArgument:
+    """Refuse a request before it is sent; looks like the server's own refusal."""
+    violation = FieldViolation(field=field, description=problem)
+    return InvalidArgument(
+        f"{field}: {problem}", details=Details(reason="INVALID_REQUEST", field_violations=(violation,))
+    )
+
+
+def call_error(error: grpc.RpcError) -> CallError:
+    """Turn the error of a failed call, of either kind of channel, into one of the tree."""
+    code = error.code()
+    trailing = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
+    packed = dict(trailing).get("grpc-status-details-bin", b"")
+    details = _read_details(packed if isinstance(packed, bytes) else b"")
+    message = error.details() or f"the call failed with {code.name}"
+    return _CLASSES.get(code, CallError)(message, code=code, details=details)
+
+
+def _read_details(packed: bytes) -> Details:
+    try:
+        status = status_pb2.Status.FromString(packed)
+    except DecodeError:  # from something between us and the server; the status itself is still worth raising
+        return Details()
+    info = error_details_pb2.ErrorInfo()
+    bad_request = error_details_pb2.BadRequest()
+    resource = error_details_pb2.ResourceInfo()
+    retry = error_details_pb2.RetryInfo()
+    has_resource = has_retry = False
+    for detail in status.details:
+        detail.Unpack(info)
+        detail.Unpack(bad_request)
+        has_resource |= detail.Unpack(resource)
+        has_retry |= detail.Unpack(retry)
+    return Details(
+        reason=info.reason,
+        metadata=MappingProxyType(dict(info.metadata)),
+        field_violations=tuple(
+            FieldViolation(field=violation.field, description=violation.description)
+            for violation in bad_request.field_violations
+        ),
+        resource=Resource(type=resource.resource_type, name=resource.resource_name, description=resource.description)
+        if has_resource
+        else None,
+        retry_after_s=retry.retry_delay.ToNanoseconds() / 1e9 if has_retry else None,
+    )
