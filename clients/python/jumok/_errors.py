@@ -18,8 +18,7 @@ JumokError                            also what an in-process translator raises
 # ruff: noqa: N818 - the names are those of the statuses; "Error" at the end of each would add nothing
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
 import grpc
@@ -50,7 +49,7 @@ class Details:
     """What the server said about an error beyond its status and message."""
 
     reason: str = ""
-    metadata: Mapping[str, str] = MappingProxyType({})
+    metadata: Mapping[str, str] = field(default_factory=dict)
     field_violations: tuple[FieldViolation, ...] = ()
     resource: Resource | None = None
     retry_after_s: float | None = None
@@ -197,7 +196,7 @@ def _read_details(packed: bytes) -> Details:
         has_retry |= detail.Unpack(retry)
     return Details(
         reason=info.reason,
-        metadata=MappingProxyType(dict(info.metadata)),
+        metadata=dict(info.metadata),
         field_violations=tuple(
             FieldViolation(field=violation.field, description=violation.description)
             for violation in bad_request.field_violations
