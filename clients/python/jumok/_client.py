@@ -126,7 +126,7 @@ class Client:
         self.close()
 
     def _call(
-        self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout_s: float | None
+        self, method: "grpc.UnaryUnaryMultiCallable[Request, Response]", request: Request, timeout_s: float | None
     ) -> Response:
         _calls.check_open(self._closed)
         limit_s = self._timeout_s if timeout_s is None else _calls.check_timeout(timeout_s)
