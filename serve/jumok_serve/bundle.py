@@ -24,7 +24,7 @@ from jumok_serve.manifest import (
     RelativePath,
     TensorSpec,
 )
-from jumok_serve.tokenizer import SentencePieceTokenizer, load_tokenizer
+from jumok_serve.tokenizer import Tokenizer, load_tokenizer
 
 # Documents for people may lie beside the manifest and be edited; nothing that the runtime reads is among them.
 COMPANIONS = frozenset({"README.md", "LICENSE", "LICENSE.txt", "NOTICE", "config.toml"})
@@ -49,7 +49,7 @@ class Bundle:
 
     path: Path
     manifest: Manifest
-    tokenizer: SentencePieceTokenizer
+    tokenizer: Tokenizer
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Bundle":

@@ -17,6 +17,10 @@ class Tokenizer(Protocol):
         """Number of target token ids, the width of the logits."""
 
     @property
+    def source_vocab_size(self) -> int:
+        """Number of source token ids, the same where both languages share a vocabulary."""
+
+    @property
     def source_suffix(self) -> tuple[int, ...]:
         """Ids that end every encoded source; whoever truncates keeps them."""
 
@@ -131,7 +135,7 @@ class _Model:
         return checked
 
 
-def load_tokenizer(description: TokenizerDescription, folder: Path) -> SentencePieceTokenizer:
+def load_tokenizer(description: TokenizerDescription, folder: Path) -> Tokenizer:
     """Load the tokenizer of the bundle in ``folder``; ``ValueError`` if it does not load or is not as described."""
     target_model = None if description.target_model is None else folder / description.target_model
     tokenizer = SentencePieceTokenizer(folder / description.source_model, target_model)

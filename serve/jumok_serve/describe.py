@@ -1,0 +1,158 @@
+"""What is in a bundle, for people and for programs."""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from jumok_serve.bundle import Bundle
+from jumok_serve.manifest import Check, Manifest
+
+WIDTH = 100
+
+
+def as_json(bundle: Bundle) -> dict[str, Any]:
+    """The manifest as plain JSON values, with what follows from it: bytes and verdict of every precision."""
+    manifest = bundle.manifest
+    return manifest.model_dump(mode="json") | {
+        "path": str(bundle.path),
+        "bytes": {precision: _precision_bytes(manifest, precision) for precision in manifest.precisions},
+        "verified": {precision: report.passed for precision, report in manifest.verification.items()},
+    }
+
+
+def describe(bundle: Bundle) -> str:
+    """The bundle on a terminal: sections of aligned lines, at most 100 columns unless one word is longer."""
+    manifest = bundle.manifest
+    sections = [
+        _overview(bundle),
+        _section("Precisions", _precisions(manifest)),
+        _section("Scores", _scores(manifest)),
+        _section("Verification", _verification(manifest)),
+        _section("Made", _provenance(manifest)),
+        _section("Files", _files(manifest)),
+    ]
+    return "\n\n".join(sections)
+
+
+def _overview(bundle: Bundle) -> str:
+    manifest = bundle.manifest
+    architecture, limits, generation = manifest.architecture, manifest.limits, manifest.generation
+    sizes = ", ".join(f"{name} {_plain(value)}" for name, value in architecture.sizes.items())
+    tokenizer = manifest.tokenizer
+    vocabulary = (
+        f"{tokenizer.source_vocab_size:,} tokens, shared"
+        if tokenizer.target_model is None
+        else f"{tokenizer.source_vocab_size:,} source and {tokenizer.target_vocab_size:,} target tokens"
+    )
+    rows = [
+        ("languages", f"{manifest.languages.source} to {manifest.languages.target}"),
+        ("architecture", f"{architecture.family}{': ' if sizes else ''}{sizes}"),
+        ("parameters", "not stated" if architecture.parameters is None else f"{architecture.parameters:,}"),
+        ("tokenizer", f"{tokenizer.kind}, {vocabulary}"),
+        ("limits", f"source {limits.max_source_length} tokens, target {limits.max_target_length} tokens"),
+        ("generation", ", ".join(f"{name} {_plain(value)}" for name, value in generation)),
+        ("path", str(bundle.path)),
+    ]
+    return f"{manifest.name} {manifest.version}\n" + "\n".join(_pairs(rows))
+
+
+def _precisions(manifest: Manifest) -> Iterator[str]:
+    rows = [("precision", "bytes", "weights", "graphs", "verified")]
+    for precision, variant in manifest.precisions.items():
+        report = manifest.verification.get(precision)
+        verdict = "not recorded" if report is None else "passed" if report.passed else "FAILED"
+        size = f"{_precision_bytes(manifest, precision):,}"
+        rows.append((precision, size, variant.weights, ", ".join(variant.graphs), verdict))
+    return _table(rows, numeric={1})
+
+
+def _scores(manifest: Manifest) -> Iterator[str]:
+    if not manifest.scores:
+        return
+    rows = [("metric", "value", "precision", "beam", "dataset")]
+    rows += [
+        (score.metric, f"{score.value:.2f}", score.precision, str(score.beam_size), score.dataset)
+        for score in manifest.scores
+    ]
+    yield from _table(rows, numeric={1, 3})
+    for signature in dict.fromkeys(score.signature for score in manifest.scores if score.signature):
+        yield from _wrapped("signature: ", signature)
+
+
+def _verification(manifest: Manifest) -> Iterator[str]:
+    if not manifest.verification:
+        return
+    rows = [("precision", "check", "cases", "worst", "limit", "result")]
+    for precision, report in manifest.verification.items():
+        rows += [(precision, *_check_cells(check)) for check in report.checks]
+    yield from _table(rows, numeric={2, 3, 4})
+    for precision, report in manifest.verification.items():
+        for check in report.checks:
+            if check.detail:
+                yield from _wrapped(f"{precision} {check.name}: ", check.detail)
+
+
+def _check_cells(check: Check) -> tuple[str, str, str, str, str]:
+    verdict = "passed" if check.passed else "FAILED"
+    return check.name, f"{check.cases:,}", f"{check.worst:.3g}", f"{check.limit:.3g}", verdict
+
+
+def _provenance(manifest: Manifest) -> Iterator[str]:
+    made = manifest.provenance
+    rows = [("created", made.created.isoformat(sep=" ", timespec="seconds")), ("command", made.command)]
+    rows.append(("with", ", ".join(f"{package} {version}" for package, version in made.versions.items())))
+    if made.training_data is not None:
+        rows.append(("data", made.training_data.description))
+        rows += [("", f"{name} (SHA-256 {sha256[:16]})") for name, sha256 in made.training_data.files.items()]
+    rows.append(("notes", made.notes))
+    yield from _pairs(row for row in rows if row[1])
+    if made.configuration:
+        yield "  configuration"
+        yield from textwrap.indent(made.configuration.strip("\n"), "    ").splitlines()
+
+
+def _files(manifest: Manifest) -> Iterator[str]:
+    rows = [("file", "bytes", "SHA-256")]
+    rows += [(file, f"{entry.size:,}", entry.sha256[:16]) for file, entry in manifest.files.items()]
+    return _table(rows, numeric={1})
+
+
+def _precision_bytes(manifest: Manifest, precision: str) -> int:
+    return sum(manifest.files[file].size for file in manifest.precisions[precision].files)
+
+
+def _section(title: str, lines: Iterable[str]) -> str:
+    return "\n".join([title, *lines]) if (lines := list(lines)) else f"{title}\n  none recorded"
+
+
+def _pairs(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for name, value in rows:
+        yield from _wrapped(f"{name:<14}", value)
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    """``label text`` with the text's further lines under its first; words are never cut, they may be copied."""
+    indent = "  " + " " * len(label)
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=f"  {label}",
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _table(rows: Sequence[tuple[str, ...]], *, numeric: set[int]) -> Iterator[str]:
+    """Rows of cells under the first one's headings, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if column in numeric else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  " + "  ".join(cells).rstrip()
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
