@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -115,20 +115,17 @@ def write_bundle(
     draft.mkdir()
     try:
         parts = build(draft)
-        files = {file: _measure(draft / file) for file in _walk(draft) if file not in COMPANIONS}
         try:
-            manifest = Manifest(**{name: getattr(parts, name) for name in ManifestDraft.model_fields}, files=files)
-        except ValidationError as exc:
-            raise BundleError(target, _schema_problems(exc)) from exc
-        (draft / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        tokenizer = Bundle.open(draft).tokenizer
+            bundle = _complete(draft, parts)
+        except BundleError as exc:  # it names the draft, which nobody asked for and which is about to go
+            raise BundleError(target, exc.problems) from exc
         _flush(draft)
         _check_target(target, overwrite=overwrite)
         _move_into_place(draft, target)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    return Bundle(path=Path(out), manifest=manifest, tokenizer=tokenizer)
+    return replace(bundle, path=Path(out))
 
 
 class NodeArg(Protocol):
@@ -296,6 +293,17 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
     # Overwriting deletes a folder: only one that is a bundle, never a mistyped home directory.
     if target.is_symlink() or not (target / MANIFEST_FILE).is_file():
         raise BundleError(target, ["exists and is not a bundle, so it is not overwritten; choose another folder"])
+
+
+def _complete(folder: Path, parts: ManifestDraft) -> Bundle:
+    """Measure the files in ``folder``, write the manifest and open the result."""
+    files = {file: _measure(folder / file) for file in _walk(folder) if file not in COMPANIONS}
+    try:
+        manifest = Manifest(**{name: getattr(parts, name) for name in ManifestDraft.model_fields}, files=files)
+    except ValidationError as exc:
+        raise BundleError(folder, _schema_problems(exc)) from exc
+    (folder / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return Bundle.open(folder)
 
 
 def _sibling(target: Path, role: str) -> Path:

@@ -31,13 +31,14 @@ def describe(bundle: Bundle) -> str:
         _section("Made", _provenance(manifest)),
         _section("Files", _files(manifest)),
     ]
-    return "\n\n".join(sections)
+    # A bundle may come from anyone: no escape sequence of its texts reaches the terminal.
+    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in "\n\n".join(sections))
 
 
 def _overview(bundle: Bundle) -> str:
     manifest = bundle.manifest
     architecture, limits, generation = manifest.architecture, manifest.limits, manifest.generation
-    sizes = ", ".join(f"{name} {_plain(value)}" for name, value in architecture.sizes.items())
+    sizes = _settings(architecture.sizes.items())
     tokenizer = manifest.tokenizer
     vocabulary = (
         f"{tokenizer.source_vocab_size:,} tokens, shared"
@@ -50,7 +51,7 @@ def _overview(bundle: Bundle) -> str:
         ("parameters", "not stated" if architecture.parameters is None else f"{architecture.parameters:,}"),
         ("tokenizer", f"{tokenizer.kind}, {vocabulary}"),
         ("limits", f"source {limits.max_source_length} tokens, target {limits.max_target_length} tokens"),
-        ("generation", ", ".join(f"{name} {_plain(value)}" for name, value in generation)),
+        ("generation", _settings(generation)),
         ("path", str(bundle.path)),
     ]
     return f"{manifest.name} {manifest.version}\n" + "\n".join(_pairs(rows))
@@ -75,8 +76,9 @@ def _scores(manifest: Manifest) -> Iterator[str]:
         for score in manifest.scores
     ]
     yield from _table(rows, numeric={1, 3})
-    for signature in dict.fromkeys(score.signature for score in manifest.scores if score.signature):
-        yield from _wrapped("signature: ", signature)
+    signed = [(score.metric, score.signature) for score in manifest.scores if score.signature]
+    for metric, signature in dict.fromkeys(signed):
+        yield from _wrapped(f"signature of {metric}: ", signature)
 
 
 def _verification(manifest: Manifest) -> Iterator[str]:
@@ -112,7 +114,7 @@ def _provenance(manifest: Manifest) -> Iterator[str]:
 
 
 def _files(manifest: Manifest) -> Iterator[str]:
-    rows = [("file", "bytes", "SHA-256")]
+    rows = [("file", "bytes", "SHA-256 begins")]
     rows += [(file, f"{entry.size:,}", entry.sha256[:16]) for file, entry in manifest.files.items()]
     return _table(rows, numeric={1})
 
@@ -154,5 +156,6 @@ def _table(rows: Sequence[tuple[str, ...]], *, numeric: set[int]) -> Iterator[st
         yield "  " + "  ".join(cells).rstrip()
 
 
-def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _settings(values: Iterable[tuple[str, object]]) -> str:
+    """``name=value`` each, free of spaces so that a line never breaks between the two."""
+    return ", ".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values)

@@ -163,14 +163,17 @@ def test_link_out_of_the_bundle_is_refused_and_link_to_the_bundle_is_not(toy_bun
     assert problems_of(toy_bundle) == ("fp32/weights.bin: a link that leads outside of the bundle",)
 
 
-def test_tokenizer_that_does_not_load(toy_bundle: Path, build_toy: Build, tmp_path: Path) -> None:
+def test_tokenizer_that_does_not_load(build_toy: Build, tmp_path: Path) -> None:
     def build(folder: Path) -> ManifestDraft:
         draft = build_toy(folder)
         (folder / "tokenizer.model").write_bytes(b"not a model")
         return draft
 
-    with pytest.raises(BundleError, match=r"tokenizer\.model is not a SentencePiece model"):
-        write_bundle(tmp_path / "broken", build)
+    out = tmp_path / "broken"
+    with pytest.raises(BundleError, match=r"tokenizer\.model is not a SentencePiece model") as caught:
+        write_bundle(out, build)
+    assert caught.value.path == str(out)
+    assert not out.exists()
 
 
 def test_tokenizer_of_another_size(toy_bundle: Path) -> None:

@@ -25,8 +25,8 @@ def test_everything_of_the_manifest_is_shown(bundle: Bundle) -> None:
     text = describe(bundle)
     assert text.startswith("toy-en-de 1.0\n")
     assert row(text, "languages") == ["languages", "en", "to", "de"]
-    assert "lookup: width 2, tied true" in text
-    assert "beam_size 4, num_hypotheses 1, length_penalty 0.6, early_stopping false" in text
+    assert "lookup: width=2, tied=true" in text
+    assert "beam_size=4, num_hypotheses=1, length_penalty=0.6, early_stopping=false" in text
     assert "source 32 tokens, target 48 tokens" in text
     assert row(text, "BLEU") == ["BLEU", "34.56", "fp32", "5", "test_2016_flickr"]
     assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in text
@@ -59,6 +59,14 @@ def test_numbers_are_aligned(bundle: Bundle) -> None:
     cells = ("cases", "40", "1,200")
     ends = {line.index(cell) + len(cell) for line, cell in zip(lines[heading:], cells, strict=False)}
     assert len(ends) == 1
+
+
+def test_escape_sequences_do_not_reach_the_terminal(bundle: Bundle) -> None:
+    provenance = bundle.manifest.provenance.model_copy(update={"notes": "\x1b[2Jgone", "configuration": "\x9b2J"})
+    manifest = bundle.manifest.model_copy(update={"provenance": provenance})
+    text = describe(Bundle(path=bundle.path, manifest=manifest, tokenizer=bundle.tokenizer))
+    assert "[2Jgone" in text
+    assert not {"\x1b", "\x9b"} & set(text)
 
 
 def test_json_is_the_manifest_and_what_follows_from_it(bundle: Bundle) -> None:
