@@ -1,0 +1,107 @@
+"""Checkpoints of training runs: self-contained files with weights, configuration and vocabularies."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jumok_export.configuration import Configuration
+from jumok_export.transformer import Transformer, TransformerSizes
+from jumok_export.vocabulary import PAD, START, Vocabulary
+
+BEST = "best.ckpt"
+"""Name of the checkpoint with the best validation score, in a run's folder."""
+LAST = "last.ckpt"
+"""Name of the checkpoint that a run resumes from, in its folder."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A trained model with everything that belongs to it.
+
+    Attributes:
+        path: the file it came from.
+        configuration: what it was trained by.
+        source_vocabulary: of the source language.
+        target_vocabulary: of the target language; the same object where they share one.
+        model: the model, in evaluation mode.
+        epoch: number of epochs it was trained for.
+        validation_bleu: greedy BLEU on the validation set, where it was taken.
+    """
+
+    path: Path
+    configuration: Configuration
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+    model: Transformer
+    epoch: int
+    validation_bleu: float | None
+
+
+def build_model(configuration: Configuration, source_vocabulary: int, target_vocabulary: int) -> Transformer:
+    """The untrained model of a configuration, for vocabularies of so many tokens."""
+    sizes = configuration.model.model_dump(exclude={"family"})
+    limits = configuration.bundle.limits
+    longest = max(limits.max_source_length, limits.max_target_length, 2 * configuration.data.max_length)
+    return Transformer(
+        TransformerSizes(
+            source_vocabulary=source_vocabulary,
+            target_vocabulary=target_vocabulary,
+            max_positions=longest,
+            pad=PAD,
+            start=START,
+            **sizes,
+        )
+    )
+
+
+def checkpoint_entry(
+    configuration: Configuration, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary
+) -> dict[str, Any]:
+    """What a checkpoint holds besides the weights; tensors and plain values only, so that it loads without running code."""
+
+    def as_tensor(vocabulary: Vocabulary) -> torch.Tensor:
+        return torch.frombuffer(bytearray(vocabulary.model), dtype=torch.uint8)
+
+    separate = target_vocabulary is not source_vocabulary
+    return {
+        "configuration": configuration.model_dump(mode="json"),
+        "source_vocabulary": as_tensor(source_vocabulary),
+        "target_vocabulary": as_tensor(target_vocabulary) if separate else None,
+    }
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint in a file, or the best one of a run's folder.
+
+    Raises:
+        CheckpointError: there is none, or it is not one of `jumok train`.
+    """
+    file = path / BEST if path.is_dir() else path
+    if not file.is_file():
+        hint = f"no {BEST} in it: has `jumok train` finished an epoch?" if path.is_dir() else "no such file"
+        raise CheckpointError(f"{path}: {hint}")
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+        entry = content["jumok"]
+        configuration = Configuration.model_validate(entry["configuration"])
+    except Exception as error:
+        raise CheckpointError(f"{file} is not a checkpoint of `jumok train`: {error}") from error
+    source = Vocabulary(entry["source_vocabulary"].numpy().tobytes())
+    separate = entry["target_vocabulary"]
+    target = source if separate is None else Vocabulary(separate.numpy().tobytes())
+    model = build_model(configuration, len(source), len(target))
+    weights = {
+        name.removeprefix("model."): value for name, value in content["state_dict"].items() if name.startswith("model.")
+    }
+    model.load_state_dict(weights)
+    scores = [
+        state["best_model_score"] for state in content.get("callbacks", {}).values() if "best_model_score" in state
+    ]
+    score = next((float(value) for value in scores if value is not None), None)
+    return Checkpoint(file, configuration, source, target, model.eval(), int(content["epoch"]) + 1, score)

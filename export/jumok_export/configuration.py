@@ -1,0 +1,196 @@
+"""The training configuration: one TOML file, its schema, and errors that name what is wrong in it."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from jumok_serve.manifest import GenerationDefaults, Limits
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class ConfigurationError(ValueError):
+    """A configuration file that cannot be used; the message lists every problem with its key."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataSection(_Section):
+    """`[data]`: parallel plain-text files, one sentence a line, plain or gzip; names are relative to the data folder.
+
+    Attributes:
+        source_language: code of the source language, such as "en".
+        target_language: code of the target language.
+        train_source: source sides of the training files.
+        train_target: target sides, file by file the translation of `train_source`.
+        validation_source: source side of the validation file.
+        validation_target: target side of the validation file.
+        description: what the corpus is, for the model's manifest.
+        max_length: longer sentence pairs (in tokens, either side) are left out of training.
+    """
+
+    source_language: str
+    target_language: str
+    train_source: tuple[str, ...] = Field(min_length=1)
+    train_target: tuple[str, ...] = Field(min_length=1)
+    validation_source: str
+    validation_target: str
+    description: str = ""
+    max_length: Positive = 128
+
+    @model_validator(mode="after")
+    def _same_number_of_files(self) -> "DataSection":
+        if len(self.train_source) != len(self.train_target):
+            raise ValueError(
+                f"train_source names {len(self.train_source)} files and train_target {len(self.train_target)}"
+            )
+        return self
+
+
+class TokenizerSection(_Section):
+    """`[tokenizer]`: the SentencePiece vocabulary that is trained on the training files.
+
+    Attributes:
+        kind: "unigram" or "bpe".
+        vocabulary_size: number of tokens (of each vocabulary, where there are two).
+        shared: one vocabulary for both languages, or one each.
+        character_coverage: share of characters that get a token of their own.
+        sampling_alpha: subword regularisation (Kudo, 2018): each epoch sees other segmentations; 0 turns it off.
+    """
+
+    kind: Literal["unigram", "bpe"] = "unigram"
+    vocabulary_size: Annotated[int, Field(ge=8)] = 8000
+    shared: bool = True
+    character_coverage: Annotated[float, Field(gt=0, le=1)] = 1.0
+    sampling_alpha: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class ModelSection(_Section):
+    """`[model]`: sizes of the Transformer; see `TransformerSizes`."""
+
+    family: Literal["transformer"] = "transformer"
+    width: Positive = 512
+    heads: Positive = 8
+    feed_forward: Positive = 2048
+    encoder_layers: Positive = 6
+    decoder_layers: Positive = 6
+    norm: Literal["pre", "post"] = "pre"
+    activation: Literal["relu", "gelu", "silu"] = "relu"
+    share_embeddings: bool = True
+    tie_output: bool = True
+    dropout: Fraction = 0.1
+    attention_dropout: Fraction = 0.0
+    activation_dropout: Fraction = 0.0
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "ModelSection":
+        if self.width % self.heads or self.width % 2:
+            raise ValueError(
+                f"width must be even and a multiple of heads, got width {self.width} and heads {self.heads}"
+            )
+        return self
+
+
+class TrainingSection(_Section):
+    """`[training]`: how the model is trained.
+
+    Attributes:
+        max_epochs: passes over the corpus.
+        batch_tokens: tokens of the longer side, padding included, in one batch of one device.
+        accumulate_batches: batches whose gradients are summed into one update.
+        learning_rate: the highest, reached after `warmup_steps` updates.
+        warmup_steps: updates over which the learning rate rises from 0.
+        schedule: what follows: "inverse_sqrt" (the paper's, equation 3) or "cosine" down to 0 at the last epoch.
+        label_smoothing: weight of the uniform distribution in the target (Szegedy et al., 2016).
+        weight_decay: of AdamW.
+        adam_betas: of AdamW.
+        gradient_clip: largest norm of the gradient.
+        ema_decay: decay of the weights' moving average that is validated and kept; 0 keeps the weights themselves.
+        precision: "bf16-mixed" or "16-mixed" for mixed precision, "32-true" without.
+        accelerator: Lightning's: "auto", "cpu", "gpu".
+        devices: number of devices, or "auto" for all.
+        validate_every_epochs: epochs between validations.
+        seed: of initial weights, batches and sampling.
+    """
+
+    max_epochs: Positive = 20
+    batch_tokens: Positive = 4096
+    accumulate_batches: Positive = 1
+    learning_rate: Annotated[float, Field(gt=0)] = 7e-4
+    warmup_steps: Annotated[int, Field(ge=0)] = 4000
+    schedule: Literal["inverse_sqrt", "cosine"] = "inverse_sqrt"
+    label_smoothing: Fraction = 0.1
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    adam_betas: tuple[Fraction, Fraction] = (0.9, 0.98)
+    gradient_clip: Annotated[float, Field(gt=0)] = 1.0
+    ema_decay: Fraction = 0.0
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: Positive | Literal["auto"] = "auto"
+    validate_every_epochs: Positive = 1
+    seed: int = 1
+
+
+class BundleSection(_Section):
+    """`[bundle]`: name, limits and defaults that an export of the trained model carries."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    version: str = "1"
+    limits: Limits = Limits(max_source_length=256, max_target_length=256)
+    generation: GenerationDefaults = GenerationDefaults(max_length=128)
+
+
+class Configuration(_Section):
+    """A whole training configuration."""
+
+    data: DataSection
+    tokenizer: TokenizerSection = TokenizerSection()
+    model: ModelSection = ModelSection()
+    training: TrainingSection = TrainingSection()
+    bundle: BundleSection
+
+    @model_validator(mode="after")
+    def _shared_vocabulary(self) -> "Configuration":
+        if self.model.share_embeddings and not self.tokenizer.shared:
+            raise ValueError("model.share_embeddings = true needs tokenizer.shared = true")
+        return self
+
+
+def parse_configuration(text: str, origin: str) -> Configuration:
+    """The configuration that `text` (TOML) holds.
+
+    Args:
+        text: content of the file.
+        origin: its name, for error messages.
+
+    Raises:
+        ConfigurationError: not TOML, or an unknown key, a missing key or a bad value: all of them, each by its key.
+    """
+    try:
+        return Configuration.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{origin} is not TOML: {error}") from error
+    except ValidationError as error:
+        problems = [_describe(problem) for problem in error.errors()]
+        raise ConfigurationError("\n  ".join([f"{origin} cannot be used:", *problems])) from error
+
+
+def load_configuration(path: Path) -> Configuration:
+    """The configuration in the file `path`; errors as in `parse_configuration`, and OSError if it cannot be read."""
+    return parse_configuration(path.read_text(encoding="utf-8"), str(path))
+
+
+def _describe(problem: object) -> str:
+    assert isinstance(problem, dict)
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"{key}: unknown key"
+    if problem["type"] == "missing":
+        return f"{key}: missing"
+    value = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"
+    return f"{key}: {problem['msg'].removeprefix('Value error, ')}{value}".removeprefix(": ")

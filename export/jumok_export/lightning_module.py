@@ -1,0 +1,100 @@
+"""Training of a translation model, as PyTorch Lightning sees it: loss, schedule, validation by BLEU."""
+
+import math
+from typing import Any
+
+import lightning.pytorch as pl
+import sacrebleu
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from jumok_export.checkpoint import build_model, checkpoint_entry
+from jumok_export.configuration import Configuration, TrainingSection
+from jumok_export.corpus import Batch
+from jumok_export.greedy import greedy_decode
+from jumok_export.vocabulary import PAD, Vocabulary
+
+
+def learning_rate_factor(step: int, training: TrainingSection, total_steps: int) -> float:
+    """The share of the highest learning rate at an update: linear warm-up, then the schedule.
+
+    "inverse_sqrt" is equation 3 of "Attention Is All You Need", scaled so that its peak is 1; "cosine" falls to 0
+    at `total_steps`.
+    """
+    warmup = max(1, training.warmup_steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    if training.schedule == "inverse_sqrt":
+        return math.sqrt(warmup / (step + 1))
+    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+class TranslationTraining(pl.LightningModule):
+    """Teacher forcing with label smoothing; greedy BLEU on the validation set decides which checkpoint is best.
+
+    Args:
+        configuration: the whole run's configuration.
+        source_vocabulary: of the source language.
+        target_vocabulary: of the target language; the same object where they share one.
+    """
+
+    def __init__(
+        self, configuration: Configuration, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary
+    ) -> None:
+        super().__init__()
+        self.configuration = configuration
+        self.vocabularies = source_vocabulary, target_vocabulary
+        self.model = build_model(configuration, len(source_vocabulary), len(target_vocabulary))
+        self.decoded: list[str] = []
+        self.references: list[str] = []
+
+    def loss(self, batch: Batch, smoothing: float) -> Tensor:
+        """Mean cross-entropy of the target tokens, in nats."""
+        logits = self.model(batch.source_ids, batch.source_lengths, batch.target_ids)
+        return F.cross_entropy(
+            logits.flatten(0, 1), batch.target_ids.flatten(), ignore_index=PAD, label_smoothing=smoothing
+        )
+
+    def training_step(self, batch: Batch, _: int) -> Tensor:
+        """The loss of one batch."""
+        loss = self.loss(batch, self.configuration.training.label_smoothing)
+        self.log("train_loss", loss, prog_bar=True, on_step=False, on_epoch=True, batch_size=len(batch.target_ids))
+        return loss
+
+    def validation_step(self, batch: Batch, _: int) -> None:
+        """Loss without smoothing, and greedy translations for the epoch's BLEU."""
+        loss = self.loss(batch, smoothing=0.0)
+        tokens = int((batch.target_ids != PAD).sum())
+        self.log("validation_loss", loss, prog_bar=True, batch_size=tokens, sync_dist=True)
+        longest = min(self.configuration.bundle.limits.max_target_length, 2 * batch.source_ids.shape[1] + 10)
+        for row in greedy_decode(self.model, batch.source_ids, batch.source_lengths, longest):
+            self.decoded.append(self.vocabularies[1].decode(row))
+        self.references += batch.references
+
+    def on_validation_epoch_end(self) -> None:
+        """BLEU of this epoch's greedy translations; each device scores its own part."""
+        score = sacrebleu.corpus_bleu(self.decoded, [self.references]).score
+        self.log("validation_bleu", score, prog_bar=True, sync_dist=True)
+        self.decoded, self.references = [], []
+
+    def configure_optimizers(self) -> Any:
+        """AdamW under the configured schedule, stepped every update."""
+        training = self.configuration.training
+        optimizer = torch.optim.AdamW(
+            self.parameters(), training.learning_rate, betas=training.adam_betas, weight_decay=training.weight_decay
+        )
+        total = int(self.trainer.estimated_stepping_batches)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: learning_rate_factor(step, training, total)
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, _: int) -> Batch:
+        """Batches are dataclasses of tensors."""
+        return batch.to(device)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint carries its configuration and vocabularies, so that it can be exported on its own."""
+        checkpoint["jumok"] = checkpoint_entry(self.configuration, *self.vocabularies)
