@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
 
 
 class SentencePieceTokenizer:
-    """One SentencePiece model for both languages, or one for each.
+    """One SentencePiece model for both languages, or one for each; each as a file's path or its content.
 
     SentencePiece's encoding and decoding do not change the model and release the GIL, so one object serves any number
     of threads. A character that the model never saw becomes the unknown token, which decodes to ``" ⁇ "``; control
@@ -48,11 +48,11 @@ class SentencePieceTokenizer:
     Raises ``ValueError`` for a file that is no SentencePiece model, and for a source model without an end token.
     """
 
-    def __init__(self, source_model: Path, target_model: Path | None = None) -> None:
+    def __init__(self, source_model: Path | bytes, target_model: Path | bytes | None = None) -> None:
         self._source = _Model(source_model)
         self._target = self._source if target_model is None else _Model(target_model)
         if self._source.eos < 0:
-            raise ValueError(f"{source_model.name} has no end token; train the model with one (eos_id)")
+            raise ValueError(f"{self._source.name} has no end token; train the model with one (eos_id)")
         self._source_suffix = (self._source.eos,)
 
     @property
@@ -100,19 +100,18 @@ class SentencePieceTokenizer:
 
 
 class _Model:
-    """One SentencePiece model, typed: the one place that touches the library, which has types only since 0.2.2."""
+    """One SentencePiece model, typed: the one place that touches the library, whose own types are loose."""
 
-    def __init__(self, path: Path) -> None:
-        self.serialized = path.read_bytes()
+    def __init__(self, model: Path | bytes) -> None:
+        self.name = model.name if isinstance(model, Path) else f"content of {len(model)} bytes"
+        self.serialized = model.read_bytes() if isinstance(model, Path) else model
         processor = SentencePieceProcessor()
         try:
             processor.LoadFromSerializedProto(self.serialized)
             self.size = int(processor.GetPieceSize())
             self.eos = int(processor.eos_id())
         except RuntimeError as exc:
-            raise ValueError(f"{path.name} is not a SentencePiece model: {exc}") from exc
-        if self.size == 0:
-            raise ValueError(f"{path.name} is not a SentencePiece model: it has no pieces")
+            raise ValueError(f"{self.name} is not a SentencePiece model: {exc}") from exc
         self._processor = processor
 
     def encode(self, text: str) -> list[int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 from jumok_serve.errors import InvalidRequest
 from jumok_serve.text import check_text
 from jumok_serve.tokenizer import SentencePieceTokenizer, load_tokenizer
@@ -132,6 +133,32 @@ def test_saved_shared_model_is_stored_once_and_loads_alike(tokenizer: SentencePi
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.model"]
     assert description.files == ("tokenizer.model",)
     assert load_tokenizer(description, tmp_path).encode(SEEN) == tokenizer.encode(SEEN)
+
+
+def test_model_may_be_given_by_its_content(
+    tokenizer: SentencePieceTokenizer, shared_model: Path, tmp_path: Path
+) -> None:
+    from_content = SentencePieceTokenizer(shared_model.read_bytes())
+    assert from_content.encode(SEEN) == tokenizer.encode(SEEN)
+    from_content.save(tmp_path)
+    assert (tmp_path / "tokenizer.model").read_bytes() == shared_model.read_bytes()
+    with pytest.raises(ValueError, match="content of 3 bytes is not a SentencePiece model"):
+        SentencePieceTokenizer(b"abc")
+
+
+def test_source_model_without_end_token_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "endless.model"
+    with path.open("wb") as stream:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([SEEN] * 4),
+            model_writer=stream,
+            vocab_size=40,
+            hard_vocab_limit=False,
+            eos_id=-1,
+            minloglevel=2,
+        )
+    with pytest.raises(ValueError, match=r"endless\.model has no end token"):
+        SentencePieceTokenizer(path)
 
 
 def test_description_that_does_not_fit_the_model_is_refused(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
