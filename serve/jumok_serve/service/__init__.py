@@ -1,0 +1,5 @@
+"""The gRPC service: what the wire asks of the translators, and nothing of how they work."""
+
+from jumok_serve.service.server import Server, run_server
+
+__all__ = ["Server", "run_server"]

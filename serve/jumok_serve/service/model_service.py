@@ -1,0 +1,55 @@
+"""ModelService: says which models the server holds."""
+
+import grpc
+from jumok_proto.conversion import model_to_proto
+from jumok_proto.results import DecodingDefaults, LanguagePair, Model
+from jumok_proto.v1 import model_pb2
+from jumok_proto.v1.model_pb2_grpc import ModelServiceServicer
+
+from jumok_serve.service.models import LoadedModel, ModelRegistry
+
+
+class ModelService(ModelServiceServicer):
+    """Describes the models of a registry."""
+
+    def __init__(self, models: ModelRegistry) -> None:
+        self._models = models
+
+    async def ListModels(  # noqa: N802
+        self,
+        request: model_pb2.ListModelsRequest,
+        context: grpc.aio.ServicerContext[model_pb2.ListModelsRequest, model_pb2.ListModelsResponse],
+    ) -> model_pb2.ListModelsResponse:
+        """Describe all models."""
+        return model_pb2.ListModelsResponse(models=[model_to_proto(_describe(model)) for model in self._models])
+
+    async def GetModel(  # noqa: N802
+        self,
+        request: model_pb2.GetModelRequest,
+        context: grpc.aio.ServicerContext[model_pb2.GetModelRequest, model_pb2.GetModelResponse],
+    ) -> model_pb2.GetModelResponse:
+        """Describe the model of a name."""
+        return model_pb2.GetModelResponse(model=model_to_proto(_describe(self._models.find(request.name))))
+
+
+def _describe(model: LoadedModel) -> Model:
+    manifest = model.manifest
+    generation = manifest.generation
+    return Model(
+        name=manifest.name,
+        version=manifest.version,
+        architecture=manifest.architecture.family,
+        language_pairs=(LanguagePair(source=manifest.languages.source, target=manifest.languages.target),),
+        max_source_length=manifest.limits.max_source_length,
+        max_target_length=manifest.limits.max_target_length,
+        defaults=DecodingDefaults(
+            beam_size=generation.beam_size,
+            num_hypotheses=generation.num_hypotheses,
+            length_penalty=generation.length_penalty,
+            early_stopping=generation.early_stopping,
+            min_length=generation.min_length,
+            max_length=generation.max_length,
+        ),
+        precision=model.precision,
+        device=model.device,
+    )

@@ -1,0 +1,79 @@
+"""The models that a server holds, by name, and what the service asks of each."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from jumok_proto.results import Timings, Translation
+
+from jumok_serve.errors import InvalidRequest, ModelNotFound
+from jumok_serve.manifest import Manifest
+from jumok_serve.options import DecodingOptions
+
+
+class Pending(Protocol):
+    """Texts on their way through an engine."""
+
+    @property
+    def futures(self) -> Sequence[Future[Any]]:
+        """One a text; cancelling it frees its rows."""
+
+    def collect(self) -> list[Translation]:
+        """Wait for all, and give their translations."""
+
+    def timings(self) -> Timings:
+        """Say where the time went, once all are done."""
+
+
+class LoadedModel(Protocol):
+    """What the service asks of a translator."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the bundle says of itself."""
+
+    @property
+    def precision(self) -> str:
+        """What it runs in."""
+
+    @property
+    def device(self) -> str:
+        """Where it runs."""
+
+    def submit(
+        self, texts: Sequence[str], options: DecodingOptions, *, truncate: bool = False, deadline: float | None = None
+    ) -> Pending:
+        """Queue texts; ``deadline`` is a moment of ``time.monotonic()``."""
+
+    def close(self, *, drain: bool = True) -> None:
+        """End its engine."""
+
+
+class ModelRegistry:
+    """The models of one server, sorted by name; names are unique."""
+
+    def __init__(self, models: Sequence[LoadedModel]) -> None:
+        self._models = {model.manifest.name: model for model in sorted(models, key=lambda model: model.manifest.name)}
+        if not models:
+            raise ValueError("a server needs at least one model")
+        if len(self._models) < len(models):
+            names = [model.manifest.name for model in models]
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"two models are named {repeated!r}; a server holds one of a name")
+
+    def __iter__(self) -> Iterator[LoadedModel]:
+        return iter(self._models.values())
+
+    def find(self, name: str) -> LoadedModel:
+        """Give the model of this name."""
+        if name not in self._models:
+            raise ModelNotFound(name, list(self._models))
+        return self._models[name]
+
+    def find_or_only(self, name: str) -> LoadedModel:
+        """Give the model of this name; an empty name means the only one."""
+        if name:
+            return self.find(name)
+        if len(self._models) > 1:
+            raise InvalidRequest(f"name a model: this server holds {', '.join(self._models)}", field="model")
+        return next(iter(self))

@@ -1,0 +1,128 @@
+"""The server: its address, its life, and its end."""
+
+import asyncio
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Callable, Sequence
+
+import grpc
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from jumok_proto.v1 import model_pb2, translation_pb2
+from jumok_proto.v1.model_pb2_grpc import add_ModelServiceServicer_to_server
+from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
+
+from jumok_serve.errors import ListenError
+from jumok_serve.service.guard import Guard
+from jumok_serve.service.health import Health
+from jumok_serve.service.model_service import ModelService
+from jumok_serve.service.models import LoadedModel, ModelRegistry
+from jumok_serve.service.translation_service import TranslationService
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 32 * 2**20
+SERVICES = (
+    translation_pb2.DESCRIPTOR.services_by_name["TranslationService"].full_name,
+    model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name,
+)
+
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and share its calls
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+)
+
+
+class Server:
+    """Serves models on an address, which a ``port`` of 0 leaves to the system; made where an event loop runs.
+
+    The models stay the caller's to close. Raises ValueError for models of the same name.
+    """
+
+    def __init__(self, models: Sequence[LoadedModel], *, host: str = "127.0.0.1", port: int = 50051) -> None:
+        registry = ModelRegistry(models)
+        self._host = host
+        self._port = port
+        self._health = Health(SERVICES)
+        self._server = grpc.aio.server(interceptors=[Guard()], options=_OPTIONS)
+        add_TranslationServiceServicer_to_server(TranslationService(registry), self._server)
+        add_ModelServiceServicer_to_server(ModelService(registry), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+
+    @property
+    def address(self) -> str:
+        """``host:port``; the port is the real one after ``start``."""
+        return _join(self._host, self._port)
+
+    @property
+    def port(self) -> int:
+        """The port; the real one after ``start``."""
+        return self._port
+
+    async def start(self) -> None:
+        """Listen and serve; raise ListenError where the address cannot be had."""
+        await asyncio.to_thread(_check_address, self._host, self._port)
+        try:
+            self._port = self._server.add_insecure_port(self.address)
+        except RuntimeError as error:
+            raise ListenError(f"cannot listen on {self.address}: {error}") from error
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no further call, finish what runs within ``grace_s`` seconds, and cancel what is left then."""
+        self._health.stop()
+        await self._server.stop(grace_s)
+
+
+def run_server(
+    models: Sequence[LoadedModel], *, host: str, port: int, grace_s: float, on_start: Callable[[Server], None]
+) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once. Closes the models."""
+    asyncio.run(_serve(models, host, port, grace_s, on_start))
+
+
+async def _serve(
+    models: Sequence[LoadedModel], host: str, port: int, grace_s: float, on_start: Callable[[Server], None]
+) -> None:
+    loop = asyncio.get_running_loop()
+    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    try:
+        server = Server(models, host=host, port=port)
+        await server.start()
+        on_start(server)
+        received = await signals.get()
+        logger.info("%s: finishing what runs, for %g s at most", received.name, grace_s)
+        stopping = asyncio.ensure_future(server.stop(grace_s))
+        again = asyncio.ensure_future(signals.get())
+        await asyncio.wait({stopping, again}, return_when=asyncio.FIRST_COMPLETED)
+        if again.done():
+            await server.stop(0)
+        again.cancel()
+        await stopping
+    finally:
+        # Every call has its answer by now, so nothing is left to drain.
+        await asyncio.gather(*(asyncio.to_thread(model.close, drain=False) for model in models))
+
+
+def _check_address(host: str, port: int) -> None:
+    """Try the address first: of gRPC's own failure only a log line for programmers tells the reason."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        way_out = "; another program has it, so choose another --port" if error.errno == errno.EADDRINUSE else ""
+        raise ListenError(f"cannot listen on {_join(host, port)}: {error.strerror}{way_out}") from error
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

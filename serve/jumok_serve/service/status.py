@@ -1,0 +1,83 @@
+"""The error table: which status, and which details, an exception of this room becomes on the wire."""
+
+from uuid import uuid4
+
+import grpc
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from jumok_serve.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    JumokError,
+    ModelNotFound,
+    Overloaded,
+    Unavailable,
+)
+
+DOMAIN = "jumok"
+# Statuses travel in HTTP/2 headers, which peers bound at 8 KiB; a name that a caller sent comes back in its error.
+MAX_MESSAGE_LENGTH = 500
+
+_TABLE: dict[type[JumokError], tuple[grpc.StatusCode, str]] = {
+    InvalidRequest: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
+    ModelNotFound: (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND"),
+    Overloaded: (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
+    DeadlineExceeded: (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
+    Unavailable: (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
+}
+
+
+def new_request_id() -> str:
+    """Name a request in the log and to its caller."""
+    return uuid4().hex
+
+
+def is_expected(error: Exception) -> bool:
+    """Whether the table has the error; any other is a fault of the server."""
+    return type(error) in _TABLE
+
+
+def to_status(error: Exception, request_id: str) -> status_pb2.Status:
+    """Describe an error to the caller; one that the table lacks says nothing but the request's id."""
+    if not isinstance(error, JumokError) or not is_expected(error):
+        message = f"internal error; the server's log has it under request id {request_id}"
+        return _status(grpc.StatusCode.INTERNAL, message, [_error_info("INTERNAL", request_id)])
+    code, reason = _TABLE[type(error)]
+    message = _shorten(str(error))
+    details: list[Message] = [_error_info(reason, request_id)]
+    if error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=_shorten(error.field), description=message)
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if isinstance(error, ModelNotFound):
+        details.append(
+            error_details_pb2.ResourceInfo(
+                resource_type="jumok.v1.Model",
+                resource_name=_shorten(error.name),
+                description=_shorten(f"available: {', '.join(error.available) or 'none'}"),
+            )
+        )
+    if error.retry_after_s is not None:
+        delay = Duration()
+        delay.FromNanoseconds(round(error.retry_after_s * 1e9))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    return _status(code, message, details)
+
+
+def _error_info(reason: str, request_id: str) -> error_details_pb2.ErrorInfo:
+    return error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata={"request_id": request_id})
+
+
+def _status(code: grpc.StatusCode, message: str, details: list[Message]) -> status_pb2.Status:
+    packed = []
+    for detail in details:
+        any_detail = Any()
+        any_detail.Pack(detail)
+        packed.append(any_detail)
+    return status_pb2.Status(code=code.value[0], message=message, details=packed)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_MESSAGE_LENGTH else f"{text[: MAX_MESSAGE_LENGTH - 1]}…"
