@@ -1,0 +1,164 @@
+"""Search written for the eye: dense arrays over all K * V continuations, whole histories, one step function.
+
+Written from the semantics alone and sharing no code with the package, so that it can serve as an oracle. ``drive`` runs
+a search of the package on the same step function, doing by hand what a session does for a batch.
+"""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from jumok_proto.results import FinishReason
+from jumok_serve.options import SearchOptions
+from jumok_serve.search import FinishedHypothesis, Search
+
+Scores = npt.NDArray[np.float64]
+StepFunction = Callable[[tuple[int, ...]], Scores]
+"""From a prefix, start token included, to the log-probabilities of the next token, [V]."""
+
+DEAD = -1e9
+
+
+def reference_search(step: StepFunction, options: SearchOptions, start_token: int) -> list[FinishedHypothesis]:
+    """The hypotheses that ``options`` ask for, best first."""
+    if options.beam_size == 1:
+        return [_greedy(step, options, start_token)]
+    return _beam(step, options, start_token)
+
+
+def log_softmax(logits: Scores) -> Scores:
+    """Over the last axis; NaN where nothing is left, as in a graph."""
+    with np.errstate(invalid="ignore"):
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+def _suppress(scores: Scores, length: int, options: SearchOptions) -> Scores:
+    """Processors before token number ``length`` (from 0) is chosen."""
+    scores = scores.copy()
+    scores[list(options.suppress_tokens)] = -np.inf
+    if length < options.min_length:
+        scores[list(options.eos_ids)] = -np.inf
+    return scores
+
+
+def _greedy(step: StepFunction, options: SearchOptions, start_token: int) -> FinishedHypothesis:
+    tokens: list[int] = []
+    token_scores: list[float] = []
+    reason = FinishReason.LENGTH
+    while len(tokens) < options.max_length and reason is FinishReason.LENGTH:
+        processed = _suppress(step((start_token, *tokens)), len(tokens), options)
+        if np.all(processed == -np.inf):
+            break
+        tokens.append(int(np.argmax(processed)))
+        token_scores.append(float(log_softmax(processed)[tokens[-1]]))
+        if tokens[-1] in options.eos_ids:
+            reason = FinishReason.EOS
+    length = max(len(tokens), 1)
+    return FinishedHypothesis(
+        token_ids=tuple(tokens),
+        token_scores=tuple(token_scores),
+        score=sum(token_scores) / length**options.length_penalty,
+        finish_reason=reason,
+    )
+
+
+def _beam(step: StepFunction, options: SearchOptions, start_token: int) -> list[FinishedHypothesis]:
+    beams, penalty = options.beam_size, options.length_penalty
+    rows: list[tuple[int, ...]] = [()] * beams
+    row_scores = np.array([0.0] + [DEAD] * (beams - 1))  # [K]
+    token_scores: dict[tuple[int, ...], tuple[float, ...]] = {(): ()}
+
+    ended: list[tuple[int, ...]] = [()] * beams
+    ended_scores = np.full(beams, DEAD)  # [K]
+    has_ended = np.zeros(beams, dtype=bool)  # [K]
+
+    for length in itertools.count(1):
+        log_probs = np.stack([_suppress(step((start_token, *row)), length - 1, options) for row in rows])  # [K, V]
+        sums = row_scores[:, None] + log_probs
+        vocab_size = sums.shape[1]
+        kept = max(2, 1 + len(options.eos_ids)) * beams
+        order = np.argsort(-sums.reshape(-1), kind="stable")[:kept]  # [N]; equal ones by row, then by token
+        scores = sums.reshape(-1)[order]
+        alive = scores > DEAD
+        if not alive.any():
+            if has_ended.any():
+                break
+            survivors = [(row, score) for row, score in zip(rows, row_scores, strict=True) if score > DEAD]
+            return [
+                FinishedHypothesis(
+                    token_ids=row,
+                    token_scores=token_scores[row],
+                    score=float(score) / max(length - 1, 1) ** penalty,
+                    finish_reason=FinishReason.LENGTH,
+                )
+                for row, score in survivors[: options.num_hypotheses]
+            ]
+
+        continuations = [(*rows[index // vocab_size], int(index % vocab_size)) for index in order]
+        for index, continuation in zip(order, continuations, strict=True):
+            if sums.reshape(-1)[index] > DEAD:
+                last = float(log_probs.reshape(-1)[index])
+                token_scores[continuation] = (*token_scores[continuation[:-1]], last)
+
+        ends = np.array([c[-1] in options.eos_ids or length == options.max_length for c in continuations])
+        first = np.arange(len(order)) < beams
+
+        # The ended hypotheses compete with those that end now, and K stay.
+        ends_now = ends & first & alive
+        merged = ended + continuations
+        merged_scores = np.concatenate([ended_scores, np.where(ends_now, scores / float(length) ** penalty, -np.inf)])
+        merged_has_ended = np.concatenate([has_ended, ends_now])
+        best = np.argsort(-merged_scores, kind="stable")[:beams]
+        ended, ended_scores, has_ended = [merged[i] for i in best], merged_scores[best], merged_has_ended[best]
+
+        # The best that do not end run on, with dead rows for the places that remain.
+        running = np.flatnonzero(~ends & alive)[:beams]
+        if not len(running):
+            break
+        missing = beams - len(running)
+        rows = [continuations[i] for i in running] + [continuations[running[0]]] * missing
+        row_scores = np.concatenate([scores[running], np.full(missing, DEAD)])
+
+        hoped_length = options.max_length if options.early_stopping == "never" and penalty > 0.0 else length
+        improvable = row_scores[0] / float(hoped_length) ** penalty > np.where(has_ended, ended_scores.min(), DEAD)
+        if not improvable.any() or (options.early_stopping is True and has_ended.all()):
+            break
+
+    return [
+        FinishedHypothesis(
+            token_ids=ended[i],
+            token_scores=token_scores[ended[i]],
+            score=float(ended_scores[i]),
+            finish_reason=FinishReason.EOS if ended[i][-1] in options.eos_ids else FinishReason.LENGTH,
+        )
+        for i in range(options.num_hypotheses)
+        if has_ended[i]
+    ]
+
+
+def drive(search: Search, step: StepFunction, *, extra_candidates: int = 0) -> list[FinishedHypothesis]:
+    """Run a search to its end, with the candidates it asks for and no more unless ``extra_candidates`` says so."""
+    prefixes: list[tuple[int, ...]] = [()]
+    while not search.finished:
+        feed = search.next_step()
+        assert len(feed.tokens) == len(feed.parents) == len(search.scores()) == search.beam_size
+        prefixes = [(*prefixes[parent], token) for token, parent in zip(feed.tokens, feed.parents, strict=True)]
+        assert {len(prefix) for prefix in prefixes} == {search.position + 1}
+
+        log_probs = np.stack([step(prefix) for prefix in prefixes])  # [K, V]
+        if search.logit_bias():  # log-probabilities are logits too, those that a log-softmax leaves as they are
+            log_probs = log_softmax(_add(log_probs, search.logit_bias()))
+        scores = np.array(search.scores())[:, None] + _add(log_probs, search.log_prob_bias())
+        best = np.argsort(-scores, axis=-1, kind="stable")[:, : search.candidates_needed + extra_candidates]  # [K, C]
+        search.advance(best.tolist(), np.take_along_axis(scores, best, axis=-1).tolist())
+    return search.hypotheses()
+
+
+def _add(scores: Scores, bias: list[tuple[int, int, float]]) -> Scores:
+    scores = scores.copy()
+    for row, token, added in bias:
+        scores[row, token] += added
+    return scores
