@@ -1,11 +1,12 @@
 """Search written for the eye: dense arrays over all K * V continuations, whole histories, one step function.
 
 Written from the semantics alone and sharing no code with the package, so that it can serve as an oracle. ``drive`` runs
-a search of the package on the same step function, doing by hand what a session does for a batch.
+a search of the package on the same step function, doing by hand what a session does for a batch. ``toy_model`` and
+``given_model`` make step functions; ``START`` is their start token.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ Scores = npt.NDArray[np.float64]
 StepFunction = Callable[[tuple[int, ...]], Scores]
 """From a prefix, start token included, to the log-probabilities of the next token, [V]."""
 
+START = 0
 DEAD = -1e9
 
 
@@ -162,3 +164,27 @@ def _add(scores: Scores, bias: list[tuple[int, int, float]]) -> Scores:
     for row, token, added in bias:
         scores[row, token] += added
     return scores
+
+
+def toy_model(rng: np.random.Generator, vocab_size: int, order: int, *, spread: float = 2.0) -> StepFunction:
+    """A random language model that sees its position and the last ``order`` tokens.
+
+    Without the position, sequences made of the same n-grams would tie.
+    """
+    table = log_softmax(rng.normal(scale=spread, size=(16, *(vocab_size,) * (order + 1))))
+
+    def step(prefix: tuple[int, ...]) -> Scores:
+        context = ((START,) * order + prefix)[-order:]
+        return np.asarray(table[(len(prefix), *context)])
+
+    return step
+
+
+def given_model(probabilities: Mapping[tuple[int, ...], tuple[float, ...]]) -> StepFunction:
+    """The model whose next-token probabilities after a prefix are those of its longest suffix in the table."""
+
+    def step(prefix: tuple[int, ...]) -> Scores:
+        suffix = next(prefix[i:] for i in range(len(prefix) + 1) if prefix[i:] in probabilities)
+        return np.asarray(np.log(probabilities[suffix]))
+
+    return step

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +11,8 @@ from jumok_proto.results import FinishReason
 from jumok_serve.options import EarlyStopping, SearchOptions
 from jumok_serve.search import FinishedHypothesis, make_search
 
-from .reference_search import Scores, StepFunction, drive, log_softmax, reference_search
+from .reference_search import START, Scores, StepFunction, drive, given_model, reference_search, toy_model
 
-START = 0
 EARLY_STOPPING: tuple[EarlyStopping, ...] = (False, True, "never")
 
 
@@ -39,30 +37,6 @@ def make_options(
         eos_ids=eos_ids,
         suppress_tokens=suppress_tokens,
     )
-
-
-def toy_model(rng: np.random.Generator, vocab_size: int, order: int, *, spread: float = 2.0) -> StepFunction:
-    """A random language model that sees its position and the last ``order`` tokens.
-
-    Without the position, sequences made of the same n-grams would tie.
-    """
-    table = log_softmax(rng.normal(scale=spread, size=(16, *(vocab_size,) * (order + 1))))
-
-    def step(prefix: tuple[int, ...]) -> Scores:
-        context = ((START,) * order + prefix)[-order:]
-        return np.asarray(table[(len(prefix), *context)])
-
-    return step
-
-
-def given_model(probabilities: Mapping[tuple[int, ...], tuple[float, ...]]) -> StepFunction:
-    """The model whose next-token probabilities after a prefix are those of its longest suffix in the table."""
-
-    def step(prefix: tuple[int, ...]) -> Scores:
-        suffix = next(prefix[i:] for i in range(len(prefix) + 1) if prefix[i:] in probabilities)
-        return np.asarray(np.log(probabilities[suffix]))
-
-    return step
 
 
 def brute_force(step: StepFunction, options: SearchOptions) -> list[tuple[float, tuple[int, ...]]]:
