@@ -3,18 +3,6 @@
 Results are frozen dataclasses, the same that an in-process translator gives; errors form one tree under ``CallError``.
 """
 
-from jumok_proto import __version__
-from jumok_proto.errors import JumokError
-from jumok_proto.results import (
-    DecodingDefaults,
-    FinishReason,
-    Hypothesis,
-    LanguagePair,
-    Model,
-    Timings,
-    Translation,
-)
-
 from jumok._async_client import AsyncClient
 from jumok._client import Client
 from jumok._errors import (
@@ -33,6 +21,17 @@ from jumok._errors import (
     Unauthenticated,
     Unavailable,
     Unimplemented,
+)
+from jumok_proto import __version__
+from jumok_proto.errors import JumokError
+from jumok_proto.results import (
+    DecodingDefaults,
+    FinishReason,
+    Hypothesis,
+    LanguagePair,
+    Model,
+    Timings,
+    Translation,
 )
 
 __all__ = [

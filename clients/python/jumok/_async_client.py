@@ -6,13 +6,13 @@ from typing import Literal, Self, TypeVar, overload
 
 import grpc.aio
 from google.protobuf.message import Message
+
+from jumok import _calls
+from jumok._errors import call_error
 from jumok_proto.results import Model, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-
-from jumok import _calls
-from jumok._errors import call_error
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -28,6 +28,7 @@ class AsyncClient:
     """
 
     def __init__(self, server: str, *, timeout_s: float = _calls.DEFAULT_TIMEOUT_S) -> None:
+        self._server = server
         self._timeout_s = _calls.check_timeout(timeout_s)
         self._channel = grpc.aio.insecure_channel(server, options=_calls.CHANNEL_OPTIONS)
         self._translation = TranslationServiceStub(self._channel)
@@ -125,4 +126,4 @@ class AsyncClient:
         try:
             return await method(request, timeout=limit_s)
         except grpc.aio.AioRpcError as error:
-            raise call_error(error) from error
+            raise call_error(error, self._server) from error

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import SupportsFloat, SupportsIndex
 
+from jumok._errors import InternalError, invalid_field
 from jumok_proto.conversion import (
     EarlyStopping,
     OptionFields,
@@ -12,8 +13,6 @@ from jumok_proto.conversion import (
 )
 from jumok_proto.results import Model, Translation
 from jumok_proto.v1 import model_pb2, translation_pb2
-
-from jumok._errors import InternalError, invalid_field
 
 DEFAULT_TIMEOUT_S = 60.0
 MAX_MESSAGE_BYTES = 32 * 2**20

@@ -24,6 +24,7 @@ from typing import ClassVar, cast
 import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
+
 from jumok_proto.errors import JumokError
 
 
@@ -169,13 +170,15 @@ def invalid_field(field: str, problem: str) -> InvalidArgument:
     )
 
 
-def call_error(error: grpc.RpcError) -> CallError:
-    """Turn the error of a failed call, of either kind of channel, into one of the tree."""
+def call_error(error: grpc.RpcError, server: str) -> CallError:
+    """Turn the error of a failed call to a server, of either kind of channel, into one of the tree."""
     code = error.code()
     trailing = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
     packed = dict(trailing).get("grpc-status-details-bin", b"")
     details = _read_details(packed if isinstance(packed, bytes) else b"")
     message = error.details() or f"the call failed with {code.name}"
+    if code is grpc.StatusCode.UNAVAILABLE and not details.reason:  # gRPC's own words: no server has spoken
+        message = f"cannot reach a server at {server}: {message}"
     return _CLASSES.get(code, CallError)(message, code=code, details=details)
 
 

@@ -1,0 +1,23 @@
+"""The ``jumok`` command, also ``python -m jumok``."""
+
+import os
+import sys
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its code."""
+    # gRPC's own log repeats, for programmers, what an error here says for users.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        from jumok._cli import run  # noqa: PLC0415 - not every installation has click
+    except ModuleNotFoundError as error:
+        if error.name != "click":
+            raise
+        print("jumok: the command line needs click; install it with: pip install 'jumok[cli]'", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""How translations are written to standard output, and progress to the terminal."""
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from jumok.commands._pipeline import Line
+from jumok_proto.results import Translation
+
+
+def plain(translation: Translation) -> str:
+    """The best hypothesis on one line."""
+    return _one_line(translation.text)
+
+
+def n_best(translation: Translation, number: int) -> str:
+    """All hypotheses, one a line: number of the text, rank, score and translation, separated by tabs."""
+    return "\n".join(
+        f"{number}\t{rank}\t{hypothesis.score:.6f}\t{_one_line(hypothesis.text)}"
+        for rank, hypothesis in enumerate(translation.hypotheses, start=1)
+    )
+
+
+def as_json(translation: Translation, source: str) -> str:
+    """All there is to know, as one JSON object on one line."""
+    return json.dumps(
+        {
+            "source": source,
+            "text": translation.text,
+            "score": translation.score,
+            "source_token_count": translation.source_token_count,
+            "output_token_count": translation.output_token_count,
+            "source_truncated": translation.source_truncated,
+            "model": translation.model,
+            "model_version": translation.model_version,
+            "hypotheses": [
+                {
+                    "text": hypothesis.text,
+                    "score": hypothesis.score,
+                    "tokens": hypothesis.tokens,
+                    "token_ids": hypothesis.token_ids,
+                    "token_scores": hypothesis.token_scores,
+                    "finish_reason": hypothesis.finish_reason.value,
+                }
+                for hypothesis in translation.hypotheses
+            ],
+        },
+        ensure_ascii=False,
+        allow_nan=False,
+    )
+
+
+def write_line(line: str) -> None:
+    """Write in UTF-8, which input is in too, whatever the locale says."""
+    sys.stdout.buffer.write(f"{line}\n".encode())
+
+
+@contextmanager
+def progress(source: int | None) -> Iterator[Callable[[Line], None]]:
+    """Show on standard error how far the file of this descriptor is translated; gives what to report lines to.
+
+    Nothing is shown where nobody looks, or where lines are typed or appear on the same terminal.
+    """
+    if source is None or os.isatty(source) or not sys.stderr.isatty() or sys.stdout.isatty():
+        yield lambda line: None
+        return
+    status = os.fstat(source)
+    if stat.S_ISREG(status.st_mode):
+        rest = status.st_size - os.lseek(source, 0, os.SEEK_CUR)
+        with click.progressbar(length=rest, label="translating", file=sys.stderr) as by_bytes:
+            yield lambda line: by_bytes.update(line.size)
+    else:
+        # Of a pipe nobody knows the end; click wants an iterable instead of a length then, which is not used here.
+        endless = iter(int, 1)
+        with click.progressbar(endless, label="translating", file=sys.stderr, show_pos=True) as by_lines:
+            yield lambda line: by_lines.update(1)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())

@@ -1,0 +1,182 @@
+"""Lines in, translations out: as they come, in order, in large requests where many wait, two of them under way."""
+
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import BinaryIO
+
+from jumok_proto.errors import JumokError
+from jumok_proto.results import Translation
+
+MAX_REQUEST_LINES = 128
+MAX_REQUEST_BYTES = 64 * 2**10
+MAX_LINE_BYTES = 2**20
+MAX_WAITING_LINES = 4 * MAX_REQUEST_LINES
+REQUESTS_UNDER_WAY = 2
+MAX_UNWRITTEN_REQUESTS = 2 * REQUESTS_UNDER_WAY
+MIN_RETRY_S = 0.05
+
+Translate = Callable[[list[str]], list[Translation]]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of input; ``name`` says which in an error, ``size`` is its bytes, line end included."""
+
+    text: str
+    name: str
+    size: int
+
+
+class InputError(JumokError):
+    """A line of input that cannot be translated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Translations of consecutive lines, and what ended the input after them, if anything did."""
+
+    lines: list[Line]
+    translations: list[Translation]
+    error: Exception | None = None
+
+
+def read_lines(stream: BinaryIO) -> Iterator[Line]:
+    """Give the lines of standard input; raise InputError for one that is too long or not UTF-8."""
+    number = 0
+    while data := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        name = f"standard input, line {number}"
+        if len(data) > MAX_LINE_BYTES:
+            raise InputError(f"{name}: longer than {MAX_LINE_BYTES} bytes")
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{name}, byte {error.start + 1}: 0x{data[error.start]:02x} is not UTF-8 ({error.reason})"
+            ) from error
+        yield Line(text.removesuffix("\n").removesuffix("\r"), name, len(data))
+
+
+def translate_lines(lines: Iterable[Line], translate: Translate, *, patience_s: float) -> Iterator[Batch]:
+    """Translate lines as they come; errors are raised in their place, after the translations before them.
+
+    A server that is overloaded is asked again when it says, for ``patience_s`` seconds a request.
+    """
+    waiting = _Waiting()
+    order: SimpleQueue[Future[Batch] | None] = SimpleQueue()
+    unwritten = threading.Semaphore(MAX_UNWRITTEN_REQUESTS)
+    taking = threading.Lock()
+
+    def read() -> None:
+        try:
+            for line in lines:
+                if not waiting.put(line):
+                    return
+            waiting.finish()
+        except Exception as error:
+            waiting.finish(error)
+
+    def work() -> None:
+        while True:
+            future: Future[Batch] = Future()
+            with taking:  # a request's place in the order is that of its taking
+                unwritten.acquire()
+                try:
+                    taken = waiting.take()
+                except Exception as error:
+                    future.set_result(Batch([], [], error))
+                order.put(future if future.done() or taken else None)
+            if future.done() or not taken:
+                return
+            future.set_result(_translate_batch(taken, translate, patience_s))
+
+    for target in (read, *[work] * REQUESTS_UNDER_WAY):
+        # Daemons: one that waits for a line, or for an answer, must not keep the program from ending.
+        threading.Thread(target=target, daemon=True).start()
+    try:
+        while (future := order.get()) is not None:
+            batch = future.result()
+            yield batch
+            if batch.error is not None:
+                raise batch.error
+            unwritten.release()
+    finally:
+        waiting.finish(discard=True)
+        unwritten.release(MAX_UNWRITTEN_REQUESTS)
+
+
+def _translate_batch(lines: list[Line], translate: Translate, patience_s: float) -> Batch:
+    give_up = time.monotonic() + patience_s
+    while True:
+        try:
+            return Batch(lines, translate([line.text for line in lines]))
+        except JumokError as error:
+            if error.retry_after_s is not None and time.monotonic() + error.retry_after_s < give_up:
+                time.sleep(max(error.retry_after_s, MIN_RETRY_S))
+                continue
+            return _before_error(lines, error, translate, patience_s)
+        except Exception as error:
+            return Batch([], [], error)
+
+
+def _before_error(lines: list[Line], error: JumokError, translate: Translate, patience_s: float) -> Batch:
+    """Translate the lines before the one that a refused request blames, and name that line in the error."""
+    blamed = re.fullmatch(r"contents\[(\d+)\]", error.field)
+    if blamed is None or (index := int(blamed[1])) >= len(lines):
+        return Batch([], [], error)
+    before = _translate_batch(lines[:index], translate, patience_s) if index else Batch([], [])
+    if before.error is not None:
+        return before
+    refusal = InputError(f"{lines[index].name}: {str(error).removeprefix(f'{error.field}: ')}")
+    refusal.__cause__ = error
+    return Batch(before.lines, before.translations, refusal)
+
+
+class _Waiting:
+    """Lines that were read and not yet taken; bounded."""
+
+    def __init__(self) -> None:
+        self._lines: deque[Line] = deque()
+        self._changed = threading.Condition()
+        self._ended = False
+        self._error: Exception | None = None
+
+    def put(self, line: Line) -> bool:
+        """Add a line when there is room; False when nobody will take it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or len(self._lines) < MAX_WAITING_LINES)
+            if not self._ended:
+                self._lines.append(line)
+                self._changed.notify_all()
+            return not self._ended
+
+    def finish(self, error: Exception | None = None, *, discard: bool = False) -> None:
+        """Say that no line comes any more, and why."""
+        with self._changed:
+            self._ended = True
+            self._error = error
+            if discard:
+                self._lines.clear()
+            self._changed.notify_all()
+
+    def take(self) -> list[Line]:
+        """Wait for a line, and give what is there up to a request's limits; nothing at the end, or raise its reason."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or bool(self._lines))
+            taken: list[Line] = []
+            size = 0
+            while self._lines and len(taken) < MAX_REQUEST_LINES:
+                size += self._lines[0].size
+                if taken and size > MAX_REQUEST_BYTES:
+                    break
+                taken.append(self._lines.popleft())
+            if not taken and self._error is not None:
+                raise self._error
+            self._changed.notify_all()
+            return taken
