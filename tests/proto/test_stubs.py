@@ -1,0 +1,84 @@
+"""The committed stubs are what the .proto files generate, and the .proto files keep to the conventions."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor import EnumDescriptor, FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from grpc_tools import protoc  # type: ignore[import-untyped]
+
+from jumok_proto.v1 import decoding_pb2, model_pb2, translation_pb2
+
+PROTO = Path(__file__).parents[2] / "proto"
+FILES: list[FileDescriptor] = [decoding_pb2.DESCRIPTOR, model_pb2.DESCRIPTOR, translation_pb2.DESCRIPTOR]
+
+
+def stubs(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*_pb2*.py*") if path.is_file()}
+
+
+def test_regenerating_gives_the_committed_stubs(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, PROTO / "generate.py", "--out", tmp_path], check=True)
+    committed = {name: data for name, data in stubs(PROTO).items() if "__pycache__" not in name}
+    assert len(committed) == 2 * (3 + 2)
+    assert stubs(tmp_path) == committed
+
+
+def test_another_generator_is_refused(tmp_path: Path) -> None:
+    program = (
+        "import importlib.metadata, runpy, sys; importlib.metadata.version = lambda name: '9.9'; "
+        f"sys.argv = ['generate.py', '--out', {str(tmp_path)!r}]; "
+        f"runpy.run_path({str(PROTO / 'generate.py')!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "grpcio-tools 1.72.1, found 9.9" in done.stderr
+    assert stubs(tmp_path) == {}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_names_follow_the_conventions(file: FileDescriptor) -> None:
+    assert file.package == "jumok.v1"
+    for enum in file.enum_types_by_name.values():
+        check_enum(enum)
+    for service in file.services_by_name.values():
+        assert service.name.endswith("Service")
+        for method in service.methods:
+            assert method.input_type.name == f"{method.name}Request"
+            assert method.output_type.name == f"{method.name}Response"
+
+
+def check_enum(enum: EnumDescriptor) -> None:
+    prefix = "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in enum.name).lstrip("_")
+    assert enum.values_by_number[0].name == f"{prefix}_UNSPECIFIED"
+    assert all(value.name.startswith(f"{prefix}_") for value in enum.values)
+
+
+def test_everything_has_a_comment(tmp_path: Path) -> None:
+    out = tmp_path / "descriptors"
+    names = [file.name for file in FILES]
+    assert (
+        protoc.main(
+            [
+                "protoc",
+                f"-I{PROTO}",
+                f"-I{Path(protoc.__file__).parent / '_proto'}",
+                "--include_source_info",
+                f"--descriptor_set_out={out}",
+                *names,
+            ]
+        )
+        == 0
+    )
+    for file in FileDescriptorSet.FromString(out.read_bytes()).file:
+        commented = {tuple(location.path) for location in file.source_code_info.location if location.leading_comments}
+        # Paths of messages, fields, enums, values, services and methods: see descriptor.proto on SourceCodeInfo.
+        paths: list[tuple[int, ...]] = [(4, i) for i in range(len(file.message_type))]
+        paths += [(4, i, 2, j) for i, message in enumerate(file.message_type) for j in range(len(message.field))]
+        paths += [(5, i) for i in range(len(file.enum_type))]
+        paths += [(5, i, 2, j) for i, enum in enumerate(file.enum_type) for j in range(len(enum.value))]
+        paths += [(6, i) for i in range(len(file.service))]
+        paths += [(6, i, 2, j) for i, service in enumerate(file.service) for j in range(len(service.method))]
+        assert [path for path in paths if path not in commented] == []
