@@ -193,21 +193,33 @@ class DecoderLayer(nn.Module):
 
 
 class StepFrame:
-    """Where the rows of one decoder step are: which cache rows they continue, where they write and what they see."""
+    """Where the rows of one decoder step are: which cache rows they continue, where they write and what they see.
 
-    def __init__(self, positions: Tensor, parents: Tensor, source_lengths: Tensor, cached: int, source: int) -> None:
-        self.parents = parents  # [R]
-        places = torch.arange(cached + 1, device=positions.device)
-        self.write_here = (places == positions[:, None])[:, None, :, None]  # [R, 1, T + 1, 1]
+    Args:
+        positions: [R], the number of tokens before each row's new one.
+        parents: [R], the row of the cache that each row continues.
+        source_lengths: [B].
+        cache: keys or values of any layer, [P, heads, T, D].
+        source: number S of source positions.
+    """
+
+    def __init__(self, positions: Tensor, parents: Tensor, source_lengths: Tensor, cache: Tensor, source: int) -> None:
+        rows, heads, cached = cache.shape[:3]
+        device = positions.device
+        places = torch.arange(cached + 1, device=device)
+        head = torch.arange(heads, device=device)[None, :, None]  # [1, heads, 1]
         self.cache_mask = (places <= positions[:, None])[:, None, None, :]  # [R, 1, 1, T + 1]
         self.source_mask = length_mask(source_lengths, source)[:, None, None, :]  # [B, 1, 1, S]
+        # The new cache is taken from a pool of vectors: all of the old cache's, then one for each row and head. A row's
+        # valid entries stay left-aligned whatever the others' positions are; what lies behind them is masked.
+        old = (parents[:, None, None] * heads + head) * cached + places
+        new = rows * heads * cached + torch.arange(parents.shape[0], device=device)[:, None, None] * heads + head
+        self.pick = torch.where(places < positions[:, None, None], old, new)  # [R, heads, T + 1]
 
     def grow(self, cache: Tensor, new: Tensor) -> Tensor:
-        """Rows `parents` of `cache` [P, heads, T, D] with `new` [R, heads, 1, D] written at each row's position.
-
-        A row's valid entries stay left-aligned whatever the other rows' positions are; what lies behind them is masked.
-        """
-        return torch.where(self.write_here, new, torch.cat((cache.index_select(0, self.parents), new), dim=2))
+        """The parents' rows of `cache` [P, heads, T, D] with `new` [R, heads, 1, D] written at each row's position."""
+        pool = torch.cat((cache.flatten(0, 2), new.flatten(0, 2)))
+        return F.embedding(self.pick, pool)  # one gather: [R, heads, T + 1, D]
 
 
 class Transformer(nn.Module):
@@ -336,7 +348,7 @@ class Transformer(nn.Module):
         Returns:
             Logits [R, V] of the next token and the new state [R, heads, T + 1, D].
         """
-        frame = StepFrame(positions, parents, source_lengths, state["key.0"].shape[2], memory["key.0"].shape[2])
+        frame = StepFrame(positions, parents, source_lengths, state["key.0"], memory["key.0"].shape[2])
         x = self.embed(self.target_embedding, token_ids, positions)
         grown = {}
         for index, layer in enumerate(self.decoder):

@@ -13,8 +13,8 @@ FORMAT_VERSION: Final = 1
 READABLE_FORMAT_VERSIONS = (FORMAT_VERSION,)
 MANIFEST_FILE = "manifest.json"
 
-REQUIRED_GRAPHS = ("encoder", "decoder")
-OPTIONAL_GRAPHS = ("select", "scorer", "aligner")
+REQUIRED_GRAPHS = ("encoder", "decoder", "select")
+OPTIONAL_GRAPHS = ("scorer", "aligner")
 
 
 def _check_relative_path(path: str) -> str:

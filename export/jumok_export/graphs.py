@@ -1,0 +1,319 @@
+"""From a PyTorch translation model to the ONNX graphs of the contract."""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import onnx
+import torch
+from onnx import TensorProto, helper
+from torch import Tensor, nn
+from torch.export import Dim
+
+from jumok_serve.manifest import TensorSpec
+
+OPSET = 20
+
+Tensors = dict[str, Tensor]
+
+
+@runtime_checkable
+class TranslationModel(Protocol):
+    """What a PyTorch module must offer to be exported. B sentences, R = B * K rows, P previous rows, S source tokens.
+
+    The batch or the row is axis 0 of every tensor. Sizes of other axes may depend on S, on the number T of tokens that
+    were decoded, or on nothing.
+    """
+
+    def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
+        """From source ids [B, S] and lengths [B]: the memory [B, ...] and the decoder's first state [B, ...] or none."""
+
+    def empty_state(self) -> Tensors:
+        """One row [1, ...] of decoder state before any token."""
+
+    def step(  # noqa: PLR0917 - the graph contract's inputs, in its order
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        parents: Tensor,
+        source_lengths: Tensor,
+        memory: Tensors,
+        state: Tensors,
+    ) -> tuple[Tensor, Tensors]:
+        """Logits [R, V] after one more token for every row, and the state [R, ...]; rows continue rows `parents` of `state`."""
+
+    def score(self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor) -> Tensor:
+        """Log-probability [B, T] of every token of given targets."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One exported graph.
+
+    Attributes:
+        model: the ONNX model, its weights inside.
+        inputs: types and symbolic axes of what goes in, in order.
+        outputs: the same of what comes out.
+    """
+
+    model: onnx.ModelProto
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+class _View(nn.Module):
+    """One method of a model as a module of its own, which is what the exporter takes."""
+
+    def __init__(self, model: nn.Module, method: str) -> None:
+        super().__init__()
+        self.model = model
+        self.method = method
+
+    def forward(self, *inputs: Any) -> Any:
+        """Calls the method; the outputs in a flat tuple."""
+        outputs = getattr(self.model, self.method)(*inputs)
+        flat: list[Tensor] = []
+        for output in outputs if isinstance(outputs, tuple) else (outputs,):
+            flat += output.values() if isinstance(output, dict) else [output]
+        return tuple(flat)
+
+
+def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: int) -> dict[str, Graph]:
+    """Exports a model's graphs: encoder, decoder, select, scorer, and aligner where the model has `align`.
+
+    Which axes vary, and with what, is found by running the model at two sizes.
+
+    Args:
+        model: in evaluation mode, with the methods of `TranslationModel`.
+        source_vocabulary: number of source tokens.
+        target_vocabulary: number of target tokens.
+
+    Raises:
+        TypeError: a method is missing.
+        ValueError: an axis varies with something the contract has no symbol for.
+    """
+    if not isinstance(model, TranslationModel):
+        needed = [name for name in ("encode", "empty_state", "step", "score") if not hasattr(model, name)]
+        raise TypeError(f"{type(model).__name__} has no {', '.join(needed)}: see jumok_export.graphs.TranslationModel")
+    small = _Example(model, source_vocabulary, target_vocabulary, B=2, K=3, S=5, P=4, T=7)
+    large = _Example(model, source_vocabulary, target_vocabulary, B=3, K=5, S=11, P=9, T=13)
+    views = {"encoder": "encode", "decoder": "step", "scorer": "score", "aligner": "align"}
+    graphs = {
+        graph: _export(_View(model, method), getattr(small, graph), getattr(large, graph))
+        for graph, method in views.items()
+        if hasattr(model, method)
+    }
+    graphs["select"] = select_graph(target_vocabulary)
+    return graphs
+
+
+class _Call(Protocol):
+    inputs: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _GraphExample:
+    """Inputs of one graph at one set of sizes, with the names of inputs and outputs."""
+
+    arguments: tuple[Any, ...]
+    inputs: dict[str, Tensor]
+    output_names: tuple[str, ...]
+    sizes: dict[str, int]
+
+
+class _Example:
+    """Example inputs of every graph, at given sizes."""
+
+    def __init__(self, model: TranslationModel, source_vocabulary: int, target_vocabulary: int, **sizes: int) -> None:
+        b, k, s, p, t = (sizes[name] for name in "BKSPT")
+        r = b * k
+        generator = torch.Generator().manual_seed(0)
+        sizes = {**sizes, "R": r, "T_new": t + 1}
+        source = {
+            "source_ids": torch.randint(source_vocabulary, (b, s), generator=generator),
+            "source_lengths": torch.full((b,), s),
+        }
+        with torch.no_grad():
+            memory, first_state = model.encode(*source.values())
+        state = {name: _enlarge(row, p, t, generator) for name, row in model.empty_state().items()}
+        self.encoder = _GraphExample(
+            tuple(source.values()),
+            source,
+            (*(f"memory.{name}" for name in memory), *(f"state.{name}" for name in first_state)),
+            {"B": b, "S": s},
+        )
+        rows = {
+            "token_ids": torch.randint(target_vocabulary, (r,), generator=generator),
+            "positions": torch.randint(t + 1, (r,), generator=generator),
+            "parents": torch.randint(p, (r,), generator=generator),
+            "source_lengths": source["source_lengths"],
+        }
+        self.decoder = _GraphExample(
+            (*rows.values(), memory, state),
+            {
+                **rows,
+                **{f"memory.{name}": value for name, value in memory.items()},
+                **{f"state.{name}": value for name, value in state.items()},
+            },
+            ("logits", *(f"next_state.{name}" for name in state)),
+            {name: sizes[name] for name in ("B", "R", "P", "S", "T", "T_new")},
+        )
+        targets = {
+            **source,
+            "target_ids": torch.randint(target_vocabulary, (b, t), generator=generator),
+            "target_lengths": torch.full((b,), t),
+        }
+        pair = {name: sizes[name] for name in "BST"}
+        self.scorer = _GraphExample(tuple(targets.values()), targets, ("log_probabilities",), pair)
+        attention = ("cross_attention", "encoder_attention", "decoder_attention")
+        self.aligner = _GraphExample(tuple(targets.values()), targets, attention, pair)
+
+
+def _enlarge(row: Tensor, rows: int, time: int, generator: torch.Generator) -> Tensor:
+    """A random state of the shape of `row` [1, ...] for so many rows; an axis of size 0 is time."""
+    shape = [rows, *(size or time for size in row.shape[1:])]
+    return torch.randn(shape, generator=generator, dtype=row.dtype)
+
+
+def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
+    with torch.no_grad():
+        outputs = [view(*example.arguments) for example in (small, large)]
+    sizes = (small.sizes, large.sizes)
+    inputs = tuple(_spec(name, value, large.inputs[name], sizes, view.method) for name, value in small.inputs.items())
+    results = tuple(
+        _spec(name, *values, sizes, view.method) for name, *values in zip(small.output_names, *outputs, strict=True)
+    )
+    specs = {spec.name: spec for spec in inputs}
+
+    def dynamic(value: Any, name: str) -> Any:
+        if isinstance(value, dict):
+            return {key: dynamic(item, f"{name}.{key}") for key, item in value.items()}
+        return {axis: Dim.DYNAMIC for axis, size in enumerate(specs[name].axes) if isinstance(size, str)}
+
+    names = [name for name in small.inputs if "." not in name]
+    names += ["memory", "state"][: len(small.arguments) - len(names)]
+    shapes = tuple(dynamic(value, name) for name, value in zip(names, small.arguments, strict=True))
+    with _quiet():
+        program = torch.export.export(
+            view,
+            small.arguments,
+            dynamic_shapes=(shapes,),
+            strict=False,
+            # Rows are a multiple of sentences: a fact that the exporter may assume, not a constraint on its symbols.
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
+        exported = torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=list(specs),
+            output_names=list(small.output_names),
+            verbose=False,
+        )
+    assert exported is not None
+    model = exported.model_proto
+    _declare(model, inputs, results)
+    return Graph(model, inputs, results)
+
+
+def _spec(
+    name: str, small: Tensor, large: Tensor, sizes: tuple[dict[str, int], dict[str, int]], method: str
+) -> TensorSpec:
+    axes: list[int | str] = []
+    for axis, pair in enumerate(zip(small.shape, large.shape, strict=True)):
+        symbols = [symbol for symbol in sizes[0] if (sizes[0][symbol], sizes[1][symbol]) == pair]
+        if pair[0] == pair[1]:
+            axes.append(pair[0])
+        elif symbols:
+            axes.append(symbols[0])
+        else:
+            raise ValueError(
+                f"axis {axis} of {name!r} in `{method}` has size {pair[0]} and {pair[1]} where the sizes are {sizes[0]} "
+                f"and {sizes[1]}: it must be constant or one of them"
+            )
+    dtype = str(small.dtype).removeprefix("torch.")
+    return TensorSpec(name=name, dtype=dtype, axes=tuple(axes))
+
+
+def _declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """Writes the contract's symbols into the graph, and drops what the exporter noted of intermediate shapes."""
+    for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):
+        del values[:]
+        values.extend(
+            helper.make_tensor_value_info(
+                spec.name, helper.np_dtype_to_tensor_dtype(_numpy_dtype(spec.dtype)), list(spec.axes)
+            )
+            for spec in specs
+        )
+    del model.graph.value_info[:]
+    model.ClearField("metadata_props")
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+
+
+def _numpy_dtype(name: str) -> Any:
+    import numpy as np  # noqa: PLC0415
+
+    return np.dtype(name)
+
+
+def select_graph(vocabulary: int) -> Graph:
+    """The graph that picks every row's best candidates: constraints, log-softmax and top-k, without leaving the device.
+
+    `totals` is the running score plus the processed log-probability. `logit_bias` acts before the log-softmax (greedy
+    search), `log_prob_bias` after it without renormalising (beam search), as in Hugging Face's `generate`.
+    """
+    inputs = (
+        TensorSpec(name="logits", dtype="float32", axes=("R", vocabulary)),
+        TensorSpec(name="scores", dtype="float32", axes=("R",)),
+        TensorSpec(name="candidates", dtype="int64", axes=(1,)),
+        TensorSpec(name="logit_bias.places", dtype="int64", axes=("M", 2)),
+        TensorSpec(name="logit_bias.values", dtype="float32", axes=("M",)),
+        TensorSpec(name="log_prob_bias.places", dtype="int64", axes=("N", 2)),
+        TensorSpec(name="log_prob_bias.values", dtype="float32", axes=("N",)),
+    )
+    outputs = (
+        TensorSpec(name="tokens", dtype="int64", axes=("R", "C")),
+        TensorSpec(name="totals", dtype="float32", axes=("R", "C")),
+    )
+    last = helper.make_tensor("last", TensorProto.INT64, [1], [-1])
+    most = helper.make_tensor("vocabulary", TensorProto.INT64, [1], [vocabulary])
+    nodes = [
+        helper.make_node(
+            "ScatterND", ["logits", "logit_bias.places", "logit_bias.values"], ["biased"], reduction="add"
+        ),
+        helper.make_node("LogSoftmax", ["biased"], ["log_probabilities"], axis=-1),
+        helper.make_node(
+            "ScatterND",
+            ["log_probabilities", "log_prob_bias.places", "log_prob_bias.values"],
+            ["processed"],
+            reduction="add",
+        ),
+        helper.make_node("Min", ["candidates", "vocabulary"], ["count"]),
+        helper.make_node("TopK", ["processed", "count"], ["best", "tokens"], axis=-1, largest=1, sorted=1),
+        helper.make_node("Unsqueeze", ["scores", "last"], ["running"]),
+        helper.make_node("Add", ["best", "running"], ["totals"]),
+    ]
+    graph = helper.make_graph(nodes, "select", [], [], initializer=[last, most])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    _declare(model, inputs, outputs)
+    onnx.checker.check_model(model)
+    return Graph(model, inputs, outputs)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the exporter's progress prints and its remarks about packages that are not needed off the terminal."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,219 @@
+"""A bundle's graphs as ONNX Runtime sessions: encode, step, select, score and align on one device."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnxruntime import OrtValue
+
+from jumok_serve.bundle import Bundle, check_graph
+from jumok_serve.device import Device, check_active
+from jumok_serve.errors import BundleError, DeviceError
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Tensors = dict[str, OrtValue]
+"""Encoder memory or decoder state by name (`memory.<name>`, `state.<name>`), opaque to everything but the graphs."""
+
+BiasList = Sequence[tuple[int, int, float]]
+"""Sparse constraints: (row, token, added score)."""
+
+_DTYPES = {"float32": np.float32, "float16": np.float16, "int64": np.int64, "int32": np.int32, "int8": np.int8}
+
+
+class Graphs:
+    """The graphs of one precision of a bundle, loaded for one device.
+
+    Calls may come from several threads at once. `scorer` and `aligner` are loaded when they are first used.
+
+    Args:
+        bundle: an opened bundle.
+        precision: one of its variants.
+        device: where to run.
+        threads: threads that one graph's operators share; None: as many as ONNX Runtime finds cores.
+
+    Raises:
+        BundleError: a graph does not load or differs from the manifest; lists everything that does.
+        DeviceError: the device cannot be used.
+    """
+
+    def __init__(self, bundle: Bundle, precision: str, *, device: Device, threads: int | None = None) -> None:
+        self._bundle = bundle
+        self._precision = precision
+        self._variant = bundle.variant(precision)
+        self._device = device
+        self._options = _session_options(threads)
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Any] = {}
+        problems: list[str] = []
+        for name in ("encoder", "decoder", "select"):
+            try:
+                self._sessions[name] = self._load(name)
+            except BundleError as error:
+                problems += error.problems
+        if problems:
+            raise BundleError(bundle.path, problems)
+        decoder = self._variant.graphs["decoder"]
+        self.memory_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("memory."))
+        self.state_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("state."))
+        self._encoder_outputs = [spec.name for spec in self._variant.graphs["encoder"].outputs]
+        self._step_outputs = ["logits", *(f"next_{spec.name}" for spec in self.state_specs)]
+        self._step_inputs = {spec.name for spec in decoder.inputs}
+
+    def _load(self, name: str) -> Any:
+        path = self._bundle.graph_path(self._precision, name)
+        spec = self._variant.graphs[name]
+        try:
+            session = onnxruntime.InferenceSession(path, self._options, providers=list(self._device.providers))
+        except Exception as error:
+            if self._device.name != "cpu" and "CUDA" in str(error):
+                raise DeviceError(f"device {self._device.name!r} cannot be used: {error}") from error
+            raise BundleError(self._bundle.path, [f"{spec.file}: ONNX Runtime cannot load it: {error}"]) from error
+        problems = check_graph(spec, session.get_inputs(), session.get_outputs())
+        if problems:
+            raise BundleError(self._bundle.path, problems)
+        check_active(self._device, session.get_providers())
+        return session
+
+    def _lazy(self, name: str) -> Any:
+        with self._lock:
+            if name not in self._sessions:
+                self._sessions[name] = self._load(name)
+            return self._sessions[name]
+
+    def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Tensors, Tensors]:
+        """What is computed once a sentence.
+
+        Args:
+            source_ids: [B, S], padded.
+            source_lengths: [B].
+
+        Returns:
+            The memory [B, ...], and the decoder's first state [B, ...] (empty for a Transformer).
+        """
+        feeds = {"source_ids": _value(source_ids), "source_lengths": _value(source_lengths)}
+        outputs = self._sessions["encoder"].run_with_ort_values(self._encoder_outputs, feeds)
+        named = dict(zip(self._encoder_outputs, outputs, strict=True))
+        return (
+            {name: value for name, value in named.items() if name.startswith("memory.")},
+            {name: value for name, value in named.items() if name.startswith("state.")},
+        )
+
+    def empty_state(self) -> Tensors:
+        """One dummy row of decoder state, [1, ...], for a step without a previous one."""
+        return {
+            spec.name: _value(np.zeros([_empty_size(axis) for axis in spec.axes], _DTYPES[spec.dtype]))
+            for spec in self.state_specs
+        }
+
+    def step(
+        self,
+        token_ids: Integers,
+        positions: Integers,
+        parents: Integers,
+        source_lengths: Integers,
+        memory: Mapping[str, OrtValue],
+        state: Mapping[str, OrtValue],
+    ) -> tuple[OrtValue, Tensors]:
+        """One decoder step for R rows, R = B * K.
+
+        Args:
+            token_ids: [R], the token that each row decoded last.
+            positions: [R], how many tokens it has decoded.
+            parents: [R], the row of `state` that it continues.
+            source_lengths: [B].
+            memory: [B, ...] of `encode`.
+            state: [P, ...] of the previous step, or `empty_state`.
+
+        Returns:
+            Logits [R, V], left on the device, and the state [R, ...].
+        """
+        rows = {
+            "token_ids": token_ids,
+            "positions": positions,
+            "parents": parents,
+            "source_lengths": source_lengths,
+        }
+        feeds = {name: _value(array) for name, array in rows.items() if name in self._step_inputs}
+        logits, *grown = self._sessions["decoder"].run_with_ort_values(self._step_outputs, {**feeds, **memory, **state})
+        return logits, {spec.name: value for spec, value in zip(self.state_specs, grown, strict=True)}
+
+    def select(
+        self, logits: OrtValue, scores: Floats, candidates: int, logit_bias: BiasList, log_prob_bias: BiasList
+    ) -> tuple[Integers, Floats]:
+        """The best continuations of every row.
+
+        Args:
+            logits: [R, V] of `step`.
+            scores: [R], the rows' running scores.
+            candidates: how many to return for each row, C; no more than V come back.
+            logit_bias: added to logits before the log-softmax.
+            log_prob_bias: added to log-probabilities after it.
+
+        Returns:
+            Token ids [R, C] and running score + processed log-probability [R, C], best first; ties by lower token id.
+        """
+        feeds = {
+            "logits": logits,
+            "scores": _value(scores),
+            "candidates": _value(np.array([candidates])),
+            **_bias_feeds("logit_bias", logit_bias),
+            **_bias_feeds("log_prob_bias", log_prob_bias),
+        }
+        tokens, totals = self._sessions["select"].run_with_ort_values(["tokens", "totals"], feeds)
+        return tokens.numpy(), totals.numpy()
+
+    def score(
+        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+    ) -> Floats:
+        """Log-probability [B, T] of every token of given targets [B, T], in one pass; 0 behind a target's end."""
+        return self._run_targets("scorer", source_ids, source_lengths, target_ids, target_lengths)[0]
+
+    def align(
+        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+    ) -> tuple[Floats, Floats, Floats]:
+        """Attention while decoding given targets: cross [B, L, H, T, S], encoder [B, L, H, S, S], decoder [B, L, H, T, T]."""
+        cross, encoder, decoder = self._run_targets("aligner", source_ids, source_lengths, target_ids, target_lengths)
+        return cross, encoder, decoder
+
+    def _run_targets(
+        self, graph: str, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+    ) -> list[Floats]:
+        feeds = {
+            "source_ids": source_ids,
+            "source_lengths": source_lengths,
+            "target_ids": target_ids,
+            "target_lengths": target_lengths,
+        }
+        outputs: list[Floats] = self._lazy(graph).run(None, feeds)
+        return outputs
+
+
+def _session_options(threads: int | None) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False  # shapes change at every step, so no pattern recurs
+    options.log_severity_level = 3
+    # Encoder, decoder and selection have a thread pool each; one that spins after its run steals the next one's cores.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
+
+
+def _value(array: NDArray[Any]) -> OrtValue:
+    """The array as ONNX Runtime's tensor, without a copy on the CPU."""
+    return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+
+
+def _empty_size(axis: int | str) -> int:
+    """Rows are one dummy; any other axis that varies (time) is empty."""
+    return axis if isinstance(axis, int) else int(axis == "P")
+
+
+def _bias_feeds(name: str, entries: BiasList) -> Tensors:
+    places = np.array([(row, token) for row, token, _ in entries], np.int64).reshape(-1, 2)
+    values = np.array([value for _, _, value in entries], np.float32)
+    return {f"{name}.places": _value(places), f"{name}.values": _value(values)}
