@@ -1,0 +1,204 @@
+"""Lines through the pipeline of ``jumok translate``: order, batches, answers at once, and every kind of bad line."""
+
+import io
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from jumok.commands._output import as_json, n_best, plain
+from jumok.commands._pipeline import (
+    MAX_LINE_BYTES,
+    MAX_REQUEST_BYTES,
+    MAX_REQUEST_LINES,
+    MAX_UNWRITTEN_REQUESTS,
+    MAX_WAITING_LINES,
+    Batch,
+    InputError,
+    Line,
+    read_lines,
+    translate_lines,
+)
+from jumok_proto.errors import JumokError
+from jumok_proto.results import FinishReason, Hypothesis, Translation
+
+
+def translation(*texts: str) -> Translation:
+    hypotheses = tuple(
+        Hypothesis(
+            text=text,
+            score=-0.5 * rank,
+            tokens=(text,),
+            token_ids=(7,),
+            token_scores=(-0.5,),
+            finish_reason=FinishReason.LENGTH,
+        )
+        for rank, text in enumerate(texts, start=1)
+    )
+    return Translation(
+        hypotheses=hypotheses, source_token_count=1, source_truncated=False, model="m", model_version="1"
+    )
+
+
+def capitals(texts: list[str]) -> list[Translation]:
+    return [translation(text.upper()) for text in texts]
+
+
+def lines(*texts: str) -> list[Line]:
+    return [Line(text, f"text {number}", len(text)) for number, text in enumerate(texts, start=1)]
+
+
+def outputs(batches: Iterator[Batch]) -> Iterator[str]:
+    for batch in batches:
+        yield from (answer.text for answer in batch.translations)
+
+
+def test_lines_are_split_as_files_are() -> None:
+    stream = io.BytesIO("one\n\n  \ntwo\r\n\u2028drei\u0085\nlast".encode())
+    read = list(read_lines(stream))
+    assert [line.text for line in read] == ["one", "", "  ", "two", "\u2028drei\u0085", "last"]
+    assert sum(line.size for line in read) == len(stream.getvalue())
+    assert read[3].name == "standard input, line 4"
+    assert list(read_lines(io.BytesIO())) == []
+
+
+def test_many_lines_are_translated_in_order_and_in_large_requests() -> None:
+    sizes = []
+
+    def translate(texts: list[str]) -> list[Translation]:
+        sizes.append(len(texts))
+        return capitals(texts)
+
+    texts = [f"line {number}" for number in range(2000)]
+    done = list(outputs(translate_lines(lines(*texts), translate, patience_s=1)))
+    assert done == [text.upper() for text in texts]
+    assert sum(sizes) == 2000
+    assert max(sizes) <= MAX_REQUEST_LINES
+
+
+def test_long_lines_make_small_requests() -> None:
+    sizes = []
+
+    def translate(texts: list[str]) -> list[Translation]:
+        sizes.append(sum(map(len, texts)))
+        return capitals(texts)
+
+    half = "x" * (MAX_REQUEST_BYTES // 2)
+    done = list(outputs(translate_lines(lines(*[half] * 5, half * 3), translate, patience_s=1)))
+    assert len(done) == 6
+    assert sorted(sizes)[-1] == 3 * len(half)
+    assert sorted(sizes)[-2] <= 2 * len(half)
+
+
+def test_two_requests_are_under_way_at_once() -> None:
+    together = threading.Barrier(2, timeout=30)
+
+    def translate(texts: list[str]) -> list[Translation]:
+        together.wait()
+        return capitals(texts)
+
+    texts = ["x" * MAX_REQUEST_BYTES] * 4
+    assert len(list(outputs(translate_lines(lines(*texts), translate, patience_s=1)))) == 4
+
+
+def test_a_line_is_answered_before_the_next_is_there() -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb") as stream, open(writing, "wb", buffering=0) as typed:
+        answers = outputs(translate_lines(read_lines(stream), capitals, patience_s=1))
+        for text in ("one", "two", "three", "four", "five", "six"):
+            typed.write(f"{text}\n".encode())
+            assert next(answers) == text.upper()
+        typed.write(b"seven")
+        typed.close()
+        assert list(answers) == ["SEVEN"]
+
+
+def test_a_slow_writer_stops_the_reader() -> None:
+    read = 0
+
+    def endless() -> Iterator[Line]:
+        nonlocal read
+        while True:
+            read += 1
+            yield Line("x", "text", 1)
+
+    answers = translate_lines(endless(), capitals, patience_s=1)
+    for _ in range(50):
+        next(answers)
+    # Written so far, waiting to be written, waiting to be sent, and the one in the reader's hand.
+    assert read <= 50 * MAX_REQUEST_LINES + MAX_UNWRITTEN_REQUESTS * MAX_REQUEST_LINES + MAX_WAITING_LINES + 1
+    before = threading.active_count()
+    answers.close()  # type: ignore[attr-defined]
+    for thread in threading.enumerate():
+        if thread.daemon and thread is not threading.current_thread():
+            thread.join(30)
+    assert threading.active_count() < before
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"one\ntwo\nab\xff\nfour\n", "standard input, line 3, byte 3: 0xff is not UTF-8"),
+        (b"one\ntwo\n\xed\xa0\x80\n", "standard input, line 3, byte 1: 0xed is not UTF-8"),
+        (b"one\ntwo\n" + b"x" * (MAX_LINE_BYTES + 1), "standard input, line 3: longer than"),
+    ],
+)
+def test_a_line_that_cannot_be_read_ends_the_input_after_the_lines_before_it(data: bytes, message: str) -> None:
+    answers = outputs(translate_lines(read_lines(io.BytesIO(data)), capitals, patience_s=1))
+    assert [next(answers), next(answers)] == ["ONE", "TWO"]
+    with pytest.raises(InputError, match=message):
+        next(answers)
+
+
+def refused(message: str, *, field: str = "", retry_after_s: float | None = None) -> JumokError:
+    error = JumokError(message)
+    error.field = field
+    error.retry_after_s = retry_after_s
+    return error
+
+
+def test_a_refused_line_is_named_and_those_before_it_are_translated() -> None:
+    def translate(texts: list[str]) -> list[Translation]:
+        if "bad" in texts:
+            field = f"contents[{texts.index('bad')}]"
+            raise refused(f"{field}: too long", field=field)
+        return capitals(texts)
+
+    for position in range(4):
+        texts = ["a", "b", "c", "d"]
+        texts[position] = "bad"
+        answers = outputs(translate_lines(lines(*texts), translate, patience_s=1))
+        assert [next(answers) for _ in range(position)] == ["A", "B", "C"][:position]
+        with pytest.raises(InputError, match=rf"^text {position + 1}: too long$"):
+            next(answers)
+
+
+def test_an_overloaded_server_is_asked_again() -> None:
+    attempts = 0
+
+    def translate(texts: list[str]) -> list[Translation]:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
+            raise refused("full", retry_after_s=0.001)
+        return capitals(texts)
+
+    assert list(outputs(translate_lines(lines("a"), translate, patience_s=30))) == ["A"]
+    assert attempts == 3
+
+
+@pytest.mark.parametrize("error", [refused("full", retry_after_s=2.0), refused("gone"), RuntimeError("a bug")])
+def test_what_cannot_be_helped_is_raised(error: Exception) -> None:
+    def translate(texts: list[str]) -> list[Translation]:
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        list(translate_lines(lines("a", "b"), translate, patience_s=1))
+
+
+def test_a_translation_is_one_line_whatever_it_holds() -> None:
+    answer = translation("a\nb\r\nc\u2028d\x85e\x0bf", "g\th\n")
+    assert plain(answer) == "a b c d e f"
+    assert n_best(answer, 3) == "3\t1\t-0.500000\ta b c d e f\n3\t2\t-1.000000\tg\th"
+    assert "\n" not in as_json(answer, "x\ny")
