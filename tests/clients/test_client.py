@@ -1,0 +1,283 @@
+"""Both clients against a server that answers as the test says: requests, errors, details, the end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+import numpy as np
+import pytest
+
+import jumok
+from jumok_proto.conversion import response_to_proto
+from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
+from jumok_proto.v1 import decoding_pb2, translation_pb2
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer, add_TranslationServiceServicer_to_server
+from jumok_serve import errors
+from jumok_serve.service.status import to_status
+
+TIMINGS = Timings(queue_s=0.0, encode_s=0.25, decode_s=0.5, total_s=1.0)
+CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def capitals(text: str) -> Translation:
+    best = Hypothesis(
+        text=text.upper(),
+        score=-0.5,
+        tokens=(text,),
+        token_ids=(7,),
+        token_scores=(-0.5,),
+        finish_reason=FinishReason.EOS,
+    )
+    return Translation(hypotheses=(best,), source_token_count=1, source_truncated=False, model="m", model_version="1")
+
+
+@dataclass
+class Scripted(TranslationServiceServicer):
+    """Answers in capitals, or with the error it is given."""
+
+    error: Exception | None = None
+    requests: list[translation_pb2.TranslateTextRequest] = field(default_factory=list)
+    drop_answers: bool = False
+
+    def TranslateText(
+        self, request: translation_pb2.TranslateTextRequest, context: grpc.ServicerContext
+    ) -> translation_pb2.TranslateTextResponse:
+        self.requests.append(request)
+        if self.error is not None:
+            status = to_status(self.error, "id-1")
+            details: Any = (("grpc-status-details-bin", status.SerializeToString()),)
+            context.set_trailing_metadata(details)
+            context.abort(CODES[status.code], status.message)
+        answers = [] if self.drop_answers else [capitals(text) for text in request.contents]
+        return response_to_proto(answers, TIMINGS)
+
+
+@pytest.fixture
+def service() -> Scripted:
+    return Scripted()
+
+
+@pytest.fixture
+def address(service: Scripted) -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_TranslationServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+class Translate(Protocol):
+    """One call of a client that lives no longer."""
+
+    def __call__(self, address: str, texts: Any, **options: Any) -> Any: ...
+
+
+def wait(address: str, texts: Any, **options: Any) -> Any:
+    with jumok.Client(address) as client:
+        return client.translate(texts, **options)
+
+
+def await_(address: str, texts: Any, **options: Any) -> Any:
+    async def scenario() -> Any:
+        async with jumok.AsyncClient(address) as client:
+            return await client.translate(texts, **options)
+
+    return asyncio.run(scenario())
+
+
+both = pytest.mark.parametrize("translate", [wait, await_])
+
+
+@both
+def test_a_text_gives_a_translation_and_a_sequence_a_list(translate: Translate, address: str) -> None:
+    assert translate(address, "a") == capitals("a")
+    assert translate(address, ["a", "b"]) == [capitals("a"), capitals("b")]
+    assert translate(address, ("a",)) == [capitals("a")]
+    assert translate(address, "a").timings == TIMINGS
+
+
+@both
+def test_only_what_is_set_is_sent(translate: Translate, address: str, service: Scripted) -> None:
+    translate(address, "a")
+    translate(
+        address,
+        "a",
+        beam_size=np.int64(4),
+        num_hypotheses=2,
+        length_penalty=np.float32(0.5),
+        early_stopping="never",
+        min_length=0,
+        max_length=9,
+        truncate=True,
+        model="m",
+    )
+    plain, full = service.requests
+    assert plain == translation_pb2.TranslateTextRequest(contents=["a"], options=decoding_pb2.DecodingOptions())
+    assert full == translation_pb2.TranslateTextRequest(
+        contents=["a"],
+        options=decoding_pb2.DecodingOptions(
+            beam_size=4,
+            num_hypotheses=2,
+            length_penalty=0.5,
+            early_stopping=decoding_pb2.EARLY_STOPPING_NEVER,
+            min_length=0,
+            max_length=9,
+        ),
+        truncate=True,
+        model="m",
+    )
+
+
+@both
+@pytest.mark.parametrize(
+    ("texts", "options", "blamed"),
+    [
+        (["a", "b\ud800c"], {}, "contents[1]"),
+        ("\udfff", {}, "contents[0]"),
+        (["a", b"b"], {}, "contents[1]"),
+        (b"ab", {}, "contents[0]"),
+        ("a", {"beam_size": "many"}, "options.beam_size"),
+        ("a", {"beam_size": True}, "options.beam_size"),
+        ("a", {"beam_size": 2.5}, "options.beam_size"),
+        ("a", {"beam_size": 2**31}, "options.beam_size"),
+        ("a", {"num_hypotheses": "1"}, "options.num_hypotheses"),
+        ("a", {"length_penalty": "1"}, "options.length_penalty"),
+        ("a", {"early_stopping": "sometimes"}, "options.early_stopping"),
+        ("a", {"early_stopping": 1}, "options.early_stopping"),
+        ("a", {"min_length": -(2**40)}, "options.min_length"),
+        ("a", {"max_length": 1j}, "options.max_length"),
+        ("a", {"truncate": "no"}, "truncate"),
+        ("a", {"model": "\udc80"}, "model"),
+        ("a", {"timeout_s": 0}, "timeout_s"),
+        ("a", {"timeout_s": "1"}, "timeout_s"),
+        ("a", {"timeout_s": float("nan")}, "timeout_s"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_by_field(
+    translate: Translate, address: str, service: Scripted, texts: object, options: dict[str, object], blamed: str
+) -> None:
+    with pytest.raises(jumok.InvalidArgument) as caught:
+        translate(address, texts, **options)
+    error = caught.value
+    assert error.field == blamed
+    assert str(error).startswith(f"{blamed}: ")
+    assert (error.code, error.reason, error.retryable) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "INVALID_REQUEST",
+        False,
+    )
+    assert service.requests == []
+
+
+CASES: Sequence[tuple[Exception, type[jumok.CallError], str, bool, float | None]] = [
+    (errors.InvalidRequest("bad", field="contents[3]"), jumok.InvalidArgument, "INVALID_REQUEST", False, None),
+    (errors.ModelNotFound("x", ["a", "b"]), jumok.NotFound, "MODEL_NOT_FOUND", False, None),
+    (errors.Overloaded("full", retry_after_s=0.25), jumok.ResourceExhausted, "OVERLOADED", True, 0.25),
+    (errors.Unavailable("draining", retry_after_s=3), jumok.Unavailable, "UNAVAILABLE", True, 3.0),
+    (errors.DeadlineExceeded("late"), jumok.DeadlineExceeded, "DEADLINE_EXCEEDED", False, None),
+    (errors.BundleError("/srv/secret", ["broken"]), jumok.InternalError, "INTERNAL", False, None),
+]
+
+
+@both
+@pytest.mark.parametrize(("raised", "kind", "reason", "retryable", "retry_after_s"), CASES)
+def test_the_servers_errors_arrive_as_one_tree(
+    translate: Translate,
+    address: str,
+    service: Scripted,
+    raised: Exception,
+    kind: type[jumok.CallError],
+    reason: str,
+    retryable: bool,
+    retry_after_s: float | None,
+) -> None:
+    service.error = raised
+    with pytest.raises(jumok.CallError) as caught:
+        translate(address, "a")
+    error = caught.value
+    assert type(error) is kind
+    assert isinstance(error, jumok.JumokError)
+    assert (error.reason, error.retryable, error.retry_after_s) == (reason, retryable, retry_after_s)
+    assert error.metadata == {"request_id": "id-1"}
+    assert isinstance(error.__cause__, grpc.RpcError)
+    assert error.field == getattr(raised, "field", "")
+    if kind is jumok.InternalError:
+        assert "secret" not in str(error)
+        assert "id-1" in str(error)
+    else:
+        assert str(error) == str(raised)
+    if kind is jumok.NotFound:
+        assert error.details.resource == jumok.Resource(type="jumok.v1.Model", name="x", description="available: a, b")
+    service.error = None
+    assert translate(address, "a") == capitals("a")
+
+
+@both
+def test_an_answer_of_another_length_is_an_error(translate: Translate, address: str, service: Scripted) -> None:
+    service.drop_answers = True
+    with pytest.raises(jumok.InternalError, match="answered 2 texts with 0 translations"):
+        translate(address, ["a", "b"])
+
+
+@both
+def test_a_server_that_is_not_there_is_named(translate: Translate) -> None:
+    with pytest.raises(jumok.Unavailable, match=r"cannot reach a server at 127\.0\.0\.1:1") as caught:
+        translate("127.0.0.1:1", "a")
+    assert caught.value.retryable
+    assert isinstance(caught.value, ConnectionError)
+
+
+def test_a_method_that_the_server_lacks_is_unimplemented(address: str) -> None:
+    with pytest.raises(jumok.Unimplemented), jumok.Client(address) as client:
+        client.list_models()
+
+
+def test_a_closed_client_refuses_to_call(address: str) -> None:
+    client = jumok.Client(address)
+    assert client.translate("a") == capitals("a")
+    client.close()
+    client.close()
+    with pytest.raises(ValueError, match="the client is closed"):
+        client.translate("a")
+
+    async def scenario() -> None:
+        async_client = jumok.AsyncClient(address)
+        await async_client.close()
+        await async_client.close()
+        with pytest.raises(ValueError, match="the client is closed"):
+            await async_client.list_models()
+
+    asyncio.run(scenario())
+
+
+def test_details_of_a_strange_proxy_do_not_hide_the_status(address: str, service: Scripted) -> None:
+    class Garbled(Scripted):
+        def TranslateText(
+            self, request: translation_pb2.TranslateTextRequest, context: grpc.ServicerContext
+        ) -> translation_pb2.TranslateTextResponse:
+            details: Any = (("grpc-status-details-bin", b"\xff\xff"),)
+            context.set_trailing_metadata(details)
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "")
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    add_TranslationServiceServicer_to_server(Garbled(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with pytest.raises(jumok.PermissionDenied, match="failed with PERMISSION_DENIED"):
+        wait(f"127.0.0.1:{port}", "a")
+    server.stop(None).wait()
+
+
+def test_the_clients_have_the_same_methods() -> None:
+    assert public(jumok.Client) == public(jumok.AsyncClient)
+
+
+def public(kind: type) -> dict[str, object]:
+    methods: dict[str, Callable[..., Awaitable[object]]] = {
+        name: method for name, method in vars(kind).items() if not name.startswith("_") and callable(method)
+    }
+    return {name: method.__annotations__ for name, method in methods.items()}
