@@ -128,12 +128,12 @@ def test_a_slow_writer_stops_the_reader() -> None:
         next(answers)
     # Written so far, waiting to be written, waiting to be sent, and the one in the reader's hand.
     assert read <= 50 * MAX_REQUEST_LINES + MAX_UNWRITTEN_REQUESTS * MAX_REQUEST_LINES + MAX_WAITING_LINES + 1
-    before = threading.active_count()
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("translate-lines")]
+    assert len(threads) >= 3
     answers.close()  # type: ignore[attr-defined]
-    for thread in threading.enumerate():
-        if thread.daemon and thread is not threading.current_thread():
-            thread.join(30)
-    assert threading.active_count() < before
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def translate_lines(lines: Iterable[Line], translate: Translate, *, patience_s: 
 
     for target in (read, *[work] * REQUESTS_UNDER_WAY):
         # Daemons: one that waits for a line, or for an answer, must not keep the program from ending.
-        threading.Thread(target=target, daemon=True).start()
+        threading.Thread(target=target, name=f"translate-lines-{target.__name__}", daemon=True).start()
     try:
         while (future := order.get()) is not None:
             batch = future.result()
