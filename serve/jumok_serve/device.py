@@ -47,8 +47,8 @@ def candidate_devices(requested: str) -> tuple[Device, ...]:
         return (CPU,)
     raise DeviceError(
         f"device 'cuda' was asked for, but the installed ONNX Runtime {onnxruntime.__version__} has no {CUDA_PROVIDER} "
-        f"(it has {', '.join(available)}); uninstall onnxruntime and install 'jumok[serve-gpu]' instead of 'jumok[serve]', "
-        "or use --device cpu"
+        f"(it has {', '.join(available)}); uninstall onnxruntime and install 'jumok[serve-gpu]' instead of "
+        "'jumok[serve]', or use --device cpu"
     )
 
 
@@ -64,6 +64,6 @@ def check_active(device: Device, active: list[str]) -> None:
     """
     if device.providers[0] not in active:
         raise DeviceError(
-            f"device {device.name!r} was asked for, but ONNX Runtime could not start {device.providers[0]} and fell back "
-            f"to {', '.join(active)}: its log above names the missing driver or library; or use --device cpu"
+            f"device {device.name!r} was asked for, but ONNX Runtime could not start {device.providers[0]} and "
+            f"fell back to {', '.join(active)}: its log above names the missing driver or library; or use --device cpu"
         )

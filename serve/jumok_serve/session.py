@@ -109,7 +109,7 @@ class Graphs:
             for spec in self.state_specs
         }
 
-    def step(
+    def step(  # noqa: PLR0917 - the graph contract's inputs, in its order
         self,
         token_ids: Integers,
         positions: Integers,
@@ -175,7 +175,11 @@ class Graphs:
     def align(
         self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
     ) -> tuple[Floats, Floats, Floats]:
-        """Attention while decoding given targets: cross [B, L, H, T, S], encoder [B, L, H, S, S], decoder [B, L, H, T, T]."""
+        """Attention while decoding given targets.
+
+        Returns:
+            Cross-attention [B, L, H, T, S], the encoder's [B, L, H, S, S] and the decoder's [B, L, H, T, T].
+        """
         cross, encoder, decoder = self._run_targets("aligner", source_ids, source_lengths, target_ids, target_lengths)
         return cross, encoder, decoder
 
