@@ -4,6 +4,7 @@ JumokError
 ├── InvalidRequest (ValueError)      the caller's texts or options
 ├── ModelNotFound (LookupError)      no such model is loaded
 ├── BundleError (ValueError)         a bundle that cannot be used
+├── DuplicateModel (ValueError)      two bundles of one name in a server
 ├── DeviceError                      a device that is not there
 ├── ListenError                      an address that cannot be listened on
 ├── Overloaded                       the queue is full
@@ -22,6 +23,7 @@ __all__ = [
     "BundleError",
     "DeadlineExceeded",
     "DeviceError",
+    "DuplicateModel",
     "InvalidRequest",
     "JumokError",
     "ListenError",
@@ -59,6 +61,14 @@ class BundleError(JumokError, ValueError):
         super().__init__(f"bundle {fspath(path)}: {listing}")
         self.path = fspath(path)
         self.problems = tuple(problems)
+
+
+class DuplicateModel(JumokError, ValueError):
+    """A server was given two models of the same name, and requests could not tell them apart."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"two bundles are named {name!r}: a server holds one model of a name")
+        self.name = name
 
 
 class DeviceError(JumokError):

@@ -174,7 +174,13 @@ def test_what_cannot_be_sent_is_refused_by_field(
 
 
 CASES: Sequence[tuple[Exception, type[jumok.CallError], str, bool, float | None]] = [
-    (errors.InvalidRequest("bad", field="contents[3]"), jumok.InvalidArgument, "INVALID_REQUEST", False, None),
+    (
+        errors.InvalidRequest("contents[3]: bad", field="contents[3]"),
+        jumok.InvalidArgument,
+        "INVALID_REQUEST",
+        False,
+        None,
+    ),
     (errors.ModelNotFound("x", ["a", "b"]), jumok.NotFound, "MODEL_NOT_FOUND", False, None),
     (errors.Overloaded("full", retry_after_s=0.25), jumok.ResourceExhausted, "OVERLOADED", True, 0.25),
     (errors.Unavailable("draining", retry_after_s=3), jumok.Unavailable, "UNAVAILABLE", True, 3.0),

@@ -23,8 +23,17 @@ from jumok_proto.v1 import decoding_pb2, model_pb2, translation_pb2
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.errors import DeadlineExceeded, InvalidRequest, JumokError, ListenError, Overloaded, Unavailable
+from jumok_serve.errors import (
+    DeadlineExceeded,
+    DuplicateModel,
+    InvalidRequest,
+    JumokError,
+    ListenError,
+    Overloaded,
+    Unavailable,
+)
 from jumok_serve.manifest import (
+    REQUIRED_GRAPHS,
     Architecture,
     FileEntry,
     GenerationDefaults,
@@ -41,7 +50,7 @@ from jumok_serve.options import DecodingOptions
 from jumok_serve.service import Server
 from jumok_serve.service.translation_service import MAX_CONTENTS
 
-FILES = ("encoder.onnx", "decoder.onnx", "weights.bin", "spm.model")
+FILES = ("graph.onnx", "weights.bin", "spm.model")
 
 
 def manifest(name: str) -> Manifest:
@@ -59,10 +68,7 @@ def manifest(name: str) -> Manifest:
         ),
         precisions={
             "fp32": PrecisionVariant(
-                graphs={
-                    "encoder": GraphSpec(file="encoder.onnx", inputs=(), outputs=()),
-                    "decoder": GraphSpec(file="decoder.onnx", inputs=(), outputs=()),
-                },
+                graphs={name: GraphSpec(file="graph.onnx", inputs=(), outputs=()) for name in REQUIRED_GRAPHS},
                 weights="weights.bin",
             )
         },
@@ -233,7 +239,7 @@ def test_a_call_without_deadline_waits_without() -> None:
         (Overloaded("full", retry_after_s=0.5), grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
         (Unavailable("draining", retry_after_s=2), grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
         (DeadlineExceeded("late"), grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
-        (InvalidRequest("bad", field="contents[3]"), grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
+        (InvalidRequest("contents[3]: bad", field="contents[3]"), grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
     ],
 )
 def test_the_engines_errors_become_statuses(error: JumokError, code: grpc.StatusCode, reason: str) -> None:
@@ -401,7 +407,7 @@ def test_models_are_described() -> None:
 
 def test_models_of_the_same_name_are_refused() -> None:
     async def scenario() -> None:
-        with pytest.raises(ValueError, match="'twin'"):
+        with pytest.raises(DuplicateModel, match="'twin'"):
             Server([HeldModel("twin"), HeldModel("twin")])
 
     asyncio.run(scenario())

@@ -71,7 +71,7 @@ def _report(error: BaseException) -> int:
             code = 141
         case JumokError() | OSError():
             click.echo(f"Error: {error}", err=True)
-        case ModuleNotFoundError() if error.name in _EXTRAS:
+        case ModuleNotFoundError() if (error.name or "").partition(".")[0] in _EXTRAS:
             click.echo(f"Error: this {missing(error)}", err=True)
         case _:
             raise error

@@ -1,11 +1,11 @@
 """ModelService: says which models the server holds."""
 
 import grpc
+
 from jumok_proto.conversion import model_to_proto
 from jumok_proto.results import DecodingDefaults, LanguagePair, Model
 from jumok_proto.v1 import model_pb2
 from jumok_proto.v1.model_pb2_grpc import ModelServiceServicer
-
 from jumok_serve.service.models import LoadedModel, ModelRegistry
 
 

@@ -5,8 +5,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from jumok_proto.results import Timings, Translation
-
-from jumok_serve.errors import InvalidRequest, ModelNotFound
+from jumok_serve.errors import DuplicateModel, InvalidRequest, ModelNotFound
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions
 
@@ -59,7 +58,7 @@ class ModelRegistry:
         if len(self._models) < len(models):
             names = [model.manifest.name for model in models]
             repeated = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"two models are named {repeated!r}; a server holds one of a name")
+            raise DuplicateModel(repeated)
 
     def __iter__(self) -> Iterator[LoadedModel]:
         return iter(self._models.values())

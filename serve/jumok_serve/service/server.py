@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+
 from jumok_proto.v1 import model_pb2, translation_pb2
 from jumok_proto.v1.model_pb2_grpc import add_ModelServiceServicer_to_server
 from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
-
 from jumok_serve.errors import ListenError
 from jumok_serve.service.guard import Guard
 from jumok_serve.service.health import Health
@@ -39,17 +39,17 @@ _OPTIONS = (
 class Server:
     """Serves models on an address, which a ``port`` of 0 leaves to the system; made where an event loop runs.
 
-    The models stay the caller's to close. Raises ValueError for models of the same name.
+    The models stay the caller's to close. Raises DuplicateModel for two of the same name.
     """
 
     def __init__(self, models: Sequence[LoadedModel], *, host: str = "127.0.0.1", port: int = 50051) -> None:
-        registry = ModelRegistry(models)
+        self.models = ModelRegistry(models)
         self._host = host
         self._port = port
         self._health = Health(SERVICES)
         self._server = grpc.aio.server(interceptors=[Guard()], options=_OPTIONS)
-        add_TranslationServiceServicer_to_server(TranslationService(registry), self._server)
-        add_ModelServiceServicer_to_server(ModelService(registry), self._server)
+        add_TranslationServiceServicer_to_server(TranslationService(self.models), self._server)
+        add_ModelServiceServicer_to_server(ModelService(self.models), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 

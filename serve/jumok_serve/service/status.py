@@ -46,7 +46,10 @@ def to_status(error: Exception, request_id: str) -> status_pb2.Status:
         message = f"internal error; the server's log has it under request id {request_id}"
         return _status(grpc.StatusCode.INTERNAL, message, [_error_info("INTERNAL", request_id)])
     code, reason = _TABLE[type(error)]
-    message = _shorten(str(error))
+    message = str(error)
+    if error.field.rpartition(".")[2] not in message:  # say which text it is, to those who see the message alone
+        message = f"{error.field}: {message}"
+    message = _shorten(message)
     details: list[Message] = [_error_info(reason, request_id)]
     if error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(field=_shorten(error.field), description=message)

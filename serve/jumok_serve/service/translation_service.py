@@ -6,10 +6,10 @@ from functools import partial
 
 import grpc
 from google.protobuf.unknown_fields import UnknownFieldSet
+
 from jumok_proto.conversion import options_from_proto, response_to_proto
 from jumok_proto.v1 import decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
-
 from jumok_serve.errors import InvalidRequest
 from jumok_serve.options import DecodingOptions
 from jumok_serve.service.models import ModelRegistry, Pending

@@ -1,0 +1,188 @@
+"""The commands of the server room: ``jumok serve``, ``jumok inspect`` and ``jumok evaluate``."""
+
+import json
+import logging
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from jumok_serve import describe
+from jumok_serve.bundle import Bundle
+from jumok_serve.engine import EngineLimits
+from jumok_serve.options import DecodingOptions
+from jumok_serve.service import Server, run_server
+from jumok_serve.translator import Translator
+
+BUNDLE = click.Path(exists=True, file_okay=False, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+POSITIVE = click.IntRange(min=1)
+LIMITS = EngineLimits()
+
+device_option = click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda", "auto"]),
+    default="cpu",
+    show_default=True,
+    help="Where to run; auto takes CUDA where there is one, cuda fails where there is none.",
+)
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(["auto", "fp32", "int8"]),
+    default="auto",
+    show_default=True,
+    help="Which of the bundle's precisions to run; auto takes what suits the device best.",
+)
+threads_option = click.option("--threads", type=POSITIVE, help="CPU threads of a model.  [default: as many as cores]")
+
+
+@click.command()
+@click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=BUNDLE)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is all of IPv4.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=50051, show_default=True, help="Port to listen on; 0 is any free."
+)
+@device_option
+@precision_option
+@threads_option
+@click.option(
+    "--max-batch-tokens",
+    type=POSITIVE,
+    default=LIMITS.max_batch_tokens,
+    show_default=True,
+    help="Source tokens, padding included, times beam size, that a model decodes at once.",
+)
+@click.option(
+    "--max-queue-requests",
+    type=POSITIVE,
+    default=LIMITS.max_queue_requests,
+    show_default=True,
+    help="Texts that may wait for a model.",
+)
+@click.option(
+    "--max-queue-tokens",
+    type=POSITIVE,
+    default=LIMITS.max_queue_tokens,
+    show_default=True,
+    help="Source tokens of the texts that may wait.",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds that running calls have to finish after SIGTERM or Ctrl-C.",
+)
+def serve(
+    *,
+    bundles: tuple[Path, ...],
+    host: str,
+    port: int,
+    device: str,
+    precision: str,
+    threads: int | None,
+    max_batch_tokens: int,
+    max_queue_requests: int,
+    max_queue_tokens: int,
+    grace_s: float,
+) -> None:
+    """Serve BUNDLEs over gRPC, until SIGTERM or Ctrl-C; what runs then is finished.
+
+    Writes one line when it serves: the address, then each model's name, version, precision and device.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    with ExitStack() as opened:
+        models = [
+            opened.enter_context(
+                Translator(
+                    bundle,
+                    precision=precision,
+                    device=device,
+                    threads=threads,
+                    max_batch_tokens=max_batch_tokens,
+                    max_queue_requests=max_queue_requests,
+                    max_queue_tokens=max_queue_tokens,
+                )
+            )
+            for bundle in bundles
+        ]
+        run_server(models, host=host, port=port, grace_s=grace_s, on_start=_announce)
+
+
+def _announce(server: Server) -> None:
+    models = ", ".join(
+        f"{model.manifest.name} {model.manifest.version} ({model.precision}, {model.device})" for model in server.models
+    )
+    click.echo(f"serving on {server.address}: {models}")
+
+
+@click.command()
+@click.argument("bundle", type=BUNDLE)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+def inspect(*, bundle: Path, as_json: bool) -> None:
+    """Check BUNDLE and show what is in it, and how far it was verified."""
+    opened = Bundle.open(bundle)
+    if as_json:
+        click.echo(json.dumps(describe.as_json(opened), ensure_ascii=False, indent=2))
+    else:
+        click.echo(describe.describe(opened))
+
+
+@click.command()
+@click.argument("bundle", type=BUNDLE)
+@click.option("--source", required=True, type=FILE, help="Sentences to translate, one a line; plain or .gz.")
+@click.option("--reference", required=True, type=FILE, help="Their translations, one a line; plain or .gz.")
+@click.option("--beam-size", type=int, help="Hypotheses kept while decoding; 1 is greedy.  [default: the bundle's]")
+@click.option("--length-penalty", type=float, help="Divide scores by length to this power.  [default: the bundle's]")
+@device_option
+@precision_option
+@threads_option
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write the translations to.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+def evaluate(
+    *,
+    bundle: Path,
+    source: Path,
+    reference: Path,
+    beam_size: int | None,
+    length_penalty: float | None,
+    device: str,
+    precision: str,
+    threads: int | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Translate a test set with BUNDLE, and score it with BLEU and chrF.
+
+    Sentences that are too long for the model are cut, and counted. The signatures are sacreBLEU's.
+    """
+    from jumok_serve import evaluation  # noqa: PLC0415 - needs sacrebleu, which serving does not
+
+    sources, references = evaluation.read_parallel(source, reference)
+    options = DecodingOptions(beam_size=beam_size, length_penalty=length_penalty)
+    with (
+        Translator(bundle, precision=precision, device=device, threads=threads) as translator,
+        click.progressbar(
+            length=len(sources), label="translating", file=sys.stderr, hidden=not sys.stderr.isatty()
+        ) as bar,
+    ):
+        scores, translations = evaluation.evaluate(translator, sources, references, options, bar.update)
+        model = f"{translator.manifest.name} {translator.manifest.version}"
+        setting = {"precision": translator.precision, "device": translator.device}
+    if output is not None:
+        lines = (" ".join(translation.text.splitlines()) for translation in translations)
+        output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps({"model": model, **setting, **asdict(scores)}, ensure_ascii=False))
+        return
+    rate = scores.sentences / scores.duration_s
+    click.echo(f"{model} ({setting['precision']}, {setting['device']})")
+    click.echo(f"BLEU {scores.bleu:.2f}  {scores.bleu_signature}")
+    click.echo(f"chrF {scores.chrf:.2f}  {scores.chrf_signature}")
+    click.echo(
+        f"{scores.sentences} sentences ({scores.truncated} cut), {scores.output_tokens} tokens, "
+        f"{scores.duration_s:.1f} s: {rate:.1f} sentences a second"
+    )

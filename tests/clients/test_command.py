@@ -1,0 +1,131 @@
+"""The jumok command itself: finding rooms, saying what to install, one line and an exit code for every failure."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+import jumok
+
+
+def command(*arguments: str, absent: Sequence[str] = (), setup: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command in a process where some packages cannot be imported."""
+    program = f"""
+import sys
+for name in {list(absent)!r}:
+    sys.modules[name] = None
+sys.argv = ["jumok", *{list(arguments)!r}]
+{setup}
+from jumok.__main__ import main
+main()
+"""
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = command("--version")
+    assert (done.returncode, done.stdout) == (0, f"jumok, version {jumok.__version__}\n")
+
+
+def test_python_m_jumok_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "jumok", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"jumok, version {jumok.__version__}\n"
+
+
+def test_without_click_a_sentence_says_what_to_install() -> None:
+    done = command("--help", absent=["click"])
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "jumok: the command line needs click; install it with: pip install 'jumok[cli]'\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent", "extra"),
+    [
+        (["serve", "bundle"], "onnxruntime", "serve"),
+        (["inspect", "bundle"], "pydantic", "serve"),
+        (["evaluate", "/", "--source", __file__, "--reference", __file__], "sacrebleu", "serve,evaluate"),
+        (["translate", "--bundle", "/", "text"], "onnxruntime", "serve"),
+    ],
+)
+def test_a_room_that_is_not_installed_names_its_extra(arguments: list[str], absent: str, extra: str) -> None:
+    done = command(*arguments, absent=[absent])
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f"needs {absent}, which is not installed; install it with: pip install 'jumok[{extra}]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_help_lists_rooms_that_are_not_installed() -> None:
+    done = command("--help", absent=["onnxruntime", "torch"])
+    assert done.returncode == 0
+    assert done.stderr == ""
+    words = " ".join(done.stdout.split())
+    assert "serve (needs onnxruntime, which is not installed; install it with: pip install 'jumok[serve]')" in words
+    assert "translate Translate TEXTs" in words
+
+
+def test_a_broken_installation_is_told_from_a_missing_one() -> None:
+    broken = "sys.modules['onnxruntime'] = type(sys)('onnxruntime')"
+    done = command("serve", "bundle", setup=broken)
+    assert done.returncode == 1
+    assert "'jumok serve' cannot be loaded: " in done.stderr
+    assert "pip install" not in done.stderr
+
+
+def test_calling_one_command_imports_no_other_room() -> None:
+    setup = "import atexit; atexit.register(lambda: print(sorted({m.partition('.')[0] for m in sys.modules})))"
+    done = command("translate", "--help", setup=setup)
+    imported = done.stdout.splitlines()[-1]
+    assert "'jumok_proto'" in imported
+    for room in ("jumok_serve", "jumok_export", "numpy", "torch", "onnxruntime"):
+        assert f"'{room}'" not in imported
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tranlate"], "No such command 'tranlate'."),
+        (["translate", "--beam-size", "many", "x"], "'many' is not a valid integer"),
+        (["translate", "--timeout", "0", "x"], "'--timeout'"),
+        (["translate", "--bundle", "/nonexistent", "x"], "does not exist"),
+        (["translate", "--bundle", "/", "--server", "h:1", "x"], "--bundle and --server exclude each other"),
+        (["translate", "--bundle", "/", "--model", "m", "x"], "--bundle and --model exclude each other"),
+    ],
+)
+def test_a_wrong_call_is_explained(arguments: list[str], message: str) -> None:
+    done = command(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("Usage: jumok")
+    assert message in done.stderr
+
+
+def test_a_server_that_is_not_there_is_one_line() -> None:
+    done = command("translate", "--server", "127.0.0.1:1", "x")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: cannot reach a server at 127.0.0.1:1: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_server_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUMOK_SERVER", "127.0.0.1:2")
+    assert "127.0.0.1:2" in command("translate", "x").stderr
+
+
+def test_closed_standard_input_is_one_line() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m jumok translate <&-", shell=True, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_empty_input_has_an_empty_output() -> None:
+    done = command("translate", "--server", "127.0.0.1:1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
