@@ -77,7 +77,7 @@ class _Quantizer:
 
     def _drop_unused_transpositions(self) -> None:
         used = {name for node in self.nodes for name in node.input}
-        self.nodes = [node for node in self.nodes if node.op_type != "Transpose" or node.output[0] in used]
+        self.nodes = [node for node in self.nodes if node.output[0] in used or node.output[0] not in self.transposed]
 
     def _is_embedding(self, node: onnx.NodeProto) -> bool:
         table = self.floats.get(node.input[0])
