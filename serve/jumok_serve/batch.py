@@ -103,8 +103,8 @@ class Batch:
         started = time.monotonic()
         lengths = np.array([len(sentence.source_ids) for sentence in sentences])
         ids = np.full((len(sentences), int(lengths.max())), self._pad)
-        for row, sentence in zip(ids, sentences, strict=True):
-            row[: len(sentence.source_ids)] = sentence.source_ids
+        for padded, sentence in zip(ids, sentences, strict=True):
+            padded[: len(sentence.source_ids)] = sentence.source_ids
         encoded, first_state = self._graphs.encode(ids, lengths)
         memory = {name: value.numpy() for name, value in encoded.items()}
         used = len(self.sentences)

@@ -58,8 +58,9 @@ class SlotMemory:
         """Copies row `row` of encoded `memory` [B, ...] into a slot; what lies behind its source is masked anyway."""
         for spec in self._specs:
             sentence = memory[spec.name][row]
-            place = tuple(slice(min(size, room)) for size, room in zip(sentence.shape, self._room(spec), strict=True))
-            self._buffers[spec.name][(slot, *place)] = sentence[place]
+            buffer = self._buffers[spec.name][slot]
+            place = tuple(slice(min(size, room)) for size, room in zip(sentence.shape, buffer.shape, strict=True))
+            buffer[place] = sentence[place]
 
     def move(self, slot: int, to: int) -> None:
         """Copies one slot over another."""
@@ -73,6 +74,3 @@ class SlotMemory:
                 name: OrtValue.ortvalue_from_numpy(buffer[:slots]) for name, buffer in self._buffers.items()
             }
         return self._views[slots]
-
-    def _room(self, spec: TensorSpec) -> tuple[int, ...]:
-        return self._buffers[spec.name].shape[1:]

@@ -98,7 +98,7 @@ class Translator:
         return self._device.name
 
     @overload
-    def translate(
+    def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
         self,
         texts: str,
         *,
