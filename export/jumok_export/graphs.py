@@ -100,7 +100,7 @@ def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: i
         needed = [name for name in ("encode", "empty_state", "step", "score") if not hasattr(model, name)]
         raise TypeError(f"{type(model).__name__} has no {', '.join(needed)}: see jumok_export.graphs.TranslationModel")
     small = _Example(model, source_vocabulary, target_vocabulary, B=2, K=3, S=5, P=4, T=7)
-    large = _Example(model, source_vocabulary, target_vocabulary, B=3, K=5, S=11, P=9, T=13)
+    large = _Example(model, source_vocabulary, target_vocabulary, B=3, K=5, S=11, P=9, T=15)
     views = {"encoder": "encode", "decoder": "step", "scorer": "score", "aligner": "align"}
     graphs = {
         graph: _export(_View(model, method), getattr(small, graph), getattr(large, graph))
@@ -148,7 +148,7 @@ class _Example:
         )
         rows = {
             "token_ids": torch.randint(target_vocabulary, (r,), generator=generator),
-            "positions": torch.randint(t + 1, (r,), generator=generator),
+            "positions": torch.arange(t, t - r, -1).clamp(min=0),
             "parents": torch.randint(p, (r,), generator=generator),
             "source_lengths": source["source_lengths"],
         }

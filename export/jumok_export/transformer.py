@@ -14,6 +14,15 @@ Tensors = dict[str, Tensor]
 """Named tensors with the batch (or row) on axis 0: encoder memory or decoder state."""
 
 
+CACHE_STEP = 8
+"""The cache has room for a multiple of so many tokens.
+
+Room that follows the longest row keeps a cache from growing while rows come and go. And sums over a number of tokens
+that is no multiple of the vector width are grouped differently when another row makes the cache longer: in the last bit
+that would make a row depend on its company, and in int8 a last bit can move a rounding.
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TransformerSizes:
     """What a Transformer is made of.
@@ -180,7 +189,7 @@ class DecoderLayer(nn.Module):
             cross: keys and values [B, heads, S, D] of the sources.
 
         Returns:
-            `x` [R, width] and the cache [R, heads, T + 1, D].
+            `x` [R, width] and the cache [R, heads, T_new, D].
         """
         entered = self.self_attention_residual.enter(x)[:, None]  # [R, 1, width]
         new = self.self_attention.keys_values(entered)
@@ -206,20 +215,23 @@ class StepFrame:
     def __init__(self, positions: Tensor, parents: Tensor, source_lengths: Tensor, cache: Tensor, source: int) -> None:
         rows, heads, cached = cache.shape[:3]
         device = positions.device
-        places = torch.arange(cached + 1, device=device)
+        longest = positions.max().item()
+        torch._check(longest >= 0)
+        torch._check(longest <= cached)
+        places = torch.arange((longest // CACHE_STEP + 1) * CACHE_STEP, device=device)  # [T_new]
         head = torch.arange(heads, device=device)[None, :, None]  # [1, heads, 1]
-        self.cache_mask = (places <= positions[:, None])[:, None, None, :]  # [R, 1, 1, T + 1]
+        self.cache_mask = (places <= positions[:, None])[:, None, None, :]  # [R, 1, 1, T_new]
         self.source_mask = length_mask(source_lengths, source)[:, None, None, :]  # [B, 1, 1, S]
         # The new cache is taken from a pool of vectors: all of the old cache's, then one for each row and head. A row's
         # valid entries stay left-aligned whatever the others' positions are; what lies behind them is masked.
         old = (parents[:, None, None] * heads + head) * cached + places
         new = rows * heads * cached + torch.arange(parents.shape[0], device=device)[:, None, None] * heads + head
-        self.pick = torch.where(places < positions[:, None, None], old, new)  # [R, heads, T + 1]
+        self.pick = torch.where(places < positions[:, None, None], old, new)  # [R, heads, T_new]
 
     def grow(self, cache: Tensor, new: Tensor) -> Tensor:
         """The parents' rows of `cache` [P, heads, T, D] with `new` [R, heads, 1, D] written at each row's position."""
         pool = torch.cat((cache.flatten(0, 2), new.flatten(0, 2)))
-        return F.embedding(self.pick, pool)  # one gather: [R, heads, T + 1, D]
+        return F.embedding(self.pick, pool)  # one gather: [R, heads, T_new, D]
 
 
 class Transformer(nn.Module):
@@ -346,7 +358,7 @@ class Transformer(nn.Module):
             state: keys and values of the previous rows, [P, heads, T, D].
 
         Returns:
-            Logits [R, V] of the next token and the new state [R, heads, T + 1, D].
+            Logits [R, V] of the next token and the new state [R, heads, T_new, D], T_new > positions.
         """
         frame = StepFrame(positions, parents, source_lengths, state["key.0"], memory["key.0"].shape[2])
         x = self.embed(self.target_embedding, token_ids, positions)
