@@ -1,0 +1,182 @@
+"""An engine that answers when a test says, and a gRPC server around it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import cast
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
+from jumok_serve.manifest import (
+    REQUIRED_GRAPHS,
+    Architecture,
+    FileEntry,
+    GenerationDefaults,
+    GraphSpec,
+    Languages,
+    Limits,
+    Manifest,
+    PrecisionVariant,
+    Provenance,
+    SentencePieceDescription,
+    SpecialTokens,
+)
+from jumok_serve.options import DecodingOptions
+from jumok_serve.service import Server
+
+FILES = ("graph.onnx", "weights.bin", "spm.model")
+
+
+def manifest(name: str) -> Manifest:
+    """Describe a model that has no files."""
+    return Manifest(
+        name=name,
+        version="1",
+        architecture=Architecture(family="transformer"),
+        languages=Languages(source="en", target="de"),
+        special_tokens=SpecialTokens(pad=0, start=2, eos=(3,)),
+        limits=Limits(max_source_length=16, max_target_length=32),
+        generation=GenerationDefaults(beam_size=5, max_length=24, early_stopping="never"),
+        tokenizer=SentencePieceDescription(
+            source_model="spm.model", source_vocab_size=8, target_vocab_size=8, source_suffix=(3,)
+        ),
+        precisions={
+            "fp32": PrecisionVariant(
+                graphs={name: GraphSpec(file="graph.onnx", inputs=(), outputs=()) for name in REQUIRED_GRAPHS},
+                weights="weights.bin",
+            )
+        },
+        provenance=Provenance(created=datetime(2025, 1, 1, tzinfo=UTC), command="none"),
+        files={file: FileEntry(size=0, sha256="0" * 64) for file in FILES},
+    )
+
+
+class Answer:
+    """Texts whose futures the test completes; their translations are the texts in capitals."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+        self.futures: tuple[Future[None], ...] = tuple(Future() for _ in texts)
+
+    def complete(self) -> None:
+        for future in self.futures:
+            if future.set_running_or_notify_cancel():
+                future.set_result(None)
+
+    def collect(self) -> list[Translation]:
+        return [
+            Translation(
+                hypotheses=(
+                    Hypothesis(
+                        text=text.upper(),
+                        score=-0.5,
+                        tokens=(text.upper(), "</s>"),
+                        token_ids=(7, 3),
+                        token_scores=(-0.75, -0.25),
+                        finish_reason=FinishReason.EOS,
+                    ),
+                ),
+                source_token_count=2,
+                source_truncated=False,
+                model="held",
+                model_version="1",
+            )
+            for text in self.texts
+        ]
+
+    def timings(self) -> Timings:
+        return Timings(queue_s=0.125, encode_s=0.25, decode_s=0.5, total_s=1.0)
+
+
+class HeldModel:
+    """An engine that answers when, and as, the test says."""
+
+    precision = "fp32"
+    device = "cpu"
+
+    def __init__(self, name: str = "held", on_submit: Callable[[Answer], None] = Answer.complete) -> None:
+        self.manifest = manifest(name)
+        self.on_submit = on_submit
+        self.submitted: asyncio.Queue[Answer] = asyncio.Queue()
+        self.options = DecodingOptions()
+        self.truncate = False
+        self.deadline: float | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def submit(
+        self, texts: Sequence[str], options: DecodingOptions, *, truncate: bool = False, deadline: float | None = None
+    ) -> Answer:
+        self.options, self.truncate, self.deadline = options, truncate, deadline
+        answer = Answer(texts)
+        self.on_submit(answer)
+        self._loop.call_soon_threadsafe(self.submitted.put_nowait, answer)
+        return answer
+
+    def close(self, *, drain: bool = True) -> None:
+        raise AssertionError("the models are the caller's to close")
+
+
+@asynccontextmanager
+async def serving(*models: HeldModel) -> AsyncIterator[tuple[Server, grpc.aio.Channel]]:
+    """Serve models on a free port, with a channel to it."""
+    server = Server(models, port=0)
+    await server.start()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        try:
+            yield server, channel
+        finally:
+            await server.stop(0)
+
+
+def hold(answer: Answer) -> None:
+    """Leave the futures to the test."""
+
+
+def fail(error: Exception) -> Callable[[Answer], None]:
+    """Refuse whatever is submitted."""
+
+    def refuse(answer: Answer) -> None:
+        raise error
+
+    return refuse
+
+
+@dataclass
+class Failure:
+    """What a failed call said."""
+
+    code: grpc.StatusCode
+    message: str
+    info: error_details_pb2.ErrorInfo
+    bad_request: error_details_pb2.BadRequest
+    resource: error_details_pb2.ResourceInfo
+    retry: error_details_pb2.RetryInfo
+
+    @property
+    def field(self) -> str:
+        (violation,) = self.bad_request.field_violations
+        return str(violation.field)
+
+
+async def failure(call: Awaitable[object]) -> Failure:
+    """Await a call that must fail."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    error = caught.value
+    trailing = cast("Iterable[tuple[str, bytes]]", error.trailing_metadata())
+    status = status_pb2.Status.FromString(dict(trailing)["grpc-status-details-bin"])
+    assert status.code == error.code().value[0]
+    assert status.message == error.details()
+    kinds = ("ErrorInfo", "BadRequest", "ResourceInfo", "RetryInfo")
+    messages = [getattr(error_details_pb2, kind)() for kind in kinds]
+    for detail in status.details:
+        assert sum(detail.Unpack(message) for message in messages) == 1
+    assert messages[0].domain == "jumok"
+    assert messages[0].metadata["request_id"]
+    return Failure(error.code(), status.message, *messages)
