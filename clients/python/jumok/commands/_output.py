@@ -61,24 +61,24 @@ def write_line(line: str) -> None:
 
 
 @contextmanager
-def progress(source: int | None) -> Iterator[Callable[[Line], None]]:
+def progress(source: int | None) -> Iterator[Callable[[list[Line]], None]]:
     """Show on standard error how far the file of this descriptor is translated; gives what to report lines to.
 
     Nothing is shown where nobody looks, or where lines are typed or appear on the same terminal.
     """
     if source is None or os.isatty(source) or not sys.stderr.isatty() or sys.stdout.isatty():
-        yield lambda line: None
+        yield lambda lines: None
         return
     status = os.fstat(source)
     if stat.S_ISREG(status.st_mode):
         rest = status.st_size - os.lseek(source, 0, os.SEEK_CUR)
         with click.progressbar(length=rest, label="translating", file=sys.stderr) as by_bytes:
-            yield lambda line: by_bytes.update(line.size)
+            yield lambda lines: by_bytes.update(sum(line.size for line in lines))
     else:
         # Of a pipe nobody knows the end; click wants an iterable instead of a length then, which is not used here.
         endless = iter(int, 1)
         with click.progressbar(endless, label="translating", file=sys.stderr, show_pos=True) as by_lines:
-            yield lambda line: by_lines.update(1)
+            yield lambda lines: by_lines.update(len(lines))
 
 
 def _one_line(text: str) -> str:

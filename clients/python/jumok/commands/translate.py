@@ -128,8 +128,8 @@ def translate(
                     kept = translation.source_token_count
                     click.echo(f"Warning: {line.name}: too long for the model, cut to {kept} tokens", err=True)
                 write_line(_written(translation, line, number, json_lines, num_hypotheses))
-                advance(line)
             sys.stdout.flush()
+            advance(batch.lines)
 
 
 def _written(translation: Translation, line: Line, number: int, json_lines: bool, num_hypotheses: int | None) -> str:

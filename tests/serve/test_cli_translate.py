@@ -1,0 +1,229 @@
+"""``jumok translate`` as a user meets it, against a real server and a real bundle."""
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from jumok_serve.translator import Translator
+
+from .command import JUMOK, run, serve
+
+SHORT = ("--beam-size", "2", "--max-length", "5")
+LONG = "a man in a blue shirt " * 100
+
+
+@pytest.fixture(scope="module")
+def server(tiny_bundle: Path) -> Iterator[str]:
+    with serve(tiny_bundle) as (_, address):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, threads=1) as opened:
+        yield opened
+
+
+def expected(translator: Translator, *texts: str) -> list[str]:
+    return [" ".join(answer.text.split()) for answer in translator.translate(texts, beam_size=2, max_length=5)]
+
+
+def lines(output: bytes) -> list[str]:
+    text = output.decode()
+    assert text == "" or text.endswith("\n")
+    return [" ".join(line.split()) for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def test_arguments_are_translated_a_line_each(server: str, translator: Translator) -> None:
+    texts = ["a man in a blue shirt", "", "two young\nmales"]
+    done = run("translate", "--server", server, *SHORT, *texts)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert lines(done.stdout) == expected(translator, *texts)
+
+
+def test_lines_of_standard_input_are_translated_in_order(server: str, translator: Translator) -> None:
+    texts = [f"{'a man ' * (number % 4)}{number}" for number in range(700)]
+    done = run("translate", "--server", server, *SHORT, given="\n".join(texts).encode())
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert lines(done.stdout) == expected(translator, *texts)
+
+
+def test_a_bundle_is_translated_with_as_a_server_is(tiny_bundle: Path, translator: Translator) -> None:
+    done = run("translate", "--bundle", tiny_bundle, *SHORT, given=b"a man\n\ntwo young males\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert lines(done.stdout) == expected(translator, "a man", "", "two young males")
+
+
+def test_candidates_are_written_with_number_rank_and_score(server: str, translator: Translator) -> None:
+    done = run("translate", "--server", server, *SHORT, "--num-hypotheses", "2", "a man", "two")
+    wanted = translator.translate(["a man", "two"], beam_size=2, max_length=5, num_hypotheses=2)
+    rows = [line.split("\t") for line in done.stdout.decode().splitlines()]
+    assert [(row[0], row[1]) for row in rows] == [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")]
+    scores = [hypothesis.score for answer in wanted for hypothesis in answer.hypotheses]
+    assert [float(row[2]) for row in rows] == pytest.approx(scores, abs=1e-4)
+    assert [row[3] for row in rows] == [hypothesis.text for answer in wanted for hypothesis in answer.hypotheses]
+
+
+def test_json_says_all_there_is(server: str, translator: Translator) -> None:
+    done = run("translate", "--server", server, "--json", "--truncate", *SHORT, given=f"a man 😀\n{LONG}\n".encode())
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert (first["source"], first["source_truncated"], second["source_truncated"]) == ("a man 😀", False, True)
+    assert second["source_token_count"] == translator.manifest.limits.max_source_length
+    assert first["model"] == translator.name
+    hypothesis = first["hypotheses"][0]
+    assert len(hypothesis["tokens"]) == len(hypothesis["token_ids"]) == len(hypothesis["token_scores"])
+    assert hypothesis["finish_reason"] in {"eos", "length"}
+    assert (first["text"], first["score"]) == (hypothesis["text"], hypothesis["score"])
+
+
+def test_a_truncated_line_is_said(server: str) -> None:
+    done = run("translate", "--server", server, "--truncate", *SHORT, given=f"a\n{LONG}\n".encode())
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 2
+    (warning,) = done.stderr.decode().splitlines()
+    assert warning.startswith("Warning: standard input, line 2: too long for the model, cut to ")
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "message"),
+    [
+        (b"a man\ntwo\nb\xff\nd\n", ["a man", "two"], "standard input, line 3, byte 2: 0xff is not UTF-8"),
+        (b"\xed\xa0\x80\n", [], "standard input, line 1, byte 1: 0xed is not UTF-8"),
+        (b"a man\nb\0\n", ["a man"], "standard input, line 2: "),
+        (b"a man\n" + LONG.encode() + b"\ntwo\n", ["a man"], "standard input, line 2: "),
+    ],
+)
+def test_a_bad_line_is_named_and_those_before_it_are_translated(
+    server: str, translator: Translator, given: bytes, before: list[str], message: str
+) -> None:
+    done = run("translate", "--server", server, *SHORT, given=given)
+    assert done.returncode == 1
+    assert lines(done.stdout) == (expected(translator, *before) if before else [])
+    (error,) = done.stderr.decode().splitlines()
+    assert error.startswith(f"Error: {message}")
+    assert lines(run("translate", "--server", server, *SHORT, "a man").stdout) == expected(translator, "a man")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--beam-size", "0"], "beam_size must be at least 1, got 0"),
+        (["--beam-size", "65"], "beam_size must be at most 64, got 65"),
+        (["--beam-size", "99999999999"], "options.beam_size: is out of range: 99999999999"),
+        (["--beam-size", "2", "--num-hypotheses", "3"], "num_hypotheses must be at most beam_size"),
+        (["--length-penalty", "nan"], "length_penalty must be a finite number"),
+        (["--model", "other"], "model 'other' is not loaded"),
+        (["--timeout", "0.000001"], "Deadline Exceeded"),
+    ],
+)
+def test_a_refused_option_is_one_line(server: str, arguments: list[str], message: str) -> None:
+    done = run("translate", "--server", server, *arguments, "a man")
+    assert (done.returncode, done.stdout) == (1, b"")
+    (error,) = done.stderr.decode().splitlines()
+    assert error.startswith("Error: ")
+    assert message.lower() in error.lower()
+    assert run("translate", "--server", server, *SHORT, "a man").returncode == 0
+
+
+def test_an_argument_that_is_not_utf8_is_refused(server: str) -> None:
+    done = subprocess.run(
+        [*map(os.fsencode, JUMOK), b"translate", b"--server", server.encode(), b"a", b"b\xff"],
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, len(done.stdout.splitlines())) == (1, 1)
+    assert done.stderr.decode().startswith("Error: text 2: holds a lone surrogate (U+DCFF at 1)")
+
+
+def test_each_line_is_answered_before_the_next_is_typed(server: str, translator: Translator) -> None:
+    wanted = expected(translator, "a man", "two young males")
+    with subprocess.Popen(
+        [*JUMOK, "translate", "--server", server, *SHORT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for text, answer in zip(["a man", "two young males"], wanted, strict=True):
+            process.stdin.write(f"{text}\n".encode())
+            process.stdin.flush()
+            assert lines(process.stdout.readline()) == [answer]
+        process.stdin.close()
+        assert process.stdout.read() == b""
+    assert process.returncode == 0
+
+
+def test_ctrl_c_ends_it_quietly(server: str) -> None:
+    with subprocess.Popen(
+        [*JUMOK, "translate", "--server", server, *SHORT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b"a man\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == b""
+
+
+def test_a_reader_who_leaves_ends_it_quietly(server: str) -> None:
+    with subprocess.Popen(
+        [*JUMOK, "translate", "--server", server, *SHORT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b"a man\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write(b"two\n")
+        process.stdin.flush()
+        assert process.wait(60) == 141
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_progress_is_shown_on_a_terminal(server: str, tmp_path: Path, piped: bool) -> None:
+    source = tmp_path / "source.txt"
+    source.write_text("a man\n" * 300, encoding="utf-8")
+    terminal, other_end = pty.openpty()
+    with source.open("rb") as file, ThreadPoolExecutor(1) as pool:
+        process = subprocess.Popen(
+            [*JUMOK, "translate", "--server", server, *SHORT],
+            stdin=subprocess.PIPE if piped else file,
+            stdout=subprocess.PIPE,
+            stderr=other_end,
+        )
+        os.close(other_end)
+        reading = pool.submit(read_terminal, terminal)
+        output, _ = process.communicate(source.read_bytes() if piped else None, timeout=60)
+        shown = reading.result()
+    assert process.returncode == 0
+    assert output.count(b"\n") == 300
+    assert b"translating" in shown
+    assert (b"300" if piped else b"100%") in shown
+
+
+def read_terminal(terminal: int) -> bytes:
+    """All that is written to a terminal until its other end closes, which Linux calls an error."""
+    shown = bytearray()
+    with contextlib.suppress(OSError):
+        while data := os.read(terminal, 4096):
+            shown += data
+    os.close(terminal)
+    return bytes(shown)
