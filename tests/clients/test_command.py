@@ -76,6 +76,14 @@ def test_a_broken_installation_is_told_from_a_missing_one() -> None:
     assert "pip install" not in done.stderr
 
 
+def test_the_sdk_imports_only_what_it_depends_on() -> None:
+    program = "import sys; known = set(sys.modules); import jumok; print(*(set(sys.modules) - known))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    packages = {module.partition(".")[0] for module in done.stdout.split()}
+    assert {"jumok", "jumok_proto", "grpc", "google"} <= packages
+    assert packages.isdisjoint({"click", "jumok_export", "jumok_serve", "numpy", "pydantic", "sentencepiece", "torch"})
+
+
 def test_calling_one_command_imports_no_other_room() -> None:
     setup = "import atexit; atexit.register(lambda: print(sorted({m.partition('.')[0] for m in sys.modules})))"
     done = command("translate", "--help", setup=setup)
