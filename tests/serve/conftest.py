@@ -8,6 +8,9 @@ import numpy as np
 import onnx
 import pytest
 import sentencepiece
+from onnx import TensorProto, helper, numpy_helper
+
+from jumok_export.graphs import select_graph
 from jumok_serve.bundle import write_bundle
 from jumok_serve.manifest import (
     Architecture,
@@ -26,7 +29,6 @@ from jumok_serve.manifest import (
     VerificationReport,
 )
 from jumok_serve.tokenizer import SentencePieceTokenizer
-from onnx import TensorProto, helper, numpy_helper
 
 ENGLISH = (
     "a man in a blue shirt is standing on a ladder .",
@@ -105,6 +107,8 @@ def build_toy(shared_model: Path) -> Callable[[Path], ManifestDraft]:
         (folder / "fp32").mkdir()
         (folder / "fp32/encoder.onnx").write_bytes(lookup_graph(source_ids, memory, table))
         (folder / "fp32/decoder.onnx").write_bytes(lookup_graph(token_ids, scores, logits))
+        select = select_graph(vocab_size)
+        (folder / "fp32/select.onnx").write_bytes(select.model.SerializeToString())
         (folder / "fp32/weights.bin").write_bytes(table.tobytes() + logits.tobytes())
         (folder / "README.md").write_text("# A toy\n", encoding="utf-8")
         return ManifestDraft(
@@ -121,6 +125,7 @@ def build_toy(shared_model: Path) -> Callable[[Path], ManifestDraft]:
                     graphs={
                         "encoder": GraphSpec(file="fp32/encoder.onnx", inputs=(source_ids,), outputs=(memory,)),
                         "decoder": GraphSpec(file="fp32/decoder.onnx", inputs=(token_ids,), outputs=(scores,)),
+                        "select": GraphSpec(file="fp32/select.onnx", inputs=select.inputs, outputs=select.outputs),
                     },
                     weights="fp32/weights.bin",
                 )
