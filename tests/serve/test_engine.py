@@ -1,0 +1,280 @@
+"""The engine under a test's control: admission, bounds, deadlines, cancellation, failure and closing."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jumok_serve import (
+    DeadlineExceeded,
+    DecodingOptions,
+    InvalidRequest,
+    Overloaded,
+    Translator,
+    Unavailable,
+)
+from jumok_serve.engine import EngineLimits, Load
+
+IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
+TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
+PATIENCE_S = 30.0
+"""Bound on every wait; reached only where something is broken."""
+
+
+class Gate:
+    """Stands before every decoder step: lets through as many as it is told to, and notes how many rows each has."""
+
+    def __init__(self, translator: Translator) -> None:
+        self.rows: list[int] = []
+        self.sources: list[int] = []
+        self._permits = threading.Semaphore(0)
+        self._arrived = threading.Semaphore(0)
+        self._open = False
+        self._graphs = translator._graphs
+        self._step = self._graphs.step
+        vars(self._graphs)["step"] = self._wait_and_step
+
+    def _wait_and_step(self, *arguments: Any) -> Any:
+        self._arrived.release()
+        if not self._open and not self._permits.acquire(timeout=PATIENCE_S):
+            raise AssertionError("no permit for a step")
+        self.rows.append(len(arguments[0]))
+        self.sources.append(next(iter(arguments[4].values())).shape()[2])
+        return self._step(*arguments)
+
+    def arrive(self) -> None:
+        """Waits until the engine stands before its next step."""
+        assert self._arrived.acquire(timeout=PATIENCE_S)
+
+    def step(self) -> None:
+        """Lets the step through before which the engine stands, and waits until it stands before the next."""
+        self._permits.release()
+        self.arrive()
+
+    def open(self) -> None:
+        """Lets everything through from now on."""
+        self._open = True
+        self._permits.release()
+
+
+@pytest.fixture
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+        yield translator
+
+
+@pytest.fixture
+def gate(translator: Translator) -> Iterator[Gate]:
+    gate = Gate(translator)
+    yield gate
+    gate.open()
+
+
+def wait_until_idle(translator: Translator) -> None:
+    """The last future is done a moment before its rows are counted out."""
+    limit = time.monotonic() + PATIENCE_S
+    while translator.load() != IDLE:
+        assert time.monotonic() < limit, translator.load()
+
+
+def test_sentences_join_between_steps_and_rows_follow(translator: Translator, gate: Gate) -> None:
+    options = DecodingOptions(beam_size=3, min_length=8, max_length=8)
+    first = translator.submit(TEXTS[:1], options)
+    gate.arrive()
+    second = translator.submit(TEXTS[1:3], options)
+    gate.step()
+    assert translator.load().rows == 9
+    gate.open()
+    first.collect()
+    second.collect()
+    # The first joins alone; all three go on together; the first has its 8 steps behind it one step before the others.
+    assert gate.rows == [3, *[9] * 7, 6]
+    wait_until_idle(translator)
+
+
+def test_different_beam_sizes_take_turns(translator: Translator, gate: Gate) -> None:
+    lengths = {"min_length": 3, "max_length": 3}
+    wide = translator.submit(TEXTS[:2], DecodingOptions(beam_size=4, **lengths))
+    gate.arrive()
+    narrow = translator.submit(TEXTS[:3], DecodingOptions(beam_size=1, **lengths))
+    gate.open()
+    assert len(wide.collect()) == 2
+    assert len(narrow.collect()) == 3
+    assert gate.rows == [8, 8, 3, 8, 3, 3]
+
+
+def test_a_cancelled_sentence_leaves_before_the_next_step(translator: Translator, gate: Gate) -> None:
+    options = DecodingOptions(beam_size=2, min_length=20, max_length=20)
+    staying = translator.submit(TEXTS[:1], options)
+    leaving = translator.submit(TEXTS[1:3], options)
+    gate.arrive()
+    gate.step()
+    gate.step()
+    assert leaving.futures[0].cancel()
+    gate.open()
+    staying.collect()
+    with pytest.raises(CancelledError):
+        leaving.futures[0].result()
+    assert leaving.futures[1].result().hypotheses
+    # The engine stood before its third step when the future was cancelled; the fourth is without its rows.
+    assert gate.rows[:4] == [6, 6, 6, 4]
+    wait_until_idle(translator)
+
+
+def test_a_cancelled_sentence_never_leaves_the_queue_for_the_batch(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", threads=1, max_batch_tokens=1) as translator:
+        gate = Gate(translator)
+        options = DecodingOptions(beam_size=1, min_length=4, max_length=4)
+        first = translator.submit(TEXTS[:1], options)
+        gate.arrive()
+        waiting = translator.submit(TEXTS[1:2], options)
+        assert translator.load().queued_requests == 1
+        waiting.cancel()
+        gate.open()
+        first.collect()
+        wait_until_idle(translator)
+        assert gate.rows == [1] * 4
+
+
+def test_a_deadline_in_the_batch_and_in_the_queue(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", threads=1, max_batch_tokens=1) as translator:
+        gate = Gate(translator)
+        options = DecodingOptions(beam_size=1, min_length=10, max_length=10)
+        deadline = time.monotonic() + 0.05
+        decoding = translator.submit(TEXTS[:1], options, deadline=deadline)
+        gate.arrive()
+        waiting = translator.submit(TEXTS[1:2], options, deadline=deadline)
+        while time.monotonic() <= deadline:
+            pass
+        gate.open()
+        with pytest.raises(DeadlineExceeded, match="being translated"):
+            decoding.collect()
+        with pytest.raises(DeadlineExceeded, match="in the queue"):
+            waiting.collect()
+        wait_until_idle(translator)
+        assert len(gate.rows) == 1
+        assert translator.translate(TEXTS[0], beam_size=1).hypotheses
+
+
+def test_a_timeout_of_translate(translator: Translator, gate: Gate) -> None:
+    opener = threading.Timer(0.1, gate.open)
+    opener.start()
+    with pytest.raises(DeadlineExceeded):
+        translator.translate(TEXTS[0], timeout_s=0.01)
+    opener.join()
+
+
+def test_what_is_decoded_together_stays_within_the_token_budget(tiny_bundle: Path) -> None:
+    budget = 60
+    with Translator(tiny_bundle, precision="fp32", threads=1, max_batch_tokens=budget) as translator:
+        gate = Gate(translator)
+        gate.open()
+        translator.translate(TEXTS * 10, beam_size=2)
+        assert max(gate.rows) > 2
+        # The budget counts the sentences' own lengths; buffers are rounded up by less than a step of 8.
+        for rows, source in zip(gate.rows, gate.sources, strict=True):
+            assert rows == 2 or rows * (source - 7) <= budget
+
+
+def test_a_sentence_over_the_budget_is_decoded_alone(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", threads=1, max_batch_tokens=1) as translator:
+        gate = Gate(translator)
+        gate.open()
+        assert len(translator.translate(TEXTS, beam_size=2, max_length=5)) == len(TEXTS)
+        assert set(gate.rows) == {2}
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_queue_requests": 2}, "0 of at most 2 sentences: no room for 4 more"),
+        ({"max_queue_tokens": 5}, "0 of at most 5 tokens: no room for"),
+    ],
+)
+def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path, limits: dict[str, int], message: str) -> None:
+    with Translator(tiny_bundle, precision="fp32", threads=1, **limits) as translator:
+        with pytest.raises(Overloaded, match=message) as refused:
+            translator.translate(TEXTS)
+        assert refused.value.retry_after_s > 0
+        assert translator.load() == IDLE
+        assert translator.translate(TEXTS[2]).model == translator.name
+
+
+def test_a_failing_step_fails_its_sentences_and_the_engine_goes_on(
+    translator: Translator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = translator.translate(TEXTS[0])
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("out of memory, say")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(translator._graphs, "step", fail)
+        with pytest.raises(Unavailable, match="failed while it translated") as failed:
+            translator.translate(TEXTS)
+    assert isinstance(failed.value.__cause__, RuntimeError)
+    assert "out of memory, say" in caplog.text
+    assert translator.translate(TEXTS[0]) == expected
+    wait_until_idle(translator)
+
+
+def test_a_failing_encoder_fails_the_sentences_that_were_to_join(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no such shape")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(translator._graphs, "encode", fail)
+        with pytest.raises(Unavailable):
+            translator.translate(TEXTS, timeout_s=PATIENCE_S)
+    assert translator.translate(TEXTS[0]).hypotheses
+    wait_until_idle(translator)
+
+
+def test_closing_finishes_what_was_submitted(tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle, precision="fp32", threads=1)
+    pending = translator.submit(TEXTS * 5, DecodingOptions(beam_size=2))
+    translator.close()
+    assert len(pending.collect()) == 20
+    with pytest.raises(Unavailable, match="being stopped"):
+        translator.translate(TEXTS[0])
+    translator.close()
+
+
+def test_closing_without_draining_fails_what_is_left(tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle, precision="fp32", threads=1, max_batch_tokens=1)
+    gate = Gate(translator)
+    pending = translator.submit(TEXTS, DecodingOptions(beam_size=1, min_length=30, max_length=30))
+    gate.arrive()
+    closing = threading.Thread(target=translator.close, kwargs={"drain": False})
+    closing.start()
+    while not translator._engine._aborting:
+        pass
+    gate.open()
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()
+    for future in pending.futures:
+        with pytest.raises(Unavailable, match="was stopped"):
+            future.result(timeout=0)
+    assert translator.load() == IDLE
+
+
+def test_limits_are_checked() -> None:
+    with pytest.raises(ValueError, match="max_batch_tokens must be at least 1, got 0"):
+        EngineLimits(max_batch_tokens=0)
+
+
+def test_threads_are_checked(tiny_bundle: Path) -> None:
+    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
+        Translator(tiny_bundle, threads=0)
+
+
+def test_no_texts_are_refused(translator: Translator) -> None:
+    with pytest.raises(InvalidRequest, match="send at least one") as refused:
+        translator.translate([])
+    assert refused.value.field == "contents"

@@ -1,0 +1,55 @@
+"""Batch invariance: a sentence's translation does not depend on its company, its place, or when it joined."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from jumok_serve import DecodingOptions, Translation, Translator
+
+SENTENCES = 200
+BEAM_SIZES = (1, 2, 5)
+WORDS = """
+    a the two old young man woman dog girl boy runs reads plays sits in on with near red blue street park ball book
+    guitar and while people watch water bridge small big hat camera snow table field house yellow is are of
+"""
+
+
+def sentences() -> list[str]:
+    """Sentences of 1 to 20 words."""
+    generator = random.Random(11)
+    return [" ".join(generator.choices(WORDS.split(), k=generator.randint(1, 20))) for _ in range(SENTENCES)]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_alone_together_and_joining_at_random_moments(tiny_bundle: Path, precision: str) -> None:
+    texts = sentences()
+    jobs = [(index, beam_size) for index in range(SENTENCES) for beam_size in BEAM_SIZES]
+    generator = random.Random(5)
+    with Translator(tiny_bundle, precision=precision, threads=2) as translator:
+        alone = {(i, k): translator.translate(texts[i], beam_size=k, truncate=True) for i, k in jobs}
+        assert len({translation.text for translation in alone.values()}) > SENTENCES / 4
+        for beam_size in BEAM_SIZES:
+            together = translator.translate(texts, beam_size=beam_size, truncate=True)
+            _assert_same(precision, {(i, beam_size): value for i, value in enumerate(together)}, alone)
+        generator.shuffle(jobs)
+        pending = []
+        for i, k in jobs:
+            pending.append(((i, k), translator.submit([texts[i]], DecodingOptions(beam_size=k), truncate=True)))
+            if generator.random() < 0.2:  # the engine works while the others wait outside
+                _, earlier = generator.choice(pending)
+                earlier.collect()
+        _assert_same(precision, {job: joined.collect()[0] for job, joined in pending}, alone)
+
+
+def _assert_same(
+    precision: str, got: dict[tuple[int, int], Translation], alone: dict[tuple[int, int], Translation]
+) -> None:
+    """The same tokens; the scores as equal as is promised for the precision."""
+    off = 0
+    for job, translation in got.items():
+        best, expected = translation.hypotheses[0], alone[job].hypotheses[0]
+        assert best.token_ids == expected.token_ids, job
+        total = sum(expected.token_scores)
+        off += abs(best.score - expected.score) > 1e-4 + 1e-5 * abs(total)
+    assert off <= (0 if precision == "fp32" else len(got) // 200)
