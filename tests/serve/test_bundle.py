@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+
 from jumok_serve.bundle import Bundle, check_graph, write_bundle
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest import GraphSpec, ManifestDraft, TensorSpec

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from jumok_serve.bundle import Bundle, write_bundle
 from jumok_serve.describe import as_json, describe
 from jumok_serve.manifest import Check, ManifestDraft, VerificationReport

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
+
 from jumok_serve.manifest import (
     Check,
     GenerationDefaults,
@@ -15,7 +17,6 @@ from jumok_serve.manifest import (
     SentencePieceDescription,
     TensorSpec,
 )
-from pydantic import ValidationError
 
 Fields = dict[str, Any]
 

@@ -29,8 +29,8 @@ def content(memory: SlotMemory, slots: int, slot: int, source: int) -> dict[str,
 
 def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
     assert left.keys() == right.keys()
-    for name in left:
-        np.testing.assert_array_equal(left[name], right[name])
+    for name, value in left.items():
+        np.testing.assert_array_equal(value, right[name])
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """From the SDK through gRPC into a real model and back: the same answers as in process, and every bad input."""
 
 import asyncio
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,34 +11,11 @@ import pytest
 
 import jumok
 from jumok_serve import errors
-from jumok_serve.engine import Load
-from jumok_serve.service import Server
 from jumok_serve.translator import Translator
 
+from .serving import IDLE, check_idle, serving
+
 TEXTS = ["a man in a blue shirt", "", "two young males", " \t\u3000", "a little girl climbing", "女孩 😀 ﷽ नमस्ते"]
-IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
-
-
-@contextmanager
-def serving(*translators: Translator) -> Iterator[str]:
-    """Serve in a thread of its own; gives the address."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def start() -> Server:
-        server = Server(translators, port=0)
-        await server.start()
-        return server
-
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result()
-    try:
-        yield server.address
-    finally:
-        asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 @pytest.fixture(scope="module")
@@ -76,15 +51,6 @@ def check_same(answers: Sequence[jumok.Translation], expected: Sequence[jumok.Tr
             )
             assert got.score == pytest.approx(wanted.score, abs=1e-4)
             assert got.token_scores == pytest.approx(wanted.token_scores, abs=1e-4)
-
-
-def check_idle(translator: Translator) -> None:
-    """Nothing waits and no row is in use, a few steps later at most."""
-    for _ in range(10):
-        if translator.load() == IDLE:
-            return
-        translator.translate("a man", beam_size=1, max_length=1)
-    assert translator.load() == IDLE
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
+
 from jumok_serve.errors import InvalidRequest
 from jumok_serve.text import check_text
 from jumok_serve.tokenizer import SentencePieceTokenizer, load_tokenizer

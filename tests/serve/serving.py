@@ -1,0 +1,43 @@
+"""A real server in a thread of the test's own process, so that a test can look at its engine."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jumok_serve.engine import Load
+from jumok_serve.service import Server
+from jumok_serve.translator import Translator
+
+IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
+
+
+@contextmanager
+def serving(*translators: Translator) -> Iterator[str]:
+    """Serve in a thread of its own; gives the address."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> Server:
+        server = Server(translators, port=0)
+        await server.start()
+        return server
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result()
+    try:
+        yield server.address
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def check_idle(translator: Translator) -> None:
+    """Nothing waits and no row is in use, a few steps later at most."""
+    for _ in range(10):
+        if translator.load() == IDLE:
+            return
+        translator.translate("a man", beam_size=1, max_length=1)
+    assert translator.load() == IDLE
