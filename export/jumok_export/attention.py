@@ -93,7 +93,7 @@ class MultiHeadAttention(nn.Module):
 
     def split(self, projected: Tensor) -> Tensor:
         """[B, T, heads * D] to [B, heads, T, D]."""
-        return projected.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+        return torch.unflatten(projected, -1, (self.heads, -1)).transpose(-3, -2)
 
     @staticmethod
     def merge(per_head: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class MultiHeadAttention(nn.Module):
         return per_head.transpose(-3, -2).flatten(-2)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """What a KV cache holds: keys [B, heads, T, Dk] and values [B, heads, T, Dv] of `memory` [B, T, memory_width]."""
+        """What a KV cache holds of `memory` [B, T, memory_width]: keys and values, [B, heads, T, D] each."""
         return self.split(self.key_projection(memory)), self.split(self.value_projection(memory))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -63,7 +63,7 @@ def build_model(configuration: Configuration, source_vocabulary: int, target_voc
 def checkpoint_entry(
     configuration: Configuration, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary
 ) -> dict[str, Any]:
-    """What a checkpoint holds besides the weights; tensors and plain values only, so that it loads without running code."""
+    """What a checkpoint holds besides the weights: tensors and plain values only, so that loading it runs no code."""
 
     def as_tensor(vocabulary: Vocabulary) -> torch.Tensor:
         return torch.frombuffer(bytearray(vocabulary.model), dtype=torch.uint8)

@@ -30,7 +30,7 @@ class TranslationModel(Protocol):
     """
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
-        """From source ids [B, S] and lengths [B]: the memory [B, ...] and the decoder's first state [B, ...] or none."""
+        """From source ids [B, S] and lengths [B] the memory [B, ...] and the decoder's first state [B, ...] or none."""
 
     def empty_state(self) -> Tensors:
         """One row [1, ...] of decoder state before any token."""
@@ -44,7 +44,7 @@ class TranslationModel(Protocol):
         memory: Tensors,
         state: Tensors,
     ) -> tuple[Tensor, Tensors]:
-        """Logits [R, V] after one more token for every row, and the state [R, ...]; rows continue rows `parents` of `state`."""
+        """Logits [R, V] after one more token a row, and the state [R, ...]; rows continue rows `parents` of `state`."""
 
     def score(self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor) -> Tensor:
         """Log-probability [B, T] of every token of given targets."""
@@ -232,8 +232,8 @@ def _spec(
             axes.append(symbols[0])
         else:
             raise ValueError(
-                f"axis {axis} of {name!r} in `{method}` has size {pair[0]} and {pair[1]} where the sizes are {sizes[0]} "
-                f"and {sizes[1]}: it must be constant or one of them"
+                f"axis {axis} of {name!r} in `{method}` has size {pair[0]} and {pair[1]} where the sizes are "
+                f"{sizes[0]} and {sizes[1]}: it must be constant or one of them"
             )
     dtype = str(small.dtype).removeprefix("torch.")
     return TensorSpec(name=name, dtype=dtype, axes=tuple(axes))

@@ -1,10 +1,11 @@
 """int8 graphs: weights per output channel, activations per row, so that no row depends on its company.
 
 Both are stored unsigned with a zero point of 128: on processors without VNNI the product of unsigned activations with
-signed weights saturates in 16 bits, that of unsigned with unsigned does not, and where there is VNNI they cost the same.
+signed weights saturates in 16 bits, that of unsigned with unsigned does not, and where there is VNNI both cost as much.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -39,7 +40,7 @@ class _Quantizer:
         self.floats = {
             tensor.name: tensor
             for tensor in model.graph.initializer
-            if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 2  # noqa: PLR2004
+            if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 2
         }
         # A product with a weight that is stored transposed names the transposition, not the weight.
         self.transposed = {
@@ -86,7 +87,7 @@ class _Quantizer:
 
     def _gemm(self, node: onnx.NodeProto) -> None:
         transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
-        if len(node.input) == 2:  # noqa: PLR2004
+        if len(node.input) == 2:
             self._product(node.input[0], node.input[1], node.output[0], transposed=transposed)
         else:
             product = self._name(node, "product")
@@ -126,7 +127,7 @@ class _Quantizer:
         self._add("Mul", [f"{output}.centred", f"{output}.scales"], output)
 
     def _quantize_activation(self, name: str, width: int) -> tuple[str, str]:
-        """The tensor [..., width] in 8 bits, and its scale for each row, [..., 1]; once however many products use it."""
+        """The tensor [..., width] in 8 bits and its scale for each row, [..., 1]; once however many products use it."""
         if name in self.quantized_inputs:
             return self.quantized_inputs[name]
         q = f"{name}.int8"
@@ -172,7 +173,7 @@ class _Quantizer:
     def _name(self, node: onnx.NodeProto, suffix: str) -> str:
         return f"{node.output[0]}.{suffix}"
 
-    def _add(self, operator: str, inputs: Sequence[str], output: str, **attributes: object) -> None:
+    def _add(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> None:
         self.nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
 
 

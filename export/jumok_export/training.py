@@ -181,7 +181,7 @@ def _keep_configuration(text: str, configuration: Configuration, out: Path) -> N
         before = parse_configuration(kept.read_text(encoding="utf-8"), str(kept))
         if essence(before) != essence(configuration):
             raise ConfigurationError(
-                f"{out} holds a run with another configuration (its config.toml differs): name another folder for this one"
+                f"{out} holds a run with another configuration (see its config.toml): name another folder for this one"
             )
     kept.write_text(text, encoding="utf-8")
 

@@ -314,7 +314,7 @@ class Transformer(nn.Module):
         return self.output(x)
 
     def empty_state(self) -> Tensors:
-        """The state a decoder starts from: for every layer, one row of keys and values without a token, [1, heads, 0, D]."""
+        """The state that decoding starts from: each layer's keys and values of a row without tokens, [1, heads, 0, D]."""
         head = self.sizes.width // self.sizes.heads
         weight = self.output.weight
         empty = weight.new_zeros(1, self.sizes.heads, 0, head)

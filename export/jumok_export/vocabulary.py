@@ -77,7 +77,7 @@ class Vocabulary:
 
         Args:
             texts: sentences.
-            sampling_alpha: 0: the most likely segmentations. More: random ones (Kudo, 2018), the smaller the more evenly.
+            sampling_alpha: 0: the most likely segmentations; more: random ones (Kudo, 2018), the smaller the more even.
             seed: of the random ones; the same seed gives the same segmentations.
         """
         sampling = {"enable_sampling": True, "alpha": sampling_alpha, "nbest_size": -1} if sampling_alpha else {}

@@ -2,16 +2,18 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
-from jumok_serve.bundle import Bundle, check_graph
+from jumok_serve.bundle import check_graph
 from jumok_serve.device import Device, check_active
 from jumok_serve.errors import BundleError, DeviceError
+from jumok_serve.manifest import PrecisionVariant
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -24,13 +26,24 @@ BiasList = Sequence[tuple[int, int, float]]
 _DTYPES = {"float32": np.float32, "float16": np.float16, "int64": np.int64, "int32": np.int32, "int8": np.int8}
 
 
+class GraphFolder(Protocol):
+    """Where graphs lie: an opened `Bundle`, or a folder that is verified before it becomes one."""
+
+    @property
+    def path(self) -> Path:
+        """The folder that the variant's file names are relative to."""
+
+    def variant(self, precision: str) -> PrecisionVariant:
+        """The graphs of one precision."""
+
+
 class Graphs:
     """The graphs of one precision of a bundle, loaded for one device.
 
     Calls may come from several threads at once. `scorer` and `aligner` are loaded when they are first used.
 
     Args:
-        bundle: an opened bundle.
+        bundle: an opened bundle, or another folder of graphs.
         precision: one of its variants.
         device: where to run.
         threads: threads that one graph's operators share; None: as many as ONNX Runtime finds cores.
@@ -40,9 +53,8 @@ class Graphs:
         DeviceError: the device cannot be used.
     """
 
-    def __init__(self, bundle: Bundle, precision: str, *, device: Device, threads: int | None = None) -> None:
+    def __init__(self, bundle: GraphFolder, precision: str, *, device: Device, threads: int | None = None) -> None:
         self._bundle = bundle
-        self._precision = precision
         self._variant = bundle.variant(precision)
         self._device = device
         self._options = _session_options(threads)
@@ -64,8 +76,8 @@ class Graphs:
         self._step_inputs = {spec.name for spec in decoder.inputs}
 
     def _load(self, name: str) -> Any:
-        path = self._bundle.graph_path(self._precision, name)
         spec = self._variant.graphs[name]
+        path = self._bundle.path / spec.file
         try:
             session = onnxruntime.InferenceSession(path, self._options, providers=list(self._device.providers))
         except Exception as error:

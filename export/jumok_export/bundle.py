@@ -1,0 +1,268 @@
+"""From a PyTorch model and a tokenizer to a verified bundle."""
+
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from torch import nn
+
+from jumok_export.graphs import Graph, export_graphs
+from jumok_export.quantize import quantize_graph
+from jumok_export.samples import Frame
+from jumok_export.verify import verify_fp32, verify_int8
+from jumok_export.weights import save_graphs
+from jumok_serve.bundle import Bundle, write_bundle
+from jumok_serve.device import CPU
+from jumok_serve.errors import BundleError, JumokError
+from jumok_serve.manifest import (
+    Architecture,
+    Check,
+    GenerationDefaults,
+    Languages,
+    Limits,
+    ManifestDraft,
+    PrecisionVariant,
+    Provenance,
+    Score,
+    SpecialTokens,
+    TrainingData,
+    VerificationReport,
+)
+from jumok_serve.session import Graphs
+from jumok_serve.tokenizer import Tokenizer
+
+PRECISIONS = ("fp32", "int8")
+"""The precisions that a bundle can be written in."""
+PACKAGES = ("jumok", "torch", "onnx", "onnxscript", "onnxruntime", "sentencepiece")
+"""Their versions are noted in the manifest."""
+
+
+class ExportError(JumokError):
+    """A model that cannot be exported; the message says why."""
+
+
+class VerificationError(ExportError):
+    """Exported graphs that do not compute what the model computes.
+
+    Attributes:
+        checks: those that failed.
+    """
+
+    def __init__(self, precision: str, checks: Sequence[Check]) -> None:
+        failed = "".join(
+            f"\n  - {check.name}: {check.worst:.3g} is over {check.limit:.3g} ({check.detail})" for check in checks
+        )
+        super().__init__(f"verification failed in {precision}; no bundle was written:{failed}")
+        self.checks = tuple(checks)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """Graphs of one precision, where sessions can open them before there is a manifest."""
+
+    path: Path
+    only: PrecisionVariant
+
+    def variant(self, _: str) -> PrecisionVariant:
+        return self.only
+
+
+def export_bundle(
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    out: str | os.PathLike[str],
+    *,
+    name: str,
+    languages: Languages,
+    special_tokens: SpecialTokens,
+    limits: Limits,
+    version: str = "1",
+    generation: GenerationDefaults | None = None,
+    architecture: Architecture | None = None,
+    provenance: Provenance | None = None,
+    scores: Sequence[Score] = (),
+    companions: Mapping[str, str] = MappingProxyType({}),
+    precisions: Sequence[str] = PRECISIONS,
+    overwrite: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Bundle:
+    """Exports a model, verifies its graphs against it, and writes a bundle that can be served.
+
+    Args:
+        model: any module with the methods of `jumok_export.graphs.TranslationModel`; `align` is optional.
+        tokenizer: from text to the model's source ids, and from its target ids to text.
+        out: the bundle's folder.
+        name: under which the model is served.
+        languages: source and target.
+        special_tokens: ids with a role; `start` is what the decoder is fed first.
+        limits: longest source and target, in tokens.
+        version: of the model.
+        generation: how to decode where a request leaves it open; default: greedily, up to the limit.
+        architecture: family and sizes, for people; default: the class's name and its number of parameters.
+        provenance: how the model came about; default: this command and the packages' versions.
+        scores: translation quality, as measured.
+        companions: documents for people that lie beside the manifest, by file name: "README.md", "config.toml".
+        precisions: variants to write, of "fp32" and "int8".
+        overwrite: replace a bundle that is there already.
+        progress: told what is being done.
+
+    Returns:
+        The bundle, opened.
+
+    Raises:
+        ExportError: the model or an option does not fit.
+        VerificationError: the graphs do not compute what the model computes; no bundle is written.
+        BundleError: `out` exists already, or the manifest's parts contradict each other.
+    """
+    unknown = [precision for precision in precisions if precision not in PRECISIONS]
+    if unknown or not precisions:
+        raise ExportError(f"precisions must be some of {', '.join(PRECISIONS)}, got {', '.join(unknown) or 'none'}")
+    frame = Frame(
+        source_vocabulary=tokenizer.source_vocab_size,
+        target_vocabulary=tokenizer.vocab_size,
+        start=special_tokens.start,
+        pad=special_tokens.pad,
+        max_source_length=limits.max_source_length,
+        max_target_length=limits.max_target_length,
+    )
+
+    def build(folder: Path) -> ManifestDraft:
+        with _evaluating(model):
+            progress("exporting the graphs")
+            writer = _Writer(model, _export(model, frame), frame)
+            variants, reports = _write(writer, folder, precisions, progress)
+        for file, text in companions.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        return ManifestDraft(
+            name=name,
+            version=version,
+            architecture=architecture or describe_architecture(model),
+            languages=languages,
+            special_tokens=special_tokens,
+            limits=limits,
+            generation=generation or GenerationDefaults(max_length=limits.max_target_length),
+            tokenizer=tokenizer.save(folder),
+            precisions=variants,
+            verification=reports,
+            scores=tuple(scores),
+            provenance=provenance or describe_provenance(),
+        )
+
+    return write_bundle(out, build, overwrite=overwrite)
+
+
+def describe_architecture(model: nn.Module, family: str = "", **sizes: int | float | str | bool) -> Architecture:
+    """The manifest's entry for a model: its family (default: the class's name), its sizes, its number of parameters."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Architecture(family=family or type(model).__name__, sizes=sizes, parameters=parameters)
+
+
+def describe_provenance(
+    *, training_data: TrainingData | None = None, configuration: str = "", notes: str = ""
+) -> Provenance:
+    """The manifest's entry for how a bundle came about: now, by the command that runs, with the packages installed."""
+    return Provenance(
+        created=datetime.now(UTC).replace(microsecond=0),
+        command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        versions={package: metadata.version(package) for package in PACKAGES},
+        training_data=training_data,
+        configuration=configuration,
+        notes=notes,
+    )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, for as long as the model is looked at."""
+    misplaced = [
+        f"{name} is {str(tensor.dtype).removeprefix('torch.')} on {tensor.device.type}"
+        for name, tensor in model.named_parameters()
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu"
+    ]
+    if misplaced:
+        raise ExportError(f"export needs a model in float32 on the CPU, but {misplaced[0]}: use model.float().cpu()")
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def _export(model: nn.Module, frame: Frame) -> dict[str, Graph]:
+    try:
+        return export_graphs(model, frame.source_vocabulary, frame.target_vocabulary)
+    except (TypeError, ValueError) as error:
+        raise ExportError(f"{type(model).__name__} cannot be exported: {error}") from error
+
+
+class _Writer:
+    """Writes and verifies the graphs of one model."""
+
+    def __init__(self, model: nn.Module, graphs: Mapping[str, Graph], frame: Frame) -> None:
+        self._model = model
+        self._graphs = graphs
+        self._frame = frame
+
+    def fp32(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
+        variant = save_graphs(self._graphs, folder, "fp32")
+        return variant, self._verified("fp32", variant, folder, verify_fp32)
+
+    def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
+        quantized = {name: quantize_graph(graph) for name, graph in self._graphs.items()}
+        variant = save_graphs(quantized, folder, "int8")
+        return variant, self._verified("int8", variant, folder, verify_int8)
+
+    def _verified(
+        self,
+        precision: str,
+        variant: PrecisionVariant,
+        folder: Path,
+        verify: Callable[[nn.Module, Graphs, Frame], VerificationReport],
+    ) -> VerificationReport:
+        try:
+            graphs = Graphs(_Folder(folder, variant), precision, device=CPU, threads=torch.get_num_threads())
+        except BundleError as error:
+            raise ExportError(
+                f"ONNX Runtime cannot load the {precision} graphs: {'; '.join(error.problems)}"
+            ) from error
+        report = verify(self._model, graphs, self._frame)
+        failed = [check for check in report.checks if not check.passed]
+        if failed:
+            raise VerificationError(precision, failed)
+        return report
+
+
+def _write(
+    writer: _Writer, folder: Path, precisions: Sequence[str], progress: Callable[[str], None]
+) -> tuple[dict[str, PrecisionVariant], dict[str, VerificationReport]]:
+    """Variants and reports of the precisions.
+
+    The int8 graphs are made from those in fp32, where limits are tight, so these are verified in any case.
+    """
+    variants: dict[str, PrecisionVariant] = {}
+    reports: dict[str, VerificationReport] = {}
+    progress("verifying fp32")
+    if "fp32" in precisions:
+        variants["fp32"], reports["fp32"] = writer.fp32(folder)
+        before: tuple[Check, ...] = ()
+    else:
+        with tempfile.TemporaryDirectory() as elsewhere:
+            _, report = writer.fp32(Path(elsewhere))
+        before = tuple(
+            check.model_copy(update={"name": f"before quantization: {check.name}"}) for check in report.checks
+        )
+    if "int8" in precisions:
+        progress("quantizing to int8 and verifying it")
+        variants["int8"], report = writer.int8(folder)
+        reports["int8"] = VerificationReport(checks=(*before, *report.checks))
+    return variants, reports

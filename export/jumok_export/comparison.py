@@ -1,0 +1,131 @@
+"""Differences between two sides of a verification, gathered case by case into the checks of a report."""
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jumok_serve.manifest import Check
+
+ABSOLUTE_TOLERANCE = 1e-4
+RELATIVE_TOLERANCE = 1e-5
+"""In fp32 two values are equal within 1e-4 + 1e-5 * the largest magnitude of the tensor they are part of."""
+
+UNBOUNDED = sys.float_info.max
+"""Stands for infinite and undefined differences, which a manifest cannot hold."""
+
+
+def tolerance(expected: NDArray[Any]) -> float:
+    """By how much values may differ from `expected`."""
+    finite = np.abs(expected[np.isfinite(expected)])
+    return ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * float(finite.max(initial=0.0))
+
+
+def largest_difference(expected: NDArray[Any], found: NDArray[Any]) -> float:
+    """The largest absolute difference; equal infinities differ by 0, other infinities, NaN and shapes without bound."""
+    if expected.shape != found.shape:
+        return UNBOUNDED
+    apart = expected != found  # NaN is apart from everything
+    differences = np.abs(expected[apart].astype(np.float64) - found[apart])
+    return float(np.nan_to_num(differences, nan=UNBOUNDED, posinf=UNBOUNDED).max(initial=0.0))
+
+
+class Differences:
+    """The worst of many comparisons: the one whose difference takes the largest share of its tolerance.
+
+    Args:
+        name: of the check.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cases = 0
+        self.worst = 0.0
+        self.limit = ABSOLUTE_TOLERANCE
+
+    def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
+        """Counts one case."""
+        self.cases += 1
+        difference, limit = largest_difference(expected, found), tolerance(expected)
+        if self.cases == 1 or difference * self.limit > self.worst * limit:
+            self.worst, self.limit = difference, limit
+
+    def check(self, detail: str) -> Check:
+        """The outcome; worst and limit are of the worst case."""
+        return Check(
+            name=self.name,
+            cases=self.cases,
+            worst=self.worst,
+            limit=self.limit,
+            passed=self.worst <= self.limit,
+            detail=detail,
+        )
+
+
+class RelativeError:
+    """The root mean square of all differences, relative to that of what was expected.
+
+    Args:
+        name: of the check.
+        limit: of the error.
+    """
+
+    def __init__(self, name: str, limit: float) -> None:
+        self.name = name
+        self.limit = limit
+        self.cases = 0
+        self._difference = 0.0
+        self._expected = 0.0
+
+    def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
+        """Counts one case."""
+        self.cases += 1
+        self._expected += float((expected.astype(np.float64) ** 2).sum())
+        if expected.shape == found.shape:
+            self._difference += float(((found.astype(np.float64) - expected) ** 2).sum())
+        else:
+            self._difference = UNBOUNDED
+
+    def check(self, detail: str) -> Check:
+        """The outcome."""
+        ratio = np.sqrt(self._difference / self._expected) if self._expected else UNBOUNDED
+        worst = float(np.nan_to_num(ratio, nan=UNBOUNDED, posinf=UNBOUNDED))
+        return Check(
+            name=self.name, cases=self.cases, worst=worst, limit=self.limit, passed=worst <= self.limit, detail=detail
+        )
+
+
+class Moved:
+    """The share of cases that differ by more than fp32 tolerates.
+
+    Args:
+        name: of the check.
+        limit: of the share.
+    """
+
+    def __init__(self, name: str, limit: float) -> None:
+        self.name = name
+        self.limit = limit
+        self.cases = 0
+        self.moved = 0
+        self.largest = 0.0
+
+    def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
+        """Counts one case."""
+        difference = largest_difference(expected, found)
+        self.cases += 1
+        self.moved += difference > tolerance(expected)
+        self.largest = max(self.largest, difference)
+
+    def check(self, detail: str) -> Check:
+        """The outcome."""
+        share = self.moved / max(1, self.cases)
+        return Check(
+            name=self.name,
+            cases=self.cases,
+            worst=share,
+            limit=self.limit,
+            passed=share <= self.limit,
+            detail=f"{detail}; the largest difference is {self.largest:.2g}",
+        )

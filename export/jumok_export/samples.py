@@ -1,0 +1,195 @@
+"""Random inputs of every graph, in many shapes, for verification."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jumok_export.rollout import Rollout, RolloutSizes, plan_rollout
+from jumok_export.sides import Arrays, Side
+from jumok_serve.session import BiasList, Floats, Integers
+
+SHAPES = 12
+"""Random shapes that every graph is tried with, after the smallest one."""
+SOURCE_LENGTH, TARGET_LENGTH = 12, 10
+"""Bounds of random lengths: short ones leave time for many; a model's own limits are reached once."""
+SLOTS = 5
+"""Sentences that are decoded at the same time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """What inputs of a model keep to.
+
+    Attributes:
+        source_vocabulary: number of source tokens.
+        target_vocabulary: number of target tokens.
+        start: token that decoding starts from.
+        pad: token behind the end of shorter sources.
+        max_source_length: most tokens of a source.
+        max_target_length: most tokens of a target.
+    """
+
+    source_vocabulary: int
+    target_vocabulary: int
+    start: int
+    pad: int
+    max_source_length: int
+    max_target_length: int
+
+
+Sources = tuple[Integers, Integers]
+"""Source ids [B, S] and lengths [B]."""
+Pairs = tuple[Integers, Integers, Integers, Integers]
+"""Source ids [B, S] and lengths [B], target ids [B, T] and lengths [B]."""
+StepInputs = tuple[Integers, Integers, Integers, Integers, Arrays, Arrays]
+"""Tokens, positions and parents [R], source lengths [B], memory [B, ...] and state [P, ...]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSizes:
+    """Sizes of a single decoder step, by the contract's symbols."""
+
+    sentences: int
+    beam_size: int
+    source: int
+    parents: int
+    time: int
+
+
+class Samples:
+    """Random inputs of every graph of a model; the same ones each time.
+
+    Args:
+        frame: vocabularies and limits.
+        side: gives steps their memory, and their state its shape.
+    """
+
+    def __init__(self, frame: Frame, side: Side) -> None:
+        self._frame = frame
+        self._side = side
+        self._source_length = min(SOURCE_LENGTH, frame.max_source_length)
+        self._target_length = min(TARGET_LENGTH, frame.max_target_length)
+
+    def sources(self) -> Iterator[Sources]:
+        """Sources of random shapes, the smallest first."""
+        random = np.random.default_rng(1)
+        yield self._source(random, 1, 1)
+        for _ in range(SHAPES):
+            yield self._source(random, *self._shape(random, self._source_length))
+
+    def pairs(self) -> Iterator[Pairs]:
+        """Sources and targets of random shapes, the smallest first."""
+        random = np.random.default_rng(2)
+        yield *self._source(random, 1, 1), *self._target(random, 1, 1)
+        for _ in range(SHAPES):
+            sentences, source = self._shape(random, self._source_length)
+            target = int(random.integers(1, self._target_length + 1))
+            yield *self._source(random, sentences, source), *self._target(random, sentences, target)
+
+    def steps(self) -> Iterator[StepInputs]:
+        """Single steps over random memory and state, the smallest first."""
+        random = np.random.default_rng(3)
+        yield self._step(random, StepSizes(sentences=1, beam_size=1, source=1, parents=1, time=0))
+        yield self._step(random, StepSizes(sentences=3, beam_size=2, source=self._source_length, parents=1, time=0))
+        for _ in range(2 * SHAPES):
+            sentences, source = self._shape(random, self._source_length)
+            beam_size, parents = (int(size) for size in random.integers(1, (6, 9)))
+            time = int(random.integers(self._target_length))
+            yield self._step(
+                random,
+                StepSizes(sentences=sentences, beam_size=beam_size, source=source, parents=parents, time=time),
+            )
+
+    def longest(self) -> tuple[Pairs, StepInputs]:
+        """The longest source with the longest target, and the step at that target's last token."""
+        random = np.random.default_rng(4)
+        source, target = self._frame.max_source_length, self._frame.max_target_length
+        ids = random.integers(self._frame.source_vocabulary, size=(1, source))
+        targets = random.integers(self._frame.target_vocabulary, size=(1, target))
+        pair = ids, np.array([source]), targets, np.array([target])
+        tokens, _, parents, _, _, state = self._step(
+            random, StepSizes(sentences=1, beam_size=1, source=source, parents=1, time=target - 1)
+        )
+        memory, _ = self._side.encode(*pair[:2])
+        return pair, (tokens, np.array([target - 1]), parents, pair[1], memory, state)
+
+    def rollout(self, *, sentences: int, beam_size: int) -> Rollout:
+        """A decode of several steps."""
+        sizes = RolloutSizes(
+            sentences=sentences,
+            slots=SLOTS,
+            beam_size=beam_size,
+            max_source_length=self._source_length,
+            max_target_length=self._target_length,
+            source_vocabulary=self._frame.source_vocabulary,
+            target_vocabulary=self._frame.target_vocabulary,
+            start=self._frame.start,
+            pad=self._frame.pad,
+        )
+        return plan_rollout(sizes, np.random.default_rng(beam_size))
+
+    def selections(self) -> Iterator[tuple[Floats, Floats, int, BiasList, BiasList]]:
+        """Logits, running scores, number of candidates, and constraints before and after the log-softmax.
+
+        Logits and constraints lie on a coarse grid: values are far apart or exactly equal, so that ties are met and
+        rounding makes none.
+        """
+        random = np.random.default_rng(5)
+        vocabulary = self._frame.target_vocabulary
+        for rows in (1, *random.integers(2, 13, SHAPES).tolist()):
+            logits = (random.integers(-40, 41, (rows, vocabulary)) / 4).astype(np.float32)
+            scores = random.integers(-9, 1, rows).astype(np.float32)
+            scores[random.random(rows) < 0.2] = -1e9  # rows that are dead
+            candidates = int(random.choice([1, 2, 10, vocabulary, vocabulary + 5]))
+            before, after = (_biases(random, rows, vocabulary) for _ in range(2))
+            yield logits, scores, candidates, before, after
+
+    def _shape(self, random: np.random.Generator, longest: int) -> tuple[int, int]:
+        sentences, length = random.integers(1, (6, longest + 1))
+        return int(sentences), int(length)
+
+    def _source(self, random: np.random.Generator, sentences: int, length: int) -> Sources:
+        return _padded(random, (sentences, length), self._frame.source_vocabulary, self._frame.pad)
+
+    def _target(self, random: np.random.Generator, sentences: int, length: int) -> Sources:
+        # Behind a target's end stands any token of the target's vocabulary, which may not have the padding token.
+        return _padded(random, (sentences, length), self._frame.target_vocabulary, 0)
+
+    def _step(self, random: np.random.Generator, sizes: StepSizes) -> StepInputs:
+        rows = sizes.sentences * sizes.beam_size
+        ids, lengths = self._source(random, sizes.sentences, sizes.source)
+        memory, _ = self._side.encode(ids, lengths)
+        state = {
+            name: _random_state(random, row, sizes.parents, sizes.time)
+            for name, row in self._side.empty_state().items()
+        }
+        return (
+            random.integers(self._frame.target_vocabulary, size=rows),
+            random.integers(sizes.time + 1, size=rows),
+            random.integers(sizes.parents, size=rows),
+            lengths,
+            memory,
+            state,
+        )
+
+
+def _padded(random: np.random.Generator, shape: tuple[int, int], vocabulary: int, pad: int) -> Sources:
+    ids = random.integers(vocabulary, size=shape)
+    lengths = random.integers(1, shape[1] + 1, size=shape[0])
+    ids[np.arange(shape[1]) >= lengths[:, None]] = pad
+    return ids, lengths
+
+
+def _random_state(random: np.random.Generator, row: NDArray[np.generic], rows: int, time: int) -> NDArray[np.generic]:
+    """A state of the shape of `row` [1, ...] for so many rows; an axis of size 0 is time."""
+    shape = (rows, *(size or time for size in row.shape[1:]))
+    return random.standard_normal(shape).astype(row.dtype)
+
+
+def _biases(random: np.random.Generator, rows: int, vocabulary: int) -> BiasList:
+    """Up to a dozen constraints, of which some forbid and some meet at one token."""
+    places = random.integers((rows, vocabulary), size=(int(random.integers(12)), 2)).tolist()
+    repeated = [(row, token, -2.25) for row, token in places[:2]]
+    return [*((row, token, float(random.choice([-np.inf, -1.5, 3.0]))) for row, token in places), *repeated]

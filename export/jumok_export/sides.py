@@ -1,0 +1,193 @@
+"""The two sides of a verification, a PyTorch model and its exported graphs, behind one face of NumPy arrays."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from onnxruntime import OrtValue
+from torch import Tensor, nn
+
+from jumok_export.graphs import TranslationModel
+from jumok_serve.session import BiasList, Floats, Graphs, Integers
+
+Arrays = dict[str, NDArray[Any]]
+"""Memory or state by the graphs' names for it: `memory.<name>`, `state.<name>`."""
+
+
+class Side(Protocol):
+    """A model that can be asked for everything that its graphs compute. Shapes are those of the graph contract."""
+
+    def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
+        """Memory and the decoder's first state, [B, ...]."""
+
+    def empty_state(self) -> Arrays:
+        """One row of state before any token, [1, ...]."""
+
+    def step(  # noqa: PLR0917 - the graph contract's inputs, in its order
+        self,
+        token_ids: Integers,
+        positions: Integers,
+        parents: Integers,
+        source_lengths: Integers,
+        memory: Arrays,
+        state: Arrays,
+    ) -> tuple[Floats, Arrays]:
+        """Logits [R, V] and the next state [R, ...]."""
+
+    def score(
+        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+    ) -> Floats:
+        """Log-probability [B, T] of every target token."""
+
+    def align(
+        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+    ) -> tuple[Floats, ...]:
+        """Attention weights."""
+
+
+class TorchSide:
+    """The PyTorch model.
+
+    Args:
+        model: a `TranslationModel` in evaluation mode.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        assert isinstance(model, TranslationModel)
+        self._model = model
+        self._align = getattr(model, "align", None)
+
+    @torch.no_grad()
+    def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
+        """See `Side`."""
+        memory, first_state = self._model.encode(torch.from_numpy(source_ids), torch.from_numpy(source_lengths))
+        return _with_prefix("memory", memory), _with_prefix("state", first_state)
+
+    @torch.no_grad()
+    def empty_state(self) -> Arrays:
+        """See `Side`."""
+        return _with_prefix("state", self._model.empty_state())
+
+    @torch.no_grad()
+    def step(  # noqa: PLR0917
+        self,
+        token_ids: Integers,
+        positions: Integers,
+        parents: Integers,
+        source_lengths: Integers,
+        memory: Arrays,
+        state: Arrays,
+    ) -> tuple[Floats, Arrays]:
+        """See `Side`."""
+        rows = map(torch.from_numpy, (token_ids, positions, parents, source_lengths))
+        logits, grown = self._model.step(*rows, _without_prefix(memory), _without_prefix(state))
+        return logits.numpy(), _with_prefix("state", grown)
+
+    @torch.no_grad()
+    def score(
+        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+    ) -> Floats:
+        """See `Side`."""
+        arrays = (source_ids, source_lengths, target_ids, target_lengths)
+        scores: Floats = self._model.score(*map(torch.from_numpy, arrays)).numpy()
+        return scores
+
+    @torch.no_grad()
+    def align(
+        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+    ) -> tuple[Floats, ...]:
+        """See `Side`."""
+        assert self._align is not None
+        arrays = (source_ids, source_lengths, target_ids, target_lengths)
+        return tuple(weights.numpy() for weights in self._align(*map(torch.from_numpy, arrays)))
+
+
+class GraphFailed(Exception):  # noqa: N818 - it is caught and reported as a failed check
+    """A graph did not run."""
+
+
+class RuntimeSide:
+    """The exported graphs, in the sessions that serve them.
+
+    Args:
+        graphs: of one precision.
+    """
+
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs = graphs
+
+    def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
+        """See `Side`."""
+        with _running("encoder"):
+            memory, first_state = self._graphs.encode(source_ids, source_lengths)
+        return _arrays(memory), _arrays(first_state)
+
+    def empty_state(self) -> Arrays:
+        """See `Side`."""
+        return _arrays(self._graphs.empty_state())
+
+    def step(  # noqa: PLR0917
+        self,
+        token_ids: Integers,
+        positions: Integers,
+        parents: Integers,
+        source_lengths: Integers,
+        memory: Arrays,
+        state: Arrays,
+    ) -> tuple[Floats, Arrays]:
+        """See `Side`."""
+        with _running("decoder"):
+            logits, grown = self._graphs.step(
+                token_ids, positions, parents, source_lengths, _values(memory), _values(state)
+            )
+        return logits.numpy(), _arrays(grown)
+
+    def select(
+        self, logits: Floats, scores: Floats, candidates: int, logit_bias: BiasList, log_prob_bias: BiasList
+    ) -> tuple[Integers, Floats]:
+        """Token ids and running scores [R, C] of every row's best candidates."""
+        with _running("select"):
+            return self._graphs.select(
+                OrtValue.ortvalue_from_numpy(logits), scores, candidates, logit_bias, log_prob_bias
+            )
+
+    def score(
+        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+    ) -> Floats:
+        """See `Side`."""
+        with _running("scorer"):
+            return self._graphs.score(source_ids, source_lengths, target_ids, target_lengths)
+
+    def align(
+        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+    ) -> tuple[Floats, ...]:
+        """See `Side`."""
+        with _running("aligner"):
+            return self._graphs.align(source_ids, source_lengths, target_ids, target_lengths)
+
+
+@contextmanager
+def _running(graph: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # ONNX Runtime's exceptions have no class of their own in common
+        raise GraphFailed(f"{graph} did not run: {error}") from error
+
+
+def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Arrays:
+    return {f"{prefix}.{name}": tensor.numpy() for name, tensor in tensors.items()}
+
+
+def _without_prefix(arrays: Arrays) -> dict[str, Tensor]:
+    return {name.partition(".")[2]: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+
+def _arrays(values: Mapping[str, OrtValue]) -> Arrays:
+    return {name: value.numpy() for name, value in values.items()}
+
+
+def _values(arrays: Arrays) -> dict[str, OrtValue]:
+    return {name: OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
