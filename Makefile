@@ -1,0 +1,51 @@
+# Make targets: each makes the environment that it needs. `make` alone lists them.
+
+VENV ?= .venv
+BUNDLE ?= models/multi30k-en-de-transformer
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types proto bench format clean
+# Where an installation fails, its stamp must not say that it was done.
+.DELETE_ON_ERROR:
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
+
+demo: $(VENV)/installed-serve  ## serve the bundle and translate some sentences through the SDK
+	@$(VENV)/bin/python examples/demo.py $(BUNDLE)
+
+test: $(VENV)/installed-dev  ## run all tests; ARGS are pytest's
+	$(VENV)/bin/pytest $(ARGS)
+
+check: lint types  ## lint, formatting and types
+
+lint: $(VENV)/installed-dev
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+
+types: $(VENV)/installed-dev
+	$(VENV)/bin/mypy
+
+format: $(VENV)/installed-dev  ## format the code, and mend what can be mended
+	$(VENV)/bin/ruff check --fix
+	$(VENV)/bin/ruff format
+
+proto: $(VENV)/installed-dev  ## generate the stubs from the .proto files
+	$(VENV)/bin/python proto/generate.py
+
+bench: $(VENV)/installed-bench  ## measure throughput against PyTorch; ARGS are the benchmark's
+	$(VENV)/bin/python benchmarks/throughput.py $(ARGS)
+
+clean:  ## remove the environment, and what tools and builds have left
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/installed-%: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing jumok[$*] and what it needs into $(VENV); the first time this takes some minutes ..."
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "jumok needs Python 3.11 or newer; name one: make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
