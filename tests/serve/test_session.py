@@ -1,0 +1,138 @@
+"""Sessions: graphs that differ from the manifest are refused, and selection is what its formula says."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime import OrtValue
+
+from jumok_serve import BundleError, Translator
+from jumok_serve.bundle import Bundle
+from jumok_serve.device import CPU
+from jumok_serve.session import Graphs
+
+
+@pytest.fixture(scope="module")
+def graphs(tiny_bundle: Path) -> Graphs:
+    return Graphs(Bundle.open(tiny_bundle), "fp32", device=CPU, threads=1)
+
+
+@pytest.fixture
+def forge(tiny_bundle: Path, tmp_path: Path) -> Callable[[str, Callable[[onnx.ModelProto], None]], Path]:
+    """Changes a graph of a copied bundle, and the manifest's size and hash of it, so that only the graph is wrong."""
+
+    def change(file: str, edit: Callable[[onnx.ModelProto], None]) -> Path:
+        path = tmp_path / "forged"
+        if not path.exists():
+            shutil.copytree(tiny_bundle, path)
+        model = onnx.load(path / file, load_external_data=False)
+        edit(model)
+        content = model.SerializeToString()
+        (path / file).write_bytes(content)
+        manifest = json.loads((path / "manifest.json").read_text())
+        manifest["files"][file] = {"size": len(content), "sha256": _sha256(content)}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        return path
+
+    return change
+
+
+def _sha256(content: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(content).hexdigest()
+
+
+def rename_output(old: str, new: str) -> Callable[[onnx.ModelProto], None]:
+    def edit(model: onnx.ModelProto) -> None:
+        for value in model.graph.output:
+            if value.name == old:
+                value.name = new
+        for node in model.graph.node:
+            node.output[:] = [new if name == old else name for name in node.output]
+
+    return edit
+
+
+def test_wrong_tensor_names_are_all_reported(forge: Callable[..., Path]) -> None:
+    forge("fp32/encoder.onnx", rename_output("memory.key.0", "memory.keys"))
+    path = forge("fp32/decoder.onnx", rename_output("logits", "logit"))
+    with pytest.raises(BundleError) as refused:
+        Translator(path, precision="fp32")
+    problems = "\n".join(refused.value.problems)
+    assert "fp32/encoder.onnx: output 'memory.key.0' is missing" in problems
+    assert "fp32/decoder.onnx: output 'logits' is missing" in problems
+    with Translator(path, precision="int8", threads=1) as translator:
+        assert translator.precision == "int8"
+
+
+def test_a_graph_that_is_none_is_reported(forge: Callable[..., Path]) -> None:
+    path = forge("fp32/decoder.onnx", lambda model: model.graph.node[0].ClearField("output"))
+    with pytest.raises(BundleError, match=r"fp32/decoder\.onnx: ONNX Runtime cannot load it"):
+        Translator(path, precision="fp32")
+
+
+def select(
+    graphs: Graphs,
+    logits: np.ndarray,
+    scores: np.ndarray,
+    count: int,
+    logit_bias: list[tuple[int, int, float]],
+    log_prob_bias: list[tuple[int, int, float]],
+) -> tuple[np.ndarray, np.ndarray]:
+    return graphs.select(OrtValue.ortvalue_from_numpy(logits), scores, count, logit_bias, log_prob_bias)
+
+
+def test_selection_is_log_softmax_constraints_and_top_k(graphs: Graphs, tiny_bundle: Path) -> None:
+    vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
+    random = np.random.default_rng(4)
+    logits = random.standard_normal((6, vocabulary), np.float32) * 5
+    scores = random.standard_normal(6, np.float32)
+    before = [(0, 3, -np.inf), (0, 3, -np.inf), (2, 5, 4.0), (5, 0, -1.5)]
+    after = [(1, 2, -np.inf), (2, 5, 0.25), (4, 9, -2.0)]
+    tokens, totals = select(graphs, logits, scores, 7, before, after)
+    expected = logits.astype(np.float64)
+    for row, token, value in before:
+        expected[row, token] += value
+    expected -= np.logaddexp.reduce(expected, axis=1, keepdims=True)
+    for row, token, value in after:
+        expected[row, token] += value
+    order = np.argsort(-expected, axis=1, kind="stable")[:, :7]
+    np.testing.assert_array_equal(tokens, order)
+    np.testing.assert_allclose(totals, np.take_along_axis(expected, order, axis=1) + scores[:, None], atol=1e-5)
+
+
+def test_equal_candidates_go_by_lower_token_id(graphs: Graphs, tiny_bundle: Path) -> None:
+    vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
+    logits = np.zeros((2, vocabulary), np.float32)
+    logits[1, [7, 11, 40]] = 3.0
+    tokens, _ = select(graphs, logits, np.zeros(2, np.float32), 5, [], [])
+    assert tokens.tolist() == [[0, 1, 2, 3, 4], [7, 11, 40, 0, 1]]
+
+
+def test_no_more_candidates_than_tokens(graphs: Graphs, tiny_bundle: Path) -> None:
+    vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
+    logits = np.arange(vocabulary, dtype=np.float32)[None]
+    tokens, totals = select(graphs, logits, np.zeros(1, np.float32), 10 * vocabulary, [], [])
+    assert tokens[0].tolist() == list(reversed(range(vocabulary)))
+    assert np.exp(totals.astype(np.float64)).sum() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_score_and_align_agree_with_decoding(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+        source = translator._bundle.tokenizer.encode("a man in a red hat")
+        best = translator.translate("a man in a red hat", beam_size=1).hypotheses[0]
+        targets = np.array([best.token_ids])
+        arguments = (np.array([source]), np.array([len(source)]), targets, np.array([targets.shape[1]]))
+        # A greedy token score is taken after suppression, which can only raise it.
+        scores = translator._graphs.score(*arguments)[0]
+        assert np.all(scores <= np.array(best.token_scores) + 1e-4)
+        cross, encoder, decoder = translator._graphs.align(*arguments)
+        assert cross.shape[-2:] == (targets.shape[1], len(source))
+        for attention in (cross, encoder, decoder):
+            np.testing.assert_allclose(attention.sum(axis=-1), 1.0, atol=1e-5)
+        np.testing.assert_array_equal(np.triu(decoder[0, 0, 0], 1), 0.0)
