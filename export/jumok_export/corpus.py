@@ -118,9 +118,9 @@ class ParallelCorpus(Dataset[tuple[Tensor, Tensor, str]]):
         source_ids = source_vocabulary.encode_all(sources, sampling_alpha, seed)
         target_ids = target_vocabulary.encode_all(targets, sampling_alpha, seed + 1)
         lengths = np.array([(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)])
-        short = np.flatnonzero(lengths.max(axis=1) <= max_length) if max_length else np.arange(len(sources))
-        self.pairs = [(source_ids[index], target_ids[index], targets[index]) for index in short]
-        self.lengths = lengths[short]  # [N, 2]
+        kept = [index for index, longer in enumerate(lengths.max(axis=1)) if max_length is None or longer <= max_length]
+        self.pairs = [(source_ids[index], target_ids[index], targets[index]) for index in kept]
+        self.lengths = lengths[kept]  # [N, 2]
         self.left_out = len(sources) - len(self.pairs)
 
     def __len__(self) -> int:

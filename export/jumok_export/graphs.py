@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper
@@ -111,10 +112,6 @@ def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: i
     return graphs
 
 
-class _Call(Protocol):
-    inputs: dict[str, Tensor]
-
-
 @dataclass(frozen=True)
 class _GraphExample:
     """Inputs of one graph at one set of sizes, with the names of inputs and outputs."""
@@ -139,7 +136,12 @@ class _Example:
         }
         with torch.no_grad():
             memory, first_state = model.encode(*source.values())
-        state = {name: _enlarge(row, p, t, generator) for name, row in model.empty_state().items()}
+            state = {name: _enlarge(row, p, t, generator) for name, row in model.empty_state().items()}
+        if first_state and first_state.keys() != state.keys():
+            raise ValueError(
+                f"`encode` gives first states {sorted(first_state)} and `empty_state` has {sorted(state)}: "
+                "there must be one for each, or none"
+            )
         self.encoder = _GraphExample(
             tuple(source.values()),
             source,
@@ -176,16 +178,17 @@ class _Example:
 def _enlarge(row: Tensor, rows: int, time: int, generator: torch.Generator) -> Tensor:
     """A random state of the shape of `row` [1, ...] for so many rows; an axis of size 0 is time."""
     shape = [rows, *(size or time for size in row.shape[1:])]
-    return torch.randn(shape, generator=generator, dtype=row.dtype)
+    return torch.randn(shape, generator=generator).to(row.dtype)
 
 
 def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
     with torch.no_grad():
         outputs = [view(*example.arguments) for example in (small, large)]
     sizes = (small.sizes, large.sizes)
-    inputs = tuple(_spec(name, value, large.inputs[name], sizes, view.method) for name, value in small.inputs.items())
+    inputs = tuple(_spec(name, (value, large.inputs[name]), sizes, view.method) for name, value in small.inputs.items())
     results = tuple(
-        _spec(name, *values, sizes, view.method) for name, *values in zip(small.output_names, *outputs, strict=True)
+        _spec(name, pair, sizes, view.method)
+        for name, pair in zip(small.output_names, zip(*outputs, strict=True), strict=True)
     )
     specs = {spec.name: spec for spec in inputs}
 
@@ -216,16 +219,22 @@ def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
         )
     assert exported is not None
     model = exported.model_proto
-    _declare(model, inputs, results)
-    return Graph(model, inputs, results)
+    read = {name for node in model.graph.node for name in node.input}
+    # Memory and state are passed on whole; of the other inputs, those that the model does not look at are left out.
+    used = tuple(spec for spec in inputs if "." in spec.name or spec.name in read)
+    _declare(model, used, results)
+    return Graph(model, used, results)
 
 
 def _spec(
-    name: str, small: Tensor, large: Tensor, sizes: tuple[dict[str, int], dict[str, int]], method: str
+    name: str, values: tuple[Tensor, Tensor], sizes: tuple[dict[str, int], dict[str, int]], method: str
 ) -> TensorSpec:
+    """Describes a tensor by what it is at two sizes."""
     axes: list[int | str] = []
-    for axis, pair in enumerate(zip(small.shape, large.shape, strict=True)):
+    for axis, pair in enumerate(zip(values[0].shape, values[1].shape, strict=True)):
         symbols = [symbol for symbol in sizes[0] if (sizes[0][symbol], sizes[1][symbol]) == pair]
+        if axis == 0 and not symbols:
+            raise ValueError(f"axis 0 of {name!r} in `{method}` must be the batch or the row, it has size {pair[0]}")
         if pair[0] == pair[1]:
             axes.append(pair[0])
         elif symbols:
@@ -235,8 +244,9 @@ def _spec(
                 f"axis {axis} of {name!r} in `{method}` has size {pair[0]} and {pair[1]} where the sizes are "
                 f"{sizes[0]} and {sizes[1]}: it must be constant or one of them"
             )
-    dtype = str(small.dtype).removeprefix("torch.")
-    return TensorSpec(name=name, dtype=dtype, axes=tuple(axes))
+    return TensorSpec.model_validate(
+        {"name": name, "dtype": str(values[0].dtype).removeprefix("torch."), "axes": tuple(axes)}
+    )
 
 
 def _declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
@@ -245,7 +255,7 @@ def _declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequ
         del values[:]
         values.extend(
             helper.make_tensor_value_info(
-                spec.name, helper.np_dtype_to_tensor_dtype(_numpy_dtype(spec.dtype)), list(spec.axes)
+                spec.name, helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), list(spec.axes)
             )
             for spec in specs
         )
@@ -254,12 +264,6 @@ def _declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequ
     for node in model.graph.node:
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
-
-
-def _numpy_dtype(name: str) -> Any:
-    import numpy as np  # noqa: PLC0415
-
-    return np.dtype(name)
 
 
 def select_graph(vocabulary: int) -> Graph:

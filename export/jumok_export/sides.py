@@ -82,8 +82,14 @@ class TorchSide:
         state: Arrays,
     ) -> tuple[Floats, Arrays]:
         """See `Side`."""
-        rows = map(torch.from_numpy, (token_ids, positions, parents, source_lengths))
-        logits, grown = self._model.step(*rows, _without_prefix(memory), _without_prefix(state))
+        logits, grown = self._model.step(
+            torch.from_numpy(token_ids),
+            torch.from_numpy(positions),
+            torch.from_numpy(parents),
+            torch.from_numpy(source_lengths),
+            _without_prefix(memory),
+            _without_prefix(state),
+        )
         return logits.numpy(), _with_prefix("state", grown)
 
     @torch.no_grad()

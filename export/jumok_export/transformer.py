@@ -1,8 +1,9 @@
 """The Transformer of "Attention Is All You Need", and the views of it that are trained and exported."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -92,13 +93,9 @@ class FeedForward(nn.Sequential):
 
     def __init__(self, sizes: TransformerSizes) -> None:
         activation = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}[sizes.activation]
-        super().__init__(
-            nn.Linear(sizes.width, sizes.feed_forward),
-            activation(),
-            nn.Dropout(sizes.activation_dropout),
-            nn.Linear(sizes.feed_forward, sizes.width),
-        )
-        for layer in (self[0], self[3]):
+        enter, leave = nn.Linear(sizes.width, sizes.feed_forward), nn.Linear(sizes.feed_forward, sizes.width)
+        super().__init__(enter, activation(), nn.Dropout(sizes.activation_dropout), leave)
+        for layer in (enter, leave):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
@@ -117,12 +114,14 @@ class Residual(nn.Module):
 
     def enter(self, x: Tensor) -> Tensor:
         """What the sub-layer sees."""
-        return self.norm(x) if self.pre else x
+        entering: Tensor = self.norm(x) if self.pre else x
+        return entering
 
     def leave(self, x: Tensor, output: Tensor) -> Tensor:
         """The sum of the sub-layer's input and output, normalised now if the norm comes last."""
-        total = x + self.dropout(output)
-        return total if self.pre else self.norm(total)
+        total: Tensor = x + self.dropout(output)
+        leaving: Tensor = total if self.pre else self.norm(total)
+        return leaving
 
 
 class EncoderLayer(nn.Module):
@@ -216,8 +215,9 @@ class StepFrame:
         rows, heads, cached = cache.shape[:3]
         device = positions.device
         longest = positions.max().item()
-        torch._check(longest >= 0)
-        torch._check(longest <= cached)
+        # Facts about a number that is only known when the graph runs, for the exporter to reason with.
+        torch._check(longest >= 0)  # type: ignore[no-untyped-call]
+        torch._check(longest <= cached)  # type: ignore[no-untyped-call]
         places = torch.arange((longest // CACHE_STEP + 1) * CACHE_STEP, device=device)  # [T_new]
         head = torch.arange(heads, device=device)[None, :, None]  # [1, heads, 1]
         self.cache_mask = (places <= positions[:, None])[:, None, None, :]  # [R, 1, 1, T_new]
@@ -263,10 +263,15 @@ class Transformer(nn.Module):
         else:
             nn.init.xavier_uniform_(self.output.weight)
 
+    @property
+    def _decoder_layers(self) -> Iterable[DecoderLayer]:
+        return cast(Iterable[DecoderLayer], self.decoder)
+
     def embed(self, embedding: nn.Module, token_ids: Tensor, positions: Tensor) -> Tensor:
         """Embeddings scaled by sqrt(width) (section 3.4 of the paper) plus positions; [*token_ids.shape, width]."""
         table = self.get_buffer("positions")
-        return self.dropout(embedding(token_ids) * math.sqrt(self.sizes.width) + table[positions])
+        embedded: Tensor = self.dropout(embedding(token_ids) * math.sqrt(self.sizes.width) + table[positions])
+        return embedded
 
     def run_encoder(self, source_ids: Tensor, source_mask: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The source's representation [B, S, width] and each layer's self-attention weights [B, heads, S, S]."""
@@ -311,10 +316,11 @@ class Transformer(nn.Module):
         source_mask = length_mask(source_lengths, source_ids.shape[1])[:, None, None, :]
         memory, _ = self.run_encoder(source_ids, source_mask)
         x, _, _ = self.run_decoder(memory, source_mask, self.shift(target_ids))
-        return self.output(x)
+        logits: Tensor = self.output(x)
+        return logits
 
     def empty_state(self) -> Tensors:
-        """The state that decoding starts from: each layer's keys and values of a row without tokens, [1, heads, 0, D]."""
+        """The state that decoding starts from: keys and values of one row without tokens, [1, heads, 0, D]."""
         head = self.sizes.width // self.sizes.heads
         weight = self.output.weight
         empty = weight.new_zeros(1, self.sizes.heads, 0, head)
@@ -334,7 +340,7 @@ class Transformer(nn.Module):
         source_mask = length_mask(source_lengths, source_ids.shape[1])[:, None, None, :]
         encoded, _ = self.run_encoder(source_ids, source_mask)
         memory = {}
-        for index, layer in enumerate(self.decoder):
+        for index, layer in enumerate(self._decoder_layers):
             memory[f"key.{index}"], memory[f"value.{index}"] = layer.cross_attention.keys_values(encoded)
         return memory, {}
 
@@ -363,7 +369,7 @@ class Transformer(nn.Module):
         frame = StepFrame(positions, parents, source_lengths, state["key.0"], memory["key.0"].shape[2])
         x = self.embed(self.target_embedding, token_ids, positions)
         grown = {}
-        for index, layer in enumerate(self.decoder):
+        for index, layer in enumerate(self._decoder_layers):
             key, value = f"key.{index}", f"value.{index}"
             x, cache = layer.step(x, (state[key], state[value]), frame, (memory[key], memory[value]))
             grown[key], grown[value] = cache

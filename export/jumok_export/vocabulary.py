@@ -80,9 +80,10 @@ class Vocabulary:
             sampling_alpha: 0: the most likely segmentations; more: random ones (Kudo, 2018), the smaller the more even.
             seed: of the random ones; the same seed gives the same segmentations.
         """
-        sampling = {"enable_sampling": True, "alpha": sampling_alpha, "nbest_size": -1} if sampling_alpha else {}
         sentencepiece.set_random_generator_seed(seed)
-        encoded = self._processor.encode(list(texts), num_threads=1, **sampling)
+        encoded = self._processor.encode(
+            list(texts), num_threads=1, enable_sampling=sampling_alpha > 0, alpha=sampling_alpha, nbest_size=-1
+        )
         return [torch.tensor([*tokens, END], dtype=torch.int32) for tokens in encoded]
 
     def decode(self, token_ids: Iterable[int]) -> str:

@@ -3,9 +3,12 @@
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, BinaryIO
 
+import numpy as np
 import onnx
-from onnx import TensorProto
+from numpy.typing import NDArray
+from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from jumok_export.graphs import Graph
 from jumok_serve.manifest import GraphSpec, PrecisionVariant
@@ -19,49 +22,62 @@ ALIGNMENT = 4096
 def save_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
     """Writes the graphs of one precision, and their shared weights, into `folder / precision`.
 
+    A matrix that another graph uses transposed, as an output projection is that of a tied embedding, is not stored
+    again: its graph transposes it, once, when a session is made.
+
     Returns:
         The variant's entry in the manifest.
     """
     (folder / precision).mkdir()
-    weights = folder / precision / "weights.bin"
-    places: dict[bytes, tuple[int, int]] = {}
+    path = folder / precision / "weights.bin"
     specs = {}
-    with weights.open("wb") as file:
+    with path.open("wb") as file:
+        weights = _Weights(file, path.name)
         for name, graph in graphs.items():
             model = onnx.ModelProto()
             model.CopyFrom(graph.model)
-            for tensor in model.graph.initializer:
-                content = _raw(tensor)
-                if len(content) < SMALLEST_EXTERNAL:
-                    continue
-                key = hashlib.sha256(content).digest()
-                if key not in places:
-                    file.write(b"\0" * (-file.tell() % ALIGNMENT))
-                    places[key] = (file.tell(), len(content))
-                    file.write(content)
-                _refer(tensor, weights.name, *places[key])
-            path = folder / precision / f"{name}.onnx"
-            path.write_bytes(model.SerializeToString(deterministic=True))
+            for tensor in list(model.graph.initializer):
+                weights.store(tensor, model.graph)
+            target = folder / precision / f"{name}.onnx"
+            target.write_bytes(model.SerializeToString(deterministic=True))
             specs[name] = GraphSpec(
-                file=path.relative_to(folder).as_posix(), inputs=graph.inputs, outputs=graph.outputs
+                file=target.relative_to(folder).as_posix(), inputs=graph.inputs, outputs=graph.outputs
             )
-    return PrecisionVariant(graphs=specs, weights=weights.relative_to(folder).as_posix())
+    return PrecisionVariant(graphs=specs, weights=path.relative_to(folder).as_posix())
 
 
-def _raw(tensor: TensorProto) -> bytes:
-    """A tensor's content as bytes, however it is held."""
-    if tensor.HasField("raw_data"):
-        return tensor.raw_data
-    return onnx.numpy_helper.to_array(tensor).tobytes()
+class _Weights:
+    """The file that tensors are moved into."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._places: dict[tuple[bytes, tuple[int, ...]], tuple[int, int]] = {}  # offset and length by content
+
+    def store(self, tensor: TensorProto, graph: GraphProto) -> None:
+        """Moves a tensor of a graph into the file, unless it is small or there already."""
+        array = numpy_helper.to_array(tensor)
+        if array.nbytes < SMALLEST_EXTERNAL:
+            return
+        transposed = np.ascontiguousarray(array.T)
+        if array.ndim == 2 and _key(array) not in self._places and _key(transposed) in self._places:
+            stored = f"{tensor.name}.transposed"
+            graph.node.insert(0, helper.make_node("Transpose", [stored], [tensor.name], perm=[1, 0]))
+            tensor.name, array = stored, transposed
+        key = _key(array)
+        if key not in self._places:
+            self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT))
+            self._places[key] = (self._file.tell(), array.nbytes)
+            self._file.write(array.tobytes())
+        offset, length = self._places[key]
+        name, data_type = tensor.name, tensor.data_type
+        tensor.Clear()
+        tensor.name, tensor.data_type = name, data_type
+        tensor.dims.extend(array.shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        for entry, value in (("location", self._name), ("offset", str(offset)), ("length", str(length))):
+            tensor.external_data.add(key=entry, value=value)
 
 
-def _refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
-    """Makes the tensor a reference to a part of the weights file."""
-    name, data_type, dims = tensor.name, tensor.data_type, list(tensor.dims)
-    tensor.Clear()
-    tensor.name, tensor.data_type = name, data_type
-    tensor.dims.extend(dims)
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
-        entry = tensor.external_data.add()
-        entry.key, entry.value = key, value
+def _key(array: NDArray[Any]) -> tuple[bytes, tuple[int, ...]]:
+    return hashlib.sha256(array.tobytes()).digest(), array.shape

@@ -56,6 +56,7 @@ class Graphs:
     def __init__(self, bundle: GraphFolder, precision: str, *, device: Device, threads: int | None = None) -> None:
         self._bundle = bundle
         self._variant = bundle.variant(precision)
+        self._inputs = {name: {spec.name for spec in graph.inputs} for name, graph in self._variant.graphs.items()}
         self._device = device
         self._options = _session_options(threads)
         self._lock = threading.Lock()
@@ -73,7 +74,6 @@ class Graphs:
         self.state_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("state."))
         self._encoder_outputs = [spec.name for spec in self._variant.graphs["encoder"].outputs]
         self._step_outputs = ["logits", *(f"next_{spec.name}" for spec in self.state_specs)]
-        self._step_inputs = {spec.name for spec in decoder.inputs}
 
     def _load(self, name: str) -> Any:
         spec = self._variant.graphs[name]
@@ -106,7 +106,7 @@ class Graphs:
         Returns:
             The memory [B, ...], and the decoder's first state [B, ...] (empty for a Transformer).
         """
-        feeds = {"source_ids": _value(source_ids), "source_lengths": _value(source_lengths)}
+        feeds = self._used("encoder", {"source_ids": source_ids, "source_lengths": source_lengths})
         outputs = self._sessions["encoder"].run_with_ort_values(self._encoder_outputs, feeds)
         named = dict(zip(self._encoder_outputs, outputs, strict=True))
         return (
@@ -149,8 +149,8 @@ class Graphs:
             "parents": parents,
             "source_lengths": source_lengths,
         }
-        feeds = {name: _value(array) for name, array in rows.items() if name in self._step_inputs}
-        logits, *grown = self._sessions["decoder"].run_with_ort_values(self._step_outputs, {**feeds, **memory, **state})
+        feeds = {**self._used("decoder", rows), **memory, **state}
+        logits, *grown = self._sessions["decoder"].run_with_ort_values(self._step_outputs, feeds)
         return logits, {spec.name: value for spec, value in zip(self.state_specs, grown, strict=True)}
 
     def select(
@@ -204,8 +204,13 @@ class Graphs:
             "target_ids": target_ids,
             "target_lengths": target_lengths,
         }
-        outputs: list[Floats] = self._lazy(graph).run(None, feeds)
-        return outputs
+        session = self._lazy(graph)
+        names = [spec.name for spec in self._variant.graphs[graph].outputs]
+        return [value.numpy() for value in session.run_with_ort_values(names, self._used(graph, feeds))]
+
+    def _used(self, graph: str, arrays: Mapping[str, Integers]) -> Tensors:
+        """Those of the arrays that the graph has inputs for: its inputs are only what the model looks at."""
+        return {name: _value(array) for name, array in arrays.items() if name in self._inputs[graph]}
 
 
 def _session_options(threads: int | None) -> Any:
