@@ -147,34 +147,37 @@ class Engine:
             return True
 
     def _take(self) -> list[Sentence]:
-        """Takes what may be admitted now from the queue, in order; cancelled and late sentences are dropped."""
+        """Takes what may be admitted now from the queue, in order."""
         taken: list[Sentence] = []
         costs = _Costs(self._batches)
         with self._changed:
-            self._drop_abandoned()
+            self._sweep()
             while self._queue:
                 sentence = self._queue[0]
-                if not costs.add(sentence, self._limits.max_batch_tokens):
-                    break
+                if not self._drop_abandoned(sentence):
+                    if not costs.add(sentence, self._limits.max_batch_tokens):
+                        break
+                    taken.append(sentence)
                 self._queue.popleft()
                 self._queued_tokens -= len(sentence.source_ids)
-                taken.append(sentence)
         return taken
 
-    def _drop_abandoned(self) -> None:
-        """Drops cancelled and late sentences wherever they wait; not at every step, because it looks at them all."""
+    def _sweep(self) -> None:
+        """Drops abandoned sentences wherever they wait; not at every step, because it looks at them all."""
         now = time.monotonic()
         if now < self._next_sweep:
             return
         self._next_sweep = now + SWEEP_INTERVAL_S
-        kept: deque[Sentence] = deque()
-        for sentence in self._queue:
-            if sentence.abandoned(now):
-                self._queued_tokens -= len(sentence.source_ids)
-                _fail(sentence, DeadlineExceeded("the deadline passed while the text waited in the queue"))
-            else:
-                kept.append(sentence)
-        self._queue = kept
+        self._queue = deque(sentence for sentence in self._queue if not self._drop_abandoned(sentence))
+        self._queued_tokens = sum(len(sentence.source_ids) for sentence in self._queue)
+
+    @staticmethod
+    def _drop_abandoned(sentence: Sentence) -> bool:
+        """Whether nobody waits for the sentence any more; then its caller, if still there, is told why."""
+        abandoned = sentence.abandoned(time.monotonic())
+        if abandoned:
+            _fail(sentence, DeadlineExceeded("the deadline passed while the text waited in the queue"))
+        return abandoned
 
     def _admit(self, taken: Sequence[Sentence]) -> None:
         now = time.monotonic()
