@@ -200,21 +200,18 @@ def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
     names = [name for name in small.inputs if "." not in name]
     names += ["memory", "state"][: len(small.arguments) - len(names)]
     shapes = tuple(dynamic(value, name) for name, value in zip(names, small.arguments, strict=True))
+    # PyTorch remembers how it dispatched recurrent operators in an earlier export; it would unroll them at this length.
+    for operator in (torch.ops.aten.gru.input, torch.ops.aten.lstm.input):
+        getattr(operator, "_dispatch_cache", {}).clear()
     with _quiet():
-        program = torch.export.export(
-            view,
-            small.arguments,
-            dynamic_shapes=(shapes,),
-            strict=False,
-            # Rows are a multiple of sentences: a fact that the exporter may assume, not a constraint on its symbols.
-            prefer_deferred_runtime_asserts_over_guards=True,
-        )
         exported = torch.onnx.export(
-            program,
+            view,
+            (*small.arguments, {}),  # without keyword arguments: what a last dictionary would be taken for
             dynamo=True,
             opset_version=OPSET,
             input_names=list(specs),
             output_names=list(small.output_names),
+            dynamic_shapes=(shapes,),
             verbose=False,
         )
     assert exported is not None
