@@ -1,0 +1,222 @@
+"""What a Transformer is made of: its sizes, the layers of encoder and decoder, and the decoder's single step."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from jumok_export.attention import MultiHeadAttention
+
+CACHE_STEP = 8
+"""The cache has room for a multiple of so many tokens.
+
+Room that follows the longest row keeps a cache from growing while rows come and go. And sums over a number of tokens
+that is no multiple of the vector width are grouped differently when another row makes the cache longer: in the last bit
+that would make a row depend on its company, and in int8 a last bit can move a rounding.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerSizes:
+    """What a Transformer is made of.
+
+    Attributes:
+        source_vocabulary: number of source tokens.
+        target_vocabulary: number of target tokens.
+        width: d_model.
+        heads: attention heads; divides `width`.
+        feed_forward: width of the hidden layer between attention layers.
+        encoder_layers: layers of the encoder.
+        decoder_layers: layers of the decoder.
+        max_positions: longest source or target, in tokens.
+        norm: "pre" normalises what enters a sub-layer (and once more at the end of each stack), "post" normalises
+            the sum that leaves it, as in the paper.
+        activation: of the feed-forward layer.
+        share_embeddings: one embedding for source and target (needs one vocabulary).
+        tie_output: the output projection is the target embedding.
+        dropout: on embeddings and on every sub-layer's output, while training.
+        attention_dropout: on attention weights, while training.
+        activation_dropout: inside the feed-forward layer, while training.
+        pad: id of the padding token.
+        start: id of the token that the decoder starts from.
+    """
+
+    source_vocabulary: int
+    target_vocabulary: int
+    width: int = 512
+    heads: int = 8
+    feed_forward: int = 2048
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    max_positions: int = 256
+    norm: Literal["pre", "post"] = "pre"
+    activation: Literal["relu", "gelu", "silu"] = "relu"
+    share_embeddings: bool = True
+    tie_output: bool = True
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    pad: int = 0
+    start: int = 2
+
+    def __post_init__(self) -> None:
+        if self.width % 2:
+            raise ValueError(f"width must be even for sinusoidal positions, got {self.width}")
+        if self.share_embeddings and self.source_vocabulary != self.target_vocabulary:
+            raise ValueError(
+                "share_embeddings needs one vocabulary for both languages, got "
+                f"{self.source_vocabulary} source and {self.target_vocabulary} target tokens"
+            )
+
+
+def length_mask(lengths: Tensor, longest: int) -> Tensor:
+    """[B, longest], true where a token is within its sentence's length."""
+    return torch.arange(longest, device=lengths.device) < lengths[:, None]
+
+
+class FeedForward(nn.Sequential):
+    """Two linear layers with a non-linearity between them: equation 2 of the paper."""
+
+    def __init__(self, sizes: TransformerSizes) -> None:
+        activation = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}[sizes.activation]
+        enter, leave = nn.Linear(sizes.width, sizes.feed_forward), nn.Linear(sizes.feed_forward, sizes.width)
+        super().__init__(enter, activation(), nn.Dropout(sizes.activation_dropout), leave)
+        for layer in (enter, leave):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+
+class Residual(nn.Module):
+    """The residual connection and layer norm around a sub-layer, in either order.
+
+    A layer calls `enter` on what goes into the sub-layer and `leave` on what comes out of it.
+    """
+
+    def __init__(self, sizes: TransformerSizes) -> None:
+        super().__init__()
+        self.pre = sizes.norm == "pre"
+        self.norm = nn.LayerNorm(sizes.width)
+        self.dropout = nn.Dropout(sizes.dropout)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the sub-layer sees."""
+        entering: Tensor = self.norm(x) if self.pre else x
+        return entering
+
+    def leave(self, x: Tensor, output: Tensor) -> Tensor:
+        """The sum of the sub-layer's input and output, normalised now if the norm comes last."""
+        total: Tensor = x + self.dropout(output)
+        leaving: Tensor = total if self.pre else self.norm(total)
+        return leaving
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each within a residual connection."""
+
+    def __init__(self, sizes: TransformerSizes) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(sizes.width, sizes.heads, dropout=sizes.attention_dropout)
+        self.self_attention_residual = Residual(sizes)
+        self.feed_forward = FeedForward(sizes)
+        self.feed_forward_residual = Residual(sizes)
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """One layer over `x` [B, S, width]; returns it and the attention weights [B, heads, S, S]."""
+        entered = self.self_attention_residual.enter(x)
+        attended, weights = self.self_attention(entered, entered, mask)
+        x = self.self_attention_residual.leave(x, attended)
+        fed = self.feed_forward(self.feed_forward_residual.enter(x))
+        return self.feed_forward_residual.leave(x, fed), weights
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention over what was decoded, cross-attention over the source, and feed-forward."""
+
+    def __init__(self, sizes: TransformerSizes) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(sizes.width, sizes.heads, dropout=sizes.attention_dropout)
+        self.self_attention_residual = Residual(sizes)
+        self.cross_attention = MultiHeadAttention(sizes.width, sizes.heads, dropout=sizes.attention_dropout)
+        self.cross_attention_residual = Residual(sizes)
+        self.feed_forward = FeedForward(sizes)
+        self.feed_forward_residual = Residual(sizes)
+
+    def after_self_attention(
+        self, x: Tensor, cross_key: Tensor, cross_value: Tensor, source_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Cross-attention and feed-forward over `x` [B, Tq, width]; returns it and the weights [B, heads, Tq, S]."""
+        asked, weights = self.cross_attention.attend(
+            self.cross_attention_residual.enter(x), cross_key, cross_value, source_mask
+        )
+        x = self.cross_attention_residual.leave(x, asked)
+        fed = self.feed_forward(self.feed_forward_residual.enter(x))
+        return self.feed_forward_residual.leave(x, fed), weights
+
+    def forward(
+        self, x: Tensor, causal_mask: Tensor, memory: Tensor, source_mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One layer over a whole target `x` [B, T, width]; returns it, self-attention and cross-attention weights."""
+        entered = self.self_attention_residual.enter(x)
+        attended, self_weights = self.self_attention(entered, entered, causal_mask)
+        x = self.self_attention_residual.leave(x, attended)
+        x, cross_weights = self.after_self_attention(x, *self.cross_attention.keys_values(memory), source_mask)
+        return x, self_weights, cross_weights
+
+    def step(
+        self, x: Tensor, cache: tuple[Tensor, Tensor], frame: "StepFrame", cross: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """One layer over one token a row, `x` [R, width], with the keys and values of the tokens before it.
+
+        Args:
+            x: [R, width].
+            cache: keys and values [P, heads, T, D] of the previous step's rows.
+            frame: where the rows are and what they may see.
+            cross: keys and values [B, heads, S, D] of the sources.
+
+        Returns:
+            `x` [R, width] and the cache [R, heads, T_new, D].
+        """
+        entered = self.self_attention_residual.enter(x)[:, None]  # [R, 1, width]
+        new = self.self_attention.keys_values(entered)
+        cache = (frame.grow(cache[0], new[0]), frame.grow(cache[1], new[1]))
+        attended, _ = self.self_attention.attend(entered, *cache, frame.cache_mask)
+        x = self.self_attention_residual.leave(x, attended[:, 0])
+        # The beams of a sentence are queries over one memory: [R, width] as [B, K, width].
+        sentences = x.reshape(frame.source_mask.shape[0], -1, x.shape[-1])
+        return self.after_self_attention(sentences, *cross, frame.source_mask)[0].reshape(x.shape), cache
+
+
+class StepFrame:
+    """Where the rows of one decoder step are: which cache rows they continue, where they write and what they see.
+
+    Args:
+        positions: [R], the number of tokens before each row's new one.
+        parents: [R], the row of the cache that each row continues.
+        source_lengths: [B].
+        cache: keys or values of any layer, [P, heads, T, D].
+        source: number S of source positions.
+    """
+
+    def __init__(self, positions: Tensor, parents: Tensor, source_lengths: Tensor, cache: Tensor, source: int) -> None:
+        rows, heads, cached = cache.shape[:3]
+        device = positions.device
+        longest = positions.max().item()
+        # Facts about a number that is only known when the graph runs, for the exporter to reason with.
+        torch._check(longest >= 0)  # type: ignore[no-untyped-call]
+        torch._check(longest <= cached)  # type: ignore[no-untyped-call]
+        places = torch.arange((longest // CACHE_STEP + 1) * CACHE_STEP, device=device)  # [T_new]
+        head = torch.arange(heads, device=device)[None, :, None]  # [1, heads, 1]
+        self.cache_mask = (places <= positions[:, None])[:, None, None, :]  # [R, 1, 1, T_new]
+        self.source_mask = length_mask(source_lengths, source)[:, None, None, :]  # [B, 1, 1, S]
+        # The new cache is taken from a pool of vectors: all of the old cache's, then one for each row and head. A row's
+        # valid entries stay left-aligned whatever the others' positions are; what lies behind them is masked.
+        old = (parents[:, None, None] * heads + head) * cached + places
+        new = rows * heads * cached + torch.arange(parents.shape[0], device=device)[:, None, None] * heads + head
+        self.pick = torch.where(places < positions[:, None, None], old, new)  # [R, heads, T_new]
+
+    def grow(self, cache: Tensor, new: Tensor) -> Tensor:
+        """The parents' rows of `cache` [P, heads, T, D] with `new` [R, heads, 1, D] written at each row's position."""
+        pool = torch.cat((cache.flatten(0, 2), new.flatten(0, 2)))
+        return F.embedding(self.pick, pool)  # one gather: [R, heads, T_new, D]
