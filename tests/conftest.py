@@ -7,10 +7,11 @@ import torch
 from torch.nn import functional as F
 
 from jumok_export.bundle import export_bundle
-from jumok_export.corpus import pad, read_lines
+from jumok_export.corpus import pad
 from jumok_export.transformer import Transformer, TransformerSizes
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
 from jumok_serve.manifest import GenerationDefaults, Languages, Limits, SpecialTokens
+from jumok_serve.parallel_text import read_lines
 from jumok_serve.tokenizer import SentencePieceTokenizer
 
 torch.set_num_threads(1)  # the models are so small that threads would only wait for each other

@@ -1,6 +1,5 @@
-"""Parallel text: reading files, and batches of a bounded number of tokens."""
+"""A training corpus: parallel files as sentence pairs, and batches of a bounded number of tokens."""
 
-import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,48 +11,17 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, Sampler
 
 from jumok_export.vocabulary import PAD, Vocabulary
+from jumok_serve.parallel_text import read_parallel
 
 
-class CorpusError(ValueError):
-    """Parallel files that cannot be used; the message says which and why."""
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file, plain or gzip (by its name), without their ends.
+def read_files(sources: Sequence[Path], targets: Sequence[Path]) -> tuple[list[str], list[str]]:
+    """Source and target lines of several pairs of parallel files, one pair after the other.
 
     Raises:
-        CorpusError: the file cannot be read, or is not UTF-8.
+        CorpusError: a file cannot be read, or a pair is not parallel.
     """
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            text = file.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise CorpusError(f"{path} is not UTF-8: byte 0x{error.object[error.start]:02x} in line {line}") from error
-    except OSError as error:
-        raise CorpusError(f"{path} cannot be read: {error.strerror or error}") from error
-    return text.removesuffix("\n").split("\n") if text else []
-
-
-def read_parallel(source: Sequence[Path], target: Sequence[Path]) -> tuple[list[str], list[str]]:
-    """Source and target lines of parallel files, one after the other.
-
-    Raises:
-        CorpusError: a file cannot be read, a pair differs in its number of lines, or nothing is in them.
-    """
-    sources: list[str] = []
-    targets: list[str] = []
-    for source_path, target_path in zip(source, target, strict=True):
-        source_lines, target_lines = read_lines(source_path), read_lines(target_path)
-        if len(source_lines) != len(target_lines):
-            raise CorpusError(
-                f"{source_path} has {len(source_lines)} lines and {target_path} has {len(target_lines)}: not parallel"
-            )
-        sources += source_lines
-        targets += target_lines
-    if not sources:
-        raise CorpusError(f"no sentence in {', '.join(map(str, source))}")
-    return sources, targets
+    pairs = [read_parallel(source, target) for source, target in zip(sources, targets, strict=True)]
+    return [line for lines, _ in pairs for line in lines], [line for _, lines in pairs for line in lines]
 
 
 @dataclass(frozen=True)

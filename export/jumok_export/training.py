@@ -13,10 +13,11 @@ from torch.utils.data import DataLoader
 
 from jumok_export.checkpoint import BEST, LAST
 from jumok_export.configuration import Configuration, ConfigurationError, load_configuration, parse_configuration
-from jumok_export.corpus import Batch, CorpusError, ParallelCorpus, TokenBudgetSampler, read_parallel
+from jumok_export.corpus import Batch, ParallelCorpus, TokenBudgetSampler, read_files
 from jumok_export.curves import plot_curves
 from jumok_export.lightning_module import TranslationTraining
 from jumok_export.vocabulary import Vocabulary, train_vocabulary
+from jumok_serve.parallel_text import CorpusError
 
 
 def train(configuration_path: Path, out: Path, *, data: Path | None = None) -> Path:
@@ -62,13 +63,13 @@ class Corpus(pl.LightningDataModule):
         super().__init__()
         self.configuration = configuration
         data = configuration.data
-        sources, targets = read_parallel(
+        sources, targets = read_files(
             [folder / name for name in data.train_source], [folder / name for name in data.train_target]
         )
         self.sources, self.targets = sources, targets
         self.vocabularies = _vocabularies(configuration, sources, targets, out)
         self.validation = ParallelCorpus(
-            *read_parallel([folder / data.validation_source], [folder / data.validation_target]), *self.vocabularies
+            *read_files([folder / data.validation_source], [folder / data.validation_target]), *self.vocabularies
         )
         print(
             f"{len(sources)} sentence pairs to train on, {len(self.validation)} to validate on; vocabulary of "

@@ -13,6 +13,7 @@ from jumok_serve import describe
 from jumok_serve.bundle import Bundle
 from jumok_serve.engine import EngineLimits
 from jumok_serve.options import DecodingOptions
+from jumok_serve.parallel_text import read_parallel
 from jumok_serve.service import Server, run_server
 from jumok_serve.translator import Translator
 
@@ -161,7 +162,7 @@ def evaluate(
     """
     from jumok_serve import evaluation  # noqa: PLC0415 - needs sacrebleu, which serving does not
 
-    sources, references = evaluation.read_parallel(source, reference)
+    sources, references = read_parallel(source, reference)
     options = DecodingOptions(beam_size=beam_size, length_penalty=length_penalty)
     with (
         Translator(bundle, precision=precision, device=device, threads=threads) as translator,

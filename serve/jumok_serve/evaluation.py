@@ -1,28 +1,20 @@
 """How good a model's translations are: BLEU and chrF of a test set, with sacreBLEU's signatures."""
 
-import gzip
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from jumok_proto.results import Translation
-from jumok_serve.errors import JumokError
 from jumok_serve.options import DecodingOptions
 from jumok_serve.service.models import Pending
 
 REQUEST_SENTENCES = 128
 REQUESTS_UNDER_WAY = 2
-
-
-class CorpusError(JumokError, ValueError):
-    """Files that are no parallel text; the message says which and why."""
 
 
 class Submitter(Protocol):
@@ -46,40 +38,6 @@ class Evaluation:
     output_tokens: int
     duration_s: float
     """Translating alone, from the first sentence to the last."""
-
-
-def read_lines(path: Path) -> list[str]:
-    """Read the lines of a UTF-8 file, plain or, by its name, gzip.
-
-    Raises CorpusError for a file that cannot be read, or a line that is not UTF-8.
-    """
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read()
-    except (OSError, EOFError, zlib.error) as error:
-        raise CorpusError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    lines = []
-    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else (), start=1):
-        try:
-            lines.append(line.removesuffix(b"\r").decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise CorpusError(
-                f"{path}, line {number}, byte {error.start + 1}: 0x{line[error.start]:02x} is not UTF-8"
-            ) from error
-    return lines
-
-
-def read_parallel(source: Path, reference: Path) -> tuple[list[str], list[str]]:
-    """Read two files of as many lines each; raise CorpusError where they are not, or are empty."""
-    sources, references = read_lines(source), read_lines(reference)
-    if len(sources) != len(references):
-        raise CorpusError(
-            f"{source} has {len(sources)} lines and {reference} has {len(references)}: line n of one must be the "
-            "translation of line n of the other"
-        )
-    if not sources:
-        raise CorpusError(f"{source} has no lines")
-    return sources, references
 
 
 def translate_corpus(
