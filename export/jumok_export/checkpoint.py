@@ -1,14 +1,16 @@
 """Checkpoints of training runs: self-contained files with weights, configuration and vocabularies."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from jumok_export.configuration import Configuration
+from jumok_export.configuration import Configuration, configuration_from_values
 from jumok_export.transformer import Transformer, TransformerSizes
 from jumok_export.vocabulary import PAD, START, Vocabulary
+from jumok_serve.errors import JumokError
 
 BEST = "best.ckpt"
 """Name of the checkpoint with the best validation score, in a run's folder."""
@@ -16,11 +18,11 @@ LAST = "last.ckpt"
 """Name of the checkpoint that a run resumes from, in its folder."""
 
 
-class CheckpointError(ValueError):
+class CheckpointError(JumokError, ValueError):
     """A checkpoint that cannot be used; the message says which and why."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A trained model with everything that belongs to it.
 
@@ -32,6 +34,7 @@ class Checkpoint:
         model: the model, in evaluation mode.
         epoch: number of epochs it was trained for.
         validation_bleu: greedy BLEU on the validation set, where it was taken.
+        files: SHA-256 of the files it was trained on, by name, where that was noted.
     """
 
     path: Path
@@ -41,6 +44,7 @@ class Checkpoint:
     model: Transformer
     epoch: int
     validation_bleu: float | None
+    files: Mapping[str, str]
 
 
 def build_model(configuration: Configuration, source_vocabulary: int, target_vocabulary: int) -> Transformer:
@@ -61,7 +65,10 @@ def build_model(configuration: Configuration, source_vocabulary: int, target_voc
 
 
 def checkpoint_entry(
-    configuration: Configuration, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary
+    configuration: Configuration,
+    source_vocabulary: Vocabulary,
+    target_vocabulary: Vocabulary,
+    files: Mapping[str, str],
 ) -> dict[str, Any]:
     """What a checkpoint holds besides the weights: tensors and plain values only, so that loading it runs no code."""
 
@@ -73,6 +80,7 @@ def checkpoint_entry(
         "configuration": configuration.model_dump(mode="json"),
         "source_vocabulary": as_tensor(source_vocabulary),
         "target_vocabulary": as_tensor(target_vocabulary) if separate else None,
+        "files": dict(files),
     }
 
 
@@ -89,7 +97,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
         entry = content["jumok"]
-        configuration = Configuration.model_validate(entry["configuration"])
+        configuration = configuration_from_values(entry["configuration"])
     except Exception as error:
         raise CheckpointError(f"{file} is not a checkpoint of `jumok train`: {error}") from error
     source = Vocabulary(entry["source_vocabulary"].numpy().tobytes())
@@ -104,4 +112,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
         state["best_model_score"] for state in content.get("callbacks", {}).values() if "best_model_score" in state
     ]
     score = next((float(value) for value in scores if value is not None), None)
-    return Checkpoint(file, configuration, source, target, model.eval(), int(content["epoch"]) + 1, score)
+    return Checkpoint(
+        path=file,
+        configuration=configuration,
+        source_vocabulary=source,
+        target_vocabulary=target,
+        model=model.eval(),
+        epoch=int(content["epoch"]) + 1,
+        validation_bleu=score,
+        files=entry.get("files", {}),
+    )

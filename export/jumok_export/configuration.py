@@ -1,23 +1,27 @@
 """The training configuration: one TOML file, its schema, and errors that name what is wrong in it."""
 
+import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
-from jumok_serve.manifest import GenerationDefaults, Limits
+from jumok_serve.errors import JumokError
+from jumok_serve.manifest import GenerationDefaults, LanguageTag, Limits, Name
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
 
 
-class ConfigurationError(ValueError):
+class ConfigurationError(JumokError, ValueError):
     """A configuration file that cannot be used; the message lists every problem with its key."""
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class DataSection(_Section):
@@ -34,8 +38,8 @@ class DataSection(_Section):
         max_length: longer sentence pairs (in tokens, either side) are left out of training.
     """
 
-    source_language: str
-    target_language: str
+    source_language: LanguageTag
+    target_language: LanguageTag
     train_source: tuple[str, ...] = Field(min_length=1)
     train_target: tuple[str, ...] = Field(min_length=1)
     validation_source: str
@@ -139,10 +143,17 @@ class TrainingSection(_Section):
 class BundleSection(_Section):
     """`[bundle]`: name, limits and defaults that an export of the trained model carries."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    version: str = "1"
+    name: Name
+    version: Name = "1"
     limits: Limits = Limits(max_source_length=256, max_target_length=256)
     generation: GenerationDefaults = GenerationDefaults(max_length=128)
+
+    @model_validator(mode="after")
+    def _lengths_within_limits(self) -> "BundleSection":
+        longest, limit = self.generation.max_length, self.limits.max_target_length
+        if longest > limit:
+            raise ValueError(f"generation.max_length {longest} is over limits.max_target_length {limit}")
+        return self
 
 
 class Configuration(_Section):
@@ -161,6 +172,16 @@ class Configuration(_Section):
         return self
 
 
+def configuration_from_values(values: Mapping[str, Any]) -> Configuration:
+    """The configuration that plain values (of TOML, or of a checkpoint) make.
+
+    Raises:
+        pydantic.ValidationError: they do not.
+    """
+    # As JSON, where an array may be a tuple, nothing else needs converting and so nothing is converted.
+    return Configuration.model_validate_json(json.dumps(values, default=str))
+
+
 def parse_configuration(text: str, origin: str) -> Configuration:
     """The configuration that `text` (TOML) holds.
 
@@ -172,22 +193,30 @@ def parse_configuration(text: str, origin: str) -> Configuration:
         ConfigurationError: not TOML, or an unknown key, a missing key or a bad value: all of them, each by its key.
     """
     try:
-        return Configuration.model_validate(tomllib.loads(text))
+        return configuration_from_values(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{origin} is not TOML: {error}") from error
     except ValidationError as error:
-        problems = [_describe(problem) for problem in error.errors()]
+        problems = dict.fromkeys(map(_describe, error.errors(include_url=False)))
         raise ConfigurationError("\n  ".join([f"{origin} cannot be used:", *problems])) from error
 
 
 def load_configuration(path: Path) -> Configuration:
-    """The configuration in the file `path`; errors as in `parse_configuration`, and OSError if it cannot be read."""
-    return parse_configuration(path.read_text(encoding="utf-8"), str(path))
+    """The configuration in a file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or as in `parse_configuration`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    return parse_configuration(text, str(path))
 
 
-def _describe(problem: object) -> str:
-    assert isinstance(problem, dict)
-    key = ".".join(str(part) for part in problem["loc"])
+def _describe(problem: ErrorDetails) -> str:
+    # Parts that are no names are pydantic's for the branches of a union.
+    key = ".".join(str(part) for part in problem["loc"] if str(part).isidentifier() or isinstance(part, int))
     if problem["type"] == "extra_forbidden":
         return f"{key}: unknown key"
     if problem["type"] == "missing":

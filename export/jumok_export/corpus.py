@@ -1,5 +1,6 @@
 """A training corpus: parallel files as sentence pairs, and batches of a bounded number of tokens."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,7 +113,8 @@ class TokenBudgetSampler(Sampler[list[int]]):
         batch_tokens: bound on pairs * tokens of the longest side, padding included.
         seed: of the shuffling; another one every epoch.
         rank: which device this is.
-        devices: how many there are; every device gets the same number of batches.
+        devices: how many there are; when shuffled, every device gets the same number of batches, for which up to
+            `devices` - 1 of them are taken twice.
         shuffle: False: in order of length.
     """
 
@@ -141,11 +143,12 @@ class TokenBudgetSampler(Sampler[list[int]]):
         batches.append(batch)
         if self.shuffle:
             random.shuffle(batches)
-        surplus = -len(batches) % self.devices
-        return batches + batches[:surplus]
+        # Devices wait for each other after every batch that they train on, but only after all that they validate on.
+        missing = -len(batches) % self.devices if self.shuffle else max(0, self.devices - len(batches))
+        return batches + list(itertools.islice(itertools.cycle(batches), missing))
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self.batches()[self.rank :: self.devices])
 
     def __len__(self) -> int:
-        return len(self.batches()) // self.devices
+        return len(self.batches()[self.rank :: self.devices])

@@ -1,11 +1,14 @@
 """Training of a translation model, as PyTorch Lightning sees it: loss, schedule, validation by BLEU."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import sacrebleu
 import torch
+from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -38,14 +41,20 @@ class TranslationTraining(pl.LightningModule):
         configuration: the whole run's configuration.
         source_vocabulary: of the source language.
         target_vocabulary: of the target language; the same object where they share one.
+        files: SHA-256 of the training files by name, noted in checkpoints.
     """
 
     def __init__(
-        self, configuration: Configuration, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary
+        self,
+        configuration: Configuration,
+        source_vocabulary: Vocabulary,
+        target_vocabulary: Vocabulary,
+        files: Mapping[str, str],
     ) -> None:
         super().__init__()
         self.configuration = configuration
         self.vocabularies = source_vocabulary, target_vocabulary
+        self.files = files
         self.model = build_model(configuration, len(source_vocabulary), len(target_vocabulary))
         self.decoded: list[str] = []
         self.references: list[str] = []
@@ -56,6 +65,11 @@ class TranslationTraining(pl.LightningModule):
         return F.cross_entropy(
             logits.flatten(0, 1), batch.target_ids.flatten(), ignore_index=PAD, label_smoothing=smoothing
         )
+
+    def on_train_epoch_start(self) -> None:
+        """An epoch's dropout depends on the epoch alone, so that a resumed run is the same as one without a break."""
+        seeds = np.random.SeedSequence([self.configuration.training.seed, self.current_epoch, self.global_rank])
+        torch.manual_seed(int(seeds.generate_state(1)[0]))
 
     def training_step(self, batch: Batch, _: int) -> Tensor:
         """The loss of one batch."""
@@ -74,9 +88,20 @@ class TranslationTraining(pl.LightningModule):
         self.references += batch.references
 
     def on_validation_epoch_end(self) -> None:
-        """BLEU of this epoch's greedy translations; each device scores its own part."""
-        score = sacrebleu.corpus_bleu(self.decoded, [self.references]).score
-        self.log("validation_bleu", score, prog_bar=True, sync_dist=True)
+        """BLEU of this epoch's greedy translations, from the n-gram counts of all devices."""
+        part = sacrebleu.corpus_bleu(self.decoded, [self.references])
+        counts = torch.tensor([*part.counts, *part.totals, part.sys_len, part.ref_len], device=self.device)
+        orders = len(part.counts)
+        summed = [int(count) for count in self.trainer.strategy.reduce(counts, reduce_op="sum")]
+        hypothesis_length, reference_length = summed[2 * orders :]
+        bleu = BLEU.compute_bleu(
+            summed[:orders],
+            summed[orders : 2 * orders],
+            sys_len=hypothesis_length,
+            ref_len=reference_length,
+            smooth_method="exp",
+        )
+        self.log("validation_bleu", bleu.score, prog_bar=True)
         self.decoded, self.references = [], []
 
     def configure_optimizers(self) -> Any:
@@ -91,10 +116,6 @@ class TranslationTraining(pl.LightningModule):
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, _: int) -> Batch:
-        """Batches are dataclasses of tensors."""
-        return batch.to(device)
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """A checkpoint carries its configuration and vocabularies, so that it can be exported on its own."""
-        checkpoint["jumok"] = checkpoint_entry(self.configuration, *self.vocabularies)
+        checkpoint["jumok"] = checkpoint_entry(self.configuration, *self.vocabularies, self.files)

@@ -1,32 +1,37 @@
 """`jumok train`: from a configuration and a corpus to a checkpoint, resumable, on PyTorch Lightning."""
 
-import ctypes
-import sys
-from collections.abc import Mapping
+import contextlib
+import logging
+import signal
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
-from lightning.pytorch.loggers import CSVLogger
-from torch.utils.data import DataLoader
+from lightning.fabric.utilities.warnings import PossibleUserWarning
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 
 from jumok_export.checkpoint import BEST, LAST
 from jumok_export.configuration import Configuration, ConfigurationError, load_configuration, parse_configuration
-from jumok_export.corpus import Batch, ParallelCorpus, TokenBudgetSampler, read_files
-from jumok_export.curves import plot_curves
+from jumok_export.datamodule import TranslationData, is_first_process
 from jumok_export.lightning_module import TranslationTraining
-from jumok_export.vocabulary import Vocabulary, train_vocabulary
-from jumok_serve.parallel_text import CorpusError
+from jumok_export.record import Bar, Record
+
+CONFIGURATION = "config.toml"
+"""Name of the configuration's copy in a run's folder."""
 
 
-def train(configuration_path: Path, out: Path, *, data: Path | None = None) -> Path:
+def train(
+    configuration_path: Path, out: Path, *, data: Path | None = None, progress: Callable[[str], None] = lambda _: None
+) -> Path:
     """Trains the model of a configuration; goes on where it stopped if `out` holds a run.
 
     Args:
         configuration_path: TOML file; see `Configuration`.
         out: the run's folder: checkpoints, metrics and curves.
         data: folder that the configuration's file names are relative to; default: the configuration's own.
+        progress: told what is being done, by the first of several processes only.
 
     Returns:
         The best checkpoint's file.
@@ -34,82 +39,38 @@ def train(configuration_path: Path, out: Path, *, data: Path | None = None) -> P
     Raises:
         ConfigurationError: the configuration cannot be used, or is not the one that the run in `out` began with.
         CorpusError: the corpus cannot be used.
+        KeyboardInterrupt: the user stopped it; the run can be resumed from its last complete epoch.
     """
-    text = configuration_path.read_text(encoding="utf-8")
     configuration = load_configuration(configuration_path)
-    _keep_configuration(text, configuration, out)
-    corpus = Corpus(configuration, data or configuration_path.parent, out)
+    _check_run(configuration, out)
+    if is_first_process():
+        out.mkdir(parents=True, exist_ok=True)
+        (out / CONFIGURATION).write_bytes(configuration_path.read_bytes())
     pl.seed_everything(configuration.training.seed, verbose=False)
-    if sys.platform == "linux":
-        _keep_freed_memory()
-    module = TranslationTraining(configuration, *corpus.vocabularies)
-    trainer = _trainer(configuration, out)
+    corpus = TranslationData(configuration, data or configuration_path.parent, out)
+    module = TranslationTraining(configuration, *corpus.vocabularies, corpus.files)
     last = out / LAST
-    trainer.fit(module, corpus, ckpt_path=str(last) if last.exists() else None, weights_only=True)
-    plot_curves(out)
+    if is_first_process():
+        progress(corpus.description)
+        if last.exists():
+            progress(f"going on with the run in {out}")
+    with _quiet():
+        trainer = _trainer(configuration, out)
+        _fit(trainer, module, corpus, last)
     return out / BEST
 
 
-class Corpus(pl.LightningDataModule):
-    """The training and validation batches of a configuration, and the vocabularies trained on them.
-
-    Args:
-        configuration: names the files.
-        folder: what they are relative to.
-        out: the run's folder, where the vocabularies are kept.
-    """
-
-    def __init__(self, configuration: Configuration, folder: Path, out: Path) -> None:
-        super().__init__()
-        self.configuration = configuration
-        data = configuration.data
-        sources, targets = read_files(
-            [folder / name for name in data.train_source], [folder / name for name in data.train_target]
-        )
-        self.sources, self.targets = sources, targets
-        self.vocabularies = _vocabularies(configuration, sources, targets, out)
-        self.validation = ParallelCorpus(
-            *read_files([folder / data.validation_source], [folder / data.validation_target]), *self.vocabularies
-        )
-        print(
-            f"{len(sources)} sentence pairs to train on, {len(self.validation)} to validate on; vocabulary of "
-            + " and ".join(str(len(vocabulary)) for vocabulary in dict.fromkeys(self.vocabularies)),
-            file=sys.stderr,
-        )
-
-    def _loader(self, corpus: ParallelCorpus, seed: int, *, shuffle: bool) -> DataLoader[Any]:
-        assert self.trainer is not None
-        sampler = TokenBudgetSampler(
-            corpus.lengths,
-            self.configuration.training.batch_tokens,
-            seed=seed,
-            rank=self.trainer.global_rank,
-            devices=self.trainer.world_size,
-            shuffle=shuffle,
-        )
-        return DataLoader(corpus, batch_sampler=sampler, collate_fn=ParallelCorpus.collate)
-
-    def train_dataloader(self) -> DataLoader[Batch]:
-        """This epoch's batches: segmented and shuffled anew, within the token budget."""
-        assert self.trainer is not None
-        seed = self.configuration.training.seed + 2 * self.trainer.current_epoch
-        corpus = ParallelCorpus(
-            self.sources,
-            self.targets,
-            *self.vocabularies,
-            sampling_alpha=self.configuration.tokenizer.sampling_alpha,
-            seed=seed,
-            max_length=self.configuration.data.max_length,
-        )
-        if not len(corpus):
-            raise CorpusError(
-                f"every sentence pair is longer than data.max_length = {self.configuration.data.max_length}"
-            )
-        return self._loader(corpus, seed, shuffle=True)
-
-    def val_dataloader(self) -> DataLoader[Batch]:
-        """Validation batches in order of length."""
-        return self._loader(self.validation, 0, shuffle=False)
+def _fit(trainer: pl.Trainer, module: TranslationTraining, corpus: TranslationData, last: Path) -> None:
+    """Fits, from `last` if it exists; Ctrl-C is a KeyboardInterrupt, where Lightning would exit."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        trainer.fit(module, corpus, ckpt_path=str(last) if last.exists() else None, weights_only=True)
+    except SystemExit:
+        if not trainer.interrupted:
+            raise
+        raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _trainer(configuration: Configuration, out: Path) -> pl.Trainer:
@@ -118,9 +79,16 @@ def _trainer(configuration: Configuration, out: Path) -> pl.Trainer:
         ModelCheckpoint(
             out, BEST.removesuffix(".ckpt"), monitor="validation_bleu", mode="max", enable_version_counter=False
         ),
-        ModelCheckpoint(out, LAST.removesuffix(".ckpt"), every_n_epochs=1, enable_version_counter=False),
-        LearningRateMonitor("epoch"),
-        TQDMProgressBar(refresh_rate=10),
+        # At an epoch's very end, so that a resumed run begins with the next one.
+        ModelCheckpoint(
+            out,
+            LAST.removesuffix(".ckpt"),
+            every_n_epochs=1,
+            save_on_train_epoch_end=True,
+            enable_version_counter=False,
+        ),
+        Record(out),
+        Bar(),
     ]
     if training.ema_decay:
         # The first update takes the weights as they are; the average of random initial weights would be a poor start.
@@ -136,65 +104,43 @@ def _trainer(configuration: Configuration, out: Path) -> pl.Trainer:
         num_sanity_val_steps=0,
         reload_dataloaders_every_n_epochs=1,
         use_distributed_sampler=False,
-        logger=CSVLogger(out, name="", version=""),
+        logger=False,
         callbacks=callbacks,
         enable_model_summary=False,
     )
 
 
-def _vocabularies(
-    configuration: Configuration, sources: list[str], targets: list[str], out: Path
-) -> tuple[Vocabulary, Vocabulary]:
-    section = configuration.tokenizer
-    texts: Mapping[str, list[str]] = (
-        {"shared": sources + targets} if section.shared else {"source": sources, "target": targets}
-    )
-    vocabularies = []
-    for name, lines in texts.items():
-        path = out / f"{name}.model"
-        if not path.exists():
-            model = train_vocabulary(
-                lines,
-                size=section.vocabulary_size,
-                kind=section.kind,
-                character_coverage=section.character_coverage,
-                seed=configuration.training.seed,
-            )
-            path.write_bytes(model)
-        vocabularies.append(Vocabulary(path.read_bytes()))
-    return vocabularies[0], vocabularies[-1]
+def _check_run(configuration: Configuration, out: Path) -> None:
+    """Refuses to go on with a run that began with another configuration.
 
-
-def _keep_configuration(text: str, configuration: Configuration, out: Path) -> None:
-    """Writes the configuration into the run's folder; a run goes on only with what it began with.
-
-    The number of epochs may change: that is how a run is made longer.
+    The number of epochs may change: that is how a run is made longer. So may what it runs on, and the bundle.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    kept = out / "config.toml"
-    if kept.exists():
+    kept = out / CONFIGURATION
+    if not kept.exists():
+        return
 
-        def essence(configuration: Configuration) -> dict[str, Any]:
-            return configuration.model_dump(
-                exclude={"training": {"max_epochs", "devices", "accelerator"}, "bundle": True}
-            )
+    def essence(configuration: Configuration) -> dict[str, Any]:
+        return configuration.model_dump(exclude={"training": {"max_epochs", "devices", "accelerator"}, "bundle": True})
 
-        before = parse_configuration(kept.read_text(encoding="utf-8"), str(kept))
-        if essence(before) != essence(configuration):
-            raise ConfigurationError(
-                f"{out} holds a run with another configuration (see its config.toml): name another folder for this one"
-            )
-    kept.write_text(text, encoding="utf-8")
+    before = parse_configuration(kept.read_text(encoding="utf-8"), str(kept))
+    if essence(before) != essence(configuration):
+        raise ConfigurationError(
+            f"{out} holds a run with another configuration (see its {CONFIGURATION}): name another folder for this one"
+        )
 
 
-def _keep_freed_memory() -> None:
-    """Asks the C library to keep freed memory for reuse instead of giving it back to the system.
-
-    A training step on a CPU frees and takes hundreds of megabytes; page faults were half of its time.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc; other C libraries have no such call
-        m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4
-        mallopt(m_mmap_max, 0)
-        mallopt(m_trim_threshold, 2**31 - 1)
-        mallopt(m_top_pad, 64 * 2**20)
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps to itself what Lightning says to those who write programs with it."""
+    library = logging.getLogger("lightning.pytorch")
+    level = library.level
+    library.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            # Workers that load data would only copy it: a batch is made in less time than it takes to hand it over.
+            warnings.simplefilter("ignore", PossibleUserWarning)
+            warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty", UserWarning)
+            warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")
+            yield
+    finally:
+        library.setLevel(level)

@@ -1,0 +1,118 @@
+"""What a training run leaves to look at: a line and a row of metrics an epoch, curves, and a progress bar meanwhile."""
+
+import contextlib
+import csv
+import sys
+import time
+from pathlib import Path
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
+from matplotlib.figure import Figure
+
+METRICS = "metrics.csv"
+CURVES = "curves.png"
+COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "validation_loss", "validation_bleu")
+
+
+class Bar(TQDMProgressBar):
+    """Lightning's progress bar, on standard error; none where that is no terminal."""
+
+    def __init__(self) -> None:
+        super().__init__(refresh_rate=10 if sys.stderr.isatty() else 0)
+
+    def init_train_tqdm(self) -> Tqdm:
+        """The bar of an epoch."""
+        with contextlib.redirect_stdout(sys.stderr):
+            return super().init_train_tqdm()
+
+    def init_validation_tqdm(self) -> Tqdm:
+        """The bar of a validation."""
+        with contextlib.redirect_stdout(sys.stderr):
+            return super().init_validation_tqdm()
+
+
+class Record(pl.Callback):
+    """Writes every epoch's metrics into `metrics.csv` and on standard error, and draws `curves.png` at the end.
+
+    Epochs are counted from 1. A run that is resumed keeps the rows of the epochs before.
+
+    Args:
+        run: the run's folder.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._started = 0.0
+        self._validated = False
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Starts the clock."""
+        self._started, self._validated = time.monotonic(), False
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Notes that the validation metrics are of this epoch."""
+        self._validated = True
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Writes the epoch's row."""
+        if not trainer.is_global_zero:
+            return
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        row = {
+            "epoch": trainer.current_epoch + 1,
+            "step": trainer.global_step,
+            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            "train_loss": metrics["train_loss"],
+        }
+        line = f"epoch {row['epoch']}/{trainer.max_epochs}: training loss {row['train_loss']:.3f}"
+        if self._validated:
+            row |= {name: metrics[name] for name in ("validation_loss", "validation_bleu")}
+            line += f", validation loss {row['validation_loss']:.3f}, BLEU {row['validation_bleu']:.2f}"
+        earlier = [other for other in read_metrics(self._run) if int(other["epoch"]) < row["epoch"]]
+        with (self._run / METRICS).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows([*earlier, row])
+        Tqdm.write(f"{line}; {time.monotonic() - self._started:.0f} s", file=sys.stderr)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Draws the curves."""
+        if trainer.is_global_zero:
+            plot_curves(self._run)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Draws the curves of a run that was interrupted."""
+        self.on_train_end(trainer, pl_module)
+
+
+def read_metrics(run: Path) -> list[dict[str, str]]:
+    """The rows of a run's `metrics.csv`, one an epoch; none if there is no such file yet."""
+    path = run / METRICS
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["epoch"]]
+
+
+def plot_curves(run: Path) -> None:
+    """Draws losses and validation BLEU by epoch from the run's `metrics.csv` into its `curves.png`."""
+    rows = read_metrics(run)
+
+    def series(name: str) -> tuple[list[int], list[float]]:
+        present = [row for row in rows if row.get(name)]
+        return [int(row["epoch"]) for row in present], [float(row[name]) for row in present]
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    losses, scores = figure.subplots(1, 2)
+    losses.plot(*series("train_loss"), marker=".", label="training, smoothed labels")
+    losses.plot(*series("validation_loss"), marker=".", label="validation")
+    losses.set(xlabel="epoch", ylabel="cross-entropy (nats a token)", title="Loss")
+    losses.legend()
+    scores.plot(*series("validation_bleu"), marker=".", color="tab:green")
+    scores.set(xlabel="epoch", ylabel="BLEU, greedy", title="Validation score")
+    for axes in (losses, scores):
+        axes.grid(alpha=0.3)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.savefig(run / CURVES, dpi=120)
