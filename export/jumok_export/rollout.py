@@ -159,20 +159,28 @@ def plan_rollout(sizes: RolloutSizes, random: np.random.Generator) -> Rollout:
     return Rollout(sources=sources, steps=tuple(steps), beam_size=k, pad=sizes.pad)
 
 
-def alone(row: Row, pad: int) -> Rollout:
-    """The rollout that decodes one row on its own, without company and without padding."""
-    steps = tuple(
-        PlannedStep(
-            sentences=(0,),
-            joined=() if position else (0,),
-            positions=np.array([position]),
-            parents=np.array([0 if position else -1]),
-            histories=(row.history[: position + 1],),
-            trimmed=False,
+def alone(rollout: Rollout, sentence: int) -> Rollout:
+    """The part of a rollout that decodes one sentence: the same rows and tokens without company and without padding."""
+    k = rollout.beam_size
+    steps = []
+    before = 0  # the sentence's first row in the step before
+    for step in rollout.steps:
+        if sentence not in step.sentences:
+            continue
+        first = step.sentences.index(sentence) * k
+        parents = step.parents[first : first + k]
+        steps.append(
+            PlannedStep(
+                sentences=(0,),
+                joined=() if steps else (0,),
+                positions=step.positions[first : first + k],
+                parents=parents - before if steps else parents,
+                histories=step.histories[first : first + k],
+                trimmed=False,
+            )
         )
-        for position in range(len(row.history))
-    )
-    return Rollout(sources=(row.source,), steps=steps, beam_size=1, pad=pad)
+        before = first
+    return Rollout(sources=(rollout.sources[sentence],), steps=tuple(steps), beam_size=k, pad=rollout.pad)
 
 
 def play(

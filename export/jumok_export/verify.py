@@ -26,8 +26,9 @@ as a matrix with another's scales or a cache that is not reordered, is off by 0.
 MOVED_SENTENCES = 0.1
 """Limit of the share of sentences whose int8 scores depend on their company.
 
-Sums in fp32 differ in their last bit with the shape of a batch, and now and then that turns a rounding to 8 bits over:
-measured are 0 to 2 sentences in 100. One scale for the activations of a whole batch moves nearly all of them.
+Where sums in fp32 differ in their last bit with the shape of a batch, that now and then turns a rounding to 8 bits over.
+Measured are 0 in 300 sentences for Transformers of this package, and 2 in 100 for one whose cache grew token by token. One
+scale for the activations of a whole batch moves nearly all of them.
 """
 
 
@@ -213,8 +214,8 @@ class _Trial:
         sources = pad([row.source for row in rows], self.frame.pad)
         targets = pad([np.array(row.history[1:], np.int64) for row in rows], 0)
         in_one_pass = self.runtime.score(*sources, *targets)
-        for row, row_scores, one_pass, length in zip(rows, scores, in_one_pass, targets[1], strict=True):
-            single = alone(row, self.frame.pad)
+        for sentence, (row_scores, one_pass, length) in enumerate(zip(scores, in_one_pass, targets[1], strict=True)):
+            single = alone(rollout, sentence)
             by_itself = RowScores(single)
             for logits in self._play(single, self.runtime):
                 by_itself.add(logits)

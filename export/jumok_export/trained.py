@@ -1,0 +1,107 @@
+"""From a checkpoint of `jumok train` to a bundle."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from jumok_export.bundle import PRECISIONS, ExportError, describe_architecture, describe_provenance, export_bundle
+from jumok_export.checkpoint import Checkpoint
+from jumok_export.configuration import ConfigurationError, load_configuration
+from jumok_export.vocabulary import END, PAD, START, UNKNOWN
+from jumok_serve.bundle import Bundle
+from jumok_serve.manifest import Languages, Score, SpecialTokens, TrainingData
+from jumok_serve.tokenizer import SentencePieceTokenizer
+
+_SCORES: TypeAdapter[tuple[Score, ...]] = TypeAdapter(tuple[Score, ...])
+
+
+def export_checkpoint(
+    checkpoint: Checkpoint,
+    out: Path,
+    *,
+    precisions: Sequence[str] = PRECISIONS,
+    scores: Sequence[Score] = (),
+    files: Mapping[str, str] | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Bundle:
+    """Exports a trained model; name, languages, limits and defaults are those of its configuration.
+
+    Args:
+        checkpoint: of `load_checkpoint`.
+        out: the bundle's folder.
+        precisions: variants to write.
+        scores: translation quality, as measured.
+        files: SHA-256 of the training files by name; default: as noted when the model was trained.
+        overwrite: replace a bundle that is there already.
+        progress: told what is being done.
+
+    Raises:
+        ExportError, VerificationError, BundleError: as `export_bundle`.
+    """
+    configuration = checkpoint.configuration
+    data, section = configuration.data, configuration.bundle
+    shared = checkpoint.target_vocabulary is checkpoint.source_vocabulary
+    text = _configuration_text(checkpoint)
+    score = (
+        "" if checkpoint.validation_bleu is None else f", greedy BLEU {checkpoint.validation_bleu:.2f} on validation"
+    )
+    return export_bundle(
+        checkpoint.model,
+        SentencePieceTokenizer(
+            checkpoint.source_vocabulary.model, None if shared else checkpoint.target_vocabulary.model
+        ),
+        out,
+        name=section.name,
+        version=section.version,
+        languages=Languages(source=data.source_language, target=data.target_language),
+        # A model that is trained here has never seen these in a target, so it has no opinion on them.
+        special_tokens=SpecialTokens(pad=PAD, start=START, eos=(END,), unk=UNKNOWN, suppress=(PAD, UNKNOWN, START)),
+        limits=section.limits,
+        generation=section.generation,
+        architecture=describe_architecture(
+            checkpoint.model,
+            family=configuration.model.family,
+            **configuration.model.model_dump(exclude={"family"}),
+        ),
+        provenance=describe_provenance(
+            training_data=TrainingData(
+                description=data.description or f"{data.source_language}-{data.target_language} text",
+                files=dict(checkpoint.files if files is None else files),
+            ),
+            configuration=text,
+            notes=f"trained for {checkpoint.epoch} epochs{score}",
+        ),
+        scores=scores,
+        precisions=precisions,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def read_scores(path: Path) -> tuple[Score, ...]:
+    """The scores in a JSON file: a list of objects with the manifest's fields for a score.
+
+    Raises:
+        ExportError: the file is something else; lists every problem.
+    """
+    try:
+        return _SCORES.validate_json(path.read_bytes())
+    except ValidationError as error:
+        problems = "".join(
+            f"\n  {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors(include_url=False)
+        )
+        raise ExportError(f"{path} is not a list of scores ({', '.join(Score.model_fields)}):{problems}") from error
+
+
+def _configuration_text(checkpoint: Checkpoint) -> str:
+    """The configuration as it was written, if it lies beside the checkpoint and is the one that it was trained by."""
+    beside = checkpoint.path.with_name("config.toml")
+    try:
+        if load_configuration(beside) == checkpoint.configuration:
+            return beside.read_text(encoding="utf-8")
+    except (ConfigurationError, OSError):
+        pass
+    return json.dumps(checkpoint.configuration.model_dump(mode="json"), indent=2, ensure_ascii=False)
