@@ -99,7 +99,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         entry = content["jumok"]
         configuration = configuration_from_values(entry["configuration"])
     except Exception as error:
-        raise CheckpointError(f"{file} is not a checkpoint of `jumok train`: {error}") from error
+        raise CheckpointError(f"{file} is not a checkpoint of `jumok train`") from error
     source = Vocabulary(entry["source_vocabulary"].numpy().tobytes())
     separate = entry["target_vocabulary"]
     target = source if separate is None else Vocabulary(separate.numpy().tobytes())

@@ -162,7 +162,7 @@ def plan_rollout(sizes: RolloutSizes, random: np.random.Generator) -> Rollout:
 def alone(rollout: Rollout, sentence: int) -> Rollout:
     """The part of a rollout that decodes one sentence: the same rows and tokens without company and without padding."""
     k = rollout.beam_size
-    steps = []
+    steps: list[PlannedStep] = []
     before = 0  # the sentence's first row in the step before
     for step in rollout.steps:
         if sentence not in step.sentences:

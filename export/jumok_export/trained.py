@@ -45,9 +45,9 @@ def export_checkpoint(
     data, section = configuration.data, configuration.bundle
     shared = checkpoint.target_vocabulary is checkpoint.source_vocabulary
     text = _configuration_text(checkpoint)
-    score = (
-        "" if checkpoint.validation_bleu is None else f", greedy BLEU {checkpoint.validation_bleu:.2f} on validation"
-    )
+    notes = f"trained for {checkpoint.epoch} epochs"
+    if checkpoint.validation_bleu is not None:
+        notes += f", greedy BLEU {checkpoint.validation_bleu:.2f} on validation"
     return export_bundle(
         checkpoint.model,
         SentencePieceTokenizer(
@@ -57,7 +57,7 @@ def export_checkpoint(
         name=section.name,
         version=section.version,
         languages=Languages(source=data.source_language, target=data.target_language),
-        # A model that is trained here has never seen these in a target, so it has no opinion on them.
+        # None of the suppressed ones is text.
         special_tokens=SpecialTokens(pad=PAD, start=START, eos=(END,), unk=UNKNOWN, suppress=(PAD, UNKNOWN, START)),
         limits=section.limits,
         generation=section.generation,
@@ -72,7 +72,7 @@ def export_checkpoint(
                 files=dict(checkpoint.files if files is None else files),
             ),
             configuration=text,
-            notes=f"trained for {checkpoint.epoch} epochs{score}",
+            notes=notes,
         ),
         scores=scores,
         precisions=precisions,
