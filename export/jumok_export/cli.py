@@ -40,12 +40,7 @@ def train(*, configuration: Path, out: Path, data: Path | None) -> None:
     from jumok_export.training import train as run_training  # noqa: PLC0415
 
     _keep_freed_memory()
-    try:
-        best = run_training(configuration, out, data=data, progress=_say)
-    except KeyboardInterrupt:
-        _say("stopped; the same command goes on from the last complete epoch")
-        raise
-    _say(f"the best checkpoint is {best}")
+    run_training(configuration, out, data=data, progress=_say)
 
 
 def _precisions(_context: click.Context, _parameter: click.Parameter, value: str) -> Sequence[str]:

@@ -74,7 +74,8 @@ class TranslationTraining(pl.LightningModule):
     def training_step(self, batch: Batch, _: int) -> Tensor:
         """The loss of one batch."""
         loss = self.loss(batch, self.configuration.training.label_smoothing)
-        self.log("train_loss", loss, prog_bar=True, on_step=False, on_epoch=True, batch_size=len(batch.target_ids))
+        tokens = int((batch.target_ids != PAD).sum())
+        self.log("train_loss", loss, prog_bar=True, on_step=False, on_epoch=True, batch_size=tokens, sync_dist=True)
         return loss
 
     def validation_step(self, batch: Batch, _: int) -> None:

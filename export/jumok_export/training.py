@@ -50,13 +50,17 @@ def train(
     corpus = TranslationData(configuration, data or configuration_path.parent, out)
     module = TranslationTraining(configuration, *corpus.vocabularies, corpus.files)
     last = out / LAST
-    if is_first_process():
-        progress(corpus.description)
-        if last.exists():
-            progress(f"going on with the run in {out}")
-    with _quiet():
-        trainer = _trainer(configuration, out)
-        _fit(trainer, module, corpus, last)
+    say = progress if is_first_process() else lambda _: None
+    say(corpus.description)
+    if last.exists():
+        say(f"going on with the run in {out}")
+    try:
+        with _quiet():
+            _fit(_trainer(configuration, out), module, corpus, last)
+    except KeyboardInterrupt:
+        say("stopped; training again into the same folder goes on from the last complete epoch")
+        raise
+    say(f"the best checkpoint is {out / BEST}")
     return out / BEST
 
 
@@ -132,9 +136,10 @@ def _check_run(configuration: Configuration, out: Path) -> None:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps to itself what Lightning says to those who write programs with it."""
-    library = logging.getLogger("lightning.pytorch")
-    level = library.level
-    library.setLevel(logging.WARNING)
+    libraries = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [library.level for library in libraries]
+    for library in libraries:
+        library.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
             # Workers that load data would only copy it: a batch is made in less time than it takes to hand it over.
@@ -143,4 +148,5 @@ def _quiet() -> Iterator[None]:
             warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")
             yield
     finally:
-        library.setLevel(level)
+        for library, level in zip(libraries, levels, strict=True):
+            library.setLevel(level)
