@@ -74,11 +74,11 @@ def show(client: jumok.Client) -> None:
     milliseconds = []
     for sentence in SENTENCES:
         start = time.perf_counter()
-        translation = client.translate(sentence)
+        translation = client.translate(sentence, truncate=True)
         milliseconds.append(1e3 * (time.perf_counter() - start))
         print(f"{milliseconds[-1]:7.1f} ms  {sentence}\n{'':10}  {translation.text}\n")
     start = time.perf_counter()
-    together = client.translate(SENTENCES)
+    together = client.translate(SENTENCES, truncate=True)
     together_ms = 1e3 * (time.perf_counter() - start)
     output_tokens = sum(translation.output_token_count for translation in together)
     print(f"{sum(milliseconds):7.1f} ms  {len(SENTENCES)} sentences, one request each")
