@@ -1,0 +1,181 @@
+"""Sentences and tokens a second of fp32 and int8 bundles, against PyTorch's greedy decoding in the same run.
+
+The contenders take turns, round after round, so that whatever else the machine does meets all of them; each round gives
+one ratio of tokens a second. All three tokenize, decode greedily with a key-value cache, and detokenize.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from jumok_export.checkpoint import Checkpoint, build_model, load_checkpoint
+from jumok_export.configuration import load_configuration
+from jumok_export.corpus import pad
+from jumok_export.greedy import greedy_decode
+from jumok_export.trained import export_checkpoint
+from jumok_export.vocabulary import Vocabulary
+from jumok_serve import Translator
+from jumok_serve.parallel_text import read_lines
+
+MODEL = Path(__file__).resolve().parents[1] / "models" / "multi30k-en-de-transformer"
+PEER = "PyTorch fp32"
+MAX_LENGTH = 32
+WORDS = """
+    a the two three old young man woman girl boy child dog cat bird horse runs sits reads plays jumps eats waits looks
+    in on near with under behind red blue green small big park street beach field house kitchen table bench tree ball
+    book hat guitar bicycle snow rain and while people other each
+"""
+
+Translate = Callable[[Sequence[str]], int]
+"""Translates texts; gives the number of tokens of their translations."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One contender in one setting: medians over the rounds, and the range of the ratios to the peer."""
+
+    contender: str
+    sentences_a_request: int
+    sentences_a_second: float
+    tokens_a_second: float
+    ratio: float
+    lowest_ratio: float
+    highest_ratio: float
+
+
+def untrained(folder: Path) -> Checkpoint:
+    """A model of a bundle's sizes and vocabulary with random weights: as fast as a trained one, token for token."""
+    configuration = load_configuration(folder / "config.toml")
+    vocabulary = Vocabulary((folder / "tokenizer.model").read_bytes())
+    torch.manual_seed(0)
+    return Checkpoint(
+        path=folder,
+        configuration=configuration,
+        source_vocabulary=vocabulary,
+        target_vocabulary=vocabulary,
+        model=build_model(configuration, len(vocabulary), len(vocabulary)).eval(),
+        epoch=0,
+        validation_bleu=None,
+        files={},
+    )
+
+
+def made_up(count: int) -> list[str]:
+    """Sentences of 4 to 20 words, the same every time."""
+    generator = random.Random(0)
+    return [" ".join(generator.choices(WORDS.split(), k=generator.randint(4, 20))) for _ in range(count)]
+
+
+def peer(checkpoint: Checkpoint) -> Translate:
+    """PyTorch: all texts in one padded batch, which finished sentences leave."""
+
+    def translate(texts: Sequence[str]) -> int:
+        source = [torch.tensor(checkpoint.source_vocabulary.encode(text)) for text in texts]
+        decoded = greedy_decode(checkpoint.model, *pad(source), MAX_LENGTH)
+        for token_ids in decoded:
+            checkpoint.target_vocabulary.decode(token_ids)
+        return sum(map(len, decoded))
+
+    return translate
+
+
+def ours(translator: Translator) -> Translate:
+    """The same with a bundle."""
+
+    def translate(texts: Sequence[str]) -> int:
+        translations = translator.translate(texts, beam_size=1, max_length=MAX_LENGTH)
+        return sum(translation.output_token_count for translation in translations)
+
+    return translate
+
+
+def measure(
+    contenders: dict[str, Translate], texts: Sequence[str], *, sentences_a_request: int, rounds: int
+) -> Iterator[Result]:
+    """Let the contenders translate the texts in turns; the first round warms up and does not count."""
+    requests = [texts[start : start + sentences_a_request] for start in range(0, len(texts), sentences_a_request)]
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    rates: dict[str, list[float]] = {name: [] for name in contenders}  # tokens a second
+    for _ in range(1 + rounds):
+        for name, translate in contenders.items():
+            start = time.perf_counter()
+            tokens = sum(translate(request) for request in requests)
+            seconds[name].append(time.perf_counter() - start)
+            rates[name].append(tokens / seconds[name][-1])
+    for name in contenders:
+        ratios = [ours / theirs for ours, theirs in zip(rates[name][1:], rates[PEER][1:], strict=True)]
+        yield Result(
+            contender=name,
+            sentences_a_request=sentences_a_request,
+            sentences_a_second=len(texts) / statistics.median(seconds[name][1:]),
+            tokens_a_second=statistics.median(rates[name][1:]),
+            ratio=statistics.median(ratios),
+            lowest_ratio=min(ratios),
+            highest_ratio=max(ratios),
+        )
+
+
+def table(results: Sequence[Result]) -> str:
+    """The results, aligned."""
+    head = f"{'sentences a request':>19}  {'':12}  {'sentences/s':>11}  {'tokens/s':>8}  ratio to {PEER}"
+    return "\n".join(
+        [
+            head,
+            *(
+                f"{result.sentences_a_request:>19}  {result.contender:12}  {result.sentences_a_second:>11.1f}  "
+                f"{result.tokens_a_second:>8.0f}  {result.ratio:.2f} ({result.lowest_ratio:.2f} to "
+                f"{result.highest_ratio:.2f})"
+                for result in results
+            ),
+        ]
+    )
+
+
+def main() -> None:
+    """Export a checkpoint, or an untrained model of the same sizes, measure it, and print a table."""
+    parser = argparse.ArgumentParser(description="Measure the throughput of fp32 and int8 bundles against PyTorch.")
+    parser.add_argument("--checkpoint", type=Path, help="a run of `jumok train`; default: an untrained model")
+    parser.add_argument("--like", type=Path, default=MODEL, help="the untrained model's bundle; default: %(default)s")
+    parser.add_argument("--source", type=Path, help="sentences to translate, one a line; default: made-up ones")
+    parser.add_argument("--sentences", type=int, default=64, help="number of them; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
+    parser.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every contender; default: %(default)s"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    texts = (read_lines(arguments.source) if arguments.source else made_up(arguments.sentences))[: arguments.sentences]
+    checkpoint = load_checkpoint(arguments.checkpoint) if arguments.checkpoint else untrained(arguments.like)
+    with tempfile.TemporaryDirectory() as folder:
+        path = export_checkpoint(checkpoint, Path(folder) / "bundle", progress=print).path
+        with (
+            Translator(path, precision="fp32", threads=arguments.threads) as fp32,
+            Translator(path, precision="int8", threads=arguments.threads) as int8,
+        ):
+            contenders = {PEER: peer(checkpoint), "jumok fp32": ours(fp32), "jumok int8": ours(int8)}
+            results = [
+                result
+                for size in dict.fromkeys((1, len(texts)))
+                for result in measure(contenders, texts, sentences_a_request=size, rounds=arguments.rounds)
+            ]
+    print(
+        f"\n{len(texts)} sentences, greedy, at most {MAX_LENGTH} tokens each, {arguments.threads} threads, "
+        f"{'a trained' if arguments.checkpoint else 'an untrained'} model; medians of {arguments.rounds} rounds\n"
+    )
+    print(table(results))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=2), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
