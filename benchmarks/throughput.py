@@ -1,7 +1,8 @@
 """Sentences and tokens a second of fp32 and int8 bundles, against PyTorch's greedy decoding in the same run.
 
 The contenders take turns, round after round, so that whatever else the machine does meets all of them; each round gives
-one ratio of tokens a second. All three tokenize, decode greedily with a key-value cache, and detokenize.
+one ratio of tokens a second. All three tokenize, decode greedily with a key-value cache, and detokenize. Threads that
+wait for each other suffer most where others want the cores too, so the load before the run is printed with the results.
 """
 
 import argparse
@@ -154,6 +155,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    load, _, _ = os.getloadavg()
     texts = (read_lines(arguments.source) if arguments.source else made_up(arguments.sentences))[: arguments.sentences]
     checkpoint = load_checkpoint(arguments.checkpoint) if arguments.checkpoint else untrained(arguments.like)
     with tempfile.TemporaryDirectory() as folder:
@@ -170,7 +172,8 @@ def main() -> None:
             ]
     print(
         f"\n{len(texts)} sentences, greedy, at most {MAX_LENGTH} tokens each, {arguments.threads} threads, "
-        f"{'a trained' if arguments.checkpoint else 'an untrained'} model; medians of {arguments.rounds} rounds\n"
+        f"{'a trained' if arguments.checkpoint else 'an untrained'} model; medians of {arguments.rounds} rounds; "
+        f"load before: {load:.1f}\n"
     )
     print(table(results))
     if arguments.json:
