@@ -1,6 +1,8 @@
 """What all tests share: a tiny corpus, and a small trained model with its bundle."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +10,10 @@ from torch.nn import functional as F
 
 from jumok_export.bundle import export_bundle
 from jumok_export.corpus import pad
+from jumok_export.graphs import Graph, export_graphs
 from jumok_export.transformer import Transformer, TransformerSizes
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
+from jumok_serve.bundle import Bundle
 from jumok_serve.manifest import GenerationDefaults, Languages, Limits, SpecialTokens
 from jumok_serve.parallel_text import read_lines
 from jumok_serve.tokenizer import SentencePieceTokenizer
@@ -64,17 +68,40 @@ def tiny_model(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(tiny_model: Transformer, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_graphs(tiny_model: Transformer, vocabulary: Vocabulary) -> dict[str, Graph]:
+    """The tiny model's graphs in fp32; not to be changed."""
+    return export_graphs(tiny_model, len(vocabulary), len(vocabulary))
+
+
+@pytest.fixture(scope="session")
+def export_tiny(
+    tiny_model: Transformer, tiny_graphs: dict[str, Graph], vocabulary: Vocabulary
+) -> Callable[..., Bundle]:
+    """Exports the tiny model into a folder; its graphs, which take longest, are made once and given every time.
+
+    A test may give other graphs, another model and other arguments of `export_bundle`.
+    """
+
+    def export(out: Path, *, graphs: Mapping[str, Graph] = tiny_graphs, **arguments: Any) -> Bundle:
+        settings: dict[str, Any] = {
+            "model": tiny_model,
+            "tokenizer": SentencePieceTokenizer(vocabulary.model),
+            "name": "tiny-en-de",
+            "languages": Languages(source="en", target="de"),
+            "special_tokens": SpecialTokens(
+                pad=PAD, start=START, eos=(END,), unk=UNKNOWN, suppress=(PAD, UNKNOWN, START)
+            ),
+            "limits": Limits(max_source_length=48, max_target_length=48),
+            "generation": GenerationDefaults(beam_size=2, max_length=40),
+        }
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("jumok_export.bundle.export_graphs", lambda *_: graphs)
+            return export_bundle(**{**settings, "out": out, **arguments})
+
+    return export
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(export_tiny: Callable[..., Bundle], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model's verified bundle, in fp32 and int8; not to be changed."""
-    path = tmp_path_factory.mktemp("bundle") / "tiny-en-de"
-    export_bundle(
-        tiny_model,
-        SentencePieceTokenizer(vocabulary.model),
-        path,
-        name="tiny-en-de",
-        languages=Languages(source="en", target="de"),
-        special_tokens=SpecialTokens(pad=PAD, start=START, eos=(END,), unk=UNKNOWN, suppress=(PAD, UNKNOWN, START)),
-        limits=Limits(max_source_length=48, max_target_length=48),
-        generation=GenerationDefaults(beam_size=2, max_length=40),
-    )
-    return path
+    return export_tiny(tmp_path_factory.mktemp("bundle") / "tiny-en-de").path

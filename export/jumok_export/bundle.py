@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from jumok_export.graphs import Graph, export_graphs
-from jumok_export.quantize import quantize_graph
+from jumok_export.quantize import quantize_graph, quantized_weights
 from jumok_export.samples import Frame
 from jumok_export.verify import verify_fp32, verify_int8
 from jumok_export.weights import save_graphs
@@ -220,7 +221,8 @@ class _Writer:
     def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         quantized = {name: quantize_graph(graph) for name, graph in self._graphs.items()}
         variant = save_graphs(quantized, folder, "int8")
-        return variant, self._verified("int8", variant, folder, verify_int8)
+        weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_weights(self._graphs[name])]
+        return variant, self._verified("int8", variant, folder, partial(verify_int8, weights=weights))
 
     def _verified(
         self,

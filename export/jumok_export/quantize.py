@@ -177,6 +177,16 @@ class _Quantizer:
         self.nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
 
 
+def quantized_weights(graph: Graph) -> list[NDArray[np.float32]]:
+    """The matrices of a graph in fp32 that its int8 form holds in 8 bits."""
+    quantized = {tensor.name for tensor in quantize_graph(graph).model.graph.initializer}
+    return [
+        numpy_helper.to_array(tensor)
+        for tensor in graph.model.graph.initializer
+        if any(f"{tensor.name}.int8.{axis}" in quantized for axis in (0, 1))
+    ]
+
+
 def quantize_weight(weight: NDArray[np.float32], channels: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """A weight matrix in 8 bits around 128, symmetric, with one scale for each index of the axis `channels`.
 

@@ -1,7 +1,7 @@
 """The two sides of a verification, a PyTorch model and its exported graphs, behind one face of NumPy arrays."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from jumok_export.graphs import TranslationModel
 from jumok_serve.session import BiasList, Floats, Graphs, Integers
@@ -53,25 +54,26 @@ class TorchSide:
 
     Args:
         model: a `TranslationModel` in evaluation mode.
+        arithmetic: what PyTorch's functions are replaced by while the model computes.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, arithmetic: TorchFunctionMode | None = None) -> None:
         assert isinstance(model, TranslationModel)
         self._model = model
         self._align = getattr(model, "align", None)
+        self._arithmetic = nullcontext() if arithmetic is None else arithmetic
 
-    @torch.no_grad()
     def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
         """See `Side`."""
-        memory, first_state = self._model.encode(torch.from_numpy(source_ids), torch.from_numpy(source_lengths))
+        with torch.no_grad(), self._arithmetic:
+            memory, first_state = self._model.encode(torch.from_numpy(source_ids), torch.from_numpy(source_lengths))
         return _with_prefix("memory", memory), _with_prefix("state", first_state)
 
-    @torch.no_grad()
     def empty_state(self) -> Arrays:
         """See `Side`."""
-        return _with_prefix("state", self._model.empty_state())
+        with torch.no_grad():
+            return _with_prefix("state", self._model.empty_state())
 
-    @torch.no_grad()
     def step(  # noqa: PLR0917
         self,
         token_ids: Integers,
@@ -82,33 +84,34 @@ class TorchSide:
         state: Arrays,
     ) -> tuple[Floats, Arrays]:
         """See `Side`."""
-        logits, grown = self._model.step(
-            torch.from_numpy(token_ids),
-            torch.from_numpy(positions),
-            torch.from_numpy(parents),
-            torch.from_numpy(source_lengths),
-            _without_prefix(memory),
-            _without_prefix(state),
-        )
+        with torch.no_grad(), self._arithmetic:
+            logits, grown = self._model.step(
+                torch.from_numpy(token_ids),
+                torch.from_numpy(positions),
+                torch.from_numpy(parents),
+                torch.from_numpy(source_lengths),
+                _without_prefix(memory),
+                _without_prefix(state),
+            )
         return logits.numpy(), _with_prefix("state", grown)
 
-    @torch.no_grad()
     def score(
         self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
     ) -> Floats:
         """See `Side`."""
         arrays = (source_ids, source_lengths, target_ids, target_lengths)
-        scores: Floats = self._model.score(*map(torch.from_numpy, arrays)).numpy()
+        with torch.no_grad(), self._arithmetic:
+            scores: Floats = self._model.score(*map(torch.from_numpy, arrays)).numpy()
         return scores
 
-    @torch.no_grad()
     def align(
         self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
     ) -> tuple[Floats, ...]:
         """See `Side`."""
         assert self._align is not None
         arrays = (source_ids, source_lengths, target_ids, target_lengths)
-        return tuple(weights.numpy() for weights in self._align(*map(torch.from_numpy, arrays)))
+        with torch.no_grad(), self._arithmetic:
+            return tuple(weights.numpy() for weights in self._align(*map(torch.from_numpy, arrays)))
 
 
 class GraphFailed(Exception):  # noqa: N818 - it is caught and reported as a failed check

@@ -32,7 +32,7 @@ def random_model(sizes: TransformerSizes) -> Transformer:
     model = Transformer(sizes).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
-    return model
+    return model.requires_grad_(False)
 
 
 def test_positions_follow_the_formula() -> None:
