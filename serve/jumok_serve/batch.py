@@ -148,8 +148,8 @@ class Batch:
             self._clear()
         return removed
 
-    def step(self) -> list[Sentence]:
-        """Decodes one token of every row; sentences whose search has finished leave and are returned."""
+    def step(self) -> None:
+        """Decodes one token of every row. Sentences whose search has finished stay until they are removed."""
         searches = [sentence.search for sentence in self.sentences]
         steps = [search.next_step() for search in searches]
         positions = [search.position for search in searches]
@@ -176,7 +176,6 @@ class Batch:
         for slot, search in enumerate(searches):
             rows = slice(slot * beam_size, (slot + 1) * beam_size)
             search.advance(all_tokens[rows], all_totals[rows])
-        return self.remove(lambda sentence: sentence.search.finished)
 
     def _fitting_state(self, longest: int) -> Tensors:
         """The state, its time axis cut where rows that have left made it much longer than any row needs."""

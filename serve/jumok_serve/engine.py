@@ -194,21 +194,16 @@ class Engine:
         now = time.monotonic()
         for sentence in batch.remove(lambda sentence: sentence.abandoned(now)):
             _fail(sentence, DeadlineExceeded("the deadline passed while the text was being translated"))
-        finished = batch.step() if batch.sentences else []
+        if batch.sentences:
+            batch.step()
+        # Delivered first and removed then: if anything fails between the two, nobody is forgotten.
+        for sentence in batch.sentences:
+            if sentence.search.finished:
+                _deliver(sentence)
+        batch.remove(lambda sentence: sentence.search.finished)
         if not batch.sentences:
             with self._changed:
                 del self._batches[batch.beam_size]
-        now = time.monotonic()
-        for sentence in finished:
-            if _claim(sentence):
-                sentence.future.set_result(
-                    Decoded(
-                        hypotheses=tuple(sentence.search.hypotheses()),
-                        queue_s=sentence.admitted - sentence.arrived,
-                        encode_s=sentence.encode_s,
-                        decode_s=now - sentence.admitted - sentence.encode_s,
-                    )
-                )
 
     def _fail_all(self, taken: Sequence[Sentence], error: Exception) -> None:
         """Fails everything that runs or was about to; without an intent to stop, the queue goes on afterwards."""
@@ -259,6 +254,18 @@ class _Costs:
 def _claim(sentence: Sentence) -> bool:
     """Whether the sentence's outcome may be set: its caller has not left, and nothing was set before."""
     return not sentence.future.done() and sentence.future.set_running_or_notify_cancel()
+
+
+def _deliver(sentence: Sentence) -> None:
+    """Hands a sentence its outcome."""
+    decoded = Decoded(
+        hypotheses=tuple(sentence.search.hypotheses()),
+        queue_s=sentence.admitted - sentence.arrived,
+        encode_s=sentence.encode_s,
+        decode_s=time.monotonic() - sentence.admitted - sentence.encode_s,
+    )
+    if _claim(sentence):
+        sentence.future.set_result(decoded)
 
 
 def _fail(sentence: Sentence, error: Exception) -> None:
