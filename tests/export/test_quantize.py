@@ -1,0 +1,175 @@
+"""int8 arithmetic against NumPy: weights, embeddings and products, and that rows do not touch each other."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+from jumok_export.emulation import Int8Arithmetic
+from jumok_export.graphs import Graph
+from jumok_export.quantize import EMBEDDING_ROWS, ZERO_POINT, quantize_graph, quantize_weight, quantized_weights
+from jumok_export.weights import save_graphs
+
+Array = NDArray[Any]
+
+
+def graph_of(nodes: Sequence[onnx.NodeProto], constants: dict[str, Array], inputs: dict[str, Array]) -> Graph:
+    """A graph of these operators; its one output is `y`."""
+    graph = helper.make_graph(
+        list(nodes),
+        "test",
+        [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), [None] * value.ndim)
+            for name, value in inputs.items()
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    return Graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), (), ())
+
+
+def run(graph: Graph, **inputs: Array) -> Array:
+    session = onnxruntime.InferenceSession(graph.model.SerializeToString(), providers=["CPUExecutionProvider"])
+    output: Array = session.run(["y"], inputs)[0]
+    return output
+
+
+def normal(*shape: int, seed: int = 1) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def rounded_rows(activation: Array) -> Array:
+    """Each row [..., K] to 127 levels on either side of 0, and back."""
+    scale = np.abs(activation).max(-1, keepdims=True).clip(1e-30) / 127
+    rounded: Array = np.rint(activation / scale) * scale
+    return rounded
+
+
+def rounded_columns(weight: Array) -> Array:
+    """Each column of [K, N] to 127 levels on either side of 0, and back."""
+    return rounded_rows(weight.T).T
+
+
+@pytest.mark.parametrize("channels", [0, 1])
+def test_weights_are_within_half_a_level(channels: int) -> None:
+    weight = normal(30, 50) * np.linspace(0.01, 9, 50, dtype=np.float32)
+    values, scales = quantize_weight(weight, channels)
+    assert values.dtype == np.uint8
+    assert scales.shape == (weight.shape[channels],)
+    wide = np.expand_dims(scales, 1 - channels)
+    assert np.abs((values.astype(np.float32) - ZERO_POINT) * wide - weight).max() <= 0.501 * wide.max()
+    assert ((values.astype(np.float32) - ZERO_POINT) * wide - weight <= 0.501 * wide).all()
+    # The largest value of each channel is a full level, so no range is wasted.
+    np.testing.assert_array_equal(np.abs(values.astype(int) - ZERO_POINT).max(1 - channels), 127)
+
+
+def test_a_channel_of_zeros_stays_zero() -> None:
+    values, scales = quantize_weight(np.zeros((3, 2), np.float32), 1)
+    np.testing.assert_array_equal(values, ZERO_POINT)
+    assert np.isfinite(scales).all()
+
+
+MATMUL = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+TRANSPOSED = [helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]), helper.make_node("MatMul", ["x", "t"], ["y"])]
+GEMM = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1, alpha=1.0, beta=1.0)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "turned", "shape"),
+    [(MATMUL, False, (2, 3, 16)), (MATMUL, False, (1, 16)), (TRANSPOSED, True, (5, 16)), (GEMM, True, (7, 16))],
+    ids=["matmul of rank 3", "matmul of one row", "transposed", "gemm"],
+)
+def test_products_are_those_of_rounded_rows_and_rounded_columns(
+    nodes: list[onnx.NodeProto], turned: bool, shape: tuple[int, ...]
+) -> None:
+    weight, bias, x = normal(16, 20), normal(20, seed=2), normal(*shape, seed=3)
+    constants = {"w": np.ascontiguousarray(weight.T) if turned else weight, "b": bias}
+    graph = graph_of(
+        nodes, {name: constants[name] for each in nodes for name in each.input if name in constants}, {"x": x}
+    )
+    expected = rounded_rows(x) @ rounded_columns(weight) + (bias if nodes is GEMM else 0)
+    np.testing.assert_allclose(run(quantize_graph(graph), x=x), expected, atol=1e-4)
+    assert len(quantized_weights(graph)) == 1
+
+
+def test_rows_do_not_depend_on_their_company() -> None:
+    graph = quantize_graph(graph_of(MATMUL, {"w": normal(16, 20)}, {"x": normal(1, 16)}))
+    x = normal(6, 16, seed=4)
+    x[1] = 0
+    x[4] *= 1e6
+    together = run(graph, x=x)
+    for row in range(6):
+        np.testing.assert_array_equal(run(graph, x=x[row : row + 1])[0], together[row])
+    assert (together[1] == 0).all()
+
+
+def test_an_activation_is_rounded_once_for_all_its_products() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("MatMul", ["x", "v"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["y"]),
+    ]
+    weights = {"w": normal(16, 20), "v": normal(16, 20, seed=5)}
+    quantized = quantize_graph(graph_of(nodes, weights, {"x": normal(3, 16)}))
+    operators = [node.op_type for node in quantized.model.graph.node]
+    assert operators.count("QuantizeLinear") == 1
+    assert operators.count("MatMulIntegerToFloat") == 2
+
+
+def test_products_of_activations_stay_in_fp32() -> None:
+    x = normal(4, 4)
+    graph = graph_of([helper.make_node("MatMul", ["x", "x"], ["y"])], {}, {"x": x})
+    np.testing.assert_allclose(run(quantize_graph(graph), x=x), x @ x, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [EMBEDDING_ROWS, EMBEDDING_ROWS - 1])
+def test_large_embeddings_are_rounded_row_by_row_and_small_ones_are_left(rows: int) -> None:
+    table = normal(rows, 12) * np.linspace(0.1, 3, rows, dtype=np.float32)[:, None]
+    ids = np.array([[0, 5, rows - 1], [7, 7, 1]])
+    graph = graph_of([helper.make_node("Gather", ["w", "ids"], ["y"], axis=0)], {"w": table}, {"ids": ids})
+    expected = rounded_rows(table) if rows == EMBEDDING_ROWS else table
+    np.testing.assert_allclose(run(quantize_graph(graph), ids=ids), expected[ids], atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_tied_embedding_is_stored_once(tiny_graphs: dict[str, Graph], precision: str, tmp_path: Path) -> None:
+    """The encoder looks it up, the decoder multiplies with it, the scorer does both."""
+    graphs = tiny_graphs if precision == "fp32" else {n: quantize_graph(graph) for n, graph in tiny_graphs.items()}
+    variant = save_graphs(graphs, tmp_path, precision)
+    places: dict[tuple[int, int], set[tuple[int, ...]]] = {}
+    for spec in variant.graphs.values():
+        model = onnx.load(tmp_path / spec.file, load_external_data=False)
+        for tensor in model.graph.initializer:
+            entries = {entry.key: entry.value for entry in tensor.external_data}
+            if entries:
+                place = int(entries["offset"]), int(entries["length"])
+                places.setdefault(place, set()).add(tuple(tensor.dims))
+    tables = [place for place, shapes in places.items() if (180, 32) in shapes or (32, 180) in shapes]
+    assert len(tables) == 1
+    assert tables[0][1] == 180 * 32 * (4 if precision == "fp32" else 1)
+    end = max(offset + length for offset, length in places)
+    assert (tmp_path / variant.weights).stat().st_size == end
+    assert sum(length for _, length in places) <= end
+
+
+def test_int8_in_pytorch_is_int8_in_numpy() -> None:
+    torch.manual_seed(1)
+    layer, table = nn.Linear(16, 20), nn.Embedding(EMBEDDING_ROWS, 16)
+    ids = torch.tensor([3, 1, 60])
+    with torch.no_grad(), Int8Arithmetic() as arithmetic:
+        found = layer(table(ids)).numpy()
+    weights = layer.weight.detach().numpy(), table.weight.detach().numpy()
+    embedded = rounded_rows(weights[1])[ids.numpy()]
+    expected = rounded_rows(embedded) @ rounded_columns(weights[0].T) + layer.bias.detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert arithmetic.covers(weights)
+    assert arithmetic.covers([weights[0].T])
+    assert not arithmetic.covers([weights[0] + 1])
