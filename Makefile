@@ -42,7 +42,7 @@ clean:  ## remove the environment, and what tools and builds have left
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/installed-%: pyproject.toml | $(VENV)/bin/python
-	@echo "Installing jumok[$*] and what it needs into $(VENV); the first time this takes some minutes ..."
+	@echo "Installing jumok[$*] and what it needs into $(VENV); this may take minutes ..."
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
