@@ -1,5 +1,6 @@
 """What all tests share: a tiny corpus, and a small trained model with its bundle."""
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from jumok_serve.parallel_text import read_lines
 from jumok_serve.tokenizer import SentencePieceTokenizer
 
 torch.set_num_threads(1)  # the models are so small that threads would only wait for each other
+logging.getLogger("torch.__trace").propagate = False  # thousands of records an export, which pytest would keep
 
 DATA = Path(__file__).parent / "data"
 

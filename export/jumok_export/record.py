@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.callbacks import Checkpoint, TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from matplotlib.figure import Figure
 
@@ -33,10 +33,11 @@ class Bar(TQDMProgressBar):
             return super().init_validation_tqdm()
 
 
-class Record(pl.Callback):
+class Record(Checkpoint):
     """Writes every epoch's metrics into `metrics.csv` and on standard error, and draws `curves.png` at the end.
 
-    Epochs are counted from 1. A run that is resumed keeps the rows of the epochs before.
+    Epochs are counted from 1. A run that is resumed keeps the rows of the epochs before. It is one of the callbacks
+    that keep something, and the last of them, so that an epoch is told of when its checkpoint is there.
 
     Args:
         run: the run's folder.
