@@ -33,41 +33,6 @@ MODEL = "models/multi30k-en-de-transformer"
 RUN_ELSEWHERE = {"docs/own-model.md": "tests/export/test_own_model.py"}
 """Documents whose examples have a test of their own, which looks at the results too."""
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")])
-CONFIGURATION = """
-[data]
-source_language = "en"
-target_language = "de"
-train_source = ["train.en.gz"]
-train_target = ["train.de.gz"]
-validation_source = "val.en.gz"
-validation_target = "val.de.gz"
-
-[tokenizer]
-vocabulary_size = 180
-
-[model]
-width = 16
-heads = 2
-feed_forward = 16
-encoder_layers = 1
-decoder_layers = 1
-
-[training]
-max_epochs = 1
-accelerator = "cpu"
-devices = 1
-
-[bundle]
-name = "documented"
-
-[bundle.limits]
-max_source_length = 64
-max_target_length = 64
-
-[bundle.generation]
-beam_size = 2
-max_length = 20
-"""
 SHELL = """
 make() { command make --dry-run --directory "$REPOSITORY" "$@"; }
 pip() { [ "$1" = install ]; }
@@ -143,7 +108,7 @@ class Reader:
 @pytest.fixture
 def reader(tiny_bundle: Path, tmp_path: Path) -> Reader:
     shutil.copytree(tiny_bundle, tmp_path / MODEL)
-    (tmp_path / MODEL / "config.toml").write_text(CONFIGURATION, encoding="utf-8")
+    shutil.copy(DATA / "tiny.toml", tmp_path / MODEL / "config.toml")
     (tmp_path / "corpus").mkdir()
     for part in ("train", "val", "test_2016_flickr"):
         for language in ("en", "de"):
