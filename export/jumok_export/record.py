@@ -5,6 +5,7 @@ import csv
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Checkpoint, TQDMProgressBar
@@ -26,6 +27,11 @@ class Bar(TQDMProgressBar):
         """The bar of an epoch."""
         with contextlib.redirect_stdout(sys.stderr):
             return super().init_train_tqdm()
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Counts epochs from 1, as the lines between the bars do."""
+        super().on_train_epoch_start(trainer)
+        self.train_progress_bar.set_description(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}")
 
     def init_validation_tqdm(self) -> Tqdm:
         """The bar of a validation."""
@@ -85,7 +91,8 @@ class Record(Checkpoint):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Draws the curves of a run that was interrupted."""
-        self.on_train_end(trainer, pl_module)
+        if read_metrics(self._run):
+            self.on_train_end(trainer, pl_module)
 
 
 def read_metrics(run: Path) -> list[dict[str, str]]:

@@ -246,6 +246,14 @@ def test_a_vocabulary_larger_than_the_corpus(write: Write, tmp_path: Path, capfd
     assert "could not train a vocabulary of 5000 tokens" in capfd.readouterr().err
 
 
+def test_a_corpus_of_which_nothing_is_short_enough(
+    write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write(description='""\nmax_length = 1')
+    assert run(["train", str(path), "--out", str(tmp_path / "run"), "--data", str(DATA)]) == 1
+    assert capfd.readouterr().err.endswith("Error: every sentence pair is longer than data.max_length = 1\n")
+
+
 def test_learning_rates_follow_their_schedules() -> None:
     inverse = TrainingSection(warmup_steps=100)
     cosine = TrainingSection(warmup_steps=100, schedule="cosine")
