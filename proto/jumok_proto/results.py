@@ -26,7 +26,7 @@ class Timings:
     encode_s: float
     """In the encoder, for the batches that held its sentences."""
     decode_s: float
-    """In the decoding steps that held its sentences."""
+    """From a sentence's admission to its last step, its encoding left out; of the sentence that took longest."""
     total_s: float
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnxruntime import OrtValue
 
+from jumok_serve.errors import JumokError, ModelFailed
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import SlotMemory
 from jumok_serve.search import FinishedHypothesis, Search
@@ -25,7 +26,7 @@ class Decoded:
         hypotheses: best first.
         queue_s: seconds from arrival to admission.
         encode_s: seconds of the encoder run that it was part of.
-        decode_s: seconds from its admission to its last step.
+        decode_s: seconds from its admission to its last step, its encoding left out.
     """
 
     hypotheses: tuple[FinishedHypothesis, ...]
@@ -46,6 +47,7 @@ class Sentence:
         arrived: when it was submitted, in `time.monotonic()` seconds.
         admitted: when it left the queue.
         encode_s: seconds of the encoder run that it was part of.
+        failure: why it cannot be decoded, or None.
     """
 
     source_ids: Sequence[int]
@@ -55,6 +57,12 @@ class Sentence:
     arrived: float = field(default_factory=time.monotonic)
     admitted: float = 0.0
     encode_s: float = 0.0
+    failure: JumokError | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether no further step is needed."""
+        return self.failure is not None or self.search.finished
 
     def abandoned(self, now: float) -> bool:
         """Whether nobody waits for it any more at the monotonic time `now`: cancelled, or past its deadline."""
@@ -123,10 +131,15 @@ class Batch:
         if not first_state:
             return [0] * sentences
         before = next(iter(self._state.values())).shape()[0]
-        self._state = {
-            name: OrtValue.ortvalue_from_numpy(np.concatenate((value.numpy(), first_state[name].numpy())))
-            for name, value in self._state.items()
-        }
+        appended = {}
+        for name, value in self._state.items():
+            rows = value.numpy()
+            if name in first_state:
+                first = first_state[name].numpy()
+            else:  # such as a cache beside a recurrent state, which begins empty
+                first = np.zeros((sentences, *rows.shape[1:]), rows.dtype)
+            appended[name] = OrtValue.ortvalue_from_numpy(np.concatenate((rows, first)))
+        self._state = appended
         return list(range(before, before + sentences))
 
     def remove(self, leaves: Callable[[Sentence], bool]) -> list[Sentence]:
@@ -149,7 +162,7 @@ class Batch:
         return removed
 
     def step(self) -> None:
-        """Decodes one token of every row. Sentences whose search has finished stay until they are removed."""
+        """Decodes one token of every row. Sentences that are done with it stay until they are removed."""
         searches = [sentence.search for sentence in self.sentences]
         steps = [search.next_step() for search in searches]
         positions = [search.position for search in searches]
@@ -173,9 +186,13 @@ class Batch:
             _offset([search.log_prob_bias() for search in searches], beam_size),
         )
         all_tokens, all_totals = chosen.tolist(), totals.tolist()
-        for slot, search in enumerate(searches):
+        undefined = np.flatnonzero(np.isnan(totals).any(axis=1)) // beam_size  # sentences
+        for slot, (sentence, search) in enumerate(zip(self.sentences, searches, strict=True)):
             rows = slice(slot * beam_size, (slot + 1) * beam_size)
-            search.advance(all_tokens[rows], all_totals[rows])
+            if slot in undefined:
+                sentence.failure = ModelFailed("the model computed NaN for this text")
+            else:
+                search.advance(all_tokens[rows], all_totals[rows])
 
     def _fitting_state(self, longest: int) -> Tensors:
         """The state, its time axis cut where rows that have left made it much longer than any row needs."""

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jumok_serve.batch import Batch, Decoded, Sentence
-from jumok_serve.errors import DeadlineExceeded, JumokError, Overloaded, Unavailable
+from jumok_serve.errors import DeadlineExceeded, InvalidRequest, JumokError, Overloaded, Unavailable
+from jumok_serve.memory import padded_source
 from jumok_serve.session import Graphs
 
 logger = logging.getLogger(__name__)
@@ -25,8 +26,8 @@ class EngineLimits:
     """Bounds of the engine.
 
     Attributes:
-        max_batch_tokens: rows times source positions, padding included, that are decoded at the same time. A sentence
-            that is over it by itself is decoded alone.
+        max_batch_tokens: rows times source positions that are decoded at the same time, the padding of sources to a
+            multiple of 8 included. A sentence that is over it by itself is decoded alone.
         max_queue_requests: sentences that may wait.
         max_queue_tokens: source tokens of the sentences that may wait.
 
@@ -74,6 +75,7 @@ class Engine:
         self._changed = threading.Condition()
         self._queue: deque[Sentence] = deque()
         self._queued_tokens = 0
+        self._joining: list[Sentence] = []  # taken from the queue, not yet in a batch
         self._batches: dict[int, Batch] = {}
         self._closing = False
         self._aborting = False
@@ -85,7 +87,8 @@ class Engine:
         """Queues sentences, all or none; their futures get the outcome.
 
         Raises:
-            Overloaded: they do not fit into the queue.
+            InvalidRequest: they would not fit into the queue if it were empty.
+            Overloaded: they do not fit into the queue now.
             Unavailable: the engine is closing.
         """
         tokens = sum(len(sentence.source_ids) for sentence in sentences)
@@ -96,6 +99,10 @@ class Engine:
                 ("sentences", len(self._queue), len(sentences), self._limits.max_queue_requests),
                 ("tokens", self._queued_tokens, tokens, self._limits.max_queue_tokens),
             ):
+                if more > bound:
+                    raise InvalidRequest(
+                        f"a request takes at most {bound} {what} here, got {more}: send several", field="contents"
+                    )
                 if present + more > bound:
                     raise Overloaded(
                         f"the queue holds {present} of at most {bound} {what}: no room for {more} more",
@@ -112,8 +119,9 @@ class Engine:
             return Load(
                 queued_requests=len(self._queue),
                 queued_tokens=self._queued_tokens,
-                running_sentences=sum(len(batch.sentences) for batch in batches),
-                rows=sum(batch.rows for batch in batches),
+                running_sentences=len(self._joining) + sum(len(batch.sentences) for batch in batches),
+                rows=sum(sentence.search.beam_size for sentence in self._joining)
+                + sum(batch.rows for batch in batches),
             )
 
     def close(self, *, drain: bool = True) -> None:
@@ -126,16 +134,15 @@ class Engine:
 
     def _run(self) -> None:
         while self._wait_for_work():
-            taken: list[Sentence] = []
             try:
                 if self._aborting:
                     raise Unavailable("the model was stopped", retry_after_s=RETRY_AFTER_S)
-                taken = self._take()
-                self._admit(taken)
+                self._take()
+                self._admit()
                 for batch in list(self._batches.values()):
                     self._step(batch)
             except Exception as error:
-                self._fail_all(taken, error)
+                self._fail_all(error)
 
     def _wait_for_work(self) -> bool:
         """Blocks until there is something to do; False once there is nothing left and the engine is closing."""
@@ -146,9 +153,8 @@ class Engine:
                 self._changed.wait()
             return True
 
-    def _take(self) -> list[Sentence]:
+    def _take(self) -> None:
         """Takes what may be admitted now from the queue, in order."""
-        taken: list[Sentence] = []
         costs = _Costs(self._batches)
         with self._changed:
             self._sweep()
@@ -157,10 +163,9 @@ class Engine:
                 if not self._drop_abandoned(sentence):
                     if not costs.add(sentence, self._limits.max_batch_tokens):
                         break
-                    taken.append(sentence)
+                    self._joining.append(sentence)
                 self._queue.popleft()
                 self._queued_tokens -= len(sentence.source_ids)
-        return taken
 
     def _sweep(self) -> None:
         """Drops abandoned sentences wherever they wait; not at every step, because it looks at them all."""
@@ -179,16 +184,18 @@ class Engine:
             _fail(sentence, DeadlineExceeded("the deadline passed while the text waited in the queue"))
         return abandoned
 
-    def _admit(self, taken: Sequence[Sentence]) -> None:
+    def _admit(self) -> None:
         now = time.monotonic()
-        for beam_size in {sentence.search.beam_size for sentence in taken}:
-            joining = [sentence for sentence in taken if sentence.search.beam_size == beam_size]
+        for beam_size in {sentence.search.beam_size for sentence in self._joining}:
+            joining = [sentence for sentence in self._joining if sentence.search.beam_size == beam_size]
             for sentence in joining:
                 sentence.admitted = now
-            with self._changed:
-                batch = self._batches.setdefault(beam_size, Batch(self._graphs, beam_size, self._pad))
+            batch = self._batches.get(beam_size) or Batch(self._graphs, beam_size, self._pad)
             for similar in _of_similar_length(joining):
                 batch.admit(similar)
+            with self._changed:
+                self._batches[beam_size] = batch
+                self._joining = [sentence for sentence in self._joining if sentence.search.beam_size != beam_size]
 
     def _step(self, batch: Batch) -> None:
         now = time.monotonic()
@@ -198,17 +205,18 @@ class Engine:
             batch.step()
         # Delivered first and removed then: if anything fails between the two, nobody is forgotten.
         for sentence in batch.sentences:
-            if sentence.search.finished:
+            if sentence.done:
                 _deliver(sentence)
-        batch.remove(lambda sentence: sentence.search.finished)
+        batch.remove(lambda sentence: sentence.done)
         if not batch.sentences:
             with self._changed:
                 del self._batches[batch.beam_size]
 
-    def _fail_all(self, taken: Sequence[Sentence], error: Exception) -> None:
+    def _fail_all(self, error: Exception) -> None:
         """Fails everything that runs or was about to; without an intent to stop, the queue goes on afterwards."""
         with self._changed:
             batches, self._batches = self._batches, {}
+            joining, self._joining = self._joining, []
             waiting: deque[Sentence] = deque()
             if self._aborting:
                 waiting, self._queue, self._queued_tokens = self._queue, waiting, 0
@@ -218,7 +226,7 @@ class Engine:
             failure.__cause__ = error
             error = failure
         running = [sentence for batch in batches.values() for sentence in batch.sentences]
-        for sentence in (*taken, *running, *waiting):
+        for sentence in (*joining, *running, *waiting):
             _fail(sentence, error)
 
 
@@ -234,17 +242,17 @@ def _of_similar_length(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]
 
 
 class _Costs:
-    """What the running sentences cost, rows times the longest source, and what more of them would."""
+    """What the running sentences cost, rows times padded source positions, and what more of them would."""
 
     def __init__(self, batches: dict[int, Batch]) -> None:
         self._rows = {size: batch.rows for size, batch in batches.items()}
-        self._longest = {size: batch.longest_source for size, batch in batches.items()}
+        self._longest = {size: padded_source(batch.longest_source) for size, batch in batches.items()}
 
     def add(self, sentence: Sentence, bound: int) -> bool:
         """Counts a sentence in if everything still fits, or if it is the only one."""
         size = sentence.search.beam_size
         rows = {**self._rows, size: self._rows.get(size, 0) + size}
-        longest = {**self._longest, size: max(self._longest.get(size, 0), len(sentence.source_ids))}
+        longest = {**self._longest, size: max(self._longest.get(size, 0), padded_source(len(sentence.source_ids)))}
         if any(self._rows.values()) and sum(rows[key] * longest[key] for key in rows) > bound:
             return False
         self._rows, self._longest = rows, longest
@@ -253,11 +261,15 @@ class _Costs:
 
 def _claim(sentence: Sentence) -> bool:
     """Whether the sentence's outcome may be set: its caller has not left, and nothing was set before."""
-    return not sentence.future.done() and sentence.future.set_running_or_notify_cancel()
+    future = sentence.future
+    return not (future.done() or future.running()) and future.set_running_or_notify_cancel()
 
 
 def _deliver(sentence: Sentence) -> None:
     """Hands a sentence its outcome."""
+    if sentence.failure is not None:
+        _fail(sentence, sentence.failure)
+        return
     decoded = Decoded(
         hypotheses=tuple(sentence.search.hypotheses()),
         queue_s=sentence.admitted - sentence.arrived,

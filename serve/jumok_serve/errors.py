@@ -8,6 +8,7 @@ JumokError
 ├── DeviceError                      a device that is not there
 ├── ListenError                      an address that cannot be listened on
 ├── Overloaded                       the queue is full
+├── ModelFailed                      the model computed no number
 ├── DeadlineExceeded (TimeoutError)  the caller's deadline passed
 └── Unavailable                      loading, draining, or the engine failed
 """
@@ -27,6 +28,7 @@ __all__ = [
     "InvalidRequest",
     "JumokError",
     "ListenError",
+    "ModelFailed",
     "ModelNotFound",
     "Overloaded",
     "Unavailable",
@@ -85,6 +87,10 @@ class Overloaded(JumokError):
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class ModelFailed(JumokError):
+    """The model computed something that is no number; trying again gives the same."""
 
 
 class DeadlineExceeded(JumokError, TimeoutError):

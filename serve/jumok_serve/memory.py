@@ -12,6 +12,11 @@ SOURCE_STEP = 8
 """Buffers are this many source positions longer or shorter at a time, so that they are seldom made anew."""
 
 
+def padded_source(length: int) -> int:
+    """Source positions that a buffer has for a source of so many tokens."""
+    return -(-length // SOURCE_STEP) * SOURCE_STEP
+
+
 class SlotMemory:
     """Memory tensors by slot. Slots 0 .. n-1 are in use; writing or moving one copies one sentence, not all of them.
 
@@ -37,11 +42,11 @@ class SlotMemory:
         A source axis that is much longer than needed is cut, so that one long sentence does not slow down those
         that come after it.
         """
-        needed = -(-source // SOURCE_STEP) * SOURCE_STEP
+        needed = padded_source(source)
         fits = needed <= self._source <= 2 * needed
         if slots <= self._capacity and fits:
             return
-        capacity = max(slots, self._capacity if slots <= self._capacity else 2 * self._capacity)
+        capacity = max(slots, 2 * used)
         old, kept = self._buffers, min(needed, self._source)
         self._buffers = {}
         for spec in self._specs:

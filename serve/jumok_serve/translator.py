@@ -13,7 +13,7 @@ from jumok_serve.batch import Decoded, Sentence
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import Device, candidate_devices
 from jumok_serve.engine import Engine, EngineLimits, Load
-from jumok_serve.errors import DeviceError, InvalidRequest
+from jumok_serve.errors import DeadlineExceeded, DeviceError, InvalidRequest
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions, EarlyStopping
 from jumok_serve.search import FinishedHypothesis, make_search
@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 PREFERRED_PRECISIONS = {"cpu": ("int8", "fp32"), "cuda": ("fp16", "fp32")}
 """What precision "auto" takes on each device: the first that the bundle has."""
+
+CHARACTERS_PER_TOKEN = 32
+"""More than any token spells: SentencePiece's longest have 16 characters."""
 
 NOTHING = Hypothesis(text="", score=0.0, tokens=(), token_ids=(), token_scores=(), finish_reason=FinishReason.EOS)
 """The translation of a text without content."""
@@ -167,6 +170,8 @@ class Translator:
             min_length=min_length,
             max_length=max_length,
         )
+        if timeout_s is not None and not timeout_s > 0:
+            raise InvalidRequest(f"timeout_s must be a number of seconds above 0, got {timeout_s!r}", field="timeout_s")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         alone = isinstance(texts, str)
         pending = self.submit(
@@ -196,6 +201,7 @@ class Translator:
             Overloaded: the queue is full.
             Unavailable: the translator is closed.
         """
+        started = time.monotonic()
         if not texts:
             raise InvalidRequest("no texts: send at least one", field="contents")
         special, limits = self.manifest.special_tokens, self.manifest.limits
@@ -205,7 +211,11 @@ class Translator:
             eos_ids=special.eos,
             suppress_tokens=special.suppress,
         )
-        sources = [self._source(text, f"contents[{index}]", truncate=truncate) for index, text in enumerate(texts)]
+        sources = []
+        for index, text in enumerate(texts):
+            if deadline is not None and time.monotonic() > deadline:
+                raise DeadlineExceeded("the deadline passed while the texts were tokenized")
+            sources.append(self._source(text, f"contents[{index}]", truncate=truncate))
         sentences = [
             Sentence(source_ids=source.token_ids, search=make_search(search_options, special.start), deadline=deadline)
             if source.token_ids
@@ -213,16 +223,27 @@ class Translator:
             for source in sources
         ]
         self._engine.submit([sentence for sentence in sentences if sentence is not None])
-        return Pending(self, sources, [sentence.future if sentence else None for sentence in sentences])
+        return Pending(self, sources, [sentence.future if sentence else None for sentence in sentences], started)
 
     def _source(self, text: str, field: str, *, truncate: bool) -> "_Source":
         check_text(text, field)
+        if not text.strip():
+            return _Source((), truncated=False)
         tokenizer, longest = self._bundle.tokenizer, self.manifest.limits.max_source_length
-        token_ids = tokenizer.encode(text)
+        most_characters = longest * CHARACTERS_PER_TOKEN  # more is too long for certain, and not worth tokenizing
+        if len(text) > most_characters:
+            text = text.strip()
+        if len(text) > most_characters and not truncate:
+            raise InvalidRequest(
+                f"the text has {len(text)} characters, far more than the {longest} tokens that the model reads: split "
+                "it, or ask for it to be truncated",
+                field=field,
+            )
+        token_ids = tokenizer.encode(text[:most_characters])
         if len(token_ids) == len(tokenizer.source_suffix):
             return _Source((), truncated=False)
         if len(token_ids) <= longest:
-            return _Source(token_ids, truncated=False)
+            return _Source(token_ids, truncated=len(text) > most_characters)
         if not truncate:
             raise InvalidRequest(
                 f"the text has {len(token_ids)} tokens and the model reads at most {longest}: split it, or ask for it "
@@ -291,12 +312,16 @@ class Pending:
     """
 
     def __init__(
-        self, translator: Translator, sources: Sequence[_Source], futures: Sequence["Future[Decoded] | None"]
+        self,
+        translator: Translator,
+        sources: Sequence[_Source],
+        futures: Sequence["Future[Decoded] | None"],
+        started: float,
     ) -> None:
         self._translator = translator
         self._sources = sources
         self._by_text = futures
-        self._started = time.monotonic()
+        self._started = started
         self.futures = tuple(future for future in futures if future is not None)
 
     def cancel(self) -> None:

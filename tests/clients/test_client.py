@@ -1,6 +1,7 @@
 """Both clients against a server that answers as the test says: requests, errors, details, the end."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import jumok
+from jumok import _calls
 from jumok_proto.conversion import response_to_proto
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
 from jumok_proto.v1 import decoding_pb2, translation_pb2
@@ -41,11 +43,16 @@ class Scripted(TranslationServiceServicer):
     error: Exception | None = None
     requests: list[translation_pb2.TranslateTextRequest] = field(default_factory=list)
     drop_answers: bool = False
+    arrived: threading.Event = field(default_factory=threading.Event)
+    hold: threading.Event | None = None
 
     def TranslateText(
         self, request: translation_pb2.TranslateTextRequest, context: grpc.ServicerContext
     ) -> translation_pb2.TranslateTextResponse:
         self.requests.append(request)
+        self.arrived.set()
+        if self.hold is not None:
+            self.hold.wait(10)
         if self.error is not None:
             status = to_status(self.error, "id-1")
             details: Any = (("grpc-status-details-bin", status.SerializeToString()),)
@@ -287,3 +294,41 @@ def public(kind: type) -> dict[str, object]:
         name: method for name, method in vars(kind).items() if not name.startswith("_") and callable(method)
     }
     return {name: method.__annotations__ for name, method in methods.items()}
+
+
+def test_closing_cancels_the_call_that_runs_and_not_its_task(service: Scripted, address: str) -> None:
+    service.hold = threading.Event()
+
+    async def scenario() -> None:
+        client = jumok.AsyncClient(address)
+        call = asyncio.ensure_future(client.translate("a"))
+        await asyncio.to_thread(service.arrived.wait, 10)
+        await client.close()
+        with pytest.raises(jumok.Cancelled, match="the client was closed"):
+            await call
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        service.hold.set()
+
+
+@pytest.mark.parametrize("timeout_s", [float("inf"), 1e300, 10**30])
+def test_a_timeout_beyond_grpcs_clock_is_none_at_all(timeout_s: float) -> None:
+    assert _calls.check_timeout(timeout_s) == _calls.LONGEST_TIMEOUT_S
+
+
+def test_a_number_beyond_every_float_is_refused_by_name() -> None:
+    with pytest.raises(jumok.InvalidArgument, match="out of range") as refused:
+        _calls.translate_request(
+            "a",
+            beam_size=None,
+            num_hypotheses=None,
+            length_penalty=10**400,
+            early_stopping=None,
+            min_length=None,
+            max_length=None,
+            truncate=False,
+            model="",
+        )
+    assert refused.value.field == "options.length_penalty"

@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jumok_serve import (
@@ -18,6 +19,7 @@ from jumok_serve import (
     Unavailable,
 )
 from jumok_serve.engine import EngineLimits, Load
+from jumok_serve.errors import ModelFailed
 
 IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
@@ -187,21 +189,62 @@ def test_a_sentence_over_the_budget_is_decoded_alone(tiny_bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("most_sentences", "most_tokens", "message"),
     [
-        (2, 1000, "0 of at most 2 sentences: no room for 4 more"),
-        (1000, 5, "0 of at most 5 tokens: no room for"),
+        (2, 1000, "a request takes at most 2 sentences here, got 4"),
+        (1000, 5, "a request takes at most 5 tokens here, got"),
     ],
 )
-def test_a_full_queue_refuses_all_texts_of_a_request(
+def test_a_request_that_never_fits_is_wrong_and_is_not_to_be_tried_again(
     tiny_bundle: Path, most_sentences: int, most_tokens: int, message: str
 ) -> None:
     with Translator(
         tiny_bundle, precision="fp32", threads=1, max_queue_requests=most_sentences, max_queue_tokens=most_tokens
     ) as translator:
-        with pytest.raises(Overloaded, match=message) as refused:
+        with pytest.raises(InvalidRequest, match=message) as refused:
             translator.translate(TEXTS)
-        assert refused.value.retry_after_s
+        assert refused.value.field == "contents"
         assert translator.load() == IDLE
         assert translator.translate("a").model == translator.name
+
+
+def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", threads=1, max_batch_tokens=1, max_queue_requests=4) as translator:
+        gate = Gate(translator)
+        options = DecodingOptions(beam_size=1, min_length=3, max_length=3)
+        running = translator.submit(TEXTS[:1], options)
+        gate.arrive()
+        waiting = translator.submit(TEXTS[1:], options)
+        with pytest.raises(Overloaded, match="holds 3 of at most 4 sentences: no room for 2 more") as refused:
+            translator.submit(TEXTS[:2], options)
+        assert refused.value.retry_after_s == 1.0
+        assert translator.load().queued_requests == 3
+        gate.open()
+        assert len(running.collect() + waiting.collect()) == 4
+        wait_until_idle(translator)
+
+
+def test_a_sentence_for_which_the_model_computes_nan_fails_alone(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    select = translator._graphs.select
+    rows = []
+
+    def spoil(*arguments: Any) -> Any:
+        tokens, totals = select(*arguments)
+        rows.append(len(totals))
+        totals = totals.copy()
+        totals[2 : 4 if len(rows) == 1 else 2] = np.nan  # in the first step, the sentence in the middle
+        return tokens, totals
+
+    options = DecodingOptions(beam_size=2, min_length=3, max_length=3)
+    expected = translator.submit(TEXTS[:3], options).collect()
+    monkeypatch.setattr(translator._graphs, "select", spoil)
+    futures = translator.submit(TEXTS[:3], options).futures
+    errors = [future.exception(PATIENCE_S) for future in futures]
+    assert [type(error) for error in errors if error] == [ModelFailed]
+    for future, error, other in zip(futures, errors, expected, strict=True):
+        assert error or future.result().hypotheses[0].token_ids == other.hypotheses[0].token_ids
+    assert rows == [6, 4, 4]
+    wait_until_idle(translator)
 
 
 def test_a_failing_step_fails_its_sentences_and_the_engine_goes_on(

@@ -73,6 +73,13 @@ def test_the_source_axis_is_cut_when_a_long_sentence_has_left(random: np.random.
     assert_same(content(memory, 2, 0, 6), {name: value[0] for name, value in short.items()})
 
 
+def test_few_long_sentences_do_not_get_the_room_of_many_short_ones() -> None:
+    memory = SlotMemory(SPECS)
+    memory.reserve(1000, 8, 0)
+    memory.reserve(3, 100, 2)
+    assert next(iter(memory._buffers.values())).shape == (4, 2, 104, 3)
+
+
 def test_a_view_is_not_a_copy_and_is_made_once(random: np.random.Generator) -> None:
     memory = SlotMemory(SPECS)
     memory.reserve(4, 8, 0)

@@ -171,6 +171,7 @@ def test_a_call_cancelled_while_it_is_tokenized_is_not_decoded() -> None:
             "options.early_stopping",
         ),
         (request(*["a"] * (MAX_CONTENTS + 1)), "contents"),
+        (request(*["a"] * 65, options=Options(num_hypotheses=64, beam_size=64)), "contents"),
     ],
 )
 def test_bad_options_are_refused_by_field(sent: translation_pb2.TranslateTextRequest, field: str) -> None:
@@ -235,6 +236,15 @@ def test_a_port_in_use_is_refused() -> None:
             with pytest.raises(ListenError, match=f"127.0.0.1:{first.port}.*in use"):
                 await Server([HeldModel()], port=first.port).start()
             assert await TranslationServiceStub(channel).TranslateText(request("a"))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example", "no-such-host.invalid"])
+def test_a_host_that_is_none_is_refused(host: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(ListenError, match="cannot listen on"):
+            await Server([HeldModel()], host=host, port=0).start()
 
     asyncio.run(scenario())
 

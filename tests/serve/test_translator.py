@@ -87,7 +87,7 @@ def test_special_tokens_are_no_text_and_are_never_chosen(translator: Translator)
             assert "</s>" not in hypothesis.text
 
 
-@pytest.mark.parametrize("text", ["", " ", " \t \n ", "\u3000"])
+@pytest.mark.parametrize("text", ["", " ", " \t \n ", "\u3000", "\x85"])
 def test_a_text_without_content_is_translated_without_the_model(
     translator: Translator, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +128,23 @@ def test_a_text_over_the_limit_is_refused_or_truncated(translator: Translator) -
     assert truncated.source_truncated
     assert truncated.source_token_count == longest
     assert not translator.translate(TEXTS[0], truncate=True).source_truncated
+
+
+def test_a_text_far_over_the_limit_is_not_tokenized(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = translator.manifest.limits.max_source_length
+    text = "dog " * 100_000
+    assert translator.translate(text, truncate=True, max_length=4) == translator.translate(
+        "dog " * longest, truncate=True, max_length=4
+    )
+    monkeypatch.setattr(translator._bundle.tokenizer, "encode", None)
+    with pytest.raises(InvalidRequest, match="399999 characters, far more than"):
+        translator.translate(text)
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, math.nan])
+def test_a_timeout_that_is_none_is_refused(translator: Translator, timeout_s: float) -> None:
+    with pytest.raises(InvalidRequest, match="timeout_s must be a number of seconds above 0"):
+        translator.translate(TEXTS[0], timeout_s=timeout_s)
 
 
 def test_the_longest_source_and_target(translator: Translator) -> None:

@@ -1,5 +1,6 @@
 """The client for programs built on asyncio."""
 
+import asyncio
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Literal, Self, TypeVar, overload
@@ -8,7 +9,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from jumok import _calls
-from jumok._errors import call_error
+from jumok._errors import Cancelled, call_error
 from jumok_proto.results import Model, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
@@ -127,3 +128,8 @@ class AsyncClient:
             return await method(request, timeout=limit_s)
         except grpc.aio.AioRpcError as error:
             raise call_error(error, self._server) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if self._closed and task is not None and not task.cancelling():  # the call was cancelled, not its caller
+                raise Cancelled("the client was closed") from error
+            raise

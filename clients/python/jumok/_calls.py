@@ -15,10 +15,12 @@ from jumok_proto.results import Model, Translation
 from jumok_proto.v1 import model_pb2, translation_pb2
 
 DEFAULT_TIMEOUT_S = 60.0
+LONGEST_TIMEOUT_S = 365.0 * 24 * 3600
+"""Longer ones, infinity among them, overflow gRPC's clock, which then calls them past."""
 MAX_MESSAGE_BYTES = 32 * 2**20
 
 CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", -1),  # an answer can be larger than its request
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 )
 
@@ -91,7 +93,7 @@ def check_timeout(timeout_s: float) -> float:
     """Give back a time limit in seconds; raise InvalidArgument where it is none."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise invalid_field("timeout_s", f"must be a number of seconds above 0, got {timeout_s!r}")
-    return float(timeout_s)
+    return float(min(timeout_s, LONGEST_TIMEOUT_S))
 
 
 def _check_text(field: str, text: object) -> None:
@@ -121,7 +123,10 @@ def _number(name: str, value: SupportsFloat | None) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
         raise invalid_field(f"options.{name}", f"must be a number, got {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise invalid_field(f"options.{name}", "is out of range") from error
 
 
 def _early_stopping(value: EarlyStopping | None) -> EarlyStopping | None:

@@ -211,7 +211,7 @@ class Timings(google.protobuf.message.Message):
 
     @property
     def decode_duration(self) -> google.protobuf.duration_pb2.Duration:
-        """In the decoding steps that held texts of the request."""
+        """From a text's admission to its last step, its encoding left out; of the text that took longest."""
 
     @property
     def total_duration(self) -> google.protobuf.duration_pb2.Duration:

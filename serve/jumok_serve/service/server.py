@@ -32,7 +32,7 @@ SERVICES = (
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and share its calls
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", -1),  # what was computed is sent; bounds on requests bound it
 )
 
 
@@ -119,6 +119,8 @@ def _check_address(host: str, port: int) -> None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
+    except UnicodeError as error:
+        raise ListenError(f"cannot listen on {_join(host, port)}: not a host name") from error
     except OSError as error:
         way_out = "; another program has it, so choose another --port" if error.errno == errno.EADDRINUSE else ""
         raise ListenError(f"cannot listen on {_join(host, port)}: {error.strerror}{way_out}") from error

@@ -1,7 +1,10 @@
 """TranslationService: takes texts to a model and brings their translations back."""
 
 import asyncio
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import grpc
@@ -10,11 +13,17 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from jumok_proto.conversion import options_from_proto, response_to_proto
 from jumok_proto.v1 import decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.engine import RETRY_AFTER_S
+from jumok_serve.errors import InvalidRequest, Overloaded
 from jumok_serve.options import DecodingOptions
 from jumok_serve.service.models import ModelRegistry, Pending
 
 MAX_CONTENTS = 1024
+MAX_HYPOTHESES = 4096
+"""Of all texts of a request together, which bounds its answer."""
+MAX_TOKENIZING = 256
+"""Requests that are tokenized or wait for it."""
+TOKENIZING_THREADS = 2
 
 
 class TranslationService(TranslationServiceServicer):
@@ -22,6 +31,8 @@ class TranslationService(TranslationServiceServicer):
 
     def __init__(self, models: ModelRegistry) -> None:
         self._models = models
+        self._threads = ThreadPoolExecutor(TOKENIZING_THREADS, thread_name_prefix="tokenize")
+        self._room = threading.Semaphore(MAX_TOKENIZING)
 
     async def TranslateText(  # noqa: N802
         self,
@@ -36,6 +47,13 @@ class TranslationService(TranslationServiceServicer):
                 f"a request takes at most {MAX_CONTENTS} texts, got {len(request.contents)}; send several requests",
                 field="contents",
             )
+        hypotheses = len(request.contents) * (options.num_hypotheses or model.manifest.generation.num_hypotheses)
+        if hypotheses > MAX_HYPOTHESES:
+            raise InvalidRequest(
+                f"a request takes at most {MAX_HYPOTHESES} hypotheses of all texts together, got {hypotheses}; send "
+                "several requests",
+                field="contents",
+            )
         submit = partial(
             model.submit,
             list(request.contents),
@@ -44,18 +62,26 @@ class TranslationService(TranslationServiceServicer):
             deadline=_deadline(context.time_remaining()),
         )
         # Tokenizing and detokenizing take their time; elsewhere, so that other calls, and health checks, go on.
-        loop = asyncio.get_running_loop()
-        submission = loop.run_in_executor(None, submit)
+        job = self._tokenize(submit)
         try:
-            pending = await asyncio.shield(submission)
-        except asyncio.CancelledError:
-            submission.add_done_callback(_cancel_late)
+            pending = await asyncio.wrap_future(job)
+        except asyncio.CancelledError:  # a job that has not begun is cancelled with this
+            job.add_done_callback(_cancel_late)
             raise
         try:
             await asyncio.gather(*(asyncio.wrap_future(future) for future in pending.futures))
         finally:
             _cancel(pending)
+        loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, lambda: response_to_proto(pending.collect(), pending.timings()))
+
+    def _tokenize(self, submit: Callable[[], Pending]) -> "Future[Pending]":
+        """Start a job on a thread; raise Overloaded where too many wait for one."""
+        if not self._room.acquire(blocking=False):
+            raise Overloaded(f"{MAX_TOKENIZING} requests wait to be tokenized", retry_after_s=RETRY_AFTER_S)
+        job = self._threads.submit(submit)
+        job.add_done_callback(lambda _: self._room.release())
+        return job
 
 
 def _read_options(message: decoding_pb2.DecodingOptions) -> DecodingOptions:
@@ -82,7 +108,7 @@ def _cancel(pending: Pending) -> None:
         future.cancel()
 
 
-def _cancel_late(submission: "asyncio.Future[Pending]") -> None:
+def _cancel_late(job: "Future[Pending]") -> None:
     """Free what was queued for a caller who left while it was being tokenized."""
-    if not submission.cancelled() and submission.exception() is None:
-        _cancel(submission.result())
+    if not job.cancelled() and job.exception() is None:
+        _cancel(job.result())
