@@ -11,9 +11,11 @@ import pytest
 
 import jumok
 from jumok_serve import errors
+from jumok_serve.options import DecodingOptions
 from jumok_serve.translator import Translator
 
 from .serving import IDLE, check_idle, serving
+from .test_engine import Gate
 
 TEXTS = ["a man in a blue shirt", "", "two young males", " \t\u3000", "a little girl climbing", "女孩 😀 ﷽ नमस्ते"]
 
@@ -193,17 +195,26 @@ def test_a_cancelled_task_ends_the_work_on_the_server_too(translator: Translator
 
 def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
     with (
-        Translator(tiny_bundle, threads=1, max_queue_requests=2) as translator,
+        Translator(tiny_bundle, threads=1, max_batch_tokens=1, max_queue_requests=2) as translator,
         serving(translator) as address,
         jumok.Client(address) as client,
     ):
+        gate = Gate(translator)
+        running = translator.submit(["a"], DecodingOptions())
+        gate.arrive()
+        waiting = translator.submit(["a"] * 2, DecodingOptions())
         with pytest.raises(jumok.ResourceExhausted) as caught:
-            client.translate(["a"] * 3)
+            client.translate("a")
         assert caught.value.reason == "OVERLOADED"
         assert caught.value.retryable
         assert caught.value.retry_after_s is not None
         assert caught.value.retry_after_s > 0
+        gate.open()
+        assert len(running.collect() + waiting.collect()) == 3
         assert len(client.translate(["a"] * 2, max_length=2)) == 2
+        with pytest.raises(jumok.InvalidArgument, match="takes at most 2 sentences") as refused:
+            client.translate(["a"] * 3)
+        assert not refused.value.retryable
 
 
 def test_a_closed_model_is_unavailable_and_says_when_to_come_back(tiny_bundle: Path) -> None:
