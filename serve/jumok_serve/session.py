@@ -141,7 +141,7 @@ class Graphs:
             state: [P, ...] of the previous step, or `empty_state`.
 
         Returns:
-            Logits [R, V], left on the device, and the state [R, ...].
+            Logits [R, V], as a tensor of ONNX Runtime's, and the state [R, ...].
         """
         rows = {
             "token_ids": token_ids,
