@@ -15,7 +15,8 @@ from jumok_export.graphs import Graph, export_graphs
 from jumok_export.transformer import Transformer, TransformerSizes
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
 from jumok_serve.bundle import Bundle
-from jumok_serve.manifest import GenerationDefaults, Languages, Limits, SpecialTokens
+from jumok_serve.languages import Languages
+from jumok_serve.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.parallel_text import read_lines
 from jumok_serve.tokenizer import SentencePieceTokenizer
 
@@ -89,7 +90,7 @@ def export_tiny(
             "model": tiny_model,
             "tokenizer": SentencePieceTokenizer(vocabulary.model),
             "name": "tiny-en-de",
-            "languages": Languages(source="en", target="de"),
+            "languages": Languages.of_pair("en", "de", suffix=(END,)),
             "special_tokens": SpecialTokens(
                 pad=PAD, start=START, eos=(END,), unk=UNKNOWN, suppress=(PAD, UNKNOWN, START)
             ),

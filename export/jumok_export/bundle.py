@@ -24,11 +24,11 @@ from jumok_export.weights import save_graphs
 from jumok_serve.bundle import Bundle, write_bundle
 from jumok_serve.device import CPU
 from jumok_serve.errors import BundleError, JumokError
+from jumok_serve.languages import Languages
 from jumok_serve.manifest import (
     Architecture,
     Check,
     GenerationDefaults,
-    Languages,
     Limits,
     ManifestDraft,
     PrecisionVariant,

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import ErrorDetails
 
 from jumok_serve.errors import JumokError
-from jumok_serve.manifest import GenerationDefaults, LanguageTag, Limits, Name
+from jumok_serve.manifest import GenerationDefaults, Limits
+from jumok_serve.parts import LanguageTag, Name
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]

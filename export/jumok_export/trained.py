@@ -11,7 +11,8 @@ from jumok_export.checkpoint import Checkpoint
 from jumok_export.configuration import ConfigurationError, load_configuration
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN
 from jumok_serve.bundle import Bundle
-from jumok_serve.manifest import Languages, Score, SpecialTokens, TrainingData
+from jumok_serve.languages import Languages
+from jumok_serve.manifest import Score, SpecialTokens, TrainingData
 from jumok_serve.tokenizer import SentencePieceTokenizer
 
 _SCORES: TypeAdapter[tuple[Score, ...]] = TypeAdapter(tuple[Score, ...])
@@ -56,7 +57,7 @@ def export_checkpoint(
         out,
         name=section.name,
         version=section.version,
-        languages=Languages(source=data.source_language, target=data.target_language),
+        languages=Languages.of_pair(data.source_language, data.target_language, suffix=(END,)),
         # None of the suppressed ones is text.
         special_tokens=SpecialTokens(pad=PAD, start=START, eos=(END,), unk=UNKNOWN, suppress=(PAD, UNKNOWN, START)),
         limits=section.limits,

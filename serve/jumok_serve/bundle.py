@@ -14,16 +14,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest import (
-    MANIFEST_FILE,
     READABLE_FORMAT_VERSIONS,
     FileEntry,
     GraphSpec,
     Manifest,
     ManifestDraft,
     PrecisionVariant,
-    RelativePath,
     TensorSpec,
 )
+from jumok_serve.parts import MANIFEST_FILE, RelativePath
 from jumok_serve.tokenizer import Tokenizer, load_tokenizer
 
 # Documents for people may lie beside the manifest and be edited; nothing that the runtime reads is among them.

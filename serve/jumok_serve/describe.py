@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jumok_serve.bundle import Bundle
+from jumok_serve.languages import Languages
 from jumok_serve.manifest import Check, Manifest
 
 WIDTH = 100
+MOST_PAIRS = 12
 
 
 def as_json(bundle: Bundle) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def _overview(bundle: Bundle) -> str:
         else f"{tokenizer.source_vocab_size:,} source and {tokenizer.target_vocab_size:,} target tokens"
     )
     rows = [
-        ("languages", f"{manifest.languages.source} to {manifest.languages.target}"),
+        ("languages", _languages(manifest.languages)),
         ("architecture", f"{architecture.family}{': ' if sizes else ''}{sizes}"),
         ("parameters", "not stated" if architecture.parameters is None else f"{architecture.parameters:,}"),
         ("tokenizer", f"{tokenizer.kind}, {vocabulary}"),
@@ -55,6 +57,16 @@ def _overview(bundle: Bundle) -> str:
         ("path", str(bundle.path)),
     ]
     return f"{manifest.name} {manifest.version}\n" + "\n".join(_pairs(rows))
+
+
+def _languages(languages: Languages) -> str:
+    pairs = list(languages.all_pairs)
+    default = f", by default {languages.default.source} to {languages.default.target}" if languages.default else ""
+    if len(pairs) == 1:
+        return f"{pairs[0][0]} to {pairs[0][1]}"
+    if len(pairs) <= MOST_PAIRS:
+        return "; ".join(f"{source} to {target}" for source, target in pairs) + default
+    return f"{len(languages.sources)} source and {len(languages.targets)} target languages, {len(pairs)} pairs{default}"
 
 
 def _precisions(manifest: Manifest) -> Iterator[str]:

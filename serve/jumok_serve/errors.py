@@ -3,6 +3,7 @@
 JumokError
 ├── InvalidRequest (ValueError)      the caller's texts or options
 ├── ModelNotFound (LookupError)      no such model is loaded
+├── LanguageNotFound (LookupError)   the model does not have that language
 ├── BundleError (ValueError)         a bundle that cannot be used
 ├── DuplicateModel (ValueError)      two bundles of one name in a server
 ├── DeviceError                      a device that is not there
@@ -27,6 +28,7 @@ __all__ = [
     "DuplicateModel",
     "InvalidRequest",
     "JumokError",
+    "LanguageNotFound",
     "ListenError",
     "ModelFailed",
     "ModelNotFound",
@@ -53,6 +55,17 @@ class ModelNotFound(JumokError, LookupError):
         super().__init__(f"model {name!r} is not loaded; available: {', '.join(available) or 'none'}")
         self.name = name
         self.available = tuple(available)
+
+
+class LanguageNotFound(JumokError, LookupError):
+    """The model does not read or write that language, or not this pair of them; the message lists those it has.
+
+    ``field`` is ``source_language_code`` or ``target_language_code``.
+    """
+
+    def __init__(self, message: str, *, field: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class BundleError(JumokError, ValueError):

@@ -4,44 +4,18 @@ The models here are the format: ``manifest.json`` holds exactly these fields, in
 """
 
 from collections import Counter
-from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AwareDatetime, Field, StringConstraints, model_validator
+
+from jumok_serve.languages import Languages
+from jumok_serve.parts import MANIFEST_FILE, Count, Name, Part, Positive, RelativePath, Sha256, Symbol, TokenId
 
 FORMAT_VERSION: Final = 1
 READABLE_FORMAT_VERSIONS = (FORMAT_VERSION,)
-MANIFEST_FILE = "manifest.json"
 
 REQUIRED_GRAPHS = ("encoder", "decoder", "select")
 OPTIONAL_GRAPHS = ("scorer", "aligner")
-
-
-def _check_relative_path(path: str) -> str:
-    parts = path.split("/")
-    if PurePosixPath(path).is_absolute() or any(part in {"", ".", ".."} for part in parts):
-        raise ValueError(f"{path!r} is not a plain path inside the bundle such as 'int8/encoder.onnx'")
-    if "\\" in path or not path.isprintable():
-        raise ValueError(f"{path!r} holds a backslash or an unprintable character")
-    if path == MANIFEST_FILE:
-        raise ValueError(f"{MANIFEST_FILE} cannot be a file of the bundle: it is the list itself")
-    return path
-
-
-Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=128)]
-RelativePath: TypeAlias = Annotated[str, AfterValidator(_check_relative_path)]
-LanguageTag: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")]
-Symbol: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
-Sha256: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-TokenId: TypeAlias = Annotated[int, Field(ge=0)]
-Count: TypeAlias = Annotated[int, Field(ge=0)]
-Positive: TypeAlias = Annotated[int, Field(ge=1)]
-
-
-class Part(BaseModel):
-    """Base of every part of the manifest: immutable, nothing converted silently, no unknown field."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Architecture(Part):
@@ -50,13 +24,6 @@ class Architecture(Part):
     family: Name
     sizes: dict[str, int | float | str | bool] = {}
     parameters: Count | None = None
-
-
-class Languages(Part):
-    """Source and target language as BCP 47 tags."""
-
-    source: LanguageTag
-    target: LanguageTag
 
 
 class SpecialTokens(Part):
@@ -77,7 +44,10 @@ class Limits(Part):
 
 
 class GenerationDefaults(Part):
-    """How to decode where a request leaves it open; lengths count new tokens, EOS included."""
+    """How to decode where a request leaves it open; ``jumok_serve.options`` says what each field means.
+
+    Lengths count new tokens, EOS included. ``sample`` draws tokens at random, which excludes a beam.
+    """
 
     beam_size: Annotated[int, Field(ge=1, le=64)] = 1
     num_hypotheses: Positive = 1
@@ -85,10 +55,23 @@ class GenerationDefaults(Part):
     early_stopping: bool | Literal["never"] = False
     min_length: Count = 0
     max_length: Positive
+    no_repeat_ngram_size: Count = 0
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
+    begin_suppress_tokens: tuple[TokenId, ...] = ()
+    bad_words: tuple[Annotated[tuple[TokenId, ...], Field(min_length=1)], ...] = ()
+    forced_first_token: TokenId | None = None
+    forced_last_tokens: tuple[TokenId, ...] = ()
+    renormalize: bool = False
+    sample: bool = False
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    top_k: Count = 0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     @model_validator(mode="after")
     def _check_ranges(self) -> Self:
-        if self.num_hypotheses > self.beam_size:
+        if self.sample and self.beam_size > 1:
+            raise ValueError(f"sample excludes a beam, and beam_size is {self.beam_size}")
+        if self.num_hypotheses > self.beam_size and not self.sample:
             raise ValueError(f"num_hypotheses {self.num_hypotheses} is more than beam_size {self.beam_size}")
         if self.min_length > self.max_length:
             raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
@@ -282,14 +265,28 @@ class ManifestDraft(Part):
     def _token_problems(self) -> list[str]:
         target, source = self.tokenizer.target_vocab_size, self.tokenizer.source_vocab_size
         tokens = self.special_tokens
-        roles = {"start": (tokens.start,), "eos": tokens.eos, "suppress": tokens.suppress}
-        if tokens.unk is not None:
-            roles["unk"] = (tokens.unk,)
+        generation, languages = self.generation, self.languages
+        of_target = {
+            "special_tokens.start": (tokens.start,),
+            "special_tokens.eos": tokens.eos,
+            "special_tokens.suppress": tokens.suppress,
+            "special_tokens.unk": (tokens.unk,),
+            "generation.begin_suppress_tokens": generation.begin_suppress_tokens,
+            "generation.bad_words": tuple(token for word in generation.bad_words for token in word),
+            "generation.forced_first_token": (generation.forced_first_token,),
+            "generation.forced_last_tokens": generation.forced_last_tokens,
+            **{f"languages.targets.{tag}": (one.start, one.forced_first) for tag, one in languages.targets.items()},
+        }
+        of_source = {
+            **{f"languages.sources.{tag}": (*one.prefix, *one.suffix) for tag, one in languages.sources.items()},
+            **{f"languages.targets.{tag}": one.source_prefix for tag, one in languages.targets.items()},
+        }
         problems = [
-            f"special_tokens.{role}: {token} lies beyond the target vocabulary of {target}"
+            f"{role}: {token} lies beyond the {side} vocabulary of {size}"
+            for side, size, roles in (("target", target, of_target), ("source", source, of_source))
             for role, ids in roles.items()
             for token in ids
-            if token >= target
+            if token is not None and token >= size
         ]
         if tokens.pad >= source:
             problems.append(f"special_tokens.pad: {tokens.pad} lies beyond the source vocabulary of {source}")

@@ -14,6 +14,7 @@ from jumok_serve.bundle import Bundle
 from jumok_serve.device import Device, candidate_devices
 from jumok_serve.engine import Engine, EngineLimits, Load
 from jumok_serve.errors import DeadlineExceeded, DeviceError, InvalidRequest
+from jumok_serve.languages import Direction
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions, EarlyStopping
 from jumok_serve.search import FinishedHypothesis, make_search
@@ -205,6 +206,7 @@ class Translator:
         if not texts:
             raise InvalidRequest("no texts: send at least one", field="contents")
         special, limits = self.manifest.special_tokens, self.manifest.limits
+        direction = self.manifest.languages.direction()
         search_options = options.resolve(
             self.manifest.generation,
             max_target_length=limits.max_target_length,
@@ -215,7 +217,7 @@ class Translator:
         for index, text in enumerate(texts):
             if deadline is not None and time.monotonic() > deadline:
                 raise DeadlineExceeded("the deadline passed while the texts were tokenized")
-            sources.append(self._source(text, f"contents[{index}]", truncate=truncate))
+            sources.append(self._source(text, f"contents[{index}]", direction, truncate=truncate))
         sentences = [
             Sentence(source_ids=source.token_ids, search=make_search(search_options, special.start), deadline=deadline)
             if source.token_ids
@@ -225,7 +227,7 @@ class Translator:
         self._engine.submit([sentence for sentence in sentences if sentence is not None])
         return Pending(self, sources, [sentence.future if sentence else None for sentence in sentences], started)
 
-    def _source(self, text: str, field: str, *, truncate: bool) -> "_Source":
+    def _source(self, text: str, field: str, direction: Direction, *, truncate: bool) -> "_Source":
         check_text(text, field)
         if not text.strip():
             return _Source((), truncated=False)
@@ -240,18 +242,19 @@ class Translator:
                 field=field,
             )
         token_ids = tokenizer.encode(text[:most_characters])
-        if len(token_ids) == len(tokenizer.source_suffix):
+        if not token_ids:
             return _Source((), truncated=False)
-        if len(token_ids) <= longest:
-            return _Source(token_ids, truncated=len(text) > most_characters)
-        if not truncate:
+        prefix, suffix = direction.source_prefix, direction.source_suffix
+        room = longest - len(prefix) - len(suffix)
+        if len(token_ids) > room and not truncate:
             raise InvalidRequest(
-                f"the text has {len(token_ids)} tokens and the model reads at most {longest}: split it, or ask for it "
-                "to be truncated",
+                f"the text has {len(token_ids)} tokens and the model reads at most {room}: split it, or ask for it to "
+                "be truncated",
                 field=field,
             )
-        suffix = tokenizer.source_suffix
-        return _Source([*token_ids[: longest - len(suffix)], *suffix], truncated=True)
+        return _Source(
+            [*prefix, *token_ids[:room], *suffix], truncated=len(token_ids) > room or len(text) > most_characters
+        )
 
     def _translation(
         self, source: "_Source", hypotheses: Sequence[FinishedHypothesis], timings: Timings

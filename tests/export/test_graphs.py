@@ -13,7 +13,8 @@ from jumok_export.graphs import Graph, Tensors
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN, train_vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle import Bundle
-from jumok_serve.manifest import Languages, Limits, SpecialTokens
+from jumok_serve.languages import Languages
+from jumok_serve.manifest import Limits, SpecialTokens
 from jumok_serve.tokenizer import SentencePieceTokenizer
 
 
@@ -114,7 +115,7 @@ def export(model: nn.Module, tokenizer: SentencePieceTokenizer, out: Path) -> Bu
         tokenizer,
         out,
         name="own",
-        languages=Languages(source="en", target="de"),
+        languages=Languages.of_pair("en", "de", suffix=(3,)),
         special_tokens=SpecialTokens(pad=PAD, start=START, eos=(END,), unk=UNKNOWN),
         limits=Limits(max_source_length=20, max_target_length=6),
     )

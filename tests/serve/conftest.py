@@ -12,12 +12,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from jumok_export.graphs import select_graph
 from jumok_serve.bundle import write_bundle
+from jumok_serve.languages import Languages
 from jumok_serve.manifest import (
     Architecture,
     Check,
     GenerationDefaults,
     GraphSpec,
-    Languages,
     Limits,
     ManifestDraft,
     PrecisionVariant,
@@ -115,7 +115,7 @@ def build_toy(shared_model: Path) -> Callable[[Path], ManifestDraft]:
             name="toy-en-de",
             version="1.0",
             architecture=Architecture(family="lookup", sizes={"width": WIDTH, "tied": True}, parameters=table.size),
-            languages=Languages(source="en", target="de"),
+            languages=Languages.of_pair("en", "de", suffix=(3,)),
             special_tokens=SpecialTokens(pad=PAD, start=START, eos=(EOS,), unk=UNK, suppress=(PAD, START)),
             limits=Limits(max_source_length=32, max_target_length=48),
             generation=GenerationDefaults(beam_size=4, length_penalty=0.6, max_length=48),

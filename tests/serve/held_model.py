@@ -13,13 +13,13 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
+from jumok_serve.languages import Languages
 from jumok_serve.manifest import (
     REQUIRED_GRAPHS,
     Architecture,
     FileEntry,
     GenerationDefaults,
     GraphSpec,
-    Languages,
     Limits,
     Manifest,
     PrecisionVariant,
@@ -39,7 +39,7 @@ def manifest(name: str) -> Manifest:
         name=name,
         version="1",
         architecture=Architecture(family="transformer"),
-        languages=Languages(source="en", target="de"),
+        languages=Languages.of_pair("en", "de", suffix=(3,)),
         special_tokens=SpecialTokens(pad=0, start=2, eos=(3,)),
         limits=Limits(max_source_length=16, max_target_length=32),
         generation=GenerationDefaults(beam_size=5, max_length=24, early_stopping="never"),

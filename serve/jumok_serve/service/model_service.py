@@ -39,7 +39,9 @@ def _describe(model: LoadedModel) -> Model:
         name=manifest.name,
         version=manifest.version,
         architecture=manifest.architecture.family,
-        language_pairs=(LanguagePair(source=manifest.languages.source, target=manifest.languages.target),),
+        language_pairs=tuple(
+            LanguagePair(source=source, target=target) for source, target in manifest.languages.all_pairs
+        ),
         max_source_length=manifest.limits.max_source_length,
         max_target_length=manifest.limits.max_target_length,
         defaults=DecodingDefaults(
