@@ -44,7 +44,7 @@ def _overview(bundle: Bundle) -> str:
     tokenizer = manifest.tokenizer
     vocabulary = (
         f"{tokenizer.source_vocab_size:,} tokens, shared"
-        if tokenizer.target_model is None
+        if tokenizer.shared
         else f"{tokenizer.source_vocab_size:,} source and {tokenizer.target_vocab_size:,} target tokens"
     )
     rows = [

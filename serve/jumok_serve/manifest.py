@@ -9,7 +9,8 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
 from jumok_serve.languages import Languages
-from jumok_serve.parts import MANIFEST_FILE, Count, Name, Part, Positive, RelativePath, Sha256, Symbol, TokenId
+from jumok_serve.parts import Count, Name, Part, Positive, RelativePath, Sha256, Symbol, TokenId
+from jumok_serve.tokenizer_descriptions import TokenizerDescription
 
 FORMAT_VERSION: Final = 1
 READABLE_FORMAT_VERSIONS = (FORMAT_VERSION,)
@@ -22,7 +23,7 @@ class Architecture(Part):
     """The family (``transformer``, ``recurrent``) and its sizes, for people; no code of the server branches on them."""
 
     family: Name
-    sizes: dict[str, int | float | str | bool] = {}
+    sizes: dict[str, int | float | str | bool] = Field(default_factory=dict)
     parameters: Count | None = None
 
 
@@ -77,40 +78,6 @@ class GenerationDefaults(Part):
             raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
         return self
 
-
-class SentencePieceDescription(Part):
-    """SentencePiece models: one for both languages, or one for each when ``target_model`` is set.
-
-    ``source_suffix`` is appended to every source sentence, usually the id of EOS.
-    """
-
-    kind: Literal["sentencepiece"] = "sentencepiece"
-    source_model: RelativePath
-    target_model: RelativePath | None = None
-    source_vocab_size: Positive
-    target_vocab_size: Positive
-    source_suffix: tuple[TokenId, ...]
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files that the tokenizer is made of."""
-        return (self.source_model,) if self.target_model is None else (self.source_model, self.target_model)
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> Self:
-        if self.target_model is None and self.source_vocab_size != self.target_vocab_size:
-            raise ValueError(
-                f"one shared model has one vocabulary size, got {self.source_vocab_size} for the source "
-                f"and {self.target_vocab_size} for the target"
-            )
-        beyond = [token for token in self.source_suffix if token >= self.source_vocab_size]
-        if beyond:
-            raise ValueError(f"source_suffix {beyond} lies beyond the vocabulary of {self.source_vocab_size}")
-        return self
-
-
-# Further kinds join here as a union that pydantic tells apart by `kind`.
-TokenizerDescription: TypeAlias = SentencePieceDescription
 
 DType: TypeAlias = Literal["float32", "float16", "int64", "int32", "int8", "uint8", "bool"]
 
@@ -205,7 +172,7 @@ class TrainingData(Part):
     """The text a model was trained on: a description and the SHA-256 of each file by its name."""
 
     description: str
-    files: dict[str, Sha256] = {}
+    files: dict[str, Sha256] = Field(default_factory=dict)
 
 
 class Provenance(Part):
@@ -213,7 +180,7 @@ class Provenance(Part):
 
     created: AwareDatetime
     command: str
-    versions: dict[str, str] = {}
+    versions: dict[str, str] = Field(default_factory=dict)
     training_data: TrainingData | None = None
     configuration: str = ""
     notes: str = ""
@@ -239,7 +206,7 @@ class ManifestDraft(Part):
     generation: GenerationDefaults
     tokenizer: TokenizerDescription
     precisions: Annotated[dict[Name, PrecisionVariant], Field(min_length=1)]
-    verification: dict[Name, VerificationReport] = {}
+    verification: dict[Name, VerificationReport] = Field(default_factory=dict)
     scores: tuple[Score, ...] = ()
     provenance: Provenance
 

@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from sentencepiece import SentencePieceProcessor
-
-from jumok_serve.manifest import SentencePieceDescription, TokenizerDescription
+from jumok_serve.detokenize import checked_ids
+from jumok_serve.sentencepiece_model import SentencePieceModel
+from jumok_serve.tokenizer_descriptions import SentencePieceDescription, TokenizerDescription
 
 
 class Tokenizer(Protocol):
-    """What the server and the exporter ask of a tokenizer; calls may come from several threads at once."""
+    """What the server and the exporter ask of a tokenizer; calls may come from several threads at once.
+
+    It knows texts alone: language tokens, EOS and whatever else stands around them is in the manifest's languages.
+    """
 
     @property
     def vocab_size(self) -> int:
@@ -20,18 +23,20 @@ class Tokenizer(Protocol):
     def source_vocab_size(self) -> int:
         """Number of source token ids, the same where both languages share a vocabulary."""
 
-    @property
-    def source_suffix(self) -> tuple[int, ...]:
-        """Ids that end every encoded source; whoever truncates keeps them."""
-
     def encode(self, text: str) -> list[int]:
-        """Source token ids of ``text``, ``source_suffix`` (EOS) included."""
+        """Source token ids of ``text``, no special token among them."""
+
+    def encode_target(self, text: str) -> list[int]:
+        """Target token ids of ``text``, a translation or the beginning of one, no special token among them."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of target token ids, special tokens left out."""
+        """Text of target token ids, special tokens left out; ``IndexError`` for an id beyond the vocabulary."""
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's own spelling of target token ids, special tokens included."""
+
+    def source_tokens(self, ids: Sequence[int]) -> list[str]:
+        """The vocabulary's own spelling of source token ids, special tokens included."""
 
     def save(self, folder: Path) -> TokenizerDescription:
         """Write the tokenizer's files into ``folder`` and describe them for the manifest."""
@@ -40,20 +45,16 @@ class Tokenizer(Protocol):
 class SentencePieceTokenizer:
     """One SentencePiece model for both languages, or one for each; each as a file's path or its content.
 
-    SentencePiece's encoding and decoding do not change the model and release the GIL, so one object serves any number
-    of threads. A character that the model never saw becomes the unknown token, which decodes to ``" ⁇ "``; control
-    tokens (padding, start, end) decode to nothing; text that spells ``</s>`` is only text. Whether white space and
-    Unicode forms are normalised is a property of the model.
+    One object serves any number of threads. A character that the model never saw becomes the unknown token, which
+    decodes to ``" ⁇ "``; control tokens (padding, start, end) decode to nothing; text that spells ``</s>`` is only
+    text. Whether white space and Unicode forms are normalised is a property of the model.
 
-    Raises ``ValueError`` for a file that is no SentencePiece model, and for a source model without an end token.
+    Raises ``ValueError`` for a file that is no SentencePiece model.
     """
 
     def __init__(self, source_model: Path | bytes, target_model: Path | bytes | None = None) -> None:
-        self._source = _Model(source_model)
-        self._target = self._source if target_model is None else _Model(target_model)
-        if self._source.eos < 0:
-            raise ValueError(f"{self._source.name} has no end token; train the model with one (eos_id)")
-        self._source_suffix = (self._source.eos,)
+        self._source = SentencePieceModel(source_model)
+        self._target = self._source if target_model is None else SentencePieceModel(target_model)
 
     @property
     def vocab_size(self) -> int:
@@ -65,22 +66,25 @@ class SentencePieceTokenizer:
         """Number of source token ids."""
         return self._source.size
 
-    @property
-    def source_suffix(self) -> tuple[int, ...]:
-        """Ids that end every encoded source: EOS."""
-        return self._source_suffix
-
     def encode(self, text: str) -> list[int]:
-        """Source token ids of ``text``, EOS included; nothing but EOS for an empty text."""
-        return [*self._source.encode(text), *self._source_suffix]
+        """Source token ids of ``text``; none for an empty text."""
+        return self._source.encode(text)
+
+    def encode_target(self, text: str) -> list[int]:
+        """Target token ids of ``text``; none for an empty text."""
+        return self._target.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of target token ids, control tokens left out; ``IndexError`` for an id beyond the vocabulary."""
-        return self._target.decode(self._target.checked(ids))
+        return self._target.decode(checked_ids(ids, self.vocab_size))
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Pieces of target token ids such as ``▁Haus``; ``IndexError`` for an id beyond the vocabulary."""
-        return self._target.pieces(self._target.checked(ids))
+        return self._target.pieces(checked_ids(ids, self.vocab_size))
+
+    def source_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Pieces of source token ids such as ``▁house``; ``IndexError`` for an id beyond the vocabulary."""
+        return self._source.pieces(checked_ids(ids, self.source_vocab_size))
 
     def save(self, folder: Path) -> SentencePieceDescription:
         """Write the models into ``folder`` as ``tokenizer.model``, or ``source.model`` and ``target.model``."""
@@ -95,43 +99,7 @@ class SentencePieceTokenizer:
             target_model=target_model,
             source_vocab_size=self.source_vocab_size,
             target_vocab_size=self.vocab_size,
-            source_suffix=self.source_suffix,
         )
-
-
-class _Model:
-    """One SentencePiece model, typed: the one place that touches the library, whose own types are loose."""
-
-    def __init__(self, model: Path | bytes) -> None:
-        self.name = model.name if isinstance(model, Path) else f"content of {len(model)} bytes"
-        self.serialized = model.read_bytes() if isinstance(model, Path) else model
-        processor = SentencePieceProcessor()
-        try:
-            processor.LoadFromSerializedProto(self.serialized)
-            self.size = int(processor.GetPieceSize())
-            self.eos = int(processor.eos_id())
-        except RuntimeError as exc:
-            raise ValueError(f"{self.name} is not a SentencePiece model: {exc}") from exc
-        self._processor = processor
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._processor.EncodeAsIds(text)
-        return ids
-
-    def decode(self, ids: list[int]) -> str:
-        text: str = self._processor.DecodeIds(ids)
-        return text
-
-    def pieces(self, ids: list[int]) -> list[str]:
-        return [str(self._processor.IdToPiece(token)) for token in ids]
-
-    def checked(self, ids: Sequence[int]) -> list[int]:
-        """Plain integers (NumPy's are accepted too), each within the vocabulary."""
-        checked = [int(token) for token in ids]
-        beyond = [token for token in checked if not 0 <= token < self.size]
-        if beyond:
-            raise IndexError(f"token {beyond[0]} lies beyond the vocabulary of {self.size}")
-        return checked
 
 
 def load_tokenizer(description: TokenizerDescription, folder: Path) -> Tokenizer:
@@ -141,7 +109,6 @@ def load_tokenizer(description: TokenizerDescription, folder: Path) -> Tokenizer
     for what, found, described in (
         ("source vocabulary", tokenizer.source_vocab_size, description.source_vocab_size),
         ("target vocabulary", tokenizer.vocab_size, description.target_vocab_size),
-        ("source suffix", tokenizer.source_suffix, description.source_suffix),
     ):
         if found != described:
             raise ValueError(f"tokenizer: the {what} is {found}, the manifest says {described}")

@@ -24,11 +24,11 @@ from jumok_serve.manifest import (
     Manifest,
     PrecisionVariant,
     Provenance,
-    SentencePieceDescription,
     SpecialTokens,
 )
 from jumok_serve.options import DecodingOptions
 from jumok_serve.service import Server
+from jumok_serve.tokenizer_descriptions import SentencePieceDescription
 
 FILES = ("graph.onnx", "weights.bin", "spm.model")
 
@@ -43,9 +43,7 @@ def manifest(name: str) -> Manifest:
         special_tokens=SpecialTokens(pad=0, start=2, eos=(3,)),
         limits=Limits(max_source_length=16, max_target_length=32),
         generation=GenerationDefaults(beam_size=5, max_length=24, early_stopping="never"),
-        tokenizer=SentencePieceDescription(
-            source_model="spm.model", source_vocab_size=8, target_vocab_size=8, source_suffix=(3,)
-        ),
+        tokenizer=SentencePieceDescription(source_model="spm.model", source_vocab_size=8, target_vocab_size=8),
         precisions={
             "fp32": PrecisionVariant(
                 graphs={name: GraphSpec(file="graph.onnx", inputs=(), outputs=()) for name in REQUIRED_GRAPHS},

@@ -14,9 +14,9 @@ from jumok_serve.manifest import (
     GraphSpec,
     Manifest,
     PrecisionVariant,
-    SentencePieceDescription,
     TensorSpec,
 )
+from jumok_serve.tokenizer_descriptions import SentencePieceDescription
 
 Fields = dict[str, Any]
 
@@ -72,7 +72,7 @@ DECODER = "precisions/fp32/graphs/decoder"
         (set_field("name", ""), "String should match pattern"),
         (set_field("version", "1 0"), "String should match pattern"),
         (set_field("format_version", 2), "Input should be 1"),
-        (set_field("languages/source", "English!"), "String should match pattern"),
+        (set_field("languages/sources", {"English!": {}}), "String should match pattern"),
         (set_field("limits/max_source_length", 0), "greater than or equal to 1"),
         (set_field("limits/max_source_length", "32"), "valid integer"),
         (set_field("limits/max_source_length", True), "valid integer"),
@@ -85,7 +85,7 @@ DECODER = "precisions/fp32/graphs/decoder"
         (set_field("special_tokens/unk", 5000), "special_tokens.unk: 5000 lies beyond the target vocabulary"),
         (set_field("special_tokens/suppress", [-1]), "greater than or equal to 0"),
         (set_field("tokenizer/kind", "characters"), "Input should be 'sentencepiece'"),
-        (set_field("tokenizer/source_suffix", [5000]), "lies beyond the vocabulary"),
+        (set_field("tokenizer/source_suffix", [3]), "Extra inputs are not permitted"),
         (set_field("precisions", {}), "at least 1 item"),
         (set_field("precisions/fp32/graphs", {}), "graph 'encoder' is missing; encoder, decoder, select are needed"),
         (set_field("precisions/fp32/weights", "fp32/other.bin"), "'fp32/other.bin' is not among the files"),
@@ -171,7 +171,7 @@ def test_generation_defaults_agree_with_each_other() -> None:
 
 def test_shared_tokenizer_has_one_vocabulary_size() -> None:
     with pytest.raises(ValidationError, match="one shared model has one vocabulary size, got 10 for the source and 12"):
-        SentencePieceDescription(source_model="t.model", source_vocab_size=10, target_vocab_size=12, source_suffix=(3,))
+        SentencePieceDescription(source_model="t.model", source_vocab_size=10, target_vocab_size=12)
 
 
 def test_tensor_is_listed_once() -> None:

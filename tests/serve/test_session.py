@@ -124,10 +124,12 @@ def test_no_more_candidates_than_tokens(graphs: Graphs, tiny_bundle: Path) -> No
 
 def test_score_and_align_agree_with_decoding(tiny_bundle: Path) -> None:
     with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
-        source = translator._bundle.tokenizer.encode("a man in a red hat")
+        suffix = translator.manifest.languages.direction().source_suffix
+        source = [*translator._bundle.tokenizer.encode("a man in a red hat"), *suffix]
         best = translator.translate("a man in a red hat", beam_size=1).hypotheses[0]
         targets = np.array([best.token_ids])
-        arguments = (np.array([source]), np.array([len(source)]), targets, np.array([targets.shape[1]]))
+        start = np.array([translator._bundle.manifest.special_tokens.start])
+        arguments = (np.array([source]), np.array([len(source)]), start, targets, np.array([targets.shape[1]]))
         # A greedy token score is taken after suppression, which can only raise it.
         scores = translator._graphs.score(*arguments)[0]
         assert np.all(scores <= np.array(best.token_scores) + 1e-4)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sentencepiece
 
 from jumok_serve.errors import InvalidRequest
 from jumok_serve.text import check_text
@@ -35,16 +34,15 @@ def test_seen_text_comes_back_normalised(tokenizer: SentencePieceTokenizer, text
     assert tokenizer.decode(tokenizer.encode(text)) == normalised(text)
 
 
-def test_encode_ends_with_eos_and_nothing_else_special(tokenizer: SentencePieceTokenizer) -> None:
-    ids = tokenizer.encode(SEEN)
-    assert ids[-1] == EOS
-    assert not {PAD, UNK, START, EOS} & set(ids[:-1])
-    assert tokenizer.source_suffix == (EOS,)
+def test_encode_gives_nothing_special(tokenizer: SentencePieceTokenizer) -> None:
+    assert tokenizer.encode(SEEN)
+    assert not {PAD, UNK, START, EOS} & set(tokenizer.encode(SEEN))
+    assert tokenizer.encode_target(SEEN) == tokenizer.encode(SEEN)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\t \n\r", "\u00a0\u3000", "\u200b"])
 def test_white_space_alone_is_an_empty_sentence(tokenizer: SentencePieceTokenizer, text: str) -> None:
-    assert tokenizer.encode(text) == [EOS]
+    assert tokenizer.encode(text) == []
 
 
 @pytest.mark.parametrize(
@@ -64,7 +62,6 @@ def test_white_space_alone_is_an_empty_sentence(tokenizer: SentencePieceTokenize
 )
 def test_anything_can_be_encoded_and_decoded(tokenizer: SentencePieceTokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
-    assert ids[-1] == EOS
     assert all(0 <= token < tokenizer.vocab_size for token in ids)
     assert isinstance(tokenizer.decode(ids), str)
 
@@ -78,11 +75,11 @@ def test_unseen_character_is_one_unknown_token_and_decodes_visibly(tokenizer: Se
 
 def test_spelled_out_special_tokens_are_text(tokenizer: SentencePieceTokenizer) -> None:
     ids = tokenizer.encode("</s> <s> <pad>")
-    assert not {PAD, START, EOS} & set(ids[:-1])
+    assert not {PAD, START, EOS} & set(ids)
 
 
 def test_decode_leaves_special_tokens_out(tokenizer: SentencePieceTokenizer) -> None:
-    ids = tokenizer.encode(SEEN)[:-1]
+    ids = tokenizer.encode(SEEN)
     assert tokenizer.decode([START, *ids[:3], PAD, *ids[3:], EOS, PAD, PAD]) == SEEN
     assert tokenizer.decode([PAD, START, EOS]) == ""
     assert tokenizer.decode([]) == ""
@@ -92,8 +89,9 @@ def test_tokens_are_the_pieces_of_the_ids(tokenizer: SentencePieceTokenizer) -> 
     ids = tokenizer.encode(SEEN)
     pieces = tokenizer.tokens(ids)
     assert len(pieces) == len(ids)
-    assert "".join(pieces[:-1]).replace("▁", " ").strip() == SEEN
+    assert "".join(pieces).replace("▁", " ").strip() == SEEN
     assert tokenizer.tokens([PAD, UNK, START, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert tokenizer.source_tokens(ids) == pieces
     assert tokenizer.tokens([]) == []
 
 
@@ -111,6 +109,8 @@ def test_id_beyond_the_vocabulary_is_named(tokenizer: SentencePieceTokenizer, to
         tokenizer.decode([EOS, token])
     with pytest.raises(IndexError, match=message):
         tokenizer.tokens([token])
+    with pytest.raises(IndexError, match=message):
+        tokenizer.source_tokens([token])
 
 
 def test_source_and_target_models_are_kept_apart(english_model: Path, german_model: Path, tmp_path: Path) -> None:
@@ -119,7 +119,9 @@ def test_source_and_target_models_are_kept_apart(english_model: Path, german_mod
     pair = SentencePieceTokenizer(english_model, german_model)
     german = "ein kleines Mädchen"
     assert pair.encode(SEEN) == source.encode(SEEN)
+    assert pair.encode_target(german) == target.encode(german)
     assert pair.decode(target.encode(german)) == german
+    assert pair.source_tokens(pair.encode(SEEN)) == source.tokens(source.encode(SEEN))
     assert pair.tokens(target.encode(german)) == target.tokens(target.encode(german))
     assert (pair.source_vocab_size, pair.vocab_size) == (source.vocab_size, target.vocab_size)
     description = pair.save(tmp_path)
@@ -147,29 +149,11 @@ def test_model_may_be_given_by_its_content(
         SentencePieceTokenizer(b"abc")
 
 
-def test_source_model_without_end_token_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "endless.model"
-    with path.open("wb") as stream:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([SEEN] * 4),
-            model_writer=stream,
-            vocab_size=40,
-            hard_vocab_limit=False,
-            eos_id=-1,
-            minloglevel=2,
-        )
-    with pytest.raises(ValueError, match=r"endless\.model has no end token"):
-        SentencePieceTokenizer(path)
-
-
 def test_description_that_does_not_fit_the_model_is_refused(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
     description = tokenizer.save(tmp_path)
     wrong_size = description.model_copy(update={"source_vocab_size": 50, "target_vocab_size": 50})
     with pytest.raises(ValueError, match=f"source vocabulary is {tokenizer.vocab_size}, the manifest says 50"):
         load_tokenizer(wrong_size, tmp_path)
-    wrong_suffix = description.model_copy(update={"source_suffix": (START,)})
-    with pytest.raises(ValueError, match=r"source suffix is \(3,\), the manifest says \(2,\)"):
-        load_tokenizer(wrong_suffix, tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x00" * 64])

@@ -54,7 +54,8 @@ def test_search_over_real_graphs_equals_the_reference(translator: Translator, op
     )
     pending = translator.submit(TEXTS, options)
     for text, translation in zip(TEXTS, pending.collect(), strict=True):
-        source = translator._bundle.tokenizer.encode(text)
+        suffix = translator.manifest.languages.direction().source_suffix
+        source = [*translator._bundle.tokenizer.encode(text), *suffix]
         step = partial(log_probabilities, translator._graphs, source)
         expected = reference_search(step, resolved, special.start)
         assert [hypothesis.token_ids for hypothesis in translation.hypotheses] == [

@@ -1,0 +1,54 @@
+"""One SentencePiece model, typed: the one place of this room that touches the library."""
+
+from pathlib import Path
+
+from sentencepiece import SentencePieceProcessor
+
+
+class SentencePieceModel:
+    """A SentencePiece model, from a file's path or its content.
+
+    Encoding and decoding do not change the model and release the GIL, so one object serves any number of threads.
+
+    Attributes:
+        name: for messages.
+        serialized: the file's content.
+        size: number of its pieces.
+
+    Raises ``ValueError`` for a file that is no SentencePiece model.
+    """
+
+    def __init__(self, model: Path | bytes) -> None:
+        self.name = model.name if isinstance(model, Path) else f"content of {len(model)} bytes"
+        self.serialized = model.read_bytes() if isinstance(model, Path) else model
+        processor = SentencePieceProcessor()
+        try:
+            processor.LoadFromSerializedProto(self.serialized)
+            self.size = int(processor.GetPieceSize())
+        except RuntimeError as exc:
+            raise ValueError(f"{self.name} is not a SentencePiece model: {exc}") from exc
+        self._processor = processor
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the most likely pieces of ``text``."""
+        ids: list[int] = self._processor.EncodeAsIds(text)
+        return ids
+
+    def split(self, text: str) -> list[str]:
+        """The most likely pieces of ``text``; an unknown one is spelled as in the text."""
+        pieces: list[str] = self._processor.EncodeAsPieces(text)
+        return pieces
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of ids, control pieces left out."""
+        text: str = self._processor.DecodeIds(ids)
+        return text
+
+    def join(self, pieces: list[str]) -> str:
+        """Text of pieces; those that the model does not have stand for themselves."""
+        text: str = self._processor.DecodePieces(pieces)
+        return text
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """Spelling of ids."""
+        return [str(self._processor.IdToPiece(token)) for token in ids]
