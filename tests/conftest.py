@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from jumok_export.bundle import export_bundle
 from jumok_export.corpus import pad
-from jumok_export.graphs import Graph, export_graphs
+from jumok_export.graphs import export_graphs
+from jumok_export.onnx_graph import Graph
 from jumok_export.transformer import Transformer, TransformerSizes
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
 from jumok_serve.bundle import Bundle
@@ -54,15 +55,13 @@ def tiny_model(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -
             decoder_layers=1,
             max_positions=64,
             dropout=0.0,
-            pad=PAD,
-            start=START,
         )
         model = Transformer(sizes)
         source_ids, source_lengths = pad([torch.tensor(vocabulary.encode(line)) for line in sentences[0]])
         target_ids, _ = pad([torch.tensor(vocabulary.encode(line)) for line in sentences[1]])
         optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
         for _ in range(120):
-            logits = model(source_ids, source_lengths, target_ids)
+            logits = model(source_ids, source_lengths, torch.full_like(source_lengths, START), target_ids)
             loss = F.cross_entropy(logits.flatten(0, 1), target_ids.flatten(), ignore_index=PAD)
             optimizer.zero_grad()
             torch.autograd.backward(loss)

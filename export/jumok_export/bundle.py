@@ -16,7 +16,8 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
-from jumok_export.graphs import Graph, export_graphs
+from jumok_export.graphs import export_graphs
+from jumok_export.onnx_graph import Graph
 from jumok_export.quantize import quantize_graph, quantized_weights
 from jumok_export.samples import Frame
 from jumok_export.verify import verify_fp32, verify_int8

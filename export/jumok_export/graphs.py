@@ -4,20 +4,17 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-import onnx
 import torch
-from onnx import TensorProto, helper
 from torch import Tensor, nn
 from torch.export import Dim
 
+from jumok_export.onnx_graph import OPSET, Graph, declare
+from jumok_export.selection import selection_graphs
 from jumok_serve.manifest import TensorSpec
-
-OPSET = 20
 
 Tensors = dict[str, Tensor]
 
@@ -47,23 +44,10 @@ class TranslationModel(Protocol):
     ) -> tuple[Tensor, Tensors]:
         """Logits [R, V] after one more token a row, and the state [R, ...]; rows continue rows `parents` of `state`."""
 
-    def score(self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor) -> Tensor:
-        """Log-probability [B, T] of every token of given targets."""
-
-
-@dataclass(frozen=True)
-class Graph:
-    """One exported graph.
-
-    Attributes:
-        model: the ONNX model, its weights inside.
-        inputs: types and symbolic axes of what goes in, in order.
-        outputs: the same of what comes out.
-    """
-
-    model: onnx.ModelProto
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
+    def score(
+        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
+    ) -> Tensor:
+        """Log-probability [B, T] of every token of given targets, decoded from the tokens `start_ids` [B]."""
 
 
 class _View(nn.Module):
@@ -84,7 +68,7 @@ class _View(nn.Module):
 
 
 def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: int) -> dict[str, Graph]:
-    """Exports a model's graphs: encoder, decoder, select, scorer, and aligner where the model has `align`.
+    """Exports a model's graphs: encoder, decoder, scorer, aligner where the model has `align`, select and sampler.
 
     Which axes vary, and with what, is found by running the model at two sizes.
 
@@ -108,8 +92,7 @@ def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: i
         for graph, method in views.items()
         if hasattr(model, method)
     }
-    graphs["select"] = select_graph(target_vocabulary)
-    return graphs
+    return graphs | selection_graphs(target_vocabulary)
 
 
 @dataclass(frozen=True)
@@ -166,6 +149,7 @@ class _Example:
         )
         targets = {
             **source,
+            "start_ids": torch.randint(target_vocabulary, (b,), generator=generator),
             "target_ids": torch.randint(target_vocabulary, (b, t), generator=generator),
             "target_lengths": torch.full((b,), t),
         }
@@ -219,7 +203,7 @@ def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
     read = {name for node in model.graph.node for name in node.input}
     # Memory and state are passed on whole; of the other inputs, those that the model does not look at are left out.
     used = tuple(spec for spec in inputs if "." in spec.name or spec.name in read)
-    _declare(model, used, results)
+    declare(model, used, results)
     return Graph(model, used, results)
 
 
@@ -244,67 +228,6 @@ def _spec(
     return TensorSpec.model_validate(
         {"name": name, "dtype": str(values[0].dtype).removeprefix("torch."), "axes": tuple(axes)}
     )
-
-
-def _declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Writes the contract's symbols into the graph, and drops what the exporter noted of intermediate shapes."""
-    for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):
-        del values[:]
-        values.extend(
-            helper.make_tensor_value_info(
-                spec.name, helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), list(spec.axes)
-            )
-            for spec in specs
-        )
-    del model.graph.value_info[:]
-    model.ClearField("metadata_props")
-    for node in model.graph.node:
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
-
-
-def select_graph(vocabulary: int) -> Graph:
-    """The graph that picks every row's best candidates: constraints, log-softmax and top-k, without leaving the device.
-
-    `totals` is the running score plus the processed log-probability. `logit_bias` acts before the log-softmax (greedy
-    search), `log_prob_bias` after it without renormalising (beam search), as in Hugging Face's `generate`.
-    """
-    inputs = (
-        TensorSpec(name="logits", dtype="float32", axes=("R", vocabulary)),
-        TensorSpec(name="scores", dtype="float32", axes=("R",)),
-        TensorSpec(name="candidates", dtype="int64", axes=(1,)),
-        TensorSpec(name="logit_bias.places", dtype="int64", axes=("M", 2)),
-        TensorSpec(name="logit_bias.values", dtype="float32", axes=("M",)),
-        TensorSpec(name="log_prob_bias.places", dtype="int64", axes=("N", 2)),
-        TensorSpec(name="log_prob_bias.values", dtype="float32", axes=("N",)),
-    )
-    outputs = (
-        TensorSpec(name="tokens", dtype="int64", axes=("R", "C")),
-        TensorSpec(name="totals", dtype="float32", axes=("R", "C")),
-    )
-    last = helper.make_tensor("last", TensorProto.INT64, [1], [-1])
-    most = helper.make_tensor("vocabulary", TensorProto.INT64, [1], [vocabulary])
-    nodes = [
-        helper.make_node(
-            "ScatterND", ["logits", "logit_bias.places", "logit_bias.values"], ["biased"], reduction="add"
-        ),
-        helper.make_node("LogSoftmax", ["biased"], ["log_probabilities"], axis=-1),
-        helper.make_node(
-            "ScatterND",
-            ["log_probabilities", "log_prob_bias.places", "log_prob_bias.values"],
-            ["processed"],
-            reduction="add",
-        ),
-        helper.make_node("Min", ["candidates", "vocabulary"], ["count"]),
-        helper.make_node("TopK", ["processed", "count"], ["best", "tokens"], axis=-1, largest=1, sorted=1),
-        helper.make_node("Unsqueeze", ["scores", "last"], ["running"]),
-        helper.make_node("Add", ["best", "running"], ["totals"]),
-    ]
-    graph = helper.make_graph(nodes, "select", [], [], initializer=[last, most])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
-    _declare(model, inputs, outputs)
-    onnx.checker.check_model(model)
-    return Graph(model, inputs, outputs)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from jumok_export.rollout import Rollout, RolloutSizes, plan_rollout
 from jumok_export.sides import Arrays, Side
-from jumok_serve.session import BiasList, Floats, Integers
+from jumok_serve.session import Integers
 
 SHAPES = 12
 """Random shapes that every graph is tried with, after the smallest one."""
@@ -41,8 +41,8 @@ class Frame:
 
 Sources = tuple[Integers, Integers]
 """Source ids [B, S] and lengths [B]."""
-Pairs = tuple[Integers, Integers, Integers, Integers]
-"""Source ids [B, S] and lengths [B], target ids [B, T] and lengths [B]."""
+Pairs = tuple[Integers, Integers, Integers, Integers, Integers]
+"""Source ids [B, S] and lengths [B], start tokens [B], target ids [B, T] and lengths [B]."""
 StepInputs = tuple[Integers, Integers, Integers, Integers, Arrays, Arrays]
 """Tokens, positions and parents [R], source lengths [B], memory [B, ...] and state [P, ...]."""
 
@@ -82,11 +82,11 @@ class Samples:
     def pairs(self) -> Iterator[Pairs]:
         """Sources and targets of random shapes, the smallest first."""
         random = np.random.default_rng(2)
-        yield *self._source(random, 1, 1), *self._target(random, 1, 1)
+        yield self._pair(random, 1, 1, 1)
         for _ in range(SHAPES):
             sentences, source = self._shape(random, self._source_length)
             target = int(random.integers(1, self._target_length + 1))
-            yield *self._source(random, sentences, source), *self._target(random, sentences, target)
+            yield self._pair(random, sentences, source, target)
 
     def steps(self) -> Iterator[StepInputs]:
         """Single steps over random memory and state, the smallest first."""
@@ -108,7 +108,7 @@ class Samples:
         source, target = self._frame.max_source_length, self._frame.max_target_length
         ids = random.integers(self._frame.source_vocabulary, size=(1, source))
         targets = random.integers(self._frame.target_vocabulary, size=(1, target))
-        pair = ids, np.array([source]), targets, np.array([target])
+        pair = ids, np.array([source]), np.array([self._frame.start]), targets, np.array([target])
         tokens, _, parents, _, _, state = self._step(
             random, StepSizes(sentences=1, beam_size=1, source=source, parents=1, time=target - 1)
         )
@@ -130,22 +130,6 @@ class Samples:
         )
         return plan_rollout(sizes, np.random.default_rng(beam_size))
 
-    def selections(self) -> Iterator[tuple[Floats, Floats, int, BiasList, BiasList]]:
-        """Logits, running scores, number of candidates, and constraints before and after the log-softmax.
-
-        Logits and constraints lie on a coarse grid: values are far apart or exactly equal, so that ties are met and
-        rounding makes none.
-        """
-        random = np.random.default_rng(5)
-        vocabulary = self._frame.target_vocabulary
-        for rows in (1, *random.integers(2, 13, SHAPES).tolist()):
-            logits = (random.integers(-40, 41, (rows, vocabulary)) / 4).astype(np.float32)
-            scores = random.integers(-9, 1, rows).astype(np.float32)
-            scores[random.random(rows) < 0.2] = -1e9  # rows that are dead
-            candidates = int(random.choice([1, 2, 10, vocabulary, vocabulary + 5]))
-            before, after = (_biases(random, rows, vocabulary) for _ in range(2))
-            yield logits, scores, candidates, before, after
-
     def _shape(self, random: np.random.Generator, longest: int) -> tuple[int, int]:
         sentences, length = random.integers(1, (6, longest + 1))
         return int(sentences), int(length)
@@ -153,9 +137,12 @@ class Samples:
     def _source(self, random: np.random.Generator, sentences: int, length: int) -> Sources:
         return _padded(random, (sentences, length), self._frame.source_vocabulary, self._frame.pad)
 
-    def _target(self, random: np.random.Generator, sentences: int, length: int) -> Sources:
+    def _pair(self, random: np.random.Generator, sentences: int, source: int, target: int) -> Pairs:
+        vocabulary = self._frame.target_vocabulary
+        sources = self._source(random, sentences, source)
         # Behind a target's end stands any token of the target's vocabulary, which may not have the padding token.
-        return _padded(random, (sentences, length), self._frame.target_vocabulary, 0)
+        targets = _padded(random, (sentences, target), vocabulary, 0)
+        return *sources, random.integers(vocabulary, size=sentences), *targets
 
     def _step(self, random: np.random.Generator, sizes: StepSizes) -> StepInputs:
         rows = sizes.sentences * sizes.beam_size
@@ -186,10 +173,3 @@ def _random_state(random: np.random.Generator, row: NDArray[np.generic], rows: i
     """A state of the shape of `row` [1, ...] for so many rows; an axis of size 0 is time."""
     shape = (rows, *(size or time for size in row.shape[1:]))
     return random.standard_normal(shape).astype(row.dtype)
-
-
-def _biases(random: np.random.Generator, rows: int, vocabulary: int) -> BiasList:
-    """Up to a dozen constraints, of which some forbid and some meet at one token."""
-    places = random.integers((rows, vocabulary), size=(int(random.integers(12)), 2)).tolist()
-    repeated = [(row, token, -2.25) for row, token in places[:2]]
-    return [*((row, token, float(random.choice([-np.inf, -1.5, 3.0]))) for row, token in places), *repeated]

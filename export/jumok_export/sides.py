@@ -11,8 +11,9 @@ from onnxruntime import OrtValue
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from jumok_export.choices import Drawing, Selection
 from jumok_export.graphs import TranslationModel
-from jumok_serve.session import BiasList, Floats, Graphs, Integers
+from jumok_serve.session import Floats, Graphs, Integers
 
 Arrays = dict[str, NDArray[Any]]
 """Memory or state by the graphs' names for it: `memory.<name>`, `state.<name>`."""
@@ -39,12 +40,22 @@ class Side(Protocol):
         """Logits [R, V] and the next state [R, ...]."""
 
     def score(
-        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
     ) -> Floats:
         """Log-probability [B, T] of every target token."""
 
     def align(
-        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
     ) -> tuple[Floats, ...]:
         """Attention weights."""
 
@@ -96,20 +107,30 @@ class TorchSide:
         return logits.numpy(), _with_prefix("state", grown)
 
     def score(
-        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
     ) -> Floats:
         """See `Side`."""
-        arrays = (source_ids, source_lengths, target_ids, target_lengths)
+        arrays = (source_ids, source_lengths, start_ids, target_ids, target_lengths)
         with torch.no_grad(), self._arithmetic:
             scores: Floats = self._model.score(*map(torch.from_numpy, arrays)).numpy()
         return scores
 
     def align(
-        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
     ) -> tuple[Floats, ...]:
         """See `Side`."""
         assert self._align is not None
-        arrays = (source_ids, source_lengths, target_ids, target_lengths)
+        arrays = (source_ids, source_lengths, start_ids, target_ids, target_lengths)
         with torch.no_grad(), self._arithmetic:
             return tuple(weights.numpy() for weights in self._align(*map(torch.from_numpy, arrays)))
 
@@ -154,28 +175,52 @@ class RuntimeSide:
             )
         return logits.numpy(), _arrays(grown)
 
-    def select(
-        self, logits: Floats, scores: Floats, candidates: int, logit_bias: BiasList, log_prob_bias: BiasList
-    ) -> tuple[Integers, Floats]:
+    def select(self, selection: Selection) -> tuple[Integers, Floats]:
         """Token ids and running scores [R, C] of every row's best candidates."""
         with _running("select"):
             return self._graphs.select(
-                OrtValue.ortvalue_from_numpy(logits), scores, candidates, logit_bias, log_prob_bias
+                OrtValue.ortvalue_from_numpy(selection.logits),
+                selection.scores,
+                selection.candidates,
+                on_logits=selection.on_logits,
+                on_log_probs=selection.on_log_probs,
+                renormalize=selection.renormalize,
+            )
+
+    def sample(self, drawing: Drawing) -> tuple[Integers, Floats]:
+        """Token ids and running scores [D, 1] of what is drawn."""
+        with _running("sampler"):
+            return self._graphs.sample(
+                OrtValue.ortvalue_from_numpy(drawing.logits),
+                drawing.rows,
+                drawing.scores,
+                drawing.draws,
+                drawing.on_logits,
             )
 
     def score(
-        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
     ) -> Floats:
         """See `Side`."""
         with _running("scorer"):
-            return self._graphs.score(source_ids, source_lengths, target_ids, target_lengths)
+            return self._graphs.score(source_ids, source_lengths, start_ids, target_ids, target_lengths)
 
     def align(
-        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
     ) -> tuple[Floats, ...]:
         """See `Side`."""
         with _running("aligner"):
-            return self._graphs.align(source_ids, source_lengths, target_ids, target_lengths)
+            return self._graphs.align(source_ids, source_lengths, start_ids, target_ids, target_lengths)
 
 
 @contextmanager

@@ -6,17 +6,17 @@ What runs on ONNX Runtime's side is what serves: `jumok_serve.session.Graphs`.
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from jumok_export.choices import drawings, selections
 from jumok_export.comparison import UNBOUNDED, Differences, Moved, RelativeError
 from jumok_export.emulation import Int8Arithmetic
 from jumok_export.rollout import Rollout, RowScores, alone, pad, play
 from jumok_export.samples import Frame, Samples
 from jumok_export.sides import Arrays, GraphFailed, RuntimeSide, Side, TorchSide
 from jumok_serve.manifest import Check, VerificationReport
-from jumok_serve.session import BiasList, Floats, Graphs, Integers
+from jumok_serve.session import Floats, Graphs
 
 QUANTIZATION_ERROR = 0.15
 """Limit of the relative error that int8 may bring to logits and attention weights: a model with more is not usable.
@@ -54,7 +54,15 @@ def verify_fp32(model: nn.Module, graphs: Graphs, frame: Frame) -> VerificationR
     """
     trial = _Trial(model, graphs, frame)
     return _report(
-        trial.encoder, trial.step, trial.scorer, trial.aligner, trial.select, trial.longest, trial.beams, trial.greedy
+        trial.encoder,
+        trial.step,
+        trial.scorer,
+        trial.aligner,
+        trial.select,
+        trial.sampler,
+        trial.longest,
+        trial.beams,
+        trial.greedy,
     )
 
 
@@ -75,7 +83,7 @@ def verify_int8(
     def decode() -> list[Check]:
         return trial.quantized_decode(weights)
 
-    return _report(trial.quantized_aligner, trial.select, trial.quantized_longest, decode)
+    return _report(trial.quantized_aligner, trial.select, trial.sampler, trial.quantized_longest, decode)
 
 
 def _report(*checks: Callable[[], list[Check]]) -> VerificationReport:
@@ -147,25 +155,27 @@ class _Trial:
     def select(self) -> list[Check]:
         """The best candidates under constraints, against log-softmax and a stable sort in PyTorch."""
         totals, wrong = Differences("select scores"), 0
-        for inputs in self.samples.selections():
-            tokens, found = self.runtime.select(*inputs)
-            expected_tokens, expected = _select(*inputs)
-            if tokens.shape != expected_tokens.shape:
-                raise GraphFailed(f"select returned {tokens.shape} candidates instead of {expected_tokens.shape}")
-            for row in zip(expected, found, strict=True):  # a dead row's magnitude must not widen another's tolerance
+        for selection in selections(self.frame.target_vocabulary):
+            expected, found = selection.expected(), self.runtime.select(selection)
+            if expected[0].shape != found[0].shape:
+                raise GraphFailed(f"select returned {found[0].shape} candidates instead of {expected[0].shape}")
+            for row in zip(expected[1], found[1], strict=True):  # a dead row must not widen another's tolerance
                 totals.compare(*row)
-            wrong += int((tokens != expected_tokens).sum())
-        return [
-            totals.check("running scores of the best candidates, constrained before and after the log-softmax"),
-            Check(
-                name="select tokens",
-                cases=totals.cases,
-                worst=float(wrong),
-                limit=0.0,
-                passed=wrong == 0,
-                detail="candidates that differ; of equal ones the lower token comes first",
-            ),
-        ]
+            wrong += int((expected[0] != found[0]).sum())
+        detail = "running scores of the best candidates, constrained before and after the log-softmax"
+        return [totals.check(detail), _all_equal("select tokens", totals.cases, wrong)]
+
+    def sampler(self) -> list[Check]:
+        """What is drawn, against inversion sampling in PyTorch."""
+        totals, wrong = Differences("sampler scores"), 0
+        for drawing in drawings(self.frame.target_vocabulary):
+            tokens, found = self.runtime.sample(drawing)
+            if tokens.shape != drawing.tokens.shape:
+                raise GraphFailed(f"sampler returned {tokens.shape} tokens instead of {drawing.tokens.shape}")
+            totals.compare(drawing.totals, found)
+            wrong += int((tokens != drawing.tokens).sum())
+        detail = "running scores of what is drawn under constraints, at several temperatures, top-k and top-p"
+        return [totals.check(detail), _all_equal("sampler tokens", totals.cases, wrong)]
 
     def longest(self) -> list[Check]:
         """The longest source and target that the limits allow."""
@@ -239,7 +249,8 @@ class _Trial:
         rows, scores = rollout.rows[:: rollout.beam_size], together.totals[:: rollout.beam_size]
         sources = pad([row.source for row in rows], self.frame.pad)
         targets = pad([np.array(row.history[1:], np.int64) for row in rows], 0)
-        in_one_pass = self.runtime.score(*sources, *targets)
+        starts = np.array([row.history[0] for row in rows])
+        in_one_pass = self.runtime.score(*sources, starts, *targets)
         for sentence, (row_scores, one_pass, length) in enumerate(zip(scores, in_one_pass, targets[1], strict=True)):
             single = alone(rollout, sentence)
             by_itself = RowScores(single)
@@ -257,6 +268,11 @@ def _story(rollout: Rollout) -> str:
         f"{len(rollout.sources)} sentences in {len(rollout.steps)} steps, each side with its own memory and state; "
         "rows are reordered, dropped, duplicated and newly admitted"
     )
+
+
+def _all_equal(name: str, cases: int, wrong: int) -> Check:
+    detail = "tokens that differ; of equally likely ones the lower comes first"
+    return Check(name=name, cases=cases, worst=float(wrong), limit=0.0, passed=wrong == 0, detail=detail)
 
 
 def _excess(error: Check, rounding: RelativeError) -> Check:
@@ -282,19 +298,3 @@ def _centred(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows without their mean: adding a constant to all of a row's logits changes nothing."""
     centred: NDArray[np.float32] = logits - logits.mean(axis=-1, keepdims=True)
     return centred
-
-
-def _select(
-    logits: Floats, scores: Floats, candidates: int, logit_bias: BiasList, log_prob_bias: BiasList
-) -> tuple[Integers, Floats]:
-    """What the select graph should answer."""
-
-    def biased(values: torch.Tensor, bias: BiasList) -> torch.Tensor:
-        for row, token, added in bias:
-            values[row, token] += added
-        return values
-
-    log_probabilities = torch.log_softmax(biased(torch.from_numpy(logits.copy()), logit_bias), dim=-1)
-    best, tokens = biased(log_probabilities, log_prob_bias).sort(dim=-1, descending=True, stable=True)
-    totals = best + torch.from_numpy(scores)[:, None]
-    return tokens[:, :candidates].numpy(), totals[:, :candidates].numpy()

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
-from jumok_export.graphs import Graph
+from jumok_export.onnx_graph import Graph
 from jumok_serve.manifest import GraphSpec, PrecisionVariant
 
 SMALLEST_EXTERNAL = 1024

@@ -1,7 +1,7 @@
 """The sentences of one beam size that are decoded together; they join and leave between steps."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -11,8 +11,8 @@ from onnxruntime import OrtValue
 from jumok_serve.errors import JumokError, ModelFailed
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import SlotMemory
-from jumok_serve.search import FinishedHypothesis, Search
-from jumok_serve.session import Graphs, Tensors
+from jumok_serve.search import Constraints, FinishedHypothesis, Search
+from jumok_serve.session import Floats, Graphs, Integers, Tensors
 
 TIME_SLACK = 32
 """Cache entries beyond the longest row's that are carried along before the cache is cut to size."""
@@ -167,10 +167,10 @@ class Batch:
         steps = [search.next_step() for search in searches]
         positions = [search.position for search in searches]
         beam_size = self.beam_size
-        tokens = [token for step in steps for token in step.tokens]
+        fed = [token for step in steps for token in step.tokens]
         parents = [first + parent for first, step in zip(self._previous, steps, strict=True) for parent in step.parents]
         logits, self._state = self._graphs.step(
-            np.array(tokens),
+            np.array(fed),
             np.repeat(np.array(positions), beam_size),
             np.array(parents),
             np.array([len(sentence.source_ids) for sentence in self.sentences]),
@@ -178,21 +178,55 @@ class Batch:
             self._fitting_state(max(positions)),
         )
         self._previous = [slot * beam_size for slot in range(len(self.sentences))]
-        chosen, totals = self._graphs.select(
-            logits,
-            np.array([score for search in searches for score in search.scores()], np.float32),
-            max(search.candidates_needed for search in searches),
-            _offset([search.logit_bias() for search in searches], beam_size),
-            _offset([search.log_prob_bias() for search in searches], beam_size),
-        )
-        all_tokens, all_totals = chosen.tolist(), totals.tolist()
-        undefined = np.flatnonzero(np.isnan(totals).any(axis=1)) // beam_size  # sentences
+        tokens, totals = self._choose(logits, searches)
+        undefined = {int(row) // beam_size for row in np.argwhere(np.isnan(totals))[:, 0]}  # slots
         for slot, (sentence, search) in enumerate(zip(self.sentences, searches, strict=True)):
             rows = slice(slot * beam_size, (slot + 1) * beam_size)
             if slot in undefined:
                 sentence.failure = ModelFailed("the model computed NaN for this text")
             else:
-                search.advance(all_tokens[rows], all_totals[rows])
+                search.advance(tokens[rows].tolist(), totals[rows].tolist())
+
+    def _choose(self, logits: OrtValue, searches: Sequence[Search]) -> tuple[Integers, Floats]:
+        """Every row's best candidates and their running scores, [R, C]; where a row draws, the one that it drew."""
+        scores = np.array([score for search in searches for score in search.scores()], np.float32)
+        draws = [search.draws() for search in searches]
+        drawing = [slot for slot, drawn in enumerate(draws) if drawn is not None]
+        choosing = [slot for slot, drawn in enumerate(draws) if drawn is None]
+        if choosing:
+            tokens, totals = self._graphs.select(
+                logits,
+                scores,
+                max(searches[slot].candidates_needed for slot in choosing),
+                on_logits=self._gathered(
+                    (slot, searches[slot].constraints()) for slot in choosing if searches[slot].acts_on_logits
+                ),
+                on_log_probs=self._gathered(
+                    (slot, searches[slot].constraints()) for slot in choosing if not searches[slot].acts_on_logits
+                ),
+                renormalize=np.repeat([search.renormalizes for search in searches], self.beam_size),
+            )
+        else:
+            tokens, totals = np.zeros((self.rows, 1), np.int64), np.zeros((self.rows, 1), np.float32)
+        if drawing:
+            rows = np.concatenate([np.arange(self.beam_size) + slot * self.beam_size for slot in drawing])
+            tokens[rows, :1], totals[rows, :1] = self._graphs.sample(
+                logits,
+                rows,
+                scores[rows],
+                [draw for slot in drawing for draw in draws[slot] or ()],
+                self._gathered((place, searches[slot].constraints()) for place, slot in enumerate(drawing)),
+            )
+        return tokens, totals
+
+    def _gathered(self, parts: Iterable[tuple[int, Constraints]]) -> Constraints:
+        """Constraints of several sentences in one; each comes with its place, which gives it its first row."""
+        gathered = Constraints([], [])
+        for place, constraints in parts:
+            first = place * self.beam_size
+            for entries, more in zip(gathered, constraints, strict=True):
+                entries += [(first + row, token, value) for row, token, value in more]
+        return gathered
 
     def _fitting_state(self, longest: int) -> Tensors:
         """The state, its time axis cut where rows that have left made it much longer than any row needs."""
@@ -210,8 +244,3 @@ def _time(spec: TensorSpec, value: OrtValue) -> int:
 def _cut(spec: TensorSpec, value: OrtValue, longest: int) -> OrtValue:
     place = tuple(slice(longest) if axis == "T" else slice(None) for axis in spec.axes)
     return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value.numpy()[place]))
-
-
-def _offset(biases: Sequence[Sequence[tuple[int, int, float]]], beam_size: int) -> list[tuple[int, int, float]]:
-    """Constraints of all sentences, rows counted within the batch."""
-    return [(slot * beam_size + row, token, value) for slot, bias in enumerate(biases) for row, token, value in bias]

@@ -16,7 +16,7 @@ FORMAT_VERSION: Final = 1
 READABLE_FORMAT_VERSIONS = (FORMAT_VERSION,)
 
 REQUIRED_GRAPHS = ("encoder", "decoder", "select")
-OPTIONAL_GRAPHS = ("scorer", "aligner")
+OPTIONAL_GRAPHS = ("sampler", "scorer", "aligner")
 
 
 class Architecture(Part):

@@ -1,45 +1,45 @@
 """Decoding options: what a request may ask for, and the complete set that a search runs by."""
 
-# ruff: noqa: D102 - what the protocol's properties mean stands once, in DecodingOptions
-
 import math
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, TypeAlias
 
 from jumok_serve.errors import InvalidRequest
+from jumok_serve.manifest import GenerationDefaults, Limits, SpecialTokens
 
-MAX_BEAM_SIZE = 64
+MAX_BEAM_SIZE: Final = 64
+MAX_TOKEN_LIST: Final = 4096
+"""Tokens that a request may suppress, or end with."""
 
 EarlyStopping: TypeAlias = bool | Literal["never"]
 """When a full list of K finished hypotheses ends the search: ``True`` at once, ``False`` when the best running one
 would not enter the list at its present length, ``"never"`` when it could not at any length."""
 
 
-class GenerationDefaults(Protocol):
-    """What a bundle says about decoding; fills in whatever a request leaves open."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are drawn: from softmax(logits / temperature), cut to the ``top_k`` most likely tokens (0: all) and
+    then to the fewest most likely ones whose probabilities reach ``top_p`` (1: all). The same seed draws the same."""
 
-    @property
-    def beam_size(self) -> int: ...
-    @property
-    def num_hypotheses(self) -> int: ...
-    @property
-    def length_penalty(self) -> float: ...
-    @property
-    def early_stopping(self) -> EarlyStopping: ...
-    @property
-    def min_length(self) -> int: ...
-    @property
-    def max_length(self) -> int: ...
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """All that a search runs by. Lengths count new tokens: the start token is left out, EOS is counted.
+    """All that a search runs by. Lengths count new tokens: start token and target prefix are left out, EOS is counted.
 
-    A search reaches EOS only after ``min_length`` other tokens, as with Hugging Face's ``min_new_tokens``.
+    A search reaches EOS only after ``min_length`` other tokens, as with Hugging Face's ``min_new_tokens``. Beside what
+    ``DecodingOptions`` describes there are ``eos_ids``, each of which ends a hypothesis; ``begin_suppress_tokens``,
+    which the first token that is free to choose cannot be; ``bad_words``, sequences of tokens that are never completed;
+    ``forced_last_tokens``, one of which a hypothesis of the maximum length ends with; and ``renormalize``: log-softmax
+    once more over what the constraints have left of a beam's log-probabilities.
 
     Raises:
-        InvalidRequest: a value has the wrong type or lies outside its range.
+        InvalidRequest: a value has the wrong type or lies outside its range, or two contradict each other.
     """
 
     beam_size: int
@@ -50,18 +50,41 @@ class SearchOptions:
     max_length: int
     eos_ids: tuple[int, ...]
     suppress_tokens: tuple[int, ...]
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
+    begin_suppress_tokens: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    forced_first_token: int | None = None
+    forced_last_tokens: tuple[int, ...] = ()
+    renormalize: bool = False
+    sampling: Sampling | None = None
 
     def __post_init__(self) -> None:
-        _check_integer("beam_size", self.beam_size, least=1, most=MAX_BEAM_SIZE)
-        _check_integer("num_hypotheses", self.num_hypotheses, least=1)
-        object.__setattr__(self, "length_penalty", _finite_length_penalty(self.length_penalty))
-        _check_early_stopping(self.early_stopping)
-        _check_integer("min_length", self.min_length, least=0)
-        _check_integer("max_length", self.max_length, least=1)
-        _check_orders(self.beam_size, self.num_hypotheses, self.min_length, self.max_length)
-        for name, ids in (("eos_ids", self.eos_ids), ("suppress_tokens", self.suppress_tokens)):
-            for token in ids:
-                _check_integer(name, token, least=0)
+        _check_fields(self)
+        _check_orders(self)
+        if self.sampling is not None and self.beam_size > 1:
+            raise InvalidRequest(
+                f"sampling draws one token at a time: it excludes a beam_size above 1, got {self.beam_size}; for "
+                "several samples ask for num_hypotheses",
+                field="options.beam_size",
+            )
+        if self.sampling is None and self.num_hypotheses > self.beam_size:
+            raise InvalidRequest(
+                f"num_hypotheses must be at most beam_size, which is {self.beam_size}, got {self.num_hypotheses}; ask "
+                "for a larger beam_size too",
+                field="options.num_hypotheses",
+            )
+        if self.forced_first_token is not None and self.forced_first_token in self.suppress_tokens:
+            raise InvalidRequest(
+                f"forced_first_token {self.forced_first_token} is suppressed at the same time; leave it out of "
+                "suppress_tokens",
+                field="options.forced_first_token",
+            )
+        if set(self.eos_ids) <= set(self.suppress_tokens) and self.eos_ids:
+            raise InvalidRequest(
+                f"suppress_tokens hold every end token ({', '.join(map(str, self.eos_ids))}): no translation could end",
+                field="options.suppress_tokens",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +93,24 @@ class DecodingOptions:
 
     Args:
         beam_size: hypotheses kept at every step, 1 to 64; 1 is greedy search.
-        num_hypotheses: hypotheses returned, at most ``beam_size``.
+        num_hypotheses: hypotheses returned, at most ``beam_size``; with sampling, how many are drawn, 1 to 64.
         length_penalty: a hypothesis' score is its log-probability / length^length_penalty, so more than 0 favours
             long ones and less than 0 short ones.
         early_stopping: see ``EarlyStopping``.
         min_length: tokens before EOS becomes possible.
         max_length: most tokens of a hypothesis, EOS included.
+        no_repeat_ngram_size: no sequence of so many tokens occurs twice; 0: any may.
+        repetition_penalty: scores of tokens that have occurred are divided by it where they are above 0 and multiplied
+            where they are below (Keskar et al., 2019): more than 1 discourages repetition.
+        suppress_tokens: ids that are not written, besides those that the model never writes.
+        end_tokens: ids that end a hypothesis, instead of the model's.
+        forced_first_token: the id that every hypothesis begins with.
+        sample: draw tokens at random instead of searching for the best. Left open, asking for ``temperature``,
+            ``top_k``, ``top_p`` or ``seed`` asks for it.
+        temperature: logits are divided by it before tokens are drawn; above 0.
+        top_k: draw from so many of the most likely tokens; 0: from all.
+        top_p: draw from the fewest most likely tokens whose probabilities reach this; above 0, at most 1.
+        seed: the same seed draws the same tokens for the same text, whatever else is decoded; None: a new one.
 
     Raises:
         InvalidRequest: a value has the wrong type or lies outside its range; ``field`` is ``options.<name>``.
@@ -87,111 +122,242 @@ class DecodingOptions:
     early_stopping: EarlyStopping | None = None
     min_length: int | None = None
     max_length: int | None = None
+    no_repeat_ngram_size: int | None = None
+    repetition_penalty: float | None = None
+    suppress_tokens: tuple[int, ...] | None = None
+    end_tokens: tuple[int, ...] | None = None
+    forced_first_token: int | None = None
+    sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.beam_size is not None:
-            _check_integer("beam_size", self.beam_size, least=1, most=MAX_BEAM_SIZE)
-        if self.num_hypotheses is not None:
-            _check_integer("num_hypotheses", self.num_hypotheses, least=1, most=MAX_BEAM_SIZE)
-        if self.length_penalty is not None:
-            object.__setattr__(self, "length_penalty", _finite_length_penalty(self.length_penalty))
-        if self.early_stopping is not None:
-            _check_early_stopping(self.early_stopping)
-        if self.min_length is not None:
-            _check_integer("min_length", self.min_length, least=0)
-        if self.max_length is not None:
-            _check_integer("max_length", self.max_length, least=1)
-        _check_orders(self.beam_size, self.num_hypotheses, self.min_length, self.max_length)
+        _check_fields(self)
+        _check_orders(self)
+        if self.end_tokens is not None and not self.end_tokens:
+            raise InvalidRequest("end_tokens must name at least one token", field="options.end_tokens")
+        if self.sample is False and self._of_sampling:
+            raise InvalidRequest(
+                f"{self._of_sampling[0]} has no meaning without sampling: leave it out, or set sample",
+                field=f"options.{self._of_sampling[0]}",
+            )
+
+    @property
+    def _of_sampling(self) -> list[str]:
+        """Those of its options that are asked for."""
+        return [name for name in ("temperature", "top_k", "top_p", "seed") if getattr(self, name) is not None]
 
     def resolve(
         self,
         generation: GenerationDefaults,
+        special: SpecialTokens,
+        limits: Limits,
         *,
-        max_target_length: int,
-        eos_ids: tuple[int, ...],
-        suppress_tokens: tuple[int, ...],
+        vocabulary: int,
+        forced_first: int | None = None,
+        prefix: Sequence[int] = (),
     ) -> SearchOptions:
         """Fill in a model's defaults and check what is asked for against its limits.
 
         A default gives way to what was asked for (asking for ``beam_size=1`` also lowers the default
         ``num_hypotheses`` to 1); a value that was asked for is never changed.
 
+        Args:
+            generation: the model's defaults.
+            special: its tokens with a role.
+            limits: its limits, in tokens.
+            vocabulary: number of its target tokens.
+            forced_first: the first token that the target language needs.
+            prefix: target prefix that the hypotheses continue, forced first token included.
+
         Raises:
             InvalidRequest: what is asked for does not fit the model's limits or its other defaults.
         """
-        beam_size = generation.beam_size if self.beam_size is None else self.beam_size
-        if self.num_hypotheses is not None and self.num_hypotheses > beam_size:
+        self._check_vocabulary(vocabulary)
+        sample = self._samples(generation)
+        beam_size = _first(self.beam_size, 1 if sample else generation.beam_size)
+        if self.num_hypotheses is not None and self.num_hypotheses > beam_size and not sample:
             raise InvalidRequest(
                 f"num_hypotheses must be at most beam_size, which is {beam_size} by the model's default, "
                 f"got {self.num_hypotheses}; ask for a larger beam_size too",
                 field="options.num_hypotheses",
             )
-        if self.max_length is not None:
-            max_length = self.max_length
-            if max_length > max_target_length:
-                raise InvalidRequest(
-                    f"max_length must be at most {max_target_length} with this model, got {max_length}",
-                    field="options.max_length",
-                )
-        else:
-            max_length = min(max(generation.max_length, self.min_length or 1), max_target_length)
+        most = beam_size if not sample else MAX_BEAM_SIZE
+        max_length = self._max_length(generation, limits.max_target_length, len(prefix))
         if self.min_length is not None and self.min_length > max_length:
             raise InvalidRequest(
                 f"min_length must be at most {max_length} with this model, got {self.min_length}",
                 field="options.min_length",
             )
+        forced = _first(self.forced_first_token, forced_first, generation.forced_first_token)
+        suppressed = dict.fromkeys((*special.suppress, *(self.suppress_tokens or ())))
         return SearchOptions(
             beam_size=beam_size,
-            num_hypotheses=min(generation.num_hypotheses, beam_size)
-            if self.num_hypotheses is None
-            else self.num_hypotheses,
-            length_penalty=generation.length_penalty if self.length_penalty is None else self.length_penalty,
-            early_stopping=generation.early_stopping if self.early_stopping is None else self.early_stopping,
-            min_length=min(generation.min_length, max_length) if self.min_length is None else self.min_length,
+            num_hypotheses=_first(self.num_hypotheses, min(generation.num_hypotheses, most)),
+            length_penalty=_first(self.length_penalty, generation.length_penalty),
+            early_stopping=_first(self.early_stopping, generation.early_stopping),
+            min_length=_first(self.min_length, min(generation.min_length, max_length)),
             max_length=max_length,
-            eos_ids=eos_ids,
-            suppress_tokens=suppress_tokens,
+            eos_ids=_first(self.end_tokens, special.eos),
+            suppress_tokens=tuple(suppressed),
+            no_repeat_ngram_size=_first(self.no_repeat_ngram_size, generation.no_repeat_ngram_size),
+            repetition_penalty=_first(self.repetition_penalty, generation.repetition_penalty),
+            begin_suppress_tokens=generation.begin_suppress_tokens,
+            bad_words=generation.bad_words,
+            forced_first_token=None if prefix else forced,
+            forced_last_tokens=generation.forced_last_tokens,
+            renormalize=generation.renormalize,
+            sampling=Sampling(
+                temperature=_first(self.temperature, generation.temperature),
+                top_k=_first(self.top_k, generation.top_k),
+                top_p=_first(self.top_p, generation.top_p),
+                seed=self.seed,
+            )
+            if sample
+            else None,
         )
 
+    def _samples(self, generation: GenerationDefaults) -> bool:
+        if self.sample is not None:
+            return self.sample
+        return bool(self._of_sampling) or (generation.sample and (self.beam_size or 1) == 1)
 
-def _check_integer(name: str, value: object, *, least: int, most: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"{name} must be a whole number, got {value!r}", field=f"options.{name}")
-    if value < least:
-        raise InvalidRequest(f"{name} must be at least {least}, got {value}", field=f"options.{name}")
-    if most is not None and value > most:
-        raise InvalidRequest(f"{name} must be at most {most}, got {value}", field=f"options.{name}")
+    def _max_length(self, generation: GenerationDefaults, longest: int, prefix: int) -> int:
+        room = longest - prefix
+        if room < 1:
+            raise InvalidRequest(
+                f"the target prefix has {prefix} tokens, and the model writes at most {longest}: there is no room for "
+                "another",
+                field="target_prefix",
+            )
+        if self.max_length is None:
+            return min(max(generation.max_length, self.min_length or 1), room)
+        if self.max_length > room:
+            behind = f" behind a target prefix of {prefix} tokens" if prefix else ""
+            raise InvalidRequest(
+                f"max_length must be at most {room} with this model{behind}, got {self.max_length}",
+                field="options.max_length",
+            )
+        return self.max_length
+
+    def _check_vocabulary(self, vocabulary: int) -> None:
+        asked: dict[str, tuple[int, ...]] = {
+            "suppress_tokens": self.suppress_tokens or (),
+            "end_tokens": self.end_tokens or (),
+            "forced_first_token": () if self.forced_first_token is None else (self.forced_first_token,),
+        }
+        for name, tokens in asked.items():
+            for token in tokens:
+                if token >= vocabulary:
+                    raise InvalidRequest(
+                        f"{name}: token {token} lies beyond the model's vocabulary of {vocabulary}",
+                        field=f"options.{name}",
+                    )
 
 
-def _finite_length_penalty(value: object) -> float:
-    try:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-    except OverflowError:  # an integer beyond every float
-        pass
-    raise InvalidRequest(
-        f"length_penalty must be a finite number, got {value!r}; 0 compares sums, 1 compares means",
-        field="options.length_penalty",
-    )
+def _first(*values: Any) -> Any:
+    """The first value that is not None, or None."""
+    return next((value for value in values if value is not None), None)
 
 
-def _check_early_stopping(value: object) -> None:
+def _integer(least: int, most: int | None = None) -> Callable[[str, object], object]:
+    def check(name: str, value: object) -> object:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidRequest(f"{name} must be a whole number, got {value!r}", field=f"options.{name}")
+        if value < least:
+            raise InvalidRequest(f"{name} must be at least {least}, got {value}", field=f"options.{name}")
+        if most is not None and value > most:
+            raise InvalidRequest(f"{name} must be at most {most}, got {value}", field=f"options.{name}")
+        return value
+
+    return check
+
+
+def _number(*, above: float = -math.inf, most: float = math.inf, hint: str = "") -> Callable[[str, object], object]:
+    def check(name: str, value: object) -> object:
+        try:
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+                if above < value <= most:
+                    return float(value)
+                bound = f"above {above:g}" if most == math.inf else f"above {above:g} and at most {most:g}"
+                raise InvalidRequest(f"{name} must be {bound}, got {value!r}", field=f"options.{name}")
+        except OverflowError:  # an integer beyond every float
+            pass
+        raise InvalidRequest(f"{name} must be a finite number, got {value!r}{hint}", field=f"options.{name}")
+
+    return check
+
+
+def _flag(name: str, value: object) -> object:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name} must be True or False, got {value!r}", field=f"options.{name}")
+    return value
+
+
+def _early_stopping(name: str, value: object) -> object:
     if not isinstance(value, bool) and value != "never":
-        raise InvalidRequest(
-            f'early_stopping must be True, False or "never", got {value!r}', field="options.early_stopping"
-        )
+        raise InvalidRequest(f'{name} must be True, False or "never", got {value!r}', field=f"options.{name}")
+    return value
 
 
-def _check_orders(
-    beam_size: int | None, num_hypotheses: int | None, min_length: int | None, max_length: int | None
-) -> None:
-    if beam_size is not None and num_hypotheses is not None and num_hypotheses > beam_size:
+def _tokens(name: str, value: object) -> object:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise InvalidRequest(f"{name} must be a sequence of token ids, got {value!r}", field=f"options.{name}")
+    if len(value) > MAX_TOKEN_LIST:
+        raise InvalidRequest(f"{name} takes at most {MAX_TOKEN_LIST} tokens, got {len(value)}", field=f"options.{name}")
+    for token in value:
+        _integer(0)(name, token)
+    return tuple(value)
+
+
+_CHECKS: dict[str, Callable[[str, object], object]] = {
+    "beam_size": _integer(1, MAX_BEAM_SIZE),
+    "num_hypotheses": _integer(1, MAX_BEAM_SIZE),
+    "length_penalty": _number(hint="; 0 compares sums, 1 compares means"),
+    "early_stopping": _early_stopping,
+    "min_length": _integer(0),
+    "max_length": _integer(1),
+    "no_repeat_ngram_size": _integer(0),
+    "repetition_penalty": _number(above=0, hint="; 1 is none"),
+    "suppress_tokens": _tokens,
+    "end_tokens": _tokens,
+    "eos_ids": _tokens,
+    "forced_first_token": _integer(0),
+    "sample": _flag,
+    "temperature": _number(above=0, hint="; 1 leaves the model's probabilities as they are"),
+    "top_k": _integer(0),
+    "top_p": _number(above=0, most=1, hint="; 1 keeps all tokens"),
+    "seed": _integer(0, 2**63 - 1),
+}
+
+
+def _check_fields(options: SearchOptions | DecodingOptions) -> None:
+    """Check every field that is set and has a check, and keep it in its one type."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value is not None and field.name in _CHECKS:
+            object.__setattr__(options, field.name, _CHECKS[field.name](field.name, value))
+
+
+def _check_orders(options: SearchOptions | DecodingOptions) -> None:
+    beam_size, num_hypotheses = options.beam_size, options.num_hypotheses
+    if isinstance(options, DecodingOptions) and beam_size is not None:
+        if (options.sample or options._of_sampling) and beam_size > 1:
+            raise InvalidRequest(
+                f"sampling draws one token at a time: it excludes a beam_size above 1, got {beam_size}; for several "
+                "samples ask for num_hypotheses",
+                field="options.beam_size",
+            )
+        samples = options.sample is not False and beam_size == 1  # perhaps, by the model's default
+        if num_hypotheses is not None and num_hypotheses > beam_size and not samples:
+            raise InvalidRequest(
+                f"num_hypotheses must be at most beam_size, which is {beam_size}, got {num_hypotheses}",
+                field="options.num_hypotheses",
+            )
+    if options.min_length is not None and options.max_length is not None and options.min_length > options.max_length:
         raise InvalidRequest(
-            f"num_hypotheses must be at most beam_size, which is {beam_size}, got {num_hypotheses}",
-            field="options.num_hypotheses",
-        )
-    if min_length is not None and max_length is not None and min_length > max_length:
-        raise InvalidRequest(
-            f"min_length must be at most max_length, which is {max_length}, got {min_length}",
+            f"min_length must be at most max_length, which is {options.max_length}, got {options.min_length}",
             field="options.min_length",
         )

@@ -14,14 +14,15 @@ from jumok_serve.bundle import check_graph
 from jumok_serve.device import Device, check_active
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest import PrecisionVariant
+from jumok_serve.search import Constraints, Draw
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Booleans = NDArray[np.bool_]
 Tensors = dict[str, OrtValue]
 """Encoder memory or decoder state by name (`memory.<name>`, `state.<name>`), opaque to everything but the graphs."""
 
-BiasList = Sequence[tuple[int, int, float]]
-"""Sparse constraints: (row, token, added score)."""
+NO_CONSTRAINTS = Constraints([], [])
 
 _DTYPES = {"float32": np.float32, "float16": np.float16, "int64": np.int64, "int32": np.int32, "int8": np.int8}
 
@@ -40,7 +41,7 @@ class GraphFolder(Protocol):
 class Graphs:
     """The graphs of one precision of a bundle, loaded for one device.
 
-    Calls may come from several threads at once. `scorer` and `aligner` are loaded when they are first used.
+    Calls may come from several threads at once. `sampler`, `scorer` and `aligner` are loaded when they are first used.
 
     Args:
         bundle: an opened bundle, or another folder of graphs.
@@ -154,7 +155,14 @@ class Graphs:
         return logits, {spec.name: value for spec, value in zip(self.state_specs, grown, strict=True)}
 
     def select(
-        self, logits: OrtValue, scores: Floats, candidates: int, logit_bias: BiasList, log_prob_bias: BiasList
+        self,
+        logits: OrtValue,
+        scores: Floats,
+        candidates: int,
+        *,
+        on_logits: Constraints = NO_CONSTRAINTS,
+        on_log_probs: Constraints = NO_CONSTRAINTS,
+        renormalize: Booleans | None = None,
     ) -> tuple[Integers, Floats]:
         """The best continuations of every row.
 
@@ -162,8 +170,9 @@ class Graphs:
             logits: [R, V] of `step`.
             scores: [R], the rows' running scores.
             candidates: how many to return for each row, C; no more than V come back.
-            logit_bias: added to logits before the log-softmax.
-            log_prob_bias: added to log-probabilities after it.
+            on_logits: constraints before the log-softmax.
+            on_log_probs: constraints after it.
+            renormalize: [R], whether a log-softmax follows these; None: in no row.
 
         Returns:
             Token ids [R, C] and running score + processed log-probability [R, C], best first; ties by lower token id.
@@ -172,35 +181,96 @@ class Graphs:
             "logits": logits,
             "scores": _value(scores),
             "candidates": _value(np.array([candidates])),
-            **_bias_feeds("logit_bias", logit_bias),
-            **_bias_feeds("log_prob_bias", log_prob_bias),
+            **_constraint_feeds("logit", on_logits),
+            **_constraint_feeds("log_prob", on_log_probs),
+            "renormalize": _value(np.zeros(len(scores), np.bool_) if renormalize is None else renormalize),
         }
         tokens, totals = self._sessions["select"].run_with_ort_values(["tokens", "totals"], feeds)
         return tokens.numpy(), totals.numpy()
 
+    def sample(
+        self,
+        logits: OrtValue,
+        rows: Integers,
+        scores: Floats,
+        draws: Sequence[Draw],
+        on_logits: Constraints = NO_CONSTRAINTS,
+    ) -> tuple[Integers, Floats]:
+        """One continuation drawn for each of some rows.
+
+        Args:
+            logits: [R, V] of `step`.
+            rows: [D], the rows that draw.
+            scores: [D], their running scores.
+            draws: D, how each draws.
+            on_logits: constraints on them; rows are counted among those that draw.
+
+        Returns:
+            Token ids [D, 1] and running score + log-probability among what could be drawn [D, 1].
+        """
+        temperature, top_k, top_p, uniform = zip(*draws, strict=True)
+        feeds = {
+            "logits": logits,
+            "rows": _value(rows),
+            "scores": _value(scores),
+            **_constraint_feeds("logit", on_logits),
+            "temperature": _value(np.array(temperature, np.float32)),
+            "top_k": _value(np.array(top_k, np.int64)),
+            "top_p": _value(np.array(top_p, np.float32)),
+            "uniform": _value(np.array(uniform, np.float32)),
+        }
+        tokens, totals = self._lazy("sampler").run_with_ort_values(["tokens", "totals"], feeds)
+        return tokens.numpy(), totals.numpy()
+
     def score(
-        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
     ) -> Floats:
-        """Log-probability [B, T] of every token of given targets [B, T], in one pass; 0 behind a target's end."""
-        return self._run_targets("scorer", source_ids, source_lengths, target_ids, target_lengths)[0]
+        """Log-probability [B, T] of every token of given targets [B, T], in one pass; 0 behind a target's end.
+
+        Args:
+            source_ids: [B, S], padded.
+            source_lengths: [B].
+            start_ids: [B], the token that each target is decoded from.
+            target_ids: [B, T], padded.
+            target_lengths: [B].
+        """
+        return self._run_targets("scorer", source_ids, source_lengths, start_ids, target_ids, target_lengths)[0]
 
     def align(
-        self, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
     ) -> tuple[Floats, Floats, Floats]:
-        """Attention while decoding given targets.
+        """Attention while decoding given targets; the inputs are those of `score`.
 
         Returns:
             Cross-attention [B, L, H, T, S], the encoder's [B, L, H, S, S] and the decoder's [B, L, H, T, T].
         """
-        cross, encoder, decoder = self._run_targets("aligner", source_ids, source_lengths, target_ids, target_lengths)
+        inputs = (source_ids, source_lengths, start_ids, target_ids, target_lengths)
+        cross, encoder, decoder = self._run_targets("aligner", *inputs)
         return cross, encoder, decoder
 
-    def _run_targets(
-        self, graph: str, source_ids: Integers, source_lengths: Integers, target_ids: Integers, target_lengths: Integers
+    def _run_targets(  # noqa: PLR0917 - the graph contract's inputs, in its order
+        self,
+        graph: str,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
     ) -> list[Floats]:
         feeds = {
             "source_ids": source_ids,
             "source_lengths": source_lengths,
+            "start_ids": start_ids,
             "target_ids": target_ids,
             "target_lengths": target_lengths,
         }
@@ -234,7 +304,9 @@ def _empty_size(axis: int | str) -> int:
     return axis if isinstance(axis, int) else int(axis == "P")
 
 
-def _bias_feeds(name: str, entries: BiasList) -> Tensors:
-    places = np.array([(row, token) for row, token, _ in entries], np.int64).reshape(-1, 2)
-    values = np.array([value for _, _, value in entries], np.float32)
-    return {f"{name}.places": _value(places), f"{name}.values": _value(values)}
+def _constraint_feeds(stage: str, constraints: Constraints) -> Tensors:
+    feeds = {}
+    for name, entries in ((f"{stage}_factors", constraints.factors), (f"{stage}_biases", constraints.biases)):
+        feeds[f"{name}.places"] = _value(np.array([entry[:2] for entry in entries], np.int64).reshape(-1, 2))
+        feeds[f"{name}.values"] = _value(np.array([entry[2] for entry in entries], np.float32))
+    return feeds

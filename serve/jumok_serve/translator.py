@@ -207,11 +207,13 @@ class Translator:
             raise InvalidRequest("no texts: send at least one", field="contents")
         special, limits = self.manifest.special_tokens, self.manifest.limits
         direction = self.manifest.languages.direction()
+        start = special.start if direction.start is None else direction.start
         search_options = options.resolve(
             self.manifest.generation,
-            max_target_length=limits.max_target_length,
-            eos_ids=special.eos,
-            suppress_tokens=special.suppress,
+            special,
+            limits,
+            vocabulary=self._bundle.tokenizer.vocab_size,
+            forced_first=direction.forced_first,
         )
         sources = []
         for index, text in enumerate(texts):
@@ -219,7 +221,7 @@ class Translator:
                 raise DeadlineExceeded("the deadline passed while the texts were tokenized")
             sources.append(self._source(text, f"contents[{index}]", direction, truncate=truncate))
         sentences = [
-            Sentence(source_ids=source.token_ids, search=make_search(search_options, special.start), deadline=deadline)
+            Sentence(source_ids=source.token_ids, search=make_search(search_options, start), deadline=deadline)
             if source.token_ids
             else None
             for source in sources

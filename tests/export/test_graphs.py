@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from jumok_export.bundle import ExportError, export_bundle
-from jumok_export.graphs import Graph, Tensors
+from jumok_export.graphs import Tensors
+from jumok_export.onnx_graph import Graph
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN, train_vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle import Bundle
@@ -25,7 +26,7 @@ def test_axes_are_those_of_the_contract(tiny_graphs: dict[str, Graph]) -> None:
 
     memory = {"memory.key.0": ("B", 2, "S", 16), "memory.value.0": ("B", 2, "S", 16)}
     source = {"source_ids": ("B", "S"), "source_lengths": ("B",)}
-    targets = {**source, "target_ids": ("B", "T"), "target_lengths": ("B",)}
+    targets = {**source, "start_ids": ("B",), "target_ids": ("B", "T"), "target_lengths": ("B",)}
     rows = {"token_ids": ("R",), "positions": ("R",), "parents": ("R",), "source_lengths": ("B",)}
     state = {"state.key.0": ("P", 2, "T", 16), "state.value.0": ("P", 2, "T", 16)}
     grown = {f"next_{name}": ("R", 2, "T_new", 16) for name in state}
@@ -91,9 +92,11 @@ class Bag(nn.Module):
         logits: Tensor = self.output((words + memory["mean"][:, None]).flatten(0, 1))
         return logits, {}
 
-    def score(self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor) -> Tensor:
+    def score(
+        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
+    ) -> Tensor:
         memory, _ = self.encode(source_ids, source_lengths)
-        before = torch.cat((torch.full_like(target_ids[:, :1], START), target_ids[:, :-1]), dim=1)
+        before = torch.cat((start_ids[:, None], target_ids[:, :-1]), dim=1)
         log_probabilities = self.output(self.target(before) + memory["mean"][:, None]).log_softmax(-1)
         scores: Tensor = log_probabilities.gather(-1, target_ids[..., None])[..., 0]
         return scores

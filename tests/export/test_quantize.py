@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from jumok_export.emulation import Int8Arithmetic
-from jumok_export.graphs import Graph
+from jumok_export.onnx_graph import Graph
 from jumok_export.quantize import EMBEDDING_ROWS, ZERO_POINT, quantize_graph, quantize_weight, quantized_weights
 from jumok_export.weights import save_graphs
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from jumok_export import bundle as bundle_module
 from jumok_export.bundle import ExportError, VerificationError
-from jumok_export.graphs import Graph
+from jumok_export.encoder_decoder import Tensors
+from jumok_export.onnx_graph import Graph
 from jumok_export.quantize import quantize_graph
-from jumok_export.transformer import Tensors, Transformer
+from jumok_export.transformer import Transformer
 from jumok_serve.bundle import Bundle
 from jumok_serve.errors import BundleError
 
@@ -219,8 +220,10 @@ def test_a_broken_quantization_is_refused(
 class Unlike(Transformer):
     """A model whose one-pass scores are not those of its steps."""
 
-    def score(self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor, target_lengths: Tensor) -> Tensor:
-        return super().score(source_ids, source_lengths, target_ids, target_lengths) * 0.99
+    def score(
+        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
+    ) -> Tensor:
+        return super().score(source_ids, source_lengths, start_ids, target_ids, target_lengths) * 0.99
 
 
 class Nosy(Transformer):

@@ -10,7 +10,7 @@ import pytest
 import sentencepiece
 from onnx import TensorProto, helper, numpy_helper
 
-from jumok_export.graphs import select_graph
+from jumok_export.selection import select_graph
 from jumok_serve.bundle import write_bundle
 from jumok_serve.languages import Languages
 from jumok_serve.manifest import (

@@ -1,0 +1,44 @@
+"""An ONNX graph of a bundle, with the types and axes of what goes in and comes out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from jumok_serve.manifest import TensorSpec
+
+OPSET = 20
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One exported graph.
+
+    Attributes:
+        model: the ONNX model, its weights inside.
+        inputs: types and symbolic axes of what goes in, in order.
+        outputs: the same of what comes out.
+    """
+
+    model: onnx.ModelProto
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """Writes the contract's symbols into the graph, and drops what the exporter noted of intermediate shapes."""
+    for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):
+        del values[:]
+        values.extend(
+            helper.make_tensor_value_info(
+                spec.name, helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), list(spec.axes)
+            )
+            for spec in specs
+        )
+    del model.graph.value_info[:]
+    model.ClearField("metadata_props")
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")

@@ -1,0 +1,42 @@
+"""Greedy search, beam search and sampling for one sentence: candidate tokens and scores go in, hypotheses come out.
+
+A search knows no model, no tensor and no other sentence, so that any batch can be made of any searches: the scheduler
+asks each for its rows (``next_step``), runs the decoder once for all of them, picks the best candidates of every row
+or draws one, and hands each search its own (``advance``).
+
+The semantics are those of Hugging Face's ``generate``. A sum of token scores at or below -1e9 marks a row as dead: it
+takes up a place in the batch and can neither finish nor come back to life.
+"""
+
+from collections.abc import Sequence
+
+from jumok_serve.options import SearchOptions
+from jumok_serve.search.beam import BeamSearch
+from jumok_serve.search.constraints import Constraints, Entries
+from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, Search, Step
+from jumok_serve.search.rows import RowSearch
+
+__all__ = [
+    "DEAD_SCORE",
+    "BeamSearch",
+    "Constraints",
+    "Draw",
+    "Entries",
+    "FinishedHypothesis",
+    "RowSearch",
+    "Search",
+    "Step",
+    "make_search",
+]
+
+
+def make_search(options: SearchOptions, start_token: int, prefix: Sequence[int] = ()) -> Search:
+    """Start the search for one sentence: row by row with a beam of one, beam search with more.
+
+    Args:
+        options: all that it runs by.
+        start_token: what the decoder is fed first.
+        prefix: target tokens that every hypothesis continues; they count for nothing but the constraints.
+    """
+    prompt = (start_token, *prefix)
+    return RowSearch(options, prompt) if options.beam_size == 1 else BeamSearch(options, prompt)
