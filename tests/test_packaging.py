@@ -163,8 +163,10 @@ def test_the_bare_sdk_calls_a_real_server(
 
 def test_the_server_needs_neither_torch_nor_onnx(with_serve: Environment) -> None:
     packages = with_serve.packages
-    assert {"onnxruntime", "sentencepiece", "click"} <= packages
-    assert packages.isdisjoint({"torch", "onnx", "onnxscript", "lightning", "sacrebleu", "onnxruntime-gpu"})
+    assert {"onnxruntime", "sentencepiece", "tokenizers", "click"} <= packages
+    assert packages.isdisjoint(
+        {"torch", "onnx", "onnxscript", "lightning", "sacrebleu", "transformers", "onnxruntime-gpu"}
+    )
 
 
 def test_the_installed_commands_translate(with_serve: Environment, tiny_bundle: Path, expected: list[str]) -> None:

@@ -33,12 +33,13 @@ ROOMS = {
         "serve",
         WIRE
         | {"google.rpc", "grpc_health", "grpc_reflection", "jumok_proto"}
-        | {"numpy", "onnxruntime", "pydantic", "sentencepiece"},
+        | {"numpy", "onnxruntime", "pydantic", "sentencepiece", "tokenizers"},
         {"cli.py": {"click"}, "evaluation.py": {"sacrebleu"}},
     ),
     "jumok_export": Room(
         "export",
-        {"jumok_proto", "jumok_serve", "numpy", "onnxruntime", "pydantic", "pydantic_core", "sentencepiece"}
+        {"jumok_proto", "jumok_serve", "numpy", "onnxruntime", "pydantic", "pydantic_core"}
+        | {"sentencepiece", "tokenizers"}
         | {"lightning", "matplotlib", "onnx", "onnxscript", "sacrebleu", "torch"},
         {"cli.py": {"click"}},
     ),

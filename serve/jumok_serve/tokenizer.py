@@ -2,11 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from jumok_serve.detokenize import checked_ids
+from jumok_serve.piece_vocabulary import PieceVocabularyTokenizer
 from jumok_serve.sentencepiece_model import SentencePieceModel
-from jumok_serve.tokenizer_descriptions import SentencePieceDescription, TokenizerDescription
+from jumok_serve.tokenizer_descriptions import (
+    PieceVocabularyDescription,
+    SentencePieceDescription,
+    TokenizerDescription,
+    TokenizerJsonDescription,
+)
+from jumok_serve.tokenizer_json import TokenizerJson
 
 
 class Tokenizer(Protocol):
@@ -86,6 +93,19 @@ class SentencePieceTokenizer:
         """Pieces of source token ids such as ``▁house``; ``IndexError`` for an id beyond the vocabulary."""
         return self._source.pieces(checked_ids(ids, self.source_vocab_size))
 
+    @classmethod
+    def load(cls, description: SentencePieceDescription, folder: Path) -> Self:
+        """The tokenizer that is described, from its files in ``folder``; ``ValueError`` if they are not so."""
+        target_model = None if description.target_model is None else folder / description.target_model
+        tokenizer = cls(folder / description.source_model, target_model)
+        for what, found, described in (
+            ("source vocabulary", tokenizer.source_vocab_size, description.source_vocab_size),
+            ("target vocabulary", tokenizer.vocab_size, description.target_vocab_size),
+        ):
+            if found != described:
+                raise ValueError(f"tokenizer: the {what} is {found}, the manifest says {described}")
+        return tokenizer
+
     def save(self, folder: Path) -> SentencePieceDescription:
         """Write the models into ``folder`` as ``tokenizer.model``, or ``source.model`` and ``target.model``."""
         shared = self._target is self._source
@@ -104,12 +124,10 @@ class SentencePieceTokenizer:
 
 def load_tokenizer(description: TokenizerDescription, folder: Path) -> Tokenizer:
     """Load the tokenizer of the bundle in ``folder``; ``ValueError`` if it does not load or is not as described."""
-    target_model = None if description.target_model is None else folder / description.target_model
-    tokenizer = SentencePieceTokenizer(folder / description.source_model, target_model)
-    for what, found, described in (
-        ("source vocabulary", tokenizer.source_vocab_size, description.source_vocab_size),
-        ("target vocabulary", tokenizer.vocab_size, description.target_vocab_size),
-    ):
-        if found != described:
-            raise ValueError(f"tokenizer: the {what} is {found}, the manifest says {described}")
-    return tokenizer
+    match description:
+        case PieceVocabularyDescription():
+            return PieceVocabularyTokenizer.load(description, folder)
+        case TokenizerJsonDescription():
+            return TokenizerJson.load(description, folder)
+        case SentencePieceDescription():
+            return SentencePieceTokenizer.load(description, folder)

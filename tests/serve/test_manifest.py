@@ -84,7 +84,7 @@ DECODER = "precisions/fp32/graphs/decoder"
         (set_field("special_tokens/pad", 5000), "special_tokens.pad: 5000 lies beyond the source vocabulary"),
         (set_field("special_tokens/unk", 5000), "special_tokens.unk: 5000 lies beyond the target vocabulary"),
         (set_field("special_tokens/suppress", [-1]), "greater than or equal to 0"),
-        (set_field("tokenizer/kind", "characters"), "Input should be 'sentencepiece'"),
+        (set_field("tokenizer/kind", "characters"), "does not match any of the expected tags: 'sentencepiece', "),
         (set_field("tokenizer/source_suffix", [3]), "Extra inputs are not permitted"),
         (set_field("precisions", {}), "at least 1 item"),
         (set_field("precisions/fp32/graphs", {}), "graph 'encoder' is missing; encoder, decoder, select are needed"),
