@@ -25,7 +25,14 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    dropout: float = 0.0,
+    scale: float | None = None,
+    position_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """softmax(Q K^T / sqrt(d_k)) V: "Attention Is All You Need" (Vaswani et al., 2017), equation 1.
 
@@ -35,11 +42,19 @@ def scaled_dot_product_attention(
         value: [..., Tk, Dv]; its width is free of the keys' width.
         mask: boolean, broadcastable to [..., Tq, Tk], true where a query may attend; or None.
         dropout: probability with which a weight is dropped before the values are summed.
+        scale: what the products of queries and keys are multiplied by; default: 1 / sqrt(Dk).
+        position_bias: broadcastable to [..., Tq, Tk], added to the scaled products.
 
     Returns:
         The output [..., Tq, Dv] and the attention weights [..., Tq, Tk], before dropout.
     """
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    scores = query @ key.transpose(-2, -1)
+    if scale is None:
+        scores = scores / math.sqrt(query.shape[-1])
+    elif scale != 1.0:
+        scores = scores * scale
+    if position_bias is not None:
+        scores = scores + position_bias
     weights = masked_softmax(scores, mask)
     kept = F.dropout(weights, dropout) if dropout else weights
     return kept @ value, weights
@@ -59,6 +74,7 @@ class MultiHeadAttention(nn.Module):
         value_width: width of all heads' values together (default: `width`).
         bias: whether the four projections have a bias.
         dropout: dropout on the attention weights while training.
+        scale: of the products of queries and keys; default: 1 / sqrt(width of a head's keys).
     """
 
     def __init__(
@@ -71,6 +87,7 @@ class MultiHeadAttention(nn.Module):
         value_width: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        scale: float | None = None,
     ) -> None:
         super().__init__()
         memory_width = memory_width or width
@@ -86,6 +103,7 @@ class MultiHeadAttention(nn.Module):
         self.value_projection = nn.Linear(memory_width, value_width, bias=bias)
         self.output_projection = nn.Linear(value_width, width, bias=bias)
         self.dropout = dropout
+        self.scale = scale
         for projection in (self.query_projection, self.key_projection, self.value_projection, self.output_projection):
             nn.init.xavier_uniform_(projection.weight)
             if bias:
@@ -104,28 +122,50 @@ class MultiHeadAttention(nn.Module):
         """What a KV cache holds of `memory` [B, T, memory_width]: keys and values, [B, heads, T, D] each."""
         return self.split(self.key_projection(memory)), self.split(self.value_projection(memory))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def no_keys_values(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of one memory without tokens, [1, heads, 0, D] each."""
+        return self.keys_values(self.key_projection.weight.new_zeros(1, 0, self.key_projection.in_features))
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, position_bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Attention of `query` [B, Tq, width] over keys and values that are projected and split already.
+
+        Args:
+            query: what asks.
+            key: [B, heads, Tk, D].
+            value: [B, heads, Tk, D].
+            mask: boolean, broadcastable to [B, heads, Tq, Tk], true where a query may attend; or None.
+            position_bias: broadcastable to [B, heads, Tq, Tk], added before the softmax; or None.
 
         Returns:
             The output [B, Tq, width] and the weights [B, heads, Tq, Tk].
         """
         per_head = self.split(self.query_projection(query))
         attended, weights = scaled_dot_product_attention(
-            per_head, key, value, mask, self.dropout if self.training else 0.0
+            per_head,
+            key,
+            value,
+            mask,
+            dropout=self.dropout if self.training else 0.0,
+            scale=self.scale,
+            position_bias=position_bias,
         )
         output: Tensor = self.output_projection(self.merge(attended))
         return output, weights
 
-    def forward(self, query: Tensor, memory: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, query: Tensor, memory: Tensor, mask: Tensor | None = None, position_bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Attention of `query` [B, Tq, width] over `memory` [B, Tk, memory_width]; the same tensor for self-attention.
 
         Args:
             query: what asks.
             memory: what is attended to.
             mask: boolean, broadcastable to [B, heads, Tq, Tk], true where a query may attend.
+            position_bias: broadcastable to [B, heads, Tq, Tk], added before the softmax.
 
         Returns:
             The output [B, Tq, width] and the weights [B, heads, Tq, Tk].
         """
-        return self.attend(query, *self.keys_values(memory), mask)
+        return self.attend(query, *self.keys_values(memory), mask, position_bias)

@@ -9,7 +9,7 @@ import torch
 
 from jumok_export.configuration import Configuration, configuration_from_values
 from jumok_export.transformer import Transformer, TransformerSizes
-from jumok_export.vocabulary import PAD, START, Vocabulary
+from jumok_export.vocabulary import Vocabulary
 from jumok_serve.errors import JumokError
 
 BEST = "best.ckpt"
@@ -57,8 +57,6 @@ def build_model(configuration: Configuration, source_vocabulary: int, target_voc
             source_vocabulary=source_vocabulary,
             target_vocabulary=target_vocabulary,
             max_positions=longest,
-            pad=PAD,
-            start=START,
             **sizes,
         )
     )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from jumok_export.transformer import Transformer
-from jumok_export.vocabulary import END
+from jumok_export.vocabulary import END, START
 
 
 @torch.no_grad()
@@ -23,7 +23,7 @@ def greedy_decode(model: Transformer, source_ids: Tensor, source_lengths: Tensor
     memory, _ = model.encode(source_ids, source_lengths)
     state = model.empty_state()
     rows = torch.arange(len(source_ids), device=source_ids.device)  # which sentence a row belongs to
-    token = torch.full_like(rows, model.sizes.start)
+    token = torch.full_like(rows, START)
     parents = torch.zeros_like(rows)
     decoded: list[list[int]] = [[] for _ in rows]
     for position in range(max_length):

@@ -1,6 +1,8 @@
-"""What a Transformer is made of: its sizes, the layers of encoder and decoder, and the decoder's single step."""
+"""What Transformers are made of: the layers of encoder and decoder, their sizes, and the decoder's single step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -18,57 +20,60 @@ that would make a row depend on its company, and in int8 a last bit can move a r
 """
 
 
+Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu"]
+"""Names of what a feed-forward layer may have between its linear layers."""
+
+
+class QuickGELU(nn.Module):
+    """x * sigmoid(1.702 x): the fast approximation in "Gaussian Error Linear Units" (Hendrycks and Gimpel, 2016)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The activation of `x`, of its shape."""
+        return x * torch.sigmoid(1.702 * x)
+
+
+_ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "gelu_tanh": partial(nn.GELU, approximate="tanh"),
+    "quick_gelu": QuickGELU,
+    "silu": nn.SiLU,
+}
+
+
 @dataclass(frozen=True, kw_only=True)
-class TransformerSizes:
-    """What a Transformer is made of.
+class LayerSizes:
+    """What the layers of an encoder or a decoder are made of.
 
     Attributes:
-        source_vocabulary: number of source tokens.
-        target_vocabulary: number of target tokens.
         width: d_model.
-        heads: attention heads; divides `width`.
+        heads: attention heads; divides `width` where `head_width` is not given.
         feed_forward: width of the hidden layer between attention layers.
-        encoder_layers: layers of the encoder.
-        decoder_layers: layers of the decoder.
-        max_positions: longest source or target, in tokens.
-        norm: "pre" normalises what enters a sub-layer (and once more at the end of each stack), "post" normalises
-            the sum that leaves it, as in the paper.
+        head_width: width of a head's keys and values; default: `width` / `heads`.
+        scale: of the products of queries and keys; default: 1 / sqrt(head_width).
+        norm: "pre" normalises what enters a sub-layer, "post" normalises the sum that leaves it, as in the paper.
+        make_norm: the normalisation for a width.
         activation: of the feed-forward layer.
-        share_embeddings: one embedding for source and target (needs one vocabulary).
-        tie_output: the output projection is the target embedding.
-        dropout: on embeddings and on every sub-layer's output, while training.
+        gated: whether the activation gates a second linear layer's output instead of being fed on.
+        bias: whether linear layers have one.
+        dropout: on every sub-layer's output, while training.
         attention_dropout: on attention weights, while training.
         activation_dropout: inside the feed-forward layer, while training.
-        pad: id of the padding token.
-        start: id of the token that the decoder starts from.
     """
 
-    source_vocabulary: int
-    target_vocabulary: int
-    width: int = 512
-    heads: int = 8
-    feed_forward: int = 2048
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    max_positions: int = 256
+    width: int
+    heads: int
+    feed_forward: int
+    head_width: int | None = None
+    scale: float | None = None
     norm: Literal["pre", "post"] = "pre"
-    activation: Literal["relu", "gelu", "silu"] = "relu"
-    share_embeddings: bool = True
-    tie_output: bool = True
-    dropout: float = 0.1
+    make_norm: Callable[[int], nn.Module] = nn.LayerNorm
+    activation: Activation = "relu"
+    gated: bool = False
+    bias: bool = True
+    dropout: float = 0.0
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
-    pad: int = 0
-    start: int = 2
-
-    def __post_init__(self) -> None:
-        if self.width % 2:
-            raise ValueError(f"width must be even for sinusoidal positions, got {self.width}")
-        if self.share_embeddings and self.source_vocabulary != self.target_vocabulary:
-            raise ValueError(
-                "share_embeddings needs one vocabulary for both languages, got "
-                f"{self.source_vocabulary} source and {self.target_vocabulary} target tokens"
-            )
 
 
 def length_mask(lengths: Tensor, longest: int) -> Tensor:
@@ -79,13 +84,53 @@ def length_mask(lengths: Tensor, longest: int) -> Tensor:
 class FeedForward(nn.Sequential):
     """Two linear layers with a non-linearity between them: equation 2 of the paper."""
 
-    def __init__(self, sizes: TransformerSizes) -> None:
-        activation = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}[sizes.activation]
-        enter, leave = nn.Linear(sizes.width, sizes.feed_forward), nn.Linear(sizes.feed_forward, sizes.width)
-        super().__init__(enter, activation(), nn.Dropout(sizes.activation_dropout), leave)
-        for layer in (enter, leave):
-            nn.init.xavier_uniform_(layer.weight)
+    def __init__(self, sizes: LayerSizes) -> None:
+        enter = nn.Linear(sizes.width, sizes.feed_forward, bias=sizes.bias)
+        leave = nn.Linear(sizes.feed_forward, sizes.width, bias=sizes.bias)
+        super().__init__(enter, _ACTIVATIONS[sizes.activation](), nn.Dropout(sizes.activation_dropout), leave)
+        _initialize(enter, leave)
+
+
+class GatedFeedForward(nn.Module):
+    """A linear layer times another one's activation, and a linear layer after it: Shazeer, 2020, equation 6."""
+
+    def __init__(self, sizes: LayerSizes) -> None:
+        super().__init__()
+        self.gate = nn.Linear(sizes.width, sizes.feed_forward, bias=sizes.bias)
+        self.enter = nn.Linear(sizes.width, sizes.feed_forward, bias=sizes.bias)
+        self.leave = nn.Linear(sizes.feed_forward, sizes.width, bias=sizes.bias)
+        _initialize(self.gate, self.enter, self.leave)
+        self.activation = _ACTIVATIONS[sizes.activation]()
+        self.dropout = nn.Dropout(sizes.activation_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer over `x` [..., width]."""
+        fed: Tensor = self.leave(self.dropout(self.activation(self.gate(x)) * self.enter(x)))
+        return fed
+
+
+def _initialize(*layers: nn.Linear) -> None:
+    for layer in layers:
+        nn.init.xavier_uniform_(layer.weight)
+        if layer.bias is not None:
             nn.init.zeros_(layer.bias)
+
+
+def _feed_forward(sizes: LayerSizes) -> nn.Module:
+    return GatedFeedForward(sizes) if sizes.gated else FeedForward(sizes)
+
+
+def _attention(sizes: LayerSizes) -> MultiHeadAttention:
+    inner = sizes.width if sizes.head_width is None else sizes.heads * sizes.head_width
+    return MultiHeadAttention(
+        sizes.width,
+        sizes.heads,
+        key_width=inner,
+        value_width=inner,
+        bias=sizes.bias,
+        dropout=sizes.attention_dropout,
+        scale=sizes.scale,
+    )
 
 
 class Residual(nn.Module):
@@ -94,10 +139,10 @@ class Residual(nn.Module):
     A layer calls `enter` on what goes into the sub-layer and `leave` on what comes out of it.
     """
 
-    def __init__(self, sizes: TransformerSizes) -> None:
+    def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
         self.pre = sizes.norm == "pre"
-        self.norm = nn.LayerNorm(sizes.width)
+        self.norm = sizes.make_norm(sizes.width)
         self.dropout = nn.Dropout(sizes.dropout)
 
     def enter(self, x: Tensor) -> Tensor:
@@ -115,17 +160,17 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each within a residual connection."""
 
-    def __init__(self, sizes: TransformerSizes) -> None:
+    def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(sizes.width, sizes.heads, dropout=sizes.attention_dropout)
+        self.self_attention = _attention(sizes)
         self.self_attention_residual = Residual(sizes)
-        self.feed_forward = FeedForward(sizes)
+        self.feed_forward = _feed_forward(sizes)
         self.feed_forward_residual = Residual(sizes)
 
-    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, mask: Tensor, position_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """One layer over `x` [B, S, width]; returns it and the attention weights [B, heads, S, S]."""
         entered = self.self_attention_residual.enter(x)
-        attended, weights = self.self_attention(entered, entered, mask)
+        attended, weights = self.self_attention(entered, entered, mask, position_bias)
         x = self.self_attention_residual.leave(x, attended)
         fed = self.feed_forward(self.feed_forward_residual.enter(x))
         return self.feed_forward_residual.leave(x, fed), weights
@@ -134,13 +179,13 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention over what was decoded, cross-attention over the source, and feed-forward."""
 
-    def __init__(self, sizes: TransformerSizes) -> None:
+    def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(sizes.width, sizes.heads, dropout=sizes.attention_dropout)
+        self.self_attention = _attention(sizes)
         self.self_attention_residual = Residual(sizes)
-        self.cross_attention = MultiHeadAttention(sizes.width, sizes.heads, dropout=sizes.attention_dropout)
+        self.cross_attention = _attention(sizes)
         self.cross_attention_residual = Residual(sizes)
-        self.feed_forward = FeedForward(sizes)
+        self.feed_forward = _feed_forward(sizes)
         self.feed_forward_residual = Residual(sizes)
 
     def after_self_attention(
@@ -155,17 +200,27 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_residual.leave(x, fed), weights
 
     def forward(
-        self, x: Tensor, causal_mask: Tensor, memory: Tensor, source_mask: Tensor
+        self,
+        x: Tensor,
+        causal_mask: Tensor,
+        memory: Tensor,
+        source_mask: Tensor,
+        position_bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One layer over a whole target `x` [B, T, width]; returns it, self-attention and cross-attention weights."""
         entered = self.self_attention_residual.enter(x)
-        attended, self_weights = self.self_attention(entered, entered, causal_mask)
+        attended, self_weights = self.self_attention(entered, entered, causal_mask, position_bias)
         x = self.self_attention_residual.leave(x, attended)
         x, cross_weights = self.after_self_attention(x, *self.cross_attention.keys_values(memory), source_mask)
         return x, self_weights, cross_weights
 
     def step(
-        self, x: Tensor, cache: tuple[Tensor, Tensor], frame: "StepFrame", cross: tuple[Tensor, Tensor]
+        self,
+        x: Tensor,
+        cache: tuple[Tensor, Tensor],
+        frame: "StepFrame",
+        cross: tuple[Tensor, Tensor],
+        position_bias: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """One layer over one token a row, `x` [R, width], with the keys and values of the tokens before it.
 
@@ -174,6 +229,7 @@ class DecoderLayer(nn.Module):
             cache: keys and values [P, heads, T, D] of the previous step's rows.
             frame: where the rows are and what they may see.
             cross: keys and values [B, heads, S, D] of the sources.
+            position_bias: [R, heads, 1, T_new], added to the scores of self-attention; or None.
 
         Returns:
             `x` [R, width] and the cache [R, heads, T_new, D].
@@ -181,7 +237,7 @@ class DecoderLayer(nn.Module):
         entered = self.self_attention_residual.enter(x)[:, None]  # [R, 1, width]
         new = self.self_attention.keys_values(entered)
         cache = (frame.grow(cache[0], new[0]), frame.grow(cache[1], new[1]))
-        attended, _ = self.self_attention.attend(entered, *cache, frame.cache_mask)
+        attended, _ = self.self_attention.attend(entered, *cache, frame.cache_mask, position_bias)
         x = self.self_attention_residual.leave(x, attended[:, 0])
         # The beams of a sentence are queries over one memory: [R, width] as [B, K, width].
         sentences = x.reshape(frame.source_mask.shape[0], -1, x.shape[-1])
@@ -197,6 +253,11 @@ class StepFrame:
         source_lengths: [B].
         cache: keys or values of any layer, [P, heads, T, D].
         source: number S of source positions.
+
+    Attributes:
+        places: of the cache that the step returns, [T_new].
+        cache_mask: [R, 1, 1, T_new], true where a row may attend.
+        source_mask: [B, 1, 1, S], true where there is a token.
     """
 
     def __init__(self, positions: Tensor, parents: Tensor, source_lengths: Tensor, cache: Tensor, source: int) -> None:
@@ -208,6 +269,7 @@ class StepFrame:
         torch._check(longest <= cached)  # type: ignore[no-untyped-call]
         places = torch.arange((longest // CACHE_STEP + 1) * CACHE_STEP, device=device)  # [T_new]
         head = torch.arange(heads, device=device)[None, :, None]  # [1, heads, 1]
+        self.places = places
         self.cache_mask = (places <= positions[:, None])[:, None, None, :]  # [R, 1, 1, T_new]
         self.source_mask = length_mask(source_lengths, source)[:, None, None, :]  # [B, 1, 1, S]
         # The new cache is taken from a pool of vectors: all of the old cache's, then one for each row and head. A row's

@@ -16,7 +16,7 @@ from jumok_export.checkpoint import build_model, checkpoint_entry
 from jumok_export.configuration import Configuration, TrainingSection
 from jumok_export.corpus import Batch
 from jumok_export.greedy import greedy_decode
-from jumok_export.vocabulary import PAD, Vocabulary
+from jumok_export.vocabulary import PAD, START, Vocabulary
 
 
 def learning_rate_factor(step: int, training: TrainingSection, total_steps: int) -> float:
@@ -61,7 +61,8 @@ class TranslationTraining(pl.LightningModule):
 
     def loss(self, batch: Batch, smoothing: float) -> Tensor:
         """Mean cross-entropy of the target tokens, in nats."""
-        logits = self.model(batch.source_ids, batch.source_lengths, batch.target_ids)
+        start_ids = torch.full_like(batch.source_lengths, START)
+        logits = self.model(batch.source_ids, batch.source_lengths, start_ids, batch.target_ids)
         return F.cross_entropy(
             logits.flatten(0, 1), batch.target_ids.flatten(), ignore_index=PAD, label_smoothing=smoothing
         )

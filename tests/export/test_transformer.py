@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from jumok_export.attention import MultiHeadAttention
-from jumok_export.layers import DecoderLayer, EncoderLayer, TransformerSizes
-from jumok_export.transformer import Transformer, sinusoidal_positions
+from jumok_export.layers import DecoderLayer, EncoderLayer
+from jumok_export.positions import sinusoidal_positions
+from jumok_export.transformer import Transformer, TransformerSizes
 
 SIZES = TransformerSizes(
     source_vocabulary=17,
@@ -56,7 +57,7 @@ def copy_attention(own: MultiHeadAttention, theirs: nn.MultiheadAttention) -> No
 def test_layers_are_pytorchs_in_both_orders_of_norm(norm: Literal["pre", "post"]) -> None:
     torch.manual_seed(5)
     sizes = dataclasses.replace(SIZES, norm=norm)
-    encoder, decoder = EncoderLayer(sizes).eval(), DecoderLayer(sizes).eval()
+    encoder, decoder = EncoderLayer(sizes.encoder_layer).eval(), DecoderLayer(sizes.decoder_layer).eval()
     for parameter in (*encoder.parameters(), *decoder.parameters()):
         nn.init.normal_(parameter, std=0.3)
     first = norm == "pre"
@@ -72,10 +73,10 @@ def test_layers_are_pytorchs_in_both_orders_of_norm(norm: Literal["pre", "post"]
         (decoder.self_attention_residual.norm, their_decoder.norm1),
         (decoder.cross_attention_residual.norm, their_decoder.norm2),
         (decoder.feed_forward_residual.norm, their_decoder.norm3),
-        (encoder.feed_forward[0], their_encoder.linear1),
-        (encoder.feed_forward[3], their_encoder.linear2),
-        (decoder.feed_forward[0], their_decoder.linear1),
-        (decoder.feed_forward[3], their_decoder.linear2),
+        (encoder.feed_forward.get_submodule("0"), their_encoder.linear1),
+        (encoder.feed_forward.get_submodule("3"), their_encoder.linear2),
+        (decoder.feed_forward.get_submodule("0"), their_decoder.linear1),
+        (decoder.feed_forward.get_submodule("3"), their_decoder.linear2),
     ]
     for own, theirs in pairs:
         theirs.load_state_dict(own.state_dict())
@@ -94,18 +95,23 @@ def test_a_token_sees_itself_and_what_is_before_it(sizes: TransformerSizes) -> N
     model = random_model(sizes)
     source, lengths = torch.randint(17, (1, 5)), torch.tensor([5])
     targets = torch.randint(sizes.target_vocabulary, (1, 6))
-    logits = model(source, lengths, targets)
+    start = torch.tensor([2])
+    logits = model(source, lengths, start, targets)
     for place in range(6):
         changed = targets.clone()
         changed[0, place] = (changed[0, place] + 1) % sizes.target_vocabulary
-        differs = (model(source, lengths, changed) != logits).any(dim=-1)[0]
+        differs = (model(source, lengths, start, changed) != logits).any(dim=-1)[0]
         # Target token `place` is the input of the next place: that and the later logits change, none before.
         assert differs.tolist() == [False] * (place + 1) + [True] * (5 - place)
 
 
 def test_the_first_decoder_row_attends_to_the_start_token_alone() -> None:
     _, _, decoder = random_model(SIZES).align(
-        torch.randint(17, (2, 5)), torch.tensor([5, 3]), torch.randint(17, (2, 4)), torch.tensor([4, 2])
+        torch.randint(17, (2, 5)),
+        torch.tensor([5, 3]),
+        torch.tensor([2, 9]),
+        torch.randint(17, (2, 4)),
+        torch.tensor([4, 2]),
     )
     torch.testing.assert_close(decoder[:, :, :, 0], torch.tensor([1.0, 0, 0, 0]).expand(2, 2, 3, 4))
     assert (decoder.triu(1) == 0).all()
@@ -124,10 +130,12 @@ def test_padding_changes_nothing(sizes: TransformerSizes) -> None:
             row[: len(sequence)] = sequence
         return ids, lengths
 
-    together = model.score(*padded(sources, 3), *padded(targets, 2))
-    cross, encoder, decoder = model.align(*padded(sources, 3), *padded(targets, 2))
+    starts = torch.tensor([2, 5, 2])
+    together = model.score(*padded(sources, 3), starts, *padded(targets, 2))
+    cross, encoder, decoder = model.align(*padded(sources, 3), starts, *padded(targets, 2))
     for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        single = (source[None], torch.tensor([len(source)]), target[None], torch.tensor([len(target)]))
+        lengths = torch.tensor([len(source)]), torch.tensor([len(target)])
+        single = (source[None], lengths[0], starts[index : index + 1], target[None], lengths[1])
         torch.testing.assert_close(together[index, : len(target)], model.score(*single)[0])
         assert (together[index, len(target) :] == 0).all()
         for whole, alone in zip((cross, encoder, decoder), model.align(*single), strict=True):
@@ -146,15 +154,15 @@ def test_steps_give_what_teacher_forcing_gives_however_rows_are_reordered(sizes:
     memory, first_state = model.encode(sources, lengths)
     assert first_state == {}
     state = model.empty_state()
-    histories: list[list[int]] = [[sizes.start] for _ in range(sentences * beams)]
+    histories: list[list[int]] = [[2 + row // beams] for row in range(sentences * beams)]
     parents = torch.zeros(sentences * beams, dtype=torch.long)
     for position in range(steps):
         tokens = torch.tensor([history[-1] for history in histories])
         logits, state = model.step(tokens, torch.full_like(tokens, position), parents, lengths, memory, state)
         for row, history in enumerate(histories):
             sentence = row // beams
-            target = torch.tensor([[*history[1:], 0]])
-            expected = model(sources[sentence][None], lengths[sentence][None], target)[0, -1]
+            start, target = torch.tensor(history[:1]), torch.tensor([[*history[1:], 0]])
+            expected = model(sources[sentence][None], lengths[sentence][None], start, target)[0, -1]
             torch.testing.assert_close(logits[row], expected, atol=1e-4, rtol=1e-4)
         chosen = torch.randint(beams, (sentences, beams), generator=random)
         parents = (chosen + torch.arange(sentences)[:, None] * beams).flatten()
@@ -169,7 +177,8 @@ def test_rows_at_different_positions_share_a_step() -> None:
     targets = torch.randint(17, (2, 6))
     first = {name: value[:1] for name, value in memory.items()}
     state = model.empty_state()
-    inputs = model.shift(targets)
+    starts = torch.tensor([2, 5])
+    inputs = model.shift(starts, targets)
     for position in range(4):  # the first sentence is four tokens ahead
         _, state = model.step(
             inputs[0, position : position + 1],
@@ -182,7 +191,7 @@ def test_rows_at_different_positions_share_a_step() -> None:
     logits, _ = model.step(
         torch.stack((inputs[0, 4], inputs[1, 0])), torch.tensor([4, 0]), torch.tensor([0, 0]), lengths, memory, state
     )
-    expected = model(sources, lengths, targets)
+    expected = model(sources, lengths, starts, targets)
     torch.testing.assert_close(logits[0], expected[0, 4], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(logits[1], expected[1, 0], atol=1e-5, rtol=1e-5)
 
@@ -200,6 +209,6 @@ def test_embeddings_and_output_are_shared_only_where_it_says_so() -> None:
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="width must be even"):
-        dataclasses.replace(SIZES, width=9)
+        Transformer(dataclasses.replace(SIZES, width=9))
     with pytest.raises(ValueError, match="got 17 source and 18 target tokens"):
         dataclasses.replace(SIZES, target_vocabulary=18)

@@ -1,0 +1,210 @@
+"""What every encoder-decoder Transformer computes: the views of it that are trained and exported."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from jumok_export.layers import DecoderLayer, StepFrame, length_mask
+
+Tensors = dict[str, Tensor]
+"""Named tensors with the batch (or row) on axis 0: encoder memory or decoder state."""
+
+
+class EncoderDecoder(nn.Module, ABC):
+    """An encoder and a decoder of `EncoderLayer` and `DecoderLayer`, without what goes in and what comes out.
+
+    `forward` is for training; `encode`, `step`, `score` and `align` are the views that are exported. What a kind of
+    Transformer adds is how tokens are embedded, what their distance adds to attention, and the output.
+
+    Attributes:
+        encoder: its layers.
+        decoder: its layers.
+        encoder_norm: after the encoder's last layer.
+        decoder_norm: after the decoder's last layer.
+    """
+
+    encoder: nn.ModuleList
+    decoder: nn.ModuleList
+    encoder_norm: nn.Module
+    decoder_norm: nn.Module
+
+    @abstractmethod
+    def embed_source(self, source_ids: Tensor) -> Tensor:
+        """What enters the encoder for whole sources [B, S]; [B, S, width]."""
+
+    @abstractmethod
+    def embed_target(self, token_ids: Tensor, places: Tensor) -> Tensor:
+        """What enters the decoder for tokens at places, of one shape or broadcastable; [*token_ids.shape, width]."""
+
+    @abstractmethod
+    def logits(self, decoded: Tensor) -> Tensor:
+        """Logits [..., V] from the decoder's output [..., width]."""
+
+    def encoder_position_bias(self, places: Tensor) -> Tensor | None:
+        """What distance adds to the encoder's attention scores at the places [S]; [heads, S, S] or None."""
+        return None
+
+    def decoder_position_bias(self, queries: Tensor, keys: Tensor) -> Tensor | None:
+        """What distance adds to the decoder's self-attention scores, for queries at the places [..., Tq] and keys [Tk].
+
+        Returns:
+            [..., heads, Tq, Tk], or None.
+        """
+        return None
+
+    @property
+    def _decoder_layers(self) -> Iterable[DecoderLayer]:
+        return cast(Iterable[DecoderLayer], self.decoder)
+
+    def run_encoder(self, source_ids: Tensor, source_mask: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The source's representation [B, S, width] and each layer's self-attention weights [B, heads, S, S]."""
+        x = self.embed_source(source_ids)
+        bias = self.encoder_position_bias(torch.arange(source_ids.shape[1], device=source_ids.device))
+        attention = []
+        for layer in self.encoder:
+            x, weights = layer(x, source_mask, bias)
+            attention.append(weights)
+        return self.encoder_norm(x), attention
+
+    def run_decoder(
+        self, memory: Tensor, source_mask: Tensor, input_ids: Tensor
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Teacher forcing: the decoder over all of `input_ids` [B, T] at once.
+
+        Returns:
+            Its output [B, T, width], and each layer's self-attention and cross-attention weights.
+        """
+        places = torch.arange(input_ids.shape[1], device=input_ids.device)
+        causal_mask = places[:, None] >= places  # a token sees itself and what is before it
+        x = self.embed_target(input_ids, places)
+        bias = self.decoder_position_bias(places, places)
+        self_attention, cross_attention = [], []
+        for layer in self.decoder:
+            x, self_weights, cross_weights = layer(x, causal_mask, memory, source_mask, bias)
+            self_attention.append(self_weights)
+            cross_attention.append(cross_weights)
+        return self.decoder_norm(x), self_attention, cross_attention
+
+    @staticmethod
+    def shift(start_ids: Tensor, target_ids: Tensor) -> Tensor:
+        """The decoder's input [B, T] for targets [B, T]: the start tokens [B], then all of a target but its last."""
+        return torch.cat((start_ids[:, None], target_ids), dim=1)[:, :-1]
+
+    def forward(self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor) -> Tensor:
+        """Logits [B, T, V] of every target token, given the source and the target's tokens before it.
+
+        Args:
+            source_ids: [B, S], padded.
+            source_lengths: [B].
+            start_ids: [B], the token that the decoder starts from.
+            target_ids: [B, T], ending with the end token, padded.
+        """
+        source_mask = length_mask(source_lengths, source_ids.shape[1])[:, None, None, :]
+        memory, _ = self.run_encoder(source_ids, source_mask)
+        x, _, _ = self.run_decoder(memory, source_mask, self.shift(start_ids, target_ids))
+        return self.logits(x)
+
+    def empty_state(self) -> Tensors:
+        """The state that decoding starts from: keys and values of one row without tokens, [1, heads, 0, D]."""
+        state = {}
+        for index, layer in enumerate(self._decoder_layers):
+            empty = layer.self_attention.no_keys_values()
+            state[f"key.{index}"], state[f"value.{index}"] = empty
+        return state
+
+    def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
+        """Everything that is computed once a sentence: the keys and values of cross-attention.
+
+        Args:
+            source_ids: [B, S], padded.
+            source_lengths: [B].
+
+        Returns:
+            The memory, `key.<layer>` and `value.<layer>` [B, heads, S, D]; and the decoder's first state, which is
+            empty here because a Transformer's decoder starts from nothing.
+        """
+        source_mask = length_mask(source_lengths, source_ids.shape[1])[:, None, None, :]
+        encoded, _ = self.run_encoder(source_ids, source_mask)
+        memory = {}
+        for index, layer in enumerate(self._decoder_layers):
+            memory[f"key.{index}"], memory[f"value.{index}"] = layer.cross_attention.keys_values(encoded)
+        return memory, {}
+
+    def step(  # noqa: PLR0917 - the graph contract's inputs, in its order
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        parents: Tensor,
+        source_lengths: Tensor,
+        memory: Tensors,
+        state: Tensors,
+    ) -> tuple[Tensor, Tensors]:
+        """One token for every row; rows may be at different positions.
+
+        Args:
+            token_ids: [R], the token each row decoded last (at first the start token); R = B * K.
+            positions: [R], how many tokens the row has decoded: also its number of valid cache entries.
+            parents: [R], the row of the previous state that each row continues.
+            source_lengths: [B].
+            memory: of `encode`, [B, heads, S, D].
+            state: keys and values of the previous rows, [P, heads, T, D].
+
+        Returns:
+            Logits [R, V] of the next token and the new state [R, heads, T_new, D], T_new > positions.
+        """
+        frame = StepFrame(positions, parents, source_lengths, state["key.0"], memory["key.0"].shape[2])
+        x = self.embed_target(token_ids, positions)
+        bias = self.decoder_position_bias(positions[:, None], frame.places)
+        grown = {}
+        for index, layer in enumerate(self._decoder_layers):
+            key, value = f"key.{index}", f"value.{index}"
+            x, cache = layer.step(x, (state[key], state[value]), frame, (memory[key], memory[value]), bias)
+            grown[key], grown[value] = cache
+        return self.logits(self.decoder_norm(x)), grown
+
+    def score(
+        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
+    ) -> Tensor:
+        """Log-probability [B, T] of every token of given targets, in one pass; 0 behind a target's end.
+
+        Args:
+            source_ids: [B, S], padded.
+            source_lengths: [B].
+            start_ids: [B], the token that the decoder starts from.
+            target_ids: [B, T], with the end token, padded.
+            target_lengths: [B].
+        """
+        log_probabilities = F.log_softmax(self(source_ids, source_lengths, start_ids, target_ids), dim=-1)
+        chosen = log_probabilities.gather(-1, target_ids[..., None])[..., 0]
+        return chosen.masked_fill(~length_mask(target_lengths, target_ids.shape[1]), 0.0)
+
+    def align(
+        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What attended to what when `target_ids` were decoded, in one pass; 0 for target positions behind the end.
+
+        Args:
+            source_ids: [B, S], padded.
+            source_lengths: [B].
+            start_ids: [B], the token that the decoder starts from.
+            target_ids: [B, T], with the end token, padded.
+            target_lengths: [B].
+
+        Returns:
+            Cross-attention [B, layers, heads, T, S], the encoder's self-attention [B, layers, heads, S, S] and the
+            decoder's [B, layers, heads, T, T]. Row t is the attention of the step that produced target token t.
+        """
+        source_mask = length_mask(source_lengths, source_ids.shape[1])
+        target_mask = length_mask(target_lengths, target_ids.shape[1])[:, None, None, :, None]
+        memory, encoder = self.run_encoder(source_ids, source_mask[:, None, None, :])
+        input_ids = self.shift(start_ids, target_ids)
+        _, decoder, cross = self.run_decoder(memory, source_mask[:, None, None, :], input_ids)
+        return (
+            torch.stack(cross, dim=1) * target_mask,
+            torch.stack(encoder, dim=1) * source_mask[:, None, None, :, None],
+            torch.stack(decoder, dim=1) * target_mask,
+        )
