@@ -1,6 +1,7 @@
 """int8 arithmetic in PyTorch: what quantization alone does to a model, to hold exported int8 graphs against."""
 
 from collections.abc import Callable, Iterable
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,34 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from jumok_export.quantize import EMBEDDING_ROWS, LEVELS, SMALLEST_SCALE, ZERO_POINT, quantize_weight
+from jumok_export.quantize import (
+    EMBEDDING_ROWS,
+    LEVELS,
+    SMALLEST_SCALE,
+    ZERO_POINT,
+    Scales,
+    quantize_weight,
+    weight_key,
+)
 
 
 class Int8Arithmetic(TorchFunctionMode):
     """While it is entered, linear layers and embeddings compute as their int8 graphs should.
 
     Weights are rounded as `quantize_weight` rounds them, one scale an output channel or token, and what is multiplied
-    with them to 8 bits with one scale a row. All is computed in fp32, in PyTorch's own operators.
+    with them to 8 bits: by the scale that was calibrated for them, or else with one scale a row. All is computed in
+    fp32, in PyTorch's own operators.
+
+    Args:
+        scales: what was calibrated.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scales: Scales = MappingProxyType({})) -> None:
         super().__init__()
-        self._rounded: dict[int, tuple[Tensor, Tensor]] = {}  # weights, which are kept alive, and what stands for them
+        self._scales = scales
+        self._originals: dict[int, Tensor] = {}  # kept alive, so that no other tensor gets their ids
+        self._rounded: dict[int, Tensor] = {}
+        self._keys: dict[int, str] = {}
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -30,7 +46,10 @@ class Int8Arithmetic(TorchFunctionMode):
         """Computes linear layers and embeddings in int8, and everything else as it is."""
         if function is F.linear and _is_weight(args[1]):
             activation, weight, *bias = args
-            return function(_round_rows(activation), self._weight(weight), *bias, **(kwargs or {}))
+            rounded = self._weight(weight)
+            scale = self._scales.get(self._keys[id(weight)])
+            activation = _round_rows(activation) if scale is None else _round_by(activation, scale)
+            return function(activation, rounded, *bias, **(kwargs or {}))
         if function is F.embedding and _is_weight(args[1]) and len(args[1]) >= EMBEDDING_ROWS:
             ids, weight, *others = args
             return function(ids, self._weight(weight), *others, **(kwargs or {}))
@@ -38,15 +57,19 @@ class Int8Arithmetic(TorchFunctionMode):
 
     def covers(self, weights: Iterable[NDArray[np.float32]]) -> bool:
         """Whether all of these matrices, or their transpositions, were computed with in int8."""
-        seen = {_content(original.detach().numpy()) for original, _ in self._rounded.values()}
-        return all(_content(weight) in seen or _content(weight.T) in seen for weight in weights)
+        seen = set(self._keys.values())
+        return all(weight_key(weight) in seen or weight_key(weight.T) in seen for weight in weights)
 
     def _weight(self, weight: Tensor) -> Tensor:
+        """What stands for a weight [N, K] in 8 bits."""
         if id(weight) not in self._rounded:
-            values, scales = quantize_weight(weight.detach().numpy(), channels=0)
+            original = weight.detach().numpy()
+            values, scales = quantize_weight(original, channels=0)
             rounded = (values.astype(np.float32) - ZERO_POINT) * scales[:, None]
-            self._rounded[id(weight)] = weight, torch.from_numpy(rounded)
-        return self._rounded[id(weight)][1]
+            self._originals[id(weight)] = weight
+            self._rounded[id(weight)] = torch.from_numpy(rounded)
+            self._keys[id(weight)] = weight_key(original.T)
+        return self._rounded[id(weight)]
 
 
 def _is_weight(tensor: Tensor) -> bool:
@@ -60,5 +83,6 @@ def _round_rows(activation: Tensor) -> Tensor:
     return rounded
 
 
-def _content(matrix: NDArray[np.float32]) -> tuple[tuple[int, ...], bytes]:
-    return matrix.shape, matrix.tobytes()
+def _round_by(activation: Tensor, scale: float) -> Tensor:
+    levels = (activation / scale).round().clamp(-ZERO_POINT, LEVELS)
+    return levels * scale
