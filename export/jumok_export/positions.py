@@ -19,6 +19,27 @@ def sinusoidal_positions(positions: int, width: int) -> Tensor:
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
 
 
+def halved_positions(positions: int, width: int) -> Tensor:
+    """The same sines on the first half of the dimensions, the cosines on the second, as in Marian; [positions, width].
+
+    An odd width has one sine more than cosines.
+    """
+    rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angle = torch.arange(positions, dtype=torch.float64)[:, None] * rates
+    return torch.cat((angle.sin(), angle.cos()[:, : width // 2]), dim=1).float()
+
+
+def fairseq_positions(positions: int, width: int) -> Tensor:
+    """Sines and cosines in halves too, whose slowest angle is 1/10000 of the fastest; [positions, width].
+
+    An odd width has a zero at the end. It is computed in float32, for the angles are rounded so in published models.
+    """
+    half = width // 2
+    rates = torch.exp(torch.arange(half).float() * -(math.log(10000.0) / (half - 1)))
+    angle = torch.arange(positions).float()[:, None] * rates
+    return torch.cat((angle.sin(), angle.cos(), torch.zeros(positions, width % 2)), dim=1)
+
+
 class Positions(nn.Module):
     """Absolute positions: a vector for each place, from a table.
 

@@ -1,0 +1,17 @@
+"""What can be wrong with a checkpoint that is to be imported."""
+
+from collections.abc import Sequence
+
+from jumok_export.bundle import ExportError
+
+
+class CheckpointError(ExportError):
+    """A Hugging Face checkpoint that cannot be imported.
+
+    Attributes:
+        problems: everything that is wrong with it.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("the checkpoint cannot be imported:" + "".join(f"\n  - {problem}" for problem in problems))
+        self.problems = tuple(problems)
