@@ -30,7 +30,7 @@ class Weights:
         """A tensor in float32; zeros where it is missing or has another shape, which is noted."""
         if name not in self._tensors:
             self.problems.append(f"{name} is missing")
-            return torch.zeros(*shape)
+            return torch.zeros(()).expand(*shape)
         self._taken.add(name)
         tensor = self._tensors[name]
         if tuple(tensor.shape) != tuple(shape):
@@ -40,7 +40,7 @@ class Weights:
             self.problems.append(f"{name} is {found}: import the original weights instead of quantized ones")
         else:
             return tensor.detach().float().contiguous()
-        return torch.zeros(*shape)
+        return torch.zeros(()).expand(*shape)
 
     def same(self, one: str, other: str) -> bool:
         """Whether two names stand for the same values."""
