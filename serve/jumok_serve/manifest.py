@@ -175,6 +175,17 @@ class TrainingData(Part):
     files: dict[str, Sha256] = Field(default_factory=dict)
 
 
+class SourceCheckpoint(Part):
+    """The checkpoint that a model was imported from: its folder's name, and the SHA-256 of each weights file by name.
+
+    ``transformers_version`` is the one that wrote it, if it says so.
+    """
+
+    name: str
+    weights: dict[str, Sha256]
+    transformers_version: str | None = None
+
+
 class Provenance(Part):
     """How the bundle was made: when, by which command, with which packages, from which data and configuration."""
 
@@ -182,6 +193,7 @@ class Provenance(Part):
     command: str
     versions: dict[str, str] = Field(default_factory=dict)
     training_data: TrainingData | None = None
+    checkpoint: SourceCheckpoint | None = None
     configuration: str = ""
     notes: str = ""
 

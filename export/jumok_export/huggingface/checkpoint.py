@@ -30,6 +30,7 @@ class CheckpointFolder:
         path: the folder.
         config: the content of config.json; None where that cannot be read.
         generation: the content of generation_config.json; None where there is none or it cannot be read.
+        legacy: whether there is none: early versions of transformers had these settings in config.json.
         tensors: the weights by name, mapped from their files; None where they cannot be read.
         weights: names of the weights' files.
         problems: why something cannot be read.
@@ -38,6 +39,7 @@ class CheckpointFolder:
     path: Path
     config: Mapping[str, Any] | None
     generation: Mapping[str, Any] | None
+    legacy: bool
     tensors: Mapping[str, Tensor] | None
     weights: tuple[str, ...]
     problems: tuple[str, ...]
@@ -80,7 +82,8 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
         raise CheckpointError(leaving)
     problems: list[str] = []
     config = _read_object(path / CONFIG, problems)
-    generation = _read_object(path / GENERATION, problems) if (path / GENERATION).is_file() else None
+    legacy = not (path / GENERATION).exists()
+    generation = None if legacy else _read_object(path / GENERATION, problems)
     weights: tuple[str, ...] = ()
     tensors = None
     try:
@@ -91,7 +94,13 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
         problems += error.problems
         tensors = None
     return CheckpointFolder(
-        path=path, config=config, generation=generation, tensors=tensors, weights=weights, problems=tuple(problems)
+        path=path,
+        config=config,
+        generation=generation,
+        legacy=legacy,
+        tensors=tensors,
+        weights=weights,
+        problems=tuple(problems),
     )
 
 

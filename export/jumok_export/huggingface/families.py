@@ -64,6 +64,15 @@ def build_model(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imp
     return imported
 
 
+def require_supported(config: Mapping[str, Any]) -> None:
+    """Looks at nothing but the kind of model that a config.json describes.
+
+    Raises:
+        CheckpointError: it is of a kind that cannot be imported; says which can.
+    """
+    _choose(config)
+
+
 def _choose(config: Mapping[str, Any]) -> _Family:
     problems = []
     quantization = config.get("quantization_config")

@@ -68,10 +68,11 @@ class _Safetensors(Mapping[str, Tensor]):
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file: Any = safe_open(path, framework="pt", device="cpu")
+            opened: Any = safe_open(path, framework="pt", device="cpu")
         except SafetensorError as error:
             raise _UnusableError(_damage(path, str(error))) from error
-        self._names = frozenset(self._file.keys())
+        self._file = opened
+        self._names = frozenset(opened.keys())
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
