@@ -35,6 +35,7 @@ from jumok_serve.manifest import (
     PrecisionVariant,
     Provenance,
     Score,
+    SourceCheckpoint,
     SpecialTokens,
     TrainingData,
     VerificationReport,
@@ -169,7 +170,11 @@ def describe_architecture(model: nn.Module, family: str = "", **sizes: int | flo
 
 
 def describe_provenance(
-    *, training_data: TrainingData | None = None, configuration: str = "", notes: str = ""
+    *,
+    training_data: TrainingData | None = None,
+    checkpoint: SourceCheckpoint | None = None,
+    configuration: str = "",
+    notes: str = "",
 ) -> Provenance:
     """The manifest's entry for how a bundle came about: now, by the command that runs, with the packages installed."""
     return Provenance(
@@ -177,6 +182,7 @@ def describe_provenance(
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         versions={package: metadata.version(package) for package in PACKAGES},
         training_data=training_data,
+        checkpoint=checkpoint,
         configuration=configuration,
         notes=notes,
     )
