@@ -16,9 +16,10 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
+from jumok_export.calibrate import Calibration, GreedySearch, calibrate, frame_texts
 from jumok_export.graphs import export_graphs
 from jumok_export.onnx_graph import Graph
-from jumok_export.quantize import quantize_graph, quantized_weights
+from jumok_export.quantize import Scales, quantize_graph, quantized_weights
 from jumok_export.samples import Frame
 from jumok_export.verify import verify_fp32, verify_int8
 from jumok_export.weights import save_graphs
@@ -95,6 +96,7 @@ def export_bundle(
     scores: Sequence[Score] = (),
     companions: Mapping[str, str] = MappingProxyType({}),
     precisions: Sequence[str] = PRECISIONS,
+    calibration: Sequence[str] | None = None,
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
@@ -115,6 +117,8 @@ def export_bundle(
         scores: translation quality, as measured.
         companions: documents for people that lie beside the manifest, by file name: "README.md", "config.toml".
         precisions: variants to write, of "fp32" and "int8".
+        calibration: some hundreds of source texts in the default language, on which int8 finds a constant scale for
+            each activation: faster than one scale a row, which is what it has without them, and a little less exact.
         overwrite: replace a bundle that is there already.
         progress: told what is being done.
 
@@ -123,12 +127,16 @@ def export_bundle(
 
     Raises:
         ExportError: the model or an option does not fit.
+        CalibrationError: none of the calibration texts can be translated.
         VerificationError: the graphs do not compute what the model computes; no bundle is written.
         BundleError: `out` exists already, or the manifest's parts contradict each other.
     """
     unknown = [precision for precision in precisions if precision not in PRECISIONS]
     if unknown or not precisions:
         raise ExportError(f"precisions must be some of {', '.join(PRECISIONS)}, got {', '.join(unknown) or 'none'}")
+    if calibration is not None and "int8" not in precisions:
+        raise ExportError(f"calibration is for int8, and precisions has {', '.join(precisions)} alone")
+    generation = generation or GenerationDefaults(max_length=limits.max_target_length)
     frame = Frame(
         source_vocabulary=tokenizer.source_vocab_size,
         target_vocabulary=tokenizer.vocab_size,
@@ -138,10 +146,23 @@ def export_bundle(
         max_target_length=limits.max_target_length,
     )
 
+    calibrator: Callable[[Mapping[str, Graph]], Calibration] | None = None
+    if calibration is not None:
+        direction = languages.direction()
+        sources = frame_texts(calibration, tokenizer, direction, limits.max_source_length)
+        search = GreedySearch(
+            start=special_tokens.start if direction.start is None else direction.start,
+            forced_first=generation.forced_first_token if direction.forced_first is None else direction.forced_first,
+            eos=special_tokens.eos,
+            suppress=special_tokens.suppress,
+            max_length=limits.max_target_length,
+        )
+        calibrator = partial(calibrate, sources=sources, search=search, progress=progress)
+
     def build(folder: Path) -> ManifestDraft:
         with _evaluating(model):
             progress("exporting the graphs")
-            writer = _Writer(model, _export(model, frame), frame)
+            writer = _Writer(model, _export(model, frame), frame, calibrator)
             variants, reports = _write(writer, folder, precisions, progress)
         for file, text in companions.items():
             (folder / file).write_text(text, encoding="utf-8")
@@ -152,7 +173,7 @@ def export_bundle(
             languages=languages,
             special_tokens=special_tokens,
             limits=limits,
-            generation=generation or GenerationDefaults(max_length=limits.max_target_length),
+            generation=generation,
             tokenizer=tokenizer.save(folder),
             precisions=variants,
             verification=reports,
@@ -216,20 +237,31 @@ def _export(model: nn.Module, frame: Frame) -> dict[str, Graph]:
 class _Writer:
     """Writes and verifies the graphs of one model."""
 
-    def __init__(self, model: nn.Module, graphs: Mapping[str, Graph], frame: Frame) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        graphs: Mapping[str, Graph],
+        frame: Frame,
+        calibrator: Callable[[Mapping[str, Graph]], Calibration] | None,
+    ) -> None:
         self._model = model
         self._graphs = graphs
         self._frame = frame
+        self._calibrator = calibrator
 
     def fp32(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         variant = save_graphs(self._graphs, folder, "fp32")
         return variant, self._verified("fp32", variant, folder, verify_fp32)
 
     def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
-        quantized = {name: quantize_graph(graph) for name, graph in self._graphs.items()}
+        calibration = None if self._calibrator is None else self._calibrator(self._graphs)
+        scales: Scales = {} if calibration is None else calibration.scales
+        quantized = {name: quantize_graph(graph, scales) for name, graph in self._graphs.items()}
         variant = save_graphs(quantized, folder, "int8")
         weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_weights(self._graphs[name])]
-        return variant, self._verified("int8", variant, folder, partial(verify_int8, weights=weights))
+        return variant, self._verified(
+            "int8", variant, folder, partial(verify_int8, weights=weights, calibration=calibration)
+        )
 
     def _verified(
         self,

@@ -1,7 +1,7 @@
 """Random multi-step decodes in which rows are reordered, dropped, duplicated and newly admitted, as a server does it.
 
-A rollout is planned once, from random numbers alone, and then played on any side of a verification, so that both sides
-decode the same tokens over their own memory and state.
+A rollout is planned once, and its moves are drawn at random, before it is played on any side of a verification, so that
+both sides decode the same tokens over their own memory and state.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,30 +18,16 @@ from jumok_serve.session import Floats, Integers
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutSizes:
-    """How large a rollout is.
+class PlannedSentence:
+    """What is decoded of one sentence.
 
     Attributes:
-        sentences: how many sentences pass through.
-        slots: how many are decoded at the same time.
-        beam_size: rows of a sentence, K.
-        max_source_length: most tokens of a source.
-        max_target_length: most tokens that are decoded of one.
-        source_vocabulary: number of source tokens.
-        target_vocabulary: number of target tokens.
-        start: token that every row starts with.
-        pad: token behind the end of shorter sources.
+        source: its token ids.
+        tokens: what its rows get step by step, [T, K]; T + 1 steps decode it.
     """
 
-    sentences: int
-    slots: int
-    beam_size: int
-    max_source_length: int
-    max_target_length: int
-    source_vocabulary: int
-    target_vocabulary: int
-    start: int
-    pad: int
+    source: Integers
+    tokens: Integers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,42 +97,45 @@ class Rollout:
         )
 
 
-def plan_rollout(sizes: RolloutSizes, random: np.random.Generator) -> Rollout:
-    """A rollout in which sentences join and leave at random moments and change places."""
-    sources = tuple(
-        random.integers(sizes.source_vocabulary, size=random.integers(1, sizes.max_source_length + 1))
-        for _ in range(sizes.sentences)
-    )
-    targets = random.integers(min(2, sizes.max_target_length), sizes.max_target_length + 1, size=sizes.sentences)
-    waiting = list(range(sizes.sentences))
+def plan_rollout(
+    sentences: Sequence[PlannedSentence], *, slots: int, start: int, pad: int, random: np.random.Generator
+) -> Rollout:
+    """A rollout in which sentences join and leave at random moments and change places.
+
+    Args:
+        sentences: at least one, each with as many rows.
+        slots: how many are decoded at the same time.
+        start: token that every row starts with.
+        pad: token behind the end of shorter sources.
+        random: decides what is left open.
+    """
+    k: int = sentences[0].tokens.shape[1]
+    waiting = list(range(len(sentences)))
     running: dict[int, list[tuple[int, ...]]] = {}  # the histories of each sentence's rows
     previous: dict[int, int] = {}  # each sentence's first row in the step before
     steps = []
-    k = sizes.beam_size
     while waiting or running:
-        free = sizes.slots - len(running)
+        free = slots - len(running)
         joined = tuple(waiting[: int(random.integers(0 if running else 1, free + 1))] if free else ())
         del waiting[: len(joined)]
         running |= {sentence: [] for sentence in joined}
-        sentences = tuple(int(sentence) for sentence in random.permutation(list(running)))
+        present = tuple(int(sentence) for sentence in random.permutation(list(running)))
         positions: list[int] = []
         parents: list[int] = []
         histories: list[tuple[int, ...]] = []
-        for sentence in sentences:
+        for sentence in present:
             before = running[sentence]
             chosen = random.integers(k, size=k)  # any order, some twice, some not at all
-            tokens = random.integers(sizes.target_vocabulary, size=k).tolist()
-            running[sentence] = (
-                [(*before[parent], token) for parent, token in zip(chosen, tokens, strict=True)]
-                if before
-                else [(sizes.start,)] * k
-            )
+            running[sentence] = [(start,)] * k
+            if before:
+                tokens: list[int] = sentences[sentence].tokens[len(before[0]) - 1].tolist()
+                running[sentence] = [(*before[parent], token) for parent, token in zip(chosen, tokens, strict=True)]
             parents += (previous[sentence] + chosen).tolist() if before else [-1] * k
             positions += [len(running[sentence][0]) - 1] * k
             histories += running[sentence]
         steps.append(
             PlannedStep(
-                sentences=sentences,
+                sentences=present,
                 joined=joined,
                 positions=np.array(positions),
                 parents=np.array(parents),
@@ -154,9 +143,10 @@ def plan_rollout(sizes: RolloutSizes, random: np.random.Generator) -> Rollout:
                 trimmed=bool(random.integers(2)),
             )
         )
-        previous = {sentence: slot * k for slot, sentence in enumerate(sentences)}
-        running = {name: rows for name, rows in running.items() if len(rows[0]) < targets[name]}
-    return Rollout(sources=sources, steps=tuple(steps), beam_size=k, pad=sizes.pad)
+        previous = {sentence: slot * k for slot, sentence in enumerate(present)}
+        running = {name: rows for name, rows in running.items() if len(rows[0]) <= len(sentences[name].tokens)}
+    sources = tuple(sentence.source for sentence in sentences)
+    return Rollout(sources=sources, steps=tuple(steps), beam_size=k, pad=pad)
 
 
 def alone(rollout: Rollout, sentence: int) -> Rollout:

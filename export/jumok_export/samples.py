@@ -1,4 +1,4 @@
-"""Random inputs of every graph, in many shapes, for verification."""
+"""Inputs of every graph, in many shapes, for verification: random ones, or sentences."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from jumok_export.rollout import Rollout, RolloutSizes, plan_rollout
+from jumok_export.calibrate import Calibration
+from jumok_export.rollout import PlannedSentence, Rollout, pad, plan_rollout
 from jumok_export.sides import Arrays, Side
 from jumok_serve.session import Integers
 
@@ -16,6 +17,8 @@ SOURCE_LENGTH, TARGET_LENGTH = 12, 10
 """Bounds of random lengths: short ones leave time for many; a model's own limits are reached once."""
 SLOTS = 5
 """Sentences that are decoded at the same time."""
+OTHER_TOKENS = 0.25
+"""Share of a translation's tokens that are changed, so that rows of a sentence differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,18 +120,16 @@ class Samples:
 
     def rollout(self, *, sentences: int, beam_size: int) -> Rollout:
         """A decode of several steps."""
-        sizes = RolloutSizes(
-            sentences=sentences,
-            slots=SLOTS,
-            beam_size=beam_size,
-            max_source_length=self._source_length,
-            max_target_length=self._target_length,
-            source_vocabulary=self._frame.source_vocabulary,
-            target_vocabulary=self._frame.target_vocabulary,
-            start=self._frame.start,
-            pad=self._frame.pad,
-        )
-        return plan_rollout(sizes, np.random.default_rng(beam_size))
+        random = np.random.default_rng(beam_size)
+        vocabulary, longest = self._frame.target_vocabulary, self._target_length
+        planned = [
+            PlannedSentence(
+                source=random.integers(self._frame.source_vocabulary, size=random.integers(1, self._source_length + 1)),
+                tokens=random.integers(vocabulary, size=(random.integers(min(2, longest), longest + 1) - 1, beam_size)),
+            )
+            for _ in range(sentences)
+        ]
+        return plan_rollout(planned, slots=SLOTS, start=self._frame.start, pad=self._frame.pad, random=random)
 
     def _shape(self, random: np.random.Generator, longest: int) -> tuple[int, int]:
         sentences, length = random.integers(1, (6, longest + 1))
@@ -160,6 +161,70 @@ class Samples:
             memory,
             state,
         )
+
+
+class SentenceSamples(Samples):
+    """Sentences and their translations in place of random tokens and a random state.
+
+    Those might leave the range of what the model meets in text, for which scales were calibrated.
+
+    Args:
+        frame: vocabularies and limits.
+        side: gives steps their memory and their state.
+        calibration: has the sentences.
+    """
+
+    def __init__(self, frame: Frame, side: Side, calibration: Calibration) -> None:
+        super().__init__(frame, side)
+        self._start = calibration.start
+        self._sources, self._targets = calibration.sources, calibration.targets
+
+    def pairs(self) -> Iterator[Pairs]:
+        """Batches of one to five sentences."""
+        random = np.random.default_rng(2)
+        for size in (1, *random.integers(1, 6, SHAPES).tolist()):
+            chosen = random.integers(len(self._sources), size=size).tolist()
+            sources = pad([self._sources[sentence] for sentence in chosen], self._frame.pad)
+            targets = pad([self._targets[sentence] for sentence in chosen], 0)
+            yield *sources, np.full(size, self._start), *targets
+
+    def longest(self) -> tuple[Pairs, StepInputs]:
+        """Sentences in a row, up to the limits; the state is that of one of them, repeated."""
+        source = np.resize(np.concatenate(self._sources), (1, self._frame.max_source_length))
+        target = np.resize(np.concatenate(self._targets), (1, self._frame.max_target_length))
+        lengths, last = np.array([source.shape[1]]), target.shape[1] - 1
+        pair = source, lengths, np.array([self._start]), target, np.array([last + 1])
+        memory, _ = self._side.encode(source, lengths)
+        return pair, (target[:, -1], np.array([last]), np.array([0]), lengths, memory, self._state(last))
+
+    def rollout(self, *, sentences: int, beam_size: int) -> Rollout:
+        """A decode of several steps: rows get their sentence's translation, now and then another token of it."""
+        random = np.random.default_rng(beam_size)
+        planned = []
+        for sentence in np.linspace(0, len(self._sources) - 1, sentences).astype(int).tolist():
+            target = self._targets[sentence][: self._target_length - 1]
+            others = random.choice(target, (len(target), beam_size)) if len(target) else np.empty((0, beam_size), int)
+            tokens = np.where(random.random(others.shape) < OTHER_TOKENS, others, target[:, None])
+            planned.append(PlannedSentence(source=self._sources[sentence], tokens=tokens))
+        return plan_rollout(planned, slots=SLOTS, start=self._start, pad=self._frame.pad, random=random)
+
+    def _state(self, time: int) -> Arrays:
+        """One row of state after so many tokens: that of the sentence in the middle, over and over."""
+        middle = len(self._sources) // 2
+        source, target = self._sources[middle][None], self._targets[middle]
+        lengths = np.array([source.shape[1]])
+        memory, first_state = self._side.encode(source, lengths)
+        empty = self._side.empty_state()
+        state = {**empty, **first_state}
+        for position, token in enumerate([self._start, *target[:-1]]):
+            place = np.array([token]), np.array([position]), np.array([0])
+            _, state = self._side.step(*place, lengths, memory, state)
+        # An axis of size 0 before any token is time; behind its valid entries it may have room.
+        places = np.arange(time) % len(target)
+        for name, value in empty.items():
+            for axis in (axis for axis, size in enumerate(value.shape) if size == 0):
+                state[name] = state[name].take(places, axis)
+        return state
 
 
 def _padded(random: np.random.Generator, shape: tuple[int, int], vocabulary: int, pad: int) -> Sources:

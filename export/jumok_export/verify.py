@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from jumok_export.calibrate import Calibration
 from jumok_export.choices import drawings, selections
 from jumok_export.comparison import UNBOUNDED, Differences, Moved, RelativeError
 from jumok_export.emulation import Int8Arithmetic
 from jumok_export.rollout import Rollout, RowScores, alone, pad, play
-from jumok_export.samples import Frame, Samples
+from jumok_export.samples import Frame, Samples, SentenceSamples
 from jumok_export.sides import Arrays, GraphFailed, RuntimeSide, Side, TorchSide
 from jumok_serve.manifest import Check, VerificationReport
 from jumok_serve.session import Floats, Graphs
@@ -67,9 +68,15 @@ def verify_fp32(model: nn.Module, graphs: Graphs, frame: Frame) -> VerificationR
 
 
 def verify_int8(
-    model: nn.Module, graphs: Graphs, frame: Frame, weights: Sequence[NDArray[np.float32]]
+    model: nn.Module,
+    graphs: Graphs,
+    frame: Frame,
+    weights: Sequence[NDArray[np.float32]],
+    calibration: Calibration | None = None,
 ) -> VerificationReport:
     """Compares graphs in int8 with the model that they were exported from, and scores alone with scores in company.
+
+    Calibrated graphs are compared on the sentences of their calibration, others on random tokens.
 
     Args:
         model: in evaluation mode, on the CPU.
@@ -77,11 +84,17 @@ def verify_int8(
         frame: its vocabularies and limits.
         weights: the matrices that are in 8 bits in the encoder or the decoder. If PyTorch computes with one of them by
             other means than linear layers and embeddings, what int8 should cost is not known and not compared.
+        calibration: what gave the graphs constant scales, if they have any.
     """
     trial = _Trial(model, graphs, frame)
+    arithmetic, activations = Int8Arithmetic(), "one scale a row"
+    if calibration is not None:
+        trial.samples = SentenceSamples(frame, trial.torch, calibration)
+        arithmetic = Int8Arithmetic(calibration.scales)
+        activations = f"calibrated on {len(calibration.sources)} sentences"
 
     def decode() -> list[Check]:
-        return trial.quantized_decode(weights)
+        return trial.quantized_decode(weights, arithmetic, activations)
 
     return _report(trial.quantized_aligner, trial.select, trial.sampler, trial.quantized_longest, decode)
 
@@ -219,11 +232,13 @@ class _Trial:
             history.compare(in_one_pass, scores)
         return [logits.check(f"logits of {_story(rollout)}"), company.check(_COMPANY), history.check(_HISTORY)]
 
-    def quantized_decode(self, weights: Sequence[NDArray[np.float32]]) -> list[Check]:
+    def quantized_decode(
+        self, weights: Sequence[NDArray[np.float32]], arithmetic: Int8Arithmetic, activations: str
+    ) -> list[Check]:
         """A decode in int8 with two hypotheses a sentence."""
         rollout = self.samples.rollout(sentences=100, beam_size=2)
         logits, rounding = RelativeError("decode", QUANTIZATION_ERROR), RelativeError("rounding", QUANTIZATION_ERROR)
-        together, arithmetic = RowScores(rollout), Int8Arithmetic()
+        together = RowScores(rollout)
         sides = (self.torch, self.runtime, TorchSide(self.model, arithmetic))
         for expected, found, rounded in zip(*(self._play(rollout, side) for side in sides), strict=True):
             logits.compare(_centred(expected), _centred(found))
@@ -233,7 +248,7 @@ class _Trial:
         for scores, by_itself, in_one_pass in self._recounts(rollout, together):
             company.compare(by_itself, scores)
             history.compare(in_one_pass, scores)
-        error = logits.check(f"root mean square error of the logits of {_story(rollout)}")
+        error = logits.check(f"root mean square error of the logits of {_story(rollout)}; activations: {activations}")
         return [
             error,
             *([_excess(error, rounding)] if arithmetic.covers(weights) else []),
