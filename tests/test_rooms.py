@@ -40,8 +40,8 @@ ROOMS = {
         "export",
         {"jumok_proto", "jumok_serve", "numpy", "onnxruntime", "pydantic", "pydantic_core"}
         | {"sentencepiece", "tokenizers"}
-        | {"lightning", "matplotlib", "onnx", "onnxscript", "sacrebleu", "torch"},
-        {"cli.py": {"click"}},
+        | {"lightning", "matplotlib", "onnx", "onnxscript", "sacrebleu", "safetensors", "torch"},
+        {"cli.py": {"click"}, "huggingface/tokenizer_files.py": {"transformers"}},
     ),
 }
 TYPES_ONLY = {"typing_extensions"}

@@ -181,9 +181,9 @@ class _Vocabulary:
         return [*ids, *(self._text.get(piece, self._unknown) for piece in model.split(text))]
 
     def check(self, side: str, size: int) -> None:
-        beyond = [f"{piece!r} has id {token}" for token, piece in self.spelling.items() if token >= size]
-        if beyond:
-            raise ValueError(f"the model has {size} {side} tokens, but in the vocabulary {beyond[0]}")
+        largest = max(self.spelling)
+        if largest >= size:
+            raise ValueError(f"the {side} vocabulary has ids up to {largest}, but the model has only {size}")
 
     def write(self, path: Path) -> None:
         ids = self._text | self._special

@@ -40,7 +40,7 @@ class TokenizerJson:
         target_vocab_size: int | None = None,
         clean_up_spaces: bool = False,
     ) -> None:
-        name = file.name if isinstance(file, Path) else f"content of {len(file)} bytes"
+        name = file.name if isinstance(file, Path) else "the tokenizer.json"
         self._file = file
         try:
             fields = json.loads(self._content())
@@ -57,13 +57,9 @@ class TokenizerJson:
         self._source_vocab_size = source_vocab_size or size
         self._target_vocab_size = target_vocab_size or size
         smallest = min(self._source_vocab_size, self._target_vocab_size)
-        beyond = [
-            f"{token!r} has id {number}"
-            for token, number in vocabulary.items()
-            if number >= smallest and number not in self._special
-        ]
-        if beyond:
-            raise ValueError(f"the model has {smallest} tokens, but in {name} {beyond[0]}")
+        largest = max((number for number in vocabulary.values() if number not in self._special), default=0)
+        if largest >= smallest:
+            raise ValueError(f"{name} has ids up to {largest}, but the model has only {smallest}")
         self._clean_up_spaces = clean_up_spaces
 
     def _content(self) -> bytes:

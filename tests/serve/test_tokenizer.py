@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
 from jumok_serve.errors import InvalidRequest
 from jumok_serve.text import check_text
 from jumok_serve.tokenizer import SentencePieceTokenizer, load_tokenizer
+from jumok_serve.tokenizer_json import TokenizerJson
 
 PAD, UNK, START, EOS = range(4)
 SEEN = "a little girl is standing on a blue ladder ."
@@ -162,6 +164,26 @@ def test_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> Non
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"broken\.model is not a SentencePiece model"):
         SentencePieceTokenizer(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"added_tokens": [], "model": {}}'])
+def test_file_that_is_no_tokenizer_json_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "broken.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"broken\.json is not a tokenizer\.json that tokenizers [\d.]+ reads: "):
+        TokenizerJson(path)
+    with pytest.raises(ValueError, match=r"the tokenizer\.json is not a tokenizer\.json"):
+        TokenizerJson(content)
+
+
+def test_tokenizer_json_has_its_own_size_where_none_is_given() -> None:
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "cat": 1, "</s>": 2}, unk_token="<unk>"))
+    tokenizer.add_special_tokens(["<unk>", "</s>"])
+    ours = TokenizerJson(tokenizer.to_str().encode())
+    assert (ours.source_vocab_size, ours.vocab_size) == (3, 3)
+    assert ours.encode("cat") == [1]
+    assert ours.encode("</s>") == ours.encode("dog") == [0]
+    assert ours.tokens([0, 1, 2]) == ["<unk>", "cat", "</s>"]
 
 
 def test_threads_share_a_tokenizer(tokenizer: SentencePieceTokenizer) -> None:
