@@ -1,6 +1,6 @@
 """What verification asks of the graphs that choose tokens, and what these should answer, computed in PyTorch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,8 +90,8 @@ def selections(vocabulary: int) -> Iterator[Selection]:
 def drawings(vocabulary: int) -> Iterator[Drawing]:
     """Calls of the sampler graph in many shapes; the same ones each time.
 
-    What is to be drawn is chosen first, and then a number in the middle of its share of the distribution, so that
-    rounding cannot change it.
+    What is to be drawn is chosen first, of the likelier tokens, and then a number in the middle of its share of the
+    distribution, so that rounding cannot change it.
     """
     random = np.random.default_rng(6)
     for rows in (1, *random.integers(2, 13, CASES).tolist()):
@@ -105,12 +105,12 @@ def drawings(vocabulary: int) -> Iterator[Drawing]:
             top_k = int(random.choice([0, 1, 3, vocabulary, vocabulary + 7]))
             top_p = float(random.choice([1e-6, 0.3, 0.9, 1.0]))
             kept = nucleus(row, temperature=temperature, top_k=top_k, top_p=top_p)
-            probabilities, order = kept.double().softmax(dim=-1).sort(descending=True, stable=True)
-            place = int(random.integers(int((probabilities > 1e-3).sum())))
-            uniform = float(probabilities[:place].sum() + probabilities[place] / 2)
+            probabilities = kept.double().softmax(dim=-1)
+            token = int(random.choice(np.flatnonzero(probabilities > probabilities.max() / 2)))
+            uniform = float(probabilities[:token].sum() + probabilities[token] / 2)
             draws.append(Draw(temperature, top_k, top_p, uniform))
-            tokens.append(int(order[place]))
-            totals.append(float(kept.log_softmax(dim=-1)[order[place]]) + float(score))
+            tokens.append(token)
+            totals.append(float(kept.log_softmax(dim=-1)[token]) + float(score))
         yield Drawing(
             logits=logits,
             rows=drawing,
@@ -123,14 +123,19 @@ def drawings(vocabulary: int) -> Iterator[Drawing]:
 
 
 def nucleus(logits: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """Logits [V] over the temperature, -inf where top-k or top-p (Holtzman et al., 2020) leave a token out."""
+    """Logits [V] over the temperature, -inf where top-k or top-p (Holtzman et al., 2020) leave a token out.
+
+    Tokens that are as likely as the last one that stays, stay too.
+    """
     warm = logits / temperature
     if 0 < top_k < len(warm):
         warm = warm.masked_fill(warm < warm.topk(top_k).values[-1], -torch.inf)
-    ordered, order = warm.sort(descending=True, stable=True)
-    probabilities = ordered.softmax(dim=-1)
-    beyond = (probabilities.cumsum(dim=-1) - probabilities >= top_p) & (top_p < 1)
-    return warm.masked_fill(torch.zeros_like(beyond).scatter(0, order, beyond), -torch.inf)
+    if top_p < 1:
+        ordered, _ = warm.sort(descending=True)
+        probabilities = ordered.double().softmax(dim=-1)
+        within = probabilities.cumsum(dim=-1) - probabilities < top_p
+        warm = warm.masked_fill(warm < ordered[within][-1], -torch.inf)
+    return warm
 
 
 def _logits(random: np.random.Generator, rows: int, vocabulary: int) -> Floats:
@@ -138,24 +143,29 @@ def _logits(random: np.random.Generator, rows: int, vocabulary: int) -> Floats:
 
 
 def _constraints(random: np.random.Generator, rows: int, vocabulary: int) -> Constraints:
-    """Up to a dozen entries of either kind; of the biases some forbid and some meet at one token."""
-    biased = _places(random, rows, vocabulary)
-    biases: Entries = [(row, token, float(random.choice([-np.inf, -1.5, 3.0]))) for row, token in biased]
-    biases += [(row, token, -2.25) for row, token in biased[:2]]
-    penalised = sorted(set(_places(random, rows, vocabulary)))
-    return Constraints([(row, token, float(random.choice([0.5, 1.25, 2.0]))) for row, token in penalised], biases)
+    """Up to a dozen entries of either kind, of which some forbid a token, and some forbid it twice."""
+    biases = [(place, float(random.choice([-np.inf, -1.5, 3.0]))) for place in _places(random, rows, vocabulary)]
+    biases += [(place, -np.inf) for place, added in biases if added == -np.inf]
+    factors = [(place, float(random.choice([0.5, 1.25, 2.0]))) for place in _places(random, rows, vocabulary)]
+    return Constraints(_entries(factors), _entries(biases))
+
+
+def _entries(entries: Sequence[tuple[tuple[int, int], float]]) -> Entries:
+    places = np.array([place for place, _ in entries], np.int64).reshape(-1, 2)
+    return Entries(places, np.array([value for _, value in entries], np.float32))
 
 
 def _places(random: np.random.Generator, rows: int, vocabulary: int) -> list[tuple[int, int]]:
+    """Up to a dozen (row, token), no two of them equal; the last token is left out, so that one always remains."""
     places = random.integers((rows, vocabulary), size=(int(random.integers(12)), 2))
-    return [(int(row), int(token)) for row, token in places]
+    return sorted({(int(row), int(token)) for row, token in places if token < vocabulary - 1})
 
 
 def _constrained(scores: Tensor, constraints: Constraints) -> Tensor:
     constrained = scores.clone()
-    for row, token, factor in constraints.factors:
+    for (row, token), factor in zip(*constraints.factors, strict=True):
         value = constrained[row, token]
         constrained[row, token] = value * factor if value < 0 else value / factor
-    for row, token, added in constraints.biases:
+    for (row, token), added in zip(*constraints.biases, strict=True):
         constrained[row, token] += added
     return constrained

@@ -10,6 +10,9 @@ from onnx import NodeProto, TensorProto, helper
 from jumok_export.onnx_graph import OPSET, Graph, declare
 from jumok_serve.manifest import TensorSpec
 
+SORTED_FOR_MASS = 512
+"""Tokens among which top-p is looked for first."""
+
 
 def selection_graphs(vocabulary: int) -> dict[str, Graph]:
     """The graphs `select` and `sampler` for logits of this width."""
@@ -40,9 +43,8 @@ def select_graph(vocabulary: int) -> Graph:
         *_constrain("logits", "logit", "constrained_logits"),
         node("LogSoftmax", ["constrained_logits"], ["log_probabilities"], axis=-1),
         *_constrain("log_probabilities", "log_prob", "constrained"),
-        *_renormalize("constrained", "renormalize", "processed"),
         node("Min", ["candidates", "vocabulary"], ["count"]),
-        node("TopK", ["processed", "count"], ["best", "tokens"], axis=-1, largest=1, sorted=1),
+        *_candidates("constrained", "renormalize"),
         node("Unsqueeze", ["scores", "last"], ["running"]),
         node("Add", ["best", "running"], ["totals"]),
     ]
@@ -52,10 +54,13 @@ def select_graph(vocabulary: int) -> Graph:
 def sampler_graph(vocabulary: int) -> Graph:
     """The graph that draws one token for each of the rows that `rows` names.
 
-    Logits are constrained, divided by the temperature, cut to the `top_k` best (equal ones to the last are kept; 0
-    keeps all) and then to the fewest best whose probabilities reach `top_p`; the best one is always kept. The token is
-    the first, by falling probability, at which the cumulative probability exceeds `uniform`: inversion sampling.
-    `totals` is the running score plus the token's log-probability among those that were kept.
+    Logits are constrained, divided by the temperature, cut to the `top_k` best (0 keeps all) and then to the fewest
+    best whose probabilities reach `top_p`; tokens as likely as the last that is kept are kept too. The token is the
+    first, by id, at which the cumulative probability exceeds `uniform`: inversion sampling. `totals` is the running
+    score plus the token's log-probability among those that were kept.
+
+    Cutting needs the best logits in order, but seldom more than a few hundred of them: the whole vocabulary is sorted
+    only where these do not reach `top_p`.
     """
     inputs = (
         TensorSpec(name="logits", dtype="float32", axes=("R", vocabulary)),
@@ -72,48 +77,62 @@ def sampler_graph(vocabulary: int) -> Graph:
         TensorSpec(name="totals", dtype="float32", axes=("D", 1)),
     )
     node = helper.make_node
+    columns = ("scores", "temperature", "top_k", "top_p", "uniform")
     nodes = [
+        *(node("Unsqueeze", [name, "last"], [f"{name}.column"]) for name in columns),  # [D, 1]
         node("Gather", ["logits", "rows"], ["drawn"], axis=0),
         *_constrain("drawn", "logit", "constrained"),
-        node("Unsqueeze", ["temperature", "last"], ["temperatures"]),
-        node("Div", ["constrained", "temperatures"], ["warm"]),
-        node("TopK", ["warm", "vocabulary"], ["sorted", "order"], axis=-1, largest=1, sorted=1),
-        # Top-k: everything that is not below the k-th best; 0 stands for the whole vocabulary.
-        node("Equal", ["top_k", "zero"], ["unlimited"]),
-        node("Where", ["unlimited", "vocabulary", "top_k"], ["limited"]),
-        node("Min", ["limited", "vocabulary"], ["kept"]),
-        node("Sub", ["kept", "one"], ["last_kept"]),
-        node("Unsqueeze", ["last_kept", "last"], ["last_kept_place"]),
-        node("GatherElements", ["sorted", "last_kept_place"], ["threshold"], axis=1),
-        node("Less", ["sorted", "threshold"], ["below_threshold"]),
-        node("Where", ["below_threshold", "minus_infinity", "sorted"], ["top"]),
-        # Top-p: a token stays while those before it have not reached p.
-        node("Softmax", ["top"], ["probabilities"], axis=-1),
-        node("CumSum", ["probabilities", "axis"], ["before"], exclusive=1),
-        node("Less", ["top_p", "certain"], ["cuts"]),  # where p is 1, rounding must not cut the least likely
-        node("Where", ["cuts", "top_p", "infinity"], ["reach"]),
-        node("Unsqueeze", ["reach", "last"], ["mass"]),
-        node("Less", ["before", "mass"], ["within_mass"]),
-        node("Where", ["within_mass", "top", "minus_infinity"], ["nucleus"]),
+        node("ReduceMax", ["constrained", "last"], ["best"], keepdims=1),
+        node("Sub", ["constrained", "best"], ["centred"]),  # so that no temperature leads beyond every float
+        node("Div", ["centred", "temperature.column"], ["warm"]),
+        # How many of the best are put in order.
+        node("Less", ["top_p.column", "certain"], ["cuts"]),
+        node("Where", ["cuts", "sorted_for_mass", "one"], ["depth_for_mass"]),
+        node("Max", ["depth_for_mass", "top_k.column"], ["depths"]),
+        node("ReduceMax", ["depths"], ["depth"], keepdims=0),
+        node("Min", ["depth", "vocabulary"], ["some"]),
+        node("TopK", ["warm", "some"], ["some_best", "some_order"], axis=-1, largest=1, sorted=1),
+        # Top-k: everything that is not below the k-th best.
+        node("Equal", ["top_k.column", "zero"], ["unlimited"]),
+        node("Min", ["top_k.column", "vocabulary"], ["limit"]),
+        node("Sub", ["limit", "one"], ["last_of_k"]),
+        node("Max", ["last_of_k", "zero"], ["place_of_k"]),
+        node("GatherElements", ["some_best", "place_of_k"], ["kth_best"], axis=1),
+        node("Where", ["unlimited", "minus_infinity", "kth_best"], ["least_of_k"]),
+        *_at_least("warm", "least_of_k", "top"),
+        node("ReduceLogSumExp", ["top", "last"], ["norm"], keepdims=1),
+        # Top-p: a token stays while those before it have not reached p. Where p is 1, rounding must cut nothing.
+        *_probabilities("some_best"),
+        node("ReduceSum", ["some_best.probabilities", "last"], ["reached"], keepdims=1),
+        node("Less", ["reached", "top_p.column"], ["short"]),
+        node("And", ["short", "cuts"], ["lacking"]),
+        *_if_any(
+            "lacking",
+            then=[node("TopK", ["warm", "vocabulary"], ["all_best", "all_order"], axis=-1, largest=1, sorted=1)],
+            otherwise=[node("Identity", ["some_best"], ["few_best"])],
+            outputs={"ordered": ("all_best", "few_best")},
+        ),
+        *_probabilities("ordered"),
+        node("CumSum", ["ordered.probabilities", "axis"], ["mass_before"], exclusive=1),
+        node("Less", ["mass_before", "top_p.column"], ["within"]),
+        node("Where", ["within", "ordered", "infinity"], ["those_within"]),
+        node("ReduceMin", ["those_within", "last"], ["last_within"], keepdims=1),
+        node("Where", ["cuts", "last_within", "minus_infinity"], ["least_of_p"]),
+        *_at_least("top", "least_of_p", "nucleus"),
         # Inversion: the place of the token is the number of tokens whose cumulative probability is not above uniform.
         node("LogSoftmax", ["nucleus"], ["log_probabilities"], axis=-1),
         node("Exp", ["log_probabilities"], ["weights"]),
-        node("CumSum", ["weights", "axis"], ["cumulative"]),
-        node("Unsqueeze", ["uniform", "last"], ["level"]),
+        node("Cast", ["weights"], ["exact_weights"], to=TensorProto.DOUBLE),
+        node("CumSum", ["exact_weights", "axis"], ["cumulative"]),
+        node("ReduceMax", ["cumulative", "last"], ["all"], keepdims=1),
+        node("Cast", ["uniform.column"], ["level"], to=TensorProto.DOUBLE),
         node("LessOrEqual", ["cumulative", "level"], ["passed"]),
-        node("Greater", ["weights", "nothing"], ["possible"]),  # rounding may leave the sum short of 1
-        node("And", ["passed", "possible"], ["skipped"]),
+        node("Less", ["cumulative", "all"], ["followed"]),  # rounding may leave the sum short of 1
+        node("And", ["passed", "followed"], ["skipped"]),
         node("Cast", ["skipped"], ["skipped_count"], to=TensorProto.INT64),
-        node("Cast", ["possible"], ["possible_count"], to=TensorProto.INT64),
-        node("ReduceSum", ["skipped_count", "last"], ["place"], keepdims=1),
-        node("ReduceSum", ["possible_count", "last"], ["choices"], keepdims=1),
-        node("Sub", ["choices", "one"], ["last_choice"]),
-        node("Min", ["place", "last_choice"], ["bounded"]),
-        node("Max", ["bounded", "zero"], ["chosen"]),
-        node("GatherElements", ["order", "chosen"], ["tokens"], axis=1),
-        node("GatherElements", ["log_probabilities", "chosen"], ["log_probability"], axis=1),
-        node("Unsqueeze", ["scores", "last"], ["running"]),
-        node("Add", ["log_probability", "running"], ["totals"]),
+        node("ReduceSum", ["skipped_count", "last"], ["tokens"], keepdims=1),
+        node("GatherElements", ["log_probabilities", "tokens"], ["log_probability"], axis=1),
+        node("Add", ["log_probability", "scores.column"], ["totals"]),
     ]
     return _graph("sampler", nodes, inputs, outputs, vocabulary)
 
@@ -145,30 +164,65 @@ def _constrain(scores: str, stage: str, output: str) -> list[NodeProto]:
     ]
 
 
-def _renormalize(scores: str, rows: str, output: str) -> list[NodeProto]:
-    """Log-softmax of the rows that ask for it; nothing is computed where none does."""
+def _candidates(scores: str, renormalized: str) -> list[NodeProto]:
+    """The `count` best of every row, as `best` and `tokens`; a log-softmax of the rows that ask for it goes before."""
     node = helper.make_node
-    some = helper.make_graph(
-        [
+    return _if_any(
+        renormalized,
+        then=[
             node("LogSoftmax", [scores], ["normal"], axis=-1),
-            node("Unsqueeze", [rows, "last"], ["asking"]),
-            node("Where", ["asking", "normal", scores], ["renormalized"]),
+            node("Unsqueeze", [renormalized, "last"], ["asking"]),
+            node("Where", ["asking", "normal", scores], ["processed"]),
+            node("TopK", ["processed", "count"], ["then_best", "then_tokens"], axis=-1, largest=1, sorted=1),
         ],
-        "some",
-        [],
-        [helper.make_tensor_value_info("renormalized", TensorProto.FLOAT, None)],
+        otherwise=[node("TopK", [scores, "count"], ["else_best", "else_tokens"], axis=-1, largest=1, sorted=1)],
+        outputs={"best": ("then_best", "else_best"), "tokens": ("then_tokens", "else_tokens")},
     )
-    none = helper.make_graph(
-        [node("Identity", [scores], ["unchanged"])],
-        "none",
-        [],
-        [helper.make_tensor_value_info("unchanged", TensorProto.FLOAT, None)],
-    )
+
+
+def _at_least(scores: str, least: str, output: str) -> list[NodeProto]:
+    """Scores, -inf where they are below `least`."""
+    node = helper.make_node
     return [
-        node("Cast", [rows], ["asked"], to=TensorProto.INT32),
-        node("ReduceMax", ["asked"], ["any_asked"], keepdims=0),
-        node("Cast", ["any_asked"], ["any_asks"], to=TensorProto.BOOL),
-        node("If", ["any_asks"], [output], then_branch=some, else_branch=none),
+        node("Less", [scores, least], [f"{output}.below"]),
+        node("Where", [f"{output}.below", "minus_infinity", scores], [output]),
+    ]
+
+
+def _probabilities(ordered: str) -> list[NodeProto]:
+    """Probabilities of the best of every row among those that top-k leaves."""
+    node = helper.make_node
+    return [
+        *_at_least(ordered, "least_of_k", f"{ordered}.top"),
+        node("Sub", [f"{ordered}.top", "norm"], [f"{ordered}.log_probabilities"]),
+        node("Exp", [f"{ordered}.log_probabilities"], [f"{ordered}.probabilities"]),
+    ]
+
+
+def _if_any(
+    condition: str, *, then: list[NodeProto], otherwise: list[NodeProto], outputs: dict[str, tuple[str, str]]
+) -> list[NodeProto]:
+    """Computes `then` where a condition holds anywhere; the value names what each branch calls an output."""
+    node = helper.make_node
+    branches = [
+        helper.make_graph(
+            nodes,
+            name,
+            [],
+            [
+                helper.make_tensor_value_info(
+                    names[place], TensorProto.INT64 if output == "tokens" else TensorProto.FLOAT, None
+                )
+                for output, names in outputs.items()
+            ],
+        )
+        for place, (name, nodes) in enumerate((("some", then), ("none", otherwise)))
+    ]
+    return [
+        node("Cast", [condition], [f"{condition}.number"], to=TensorProto.INT32),
+        node("ReduceMax", [f"{condition}.number"], [f"{condition}.most"], keepdims=0),
+        node("Cast", [f"{condition}.most"], [f"{condition}.any"], to=TensorProto.BOOL),
+        node("If", [f"{condition}.any"], list(outputs), then_branch=branches[0], else_branch=branches[1]),
     ]
 
 
@@ -184,6 +238,7 @@ def _graph(
         helper.make_tensor("axis", TensorProto.INT64, [], [-1]),
         helper.make_tensor("zero", TensorProto.INT64, [1], [0]),
         helper.make_tensor("one", TensorProto.INT64, [1], [1]),
+        helper.make_tensor("sorted_for_mass", TensorProto.INT64, [1], [SORTED_FOR_MASS]),
         helper.make_tensor("vocabulary", TensorProto.INT64, [1], [vocabulary]),
         helper.make_tensor("nothing", TensorProto.FLOAT, [1], [0.0]),
         helper.make_tensor("certain", TensorProto.FLOAT, [1], [1.0]),

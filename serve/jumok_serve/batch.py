@@ -1,7 +1,7 @@
 """The sentences of one beam size that are decoded together; they join and leave between steps."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from onnxruntime import OrtValue
 from jumok_serve.errors import JumokError, ModelFailed
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import SlotMemory
-from jumok_serve.search import Constraints, FinishedHypothesis, Search
+from jumok_serve.search import FinishedHypothesis, Search, joined
 from jumok_serve.session import Floats, Graphs, Integers, Tensors
 
 TIME_SLACK = 32
@@ -179,54 +179,57 @@ class Batch:
         )
         self._previous = [slot * beam_size for slot in range(len(self.sentences))]
         tokens, totals = self._choose(logits, searches)
-        undefined = {int(row) // beam_size for row in np.argwhere(np.isnan(totals))[:, 0]}  # slots
+        failed = {row // beam_size for row in self._failed(logits, totals)}  # slots
         for slot, (sentence, search) in enumerate(zip(self.sentences, searches, strict=True)):
             rows = slice(slot * beam_size, (slot + 1) * beam_size)
-            if slot in undefined:
+            if slot in failed:
                 sentence.failure = ModelFailed("the model computed NaN for this text")
             else:
                 search.advance(tokens[rows].tolist(), totals[rows].tolist())
 
+    @staticmethod
+    def _failed(logits: OrtValue, totals: Floats) -> list[int]:
+        """The rows for which the model computed no numbers.
+
+        A log-softmax of nothing but -inf is NaN too: that is not the model's fault, but constraints left no token.
+        """
+        undefined = np.flatnonzero(np.isnan(totals).any(axis=1))
+        if not len(undefined):
+            return []
+        best = logits.numpy()[undefined].max(axis=1)
+        return [int(row) for row, value in zip(undefined, best, strict=True) if not np.isfinite(value)]
+
     def _choose(self, logits: OrtValue, searches: Sequence[Search]) -> tuple[Integers, Floats]:
         """Every row's best candidates and their running scores, [R, C]; where a row draws, the one that it drew."""
+        size = self.beam_size
         scores = np.array([score for search in searches for score in search.scores()], np.float32)
+        constraints = [search.constraints() for search in searches]
         draws = [search.draws() for search in searches]
         drawing = [slot for slot, drawn in enumerate(draws) if drawn is not None]
         choosing = [slot for slot, drawn in enumerate(draws) if drawn is None]
         if choosing:
+            on_logits = [slot for slot in choosing if searches[slot].acts_on_logits]
+            on_log_probs = [slot for slot in choosing if not searches[slot].acts_on_logits]
             tokens, totals = self._graphs.select(
                 logits,
                 scores,
                 max(searches[slot].candidates_needed for slot in choosing),
-                on_logits=self._gathered(
-                    (slot, searches[slot].constraints()) for slot in choosing if searches[slot].acts_on_logits
-                ),
-                on_log_probs=self._gathered(
-                    (slot, searches[slot].constraints()) for slot in choosing if not searches[slot].acts_on_logits
-                ),
-                renormalize=np.repeat([search.renormalizes for search in searches], self.beam_size),
+                on_logits=joined((slot * size, constraints[slot]) for slot in on_logits),
+                on_log_probs=joined((slot * size, constraints[slot]) for slot in on_log_probs),
+                renormalize=np.repeat([search.renormalizes for search in searches], size),
             )
         else:
             tokens, totals = np.zeros((self.rows, 1), np.int64), np.zeros((self.rows, 1), np.float32)
         if drawing:
-            rows = np.concatenate([np.arange(self.beam_size) + slot * self.beam_size for slot in drawing])
+            rows = np.concatenate([np.arange(size) + slot * size for slot in drawing])
             tokens[rows, :1], totals[rows, :1] = self._graphs.sample(
                 logits,
                 rows,
                 scores[rows],
                 [draw for slot in drawing for draw in draws[slot] or ()],
-                self._gathered((place, searches[slot].constraints()) for place, slot in enumerate(drawing)),
+                joined((place * size, constraints[slot]) for place, slot in enumerate(drawing)),
             )
         return tokens, totals
-
-    def _gathered(self, parts: Iterable[tuple[int, Constraints]]) -> Constraints:
-        """Constraints of several sentences in one; each comes with its place, which gives it its first row."""
-        gathered = Constraints([], [])
-        for place, constraints in parts:
-            first = place * self.beam_size
-            for entries, more in zip(gathered, constraints, strict=True):
-                entries += [(first + row, token, value) for row, token, value in more]
-        return gathered
 
     def _fitting_state(self, longest: int) -> Tensors:
         """The state, its time axis cut where rows that have left made it much longer than any row needs."""

@@ -14,7 +14,7 @@ from jumok_serve.bundle import check_graph
 from jumok_serve.device import Device, check_active
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest import PrecisionVariant
-from jumok_serve.search import Constraints, Draw
+from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -22,7 +22,7 @@ Booleans = NDArray[np.bool_]
 Tensors = dict[str, OrtValue]
 """Encoder memory or decoder state by name (`memory.<name>`, `state.<name>`), opaque to everything but the graphs."""
 
-NO_CONSTRAINTS = Constraints([], [])
+_LEAST = np.finfo(np.float32).tiny
 
 _DTYPES = {"float32": np.float32, "float16": np.float16, "int64": np.int64, "int32": np.int32, "int8": np.int8}
 
@@ -214,9 +214,10 @@ class Graphs:
             "rows": _value(rows),
             "scores": _value(scores),
             **_constraint_feeds("logit", on_logits),
-            "temperature": _value(np.array(temperature, np.float32)),
+            # What is too small for its type must not become 0.
+            "temperature": _value(np.maximum(temperature, _LEAST, dtype=np.float32)),
             "top_k": _value(np.array(top_k, np.int64)),
-            "top_p": _value(np.array(top_p, np.float32)),
+            "top_p": _value(np.maximum(top_p, _LEAST, dtype=np.float32)),
             "uniform": _value(np.array(uniform, np.float32)),
         }
         tokens, totals = self._lazy("sampler").run_with_ort_values(["tokens", "totals"], feeds)
@@ -307,6 +308,6 @@ def _empty_size(axis: int | str) -> int:
 def _constraint_feeds(stage: str, constraints: Constraints) -> Tensors:
     feeds = {}
     for name, entries in ((f"{stage}_factors", constraints.factors), (f"{stage}_biases", constraints.biases)):
-        feeds[f"{name}.places"] = _value(np.array([entry[:2] for entry in entries], np.int64).reshape(-1, 2))
-        feeds[f"{name}.values"] = _value(np.array([entry[2] for entry in entries], np.float32))
+        feeds[f"{name}.places"] = _value(entries.places)
+        feeds[f"{name}.values"] = _value(entries.values)
     return feeds

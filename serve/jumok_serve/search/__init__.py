@@ -12,12 +12,14 @@ from collections.abc import Sequence
 
 from jumok_serve.options import SearchOptions
 from jumok_serve.search.beam import BeamSearch
-from jumok_serve.search.constraints import Constraints, Entries
+from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, joined
 from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, Search, Step
 from jumok_serve.search.rows import RowSearch
 
 __all__ = [
     "DEAD_SCORE",
+    "NO_CONSTRAINTS",
+    "NO_ENTRIES",
     "BeamSearch",
     "Constraints",
     "Draw",
@@ -26,17 +28,21 @@ __all__ = [
     "RowSearch",
     "Search",
     "Step",
+    "joined",
     "make_search",
 ]
 
 
-def make_search(options: SearchOptions, start_token: int, prefix: Sequence[int] = ()) -> Search:
+def make_search(
+    options: SearchOptions, start_token: int, prefix: Sequence[int] = (), source_ids: Sequence[int] = ()
+) -> Search:
     """Start the search for one sentence: row by row with a beam of one, beam search with more.
 
     Args:
         options: all that it runs by.
         start_token: what the decoder is fed first.
         prefix: target tokens that every hypothesis continues; they count for nothing but the constraints.
+        source_ids: what is translated; with the same seed, samples of different texts have nothing in common.
     """
     prompt = (start_token, *prefix)
-    return RowSearch(options, prompt) if options.beam_size == 1 else BeamSearch(options, prompt)
+    return RowSearch(options, prompt, source_ids) if options.beam_size == 1 else BeamSearch(options, prompt)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from jumok_proto.results import FinishReason
 from jumok_serve.options import SearchOptions
-from jumok_serve.search.constraints import ConstraintRules, Constraints
+from jumok_serve.search.constraints import NO_CONSTRAINTS, ConstraintRules, Constraints
 from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, Step, normalised
 
 
@@ -44,13 +44,17 @@ class BeamSearch:
 
     @property
     def candidates_needed(self) -> int:
-        known = self._in_prompt or self._rules.forced(self.position + 1) is not None
-        return 1 if known else self.beam_size + len(self._options.eos_ids)
+        return 1 if self._knows_next else self.beam_size + len(self._options.eos_ids)
 
     @property
     def _in_prompt(self) -> bool:
         """Whether the next token is known, because it is part of the prompt."""
         return self.position + 1 < len(self._prompt)
+
+    @property
+    def _knows_next(self) -> bool:
+        """Whether the model has no say in the next token, because it is part of the prompt or forced."""
+        return self._in_prompt or self._rules.forced(self.position + 1) is not None
 
     def next_step(self) -> Step:
         dead = self.beam_size - len(self._alive)
@@ -60,10 +64,10 @@ class BeamSearch:
         return [node.score for node in self._alive] + [DEAD_SCORE] * (self.beam_size - len(self._alive))
 
     def constraints(self) -> Constraints:
-        if self._in_prompt:
-            return Constraints([], [])
+        if self._knows_next:
+            return NO_CONSTRAINTS
         histories: list[list[int]] = []
-        if self._rules.needs_history:
+        if self._rules.need_history:
             histories = [[*self._prompt, *(passed.token for passed in _path(node))] for node in self._alive]
         return self._rules.at(self.position + 1, histories)
 

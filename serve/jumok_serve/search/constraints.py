@@ -2,17 +2,27 @@
 
 They are made from the tokens of a row in Python and applied where the scores lie, so that no array of the size of the
 vocabulary reaches Python. As in ``generate``, the repetition penalty comes first, then everything that forbids, and a
-forced token overrules both.
+forced token overrules both, but for tokens that are suppressed.
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from jumok_serve.options import SearchOptions
 
-Entries = list[tuple[int, int, float]]
-"""Sparse values: (row, token, value)."""
+
+class Entries(NamedTuple):
+    """Values at some places of a matrix of scores: rows and tokens [N, 2], and values [N]."""
+
+    places: NDArray[np.int64]
+    values: NDArray[np.float32]
+
+
+NO_ENTRIES: Final = Entries(np.zeros((0, 2), np.int64), np.zeros(0, np.float32))
 
 
 class Constraints(NamedTuple):
@@ -25,6 +35,25 @@ class Constraints(NamedTuple):
 
     factors: Entries
     biases: Entries
+
+
+NO_CONSTRAINTS: Final = Constraints(NO_ENTRIES, NO_ENTRIES)
+
+
+def joined(parts: Iterable[tuple[int, Constraints]]) -> Constraints:
+    """The constraints of several searches in one; each comes with its first row."""
+    present = [part for part in parts if part[1] is not NO_CONSTRAINTS]
+    if not present:
+        return NO_CONSTRAINTS
+    firsts, constraints = zip(*present, strict=True)
+    factors, biases = zip(*constraints, strict=True)
+    return Constraints(_joined(firsts, factors), _joined(firsts, biases))
+
+
+def _joined(firsts: Sequence[int], parts: Sequence[Entries]) -> Entries:
+    places = np.concatenate([part.places for part in parts])
+    places[:, 0] += np.repeat(np.array(firsts), [len(part.values) for part in parts])
+    return Entries(places, np.concatenate([part.values for part in parts]))
 
 
 class ConstraintRules:
@@ -47,10 +76,13 @@ class ConstraintRules:
         self._longer_bad_words = [(word[:-1], word[-1]) for word in options.bad_words if len(word) > 1]
         # Where the first token is forced, the second is the first that is free to choose.
         self._begin = len(prompt) + (len(prompt) == 1 and options.forced_first_token is not None)
-        self.needs_history = bool(
-            self._longer_bad_words or options.no_repeat_ngram_size or options.repetition_penalty != 1.0
-        )
-        self._shared: dict[tuple[bool, bool], tuple[set[int], Constraints]] = {}
+        self._general: dict[tuple[bool, bool], Constraints] = {}
+
+    @property
+    def need_history(self) -> bool:
+        """Whether what is forbidden depends on the tokens before."""
+        options = self._options
+        return bool(self._longer_bad_words or options.no_repeat_ngram_size or options.repetition_penalty != 1.0)
 
     def forced(self, length: int) -> tuple[int, ...] | None:
         """The only tokens, all equally likely, that can follow ``length`` tokens, prompt included; None: any can."""
@@ -66,40 +98,49 @@ class ConstraintRules:
         return tuple(sorted({*tokens} - barred))
 
     def at(self, length: int, histories: Sequence[Sequence[int]]) -> Constraints:
-        """The constraints on the token after ``length`` tokens, prompt included.
+        """The constraints on a token that is free to choose, after ``length`` tokens, prompt included.
 
         Args:
             length: number of tokens before it.
-            histories: the tokens of every row that is alive, prompt included; not looked at unless ``needs_history``.
+            histories: the tokens of every row that is alive, prompt included; not looked at unless ``need_history``.
         """
         options = self._options
-        barred, shared = self._general(length)
-        if not self.needs_history:
-            return shared
-        factors: Entries = []
-        biases: Entries = []
-        for row, history in enumerate(histories):
-            if options.repetition_penalty != 1.0:
-                factors += [(row, token, options.repetition_penalty) for token in sorted(set(history))]
-            completing = {
-                last
-                for start, last in self._longer_bad_words
-                if len(start) <= len(history) and tuple(history[-len(start) :]) == start
+        general = self._at_any_history(length)
+        if not self.need_history:
+            return general
+        seen: list[set[int]] = []
+        if options.repetition_penalty != 1.0:
+            seen = [set(history) for history in histories]
+        completing = [
+            {
+                *(last for start, last in self._longer_bad_words if tuple(history[-len(start) :]) == start),
+                *_completing(history, options.no_repeat_ngram_size),
             }
-            completing.update(_completing(history, options.no_repeat_ngram_size))
-            biases += [(row, token, -math.inf) for token in sorted(barred | completing)]
-        return Constraints(factors, biases)
+            for history in histories
+        ]
+        return Constraints(
+            _entries(seen, options.repetition_penalty),
+            _joined((0, 0), (general.biases, _entries(completing, -math.inf))),
+        )
 
-    def _general(self, length: int) -> tuple[set[int], Constraints]:
-        """What is forbidden after ``length`` tokens whatever these are, and that in every row."""
+    def _at_any_history(self, length: int) -> Constraints:
+        """What is forbidden in every row after ``length`` tokens, whatever these are."""
         options = self._options
         key = (length - self._prompt < options.min_length, length == self._begin)
-        if key not in self._shared:
+        if key not in self._general:
             barred = {*self._barred, *(options.eos_ids if key[0] else ())}
             barred |= {*(options.begin_suppress_tokens if key[1] else ())}
-            biases = [(row, token, -math.inf) for row in range(self._rows) for token in sorted(barred)]
-            self._shared[key] = barred, Constraints([], biases)
-        return self._shared[key]
+            biases = _entries([barred] * self._rows, -math.inf)
+            self._general[key] = Constraints(NO_ENTRIES, biases) if barred else NO_CONSTRAINTS
+        return self._general[key]
+
+
+def _entries(tokens: Sequence[Iterable[int]], value: float) -> Entries:
+    """One value at the given tokens of every row."""
+    ordered = [sorted(of_row) for of_row in tokens]
+    rows = np.repeat(np.arange(len(ordered)), [len(of_row) for of_row in ordered])
+    ids = np.array([token for of_row in ordered for token in of_row], np.int64)
+    return Entries(np.stack((rows, ids), axis=1), np.full(len(ids), value, np.float32))
 
 
 def _completing(history: Sequence[int], size: int) -> list[int]:

@@ -75,7 +75,7 @@ class Search(Protocol):
         """Sum of token scores of every row so far, [K]; at or below -1e9 for a dead row."""
 
     def constraints(self) -> Constraints:
-        """What acts on the scores of this step. Shared: not to be changed."""
+        """What acts on the scores of this step; `NO_CONSTRAINTS` where nothing does. Shared: not to be changed."""
 
     def draws(self) -> list[Draw] | None:
         """How to draw each row's next token, [K]; None where the best candidates are asked for."""

@@ -2,6 +2,7 @@
 
 # ruff: noqa: D102 - the methods of all searches are documented once, in Search
 
+import hashlib
 import math
 import secrets
 from collections.abc import Sequence
@@ -9,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from jumok_proto.results import FinishReason
-from jumok_serve.options import Sampling, SearchOptions
-from jumok_serve.search.constraints import ConstraintRules, Constraints
+from jumok_serve.options import SearchOptions
+from jumok_serve.search.constraints import NO_CONSTRAINTS, ConstraintRules, Constraints
 from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, Step, normalised
 
 
@@ -23,18 +24,19 @@ class RowSearch:
     Args:
         options: all that the search runs by.
         prompt: start token and target prefix.
+        source_ids: what is translated; random numbers depend on it, so that texts do not share theirs.
     """
 
     acts_on_logits = True
     renormalizes = False
     candidates_needed = 1
 
-    def __init__(self, options: SearchOptions, prompt: Sequence[int]) -> None:
+    def __init__(self, options: SearchOptions, prompt: Sequence[int], source_ids: Sequence[int]) -> None:
         self._options = options
         self._prompt = prompt
         self._rows = [_Row() for _ in range(1 if options.sampling is None else options.num_hypotheses)]
         self._rules = ConstraintRules(options, prompt, rows=len(self._rows))
-        self._numbers = None if options.sampling is None else UniformNumbers(options.sampling)
+        self._numbers = None if options.sampling is None else UniformNumbers(options.sampling.seed, source_ids)
         self.beam_size = len(self._rows)
         self.position = 0
 
@@ -52,46 +54,47 @@ class RowSearch:
     def scores(self) -> list[float]:
         return [DEAD_SCORE if row.finish_reason else row.score for row in self._rows]
 
-    def constraints(self) -> Constraints:
-        if self._in_prompt:
-            return Constraints([], [])
-        histories: list[list[int]] = []
-        if self._rules.needs_history:
-            histories = [[*self._prompt, *row.token_ids] for row in self._rows]
-        return self._rules.at(self.position + 1, histories)
-
-    def draws(self) -> list[Draw] | None:
-        if self._numbers is None:
-            return None
-        return [self._numbers.draw(row, self.position) for row in range(self.beam_size)]
-
     @property
     def _in_prompt(self) -> bool:
         """Whether the next token is known, because it is part of the prompt."""
         return self.position + 1 < len(self._prompt)
 
+    def constraints(self) -> Constraints:
+        if self._in_prompt or self._rules.forced(self.position + 1) is not None:
+            return NO_CONSTRAINTS
+        histories: list[list[int]] = []
+        if self._rules.need_history:
+            histories = [[] if row.finish_reason else [*self._prompt, *row.token_ids] for row in self._rows]
+        return self._rules.at(self.position + 1, histories)
+
+    def draws(self) -> list[Draw] | None:
+        sampling = self._options.sampling
+        if sampling is None or self._numbers is None:
+            return None
+        uniform = self._numbers.at(self.position, self.beam_size)
+        return [Draw(sampling.temperature, sampling.top_k, sampling.top_p, number) for number in uniform]
+
     def advance(self, tokens: Sequence[Sequence[int]], scores: Sequence[Sequence[float]]) -> None:
         if self.finished:
             raise RuntimeError("this search has finished; it cannot advance")
-        if self._in_prompt:
-            self.position += 1
-            return
+        if not self._in_prompt:
+            forced = self._rules.forced(self.position + 1)
+            for index, row in enumerate(self._rows):
+                if row.finish_reason is None and forced is None:
+                    row.take(tokens[index][0], scores[index][0], self._options)
+                elif row.finish_reason is None:
+                    self._take_forced(row, index, forced or ())
         self.position += 1
-        forced = self._rules.forced(self.position)
-        for index, row in enumerate(self._rows):
-            if row.finish_reason is not None:
-                continue
-            if forced is None:
-                row.take(tokens[index][0], scores[index][0], self._options)
-            else:
-                self._take_forced(row, index, list(forced))
 
     def _take_forced(self, row: "_Row", index: int, forced: Sequence[int]) -> None:
         """The first of equally likely tokens, or one drawn from them."""
         if not forced:
             row.finish_reason = FinishReason.LENGTH
             return
-        choice = 0 if self._numbers is None else int(self._numbers.draw(index, self.position).uniform * len(forced))
+        draws = self.draws()
+        if draws is not None:  # the nucleus holds as many of them as reach its mass; top-k never parts equals
+            forced = forced[: math.ceil(len(forced) * draws[index].top_p)]
+        choice = 0 if draws is None else int(draws[index].uniform * len(forced))
         row.take(forced[choice], row.score - math.log(len(forced)), self._options)
 
     def hypotheses(self) -> list[FinishedHypothesis]:
@@ -134,20 +137,23 @@ class _Row:
 
 
 class UniformNumbers:
-    """Uniform random numbers that depend on nothing but a seed, a row and a step: a counter-based generator.
+    """Uniform random numbers that depend on nothing but a seed, a text, a row and a step: a counter-based generator.
 
-    It is Philox ("Parallel random numbers: as easy as 1, 2, 3", Salmon et al., 2011), keyed by the seed.
+    It is Philox ("Parallel random numbers: as easy as 1, 2, 3", Salmon et al., 2011), keyed by seed and text.
 
     Args:
-        sampling: how tokens are drawn; without a seed a new one is taken.
+        seed: what makes them repeatable; None: a new one.
+        source_ids: the text.
     """
 
-    def __init__(self, sampling: Sampling) -> None:
-        self._sampling = sampling
-        self._seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+    def __init__(self, seed: int | None, source_ids: Sequence[int]) -> None:
+        text = hashlib.blake2b(np.array(source_ids, "<i8").tobytes(), digest_size=8).digest()
+        self._key = np.array(
+            [secrets.randbits(63) if seed is None else seed, int.from_bytes(text, "little")], np.uint64
+        )
 
-    def draw(self, row: int, step: int) -> Draw:
-        """How row number ``row`` draws its token number ``step``."""
-        counter = np.array([0, step, row, 0], np.uint64)
-        uniform = float(np.random.Generator(np.random.Philox(key=self._seed, counter=counter)).random())
-        return Draw(self._sampling.temperature, self._sampling.top_k, self._sampling.top_p, uniform)
+    def at(self, step: int, rows: int) -> list[float]:
+        """One number in [0, 1) for each row; those of the first rows do not depend on how many follow."""
+        counter = np.array([0, step, 0, 0], np.uint64)
+        generator = np.random.Generator(np.random.Philox(key=self._key, counter=counter))
+        return [float(number) for number in generator.random(rows)]
