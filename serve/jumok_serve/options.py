@@ -20,12 +20,19 @@ would not enter the list at its present length, ``"never"`` when it could not at
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How tokens are drawn: from softmax(logits / temperature), cut to the ``top_k`` most likely tokens (0: all) and
-    then to the fewest most likely ones whose probabilities reach ``top_p`` (1: all). The same seed draws the same."""
+    then to the fewest most likely ones whose probabilities reach ``top_p`` (1: all). The same seed draws the same.
+
+    Raises:
+        InvalidRequest: a value has the wrong type or lies outside its range.
+    """
 
     temperature: float
     top_k: int
     top_p: float
     seed: int | None
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,30 +68,21 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         _check_fields(self)
-        _check_orders(self)
-        if self.sampling is not None and self.beam_size > 1:
-            raise InvalidRequest(
-                f"sampling draws one token at a time: it excludes a beam_size above 1, got {self.beam_size}; for "
-                "several samples ask for num_hypotheses",
-                field="options.beam_size",
-            )
-        if self.sampling is None and self.num_hypotheses > self.beam_size:
-            raise InvalidRequest(
-                f"num_hypotheses must be at most beam_size, which is {self.beam_size}, got {self.num_hypotheses}; ask "
-                "for a larger beam_size too",
-                field="options.num_hypotheses",
-            )
-        if self.forced_first_token is not None and self.forced_first_token in self.suppress_tokens:
+        _check_beam(self.beam_size, self.num_hypotheses, samples=self.sampling is not None)
+        _check_lengths(self.min_length, self.max_length)
+        suppressed = set(self.suppress_tokens)
+        if self.forced_first_token in suppressed:
             raise InvalidRequest(
                 f"forced_first_token {self.forced_first_token} is suppressed at the same time; leave it out of "
                 "suppress_tokens",
                 field="options.forced_first_token",
             )
-        if set(self.eos_ids) <= set(self.suppress_tokens) and self.eos_ids:
-            raise InvalidRequest(
-                f"suppress_tokens hold every end token ({', '.join(map(str, self.eos_ids))}): no translation could end",
-                field="options.suppress_tokens",
-            )
+        for tokens, role in ((self.eos_ids, "end token"), (self.forced_last_tokens, "forced last token")):
+            if tokens and suppressed.issuperset(tokens):
+                raise InvalidRequest(
+                    f"suppress_tokens hold every {role} ({', '.join(map(str, tokens))}): no translation could end",
+                    field="options.suppress_tokens",
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +122,8 @@ class DecodingOptions:
     max_length: int | None = None
     no_repeat_ngram_size: int | None = None
     repetition_penalty: float | None = None
-    suppress_tokens: tuple[int, ...] | None = None
-    end_tokens: tuple[int, ...] | None = None
+    suppress_tokens: Sequence[int] | None = None
+    end_tokens: Sequence[int] | None = None
     forced_first_token: int | None = None
     sample: bool | None = None
     temperature: float | None = None
@@ -135,7 +133,13 @@ class DecodingOptions:
 
     def __post_init__(self) -> None:
         _check_fields(self)
-        _check_orders(self)
+        if self.beam_size is not None:
+            may_sample = self.sample is None and self.beam_size == 1  # by the model's default
+            _check_beam(
+                self.beam_size, self.num_hypotheses, samples=bool(self.sample or self._of_sampling or may_sample)
+            )
+        if self.min_length is not None and self.max_length is not None:
+            _check_lengths(self.min_length, self.max_length)
         if self.end_tokens is not None and not self.end_tokens:
             raise InvalidRequest("end_tokens must name at least one token", field="options.end_tokens")
         if self.sample is False and self._of_sampling:
@@ -178,24 +182,20 @@ class DecodingOptions:
         self._check_vocabulary(vocabulary)
         sample = self._samples(generation)
         beam_size = _first(self.beam_size, 1 if sample else generation.beam_size)
-        if self.num_hypotheses is not None and self.num_hypotheses > beam_size and not sample:
-            raise InvalidRequest(
-                f"num_hypotheses must be at most beam_size, which is {beam_size} by the model's default, "
-                f"got {self.num_hypotheses}; ask for a larger beam_size too",
-                field="options.num_hypotheses",
-            )
-        most = beam_size if not sample else MAX_BEAM_SIZE
-        max_length = self._max_length(generation, limits.max_target_length, len(prefix))
+        whence = " by the model's default" if self.beam_size is None else ""
+        _check_beam(beam_size, self.num_hypotheses, samples=sample, whence=whence)
+        most_hypotheses = MAX_BEAM_SIZE if sample else beam_size
+        max_length = self._max_length(generation, limits.max_target_length, prefix)
         if self.min_length is not None and self.min_length > max_length:
             raise InvalidRequest(
-                f"min_length must be at most {max_length} with this model, got {self.min_length}",
+                f"min_length must be at most {max_length} with this model{_behind(prefix)}, got {self.min_length}",
                 field="options.min_length",
             )
         forced = _first(self.forced_first_token, forced_first, generation.forced_first_token)
         suppressed = dict.fromkeys((*special.suppress, *(self.suppress_tokens or ())))
         return SearchOptions(
             beam_size=beam_size,
-            num_hypotheses=_first(self.num_hypotheses, min(generation.num_hypotheses, most)),
+            num_hypotheses=_first(self.num_hypotheses, min(generation.num_hypotheses, most_hypotheses)),
             length_penalty=_first(self.length_penalty, generation.length_penalty),
             early_stopping=_first(self.early_stopping, generation.early_stopping),
             min_length=_first(self.min_length, min(generation.min_length, max_length)),
@@ -224,26 +224,25 @@ class DecodingOptions:
             return self.sample
         return bool(self._of_sampling) or (generation.sample and (self.beam_size or 1) == 1)
 
-    def _max_length(self, generation: GenerationDefaults, longest: int, prefix: int) -> int:
-        room = longest - prefix
+    def _max_length(self, generation: GenerationDefaults, longest: int, prefix: Sequence[int]) -> int:
+        room = longest - len(prefix)
         if room < 1:
             raise InvalidRequest(
-                f"the target prefix has {prefix} tokens, and the model writes at most {longest}: there is no room for "
-                "another",
+                f"the target prefix has {len(prefix)} tokens, and the model writes at most {longest}: there is no room "
+                "for another",
                 field="target_prefix",
             )
         if self.max_length is None:
             return min(max(generation.max_length, self.min_length or 1), room)
         if self.max_length > room:
-            behind = f" behind a target prefix of {prefix} tokens" if prefix else ""
             raise InvalidRequest(
-                f"max_length must be at most {room} with this model{behind}, got {self.max_length}",
+                f"max_length must be at most {room} with this model{_behind(prefix)}, got {self.max_length}",
                 field="options.max_length",
             )
         return self.max_length
 
     def _check_vocabulary(self, vocabulary: int) -> None:
-        asked: dict[str, tuple[int, ...]] = {
+        asked: dict[str, Sequence[int]] = {
             "suppress_tokens": self.suppress_tokens or (),
             "end_tokens": self.end_tokens or (),
             "forced_first_token": () if self.forced_first_token is None else (self.forced_first_token,),
@@ -255,6 +254,10 @@ class DecodingOptions:
                         f"{name}: token {token} lies beyond the model's vocabulary of {vocabulary}",
                         field=f"options.{name}",
                     )
+
+
+def _behind(prefix: Sequence[int]) -> str:
+    return f" behind a target prefix of {len(prefix)} tokens" if prefix else ""
 
 
 def _first(*values: Any) -> Any:
@@ -275,17 +278,22 @@ def _integer(least: int, most: int | None = None) -> Callable[[str, object], obj
     return check
 
 
-def _number(*, above: float = -math.inf, most: float = math.inf, hint: str = "") -> Callable[[str, object], object]:
+def _number(
+    *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf, hint: str = ""
+) -> Callable[[str, object], object]:
+    bounds = {"above": above, "at least": least, "at most": most}
+    described = " and ".join(f"{words} {bound:g}" for words, bound in bounds.items() if math.isfinite(bound))
+
     def check(name: str, value: object) -> object:
         try:
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-                if above < value <= most:
-                    return float(value)
-                bound = f"above {above:g}" if most == math.inf else f"above {above:g} and at most {most:g}"
-                raise InvalidRequest(f"{name} must be {bound}, got {value!r}", field=f"options.{name}")
+            finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         except OverflowError:  # an integer beyond every float
-            pass
-        raise InvalidRequest(f"{name} must be a finite number, got {value!r}{hint}", field=f"options.{name}")
+            finite = False
+        if not finite or not isinstance(value, int | float):
+            raise InvalidRequest(f"{name} must be a finite number, got {value!r}{hint}", field=f"options.{name}")
+        if not (above < value and least <= value <= most):
+            raise InvalidRequest(f"{name} must be {described}, got {value!r}{hint}", field=f"options.{name}")
+        return float(value)
 
     return check
 
@@ -309,7 +317,15 @@ def _tokens(name: str, value: object) -> object:
         raise InvalidRequest(f"{name} takes at most {MAX_TOKEN_LIST} tokens, got {len(value)}", field=f"options.{name}")
     for token in value:
         _integer(0)(name, token)
-    return tuple(value)
+    return tuple(dict.fromkeys(value))
+
+
+def _words(name: str, value: object) -> object:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not all(value):
+        raise InvalidRequest(f"{name} must be sequences of token ids, got {value!r}", field=f"options.{name}")
+    for word in value:
+        _tokens(name, word)
+    return tuple(tuple(word) for word in value)
 
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {
@@ -320,20 +336,24 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "min_length": _integer(0),
     "max_length": _integer(1),
     "no_repeat_ngram_size": _integer(0),
-    "repetition_penalty": _number(above=0, hint="; 1 is none"),
+    "repetition_penalty": _number(least=1e-6, most=1e6, hint="; 1 is none"),
     "suppress_tokens": _tokens,
+    "begin_suppress_tokens": _tokens,
+    "bad_words": _words,
     "end_tokens": _tokens,
     "eos_ids": _tokens,
     "forced_first_token": _integer(0),
+    "forced_last_tokens": _tokens,
+    "renormalize": _flag,
     "sample": _flag,
     "temperature": _number(above=0, hint="; 1 leaves the model's probabilities as they are"),
-    "top_k": _integer(0),
+    "top_k": _integer(0, 2**31 - 1),
     "top_p": _number(above=0, most=1, hint="; 1 keeps all tokens"),
     "seed": _integer(0, 2**63 - 1),
 }
 
 
-def _check_fields(options: SearchOptions | DecodingOptions) -> None:
+def _check_fields(options: SearchOptions | DecodingOptions | Sampling) -> None:
     """Check every field that is set and has a check, and keep it in its one type."""
     for field in fields(options):
         value = getattr(options, field.name)
@@ -341,23 +361,24 @@ def _check_fields(options: SearchOptions | DecodingOptions) -> None:
             object.__setattr__(options, field.name, _CHECKS[field.name](field.name, value))
 
 
-def _check_orders(options: SearchOptions | DecodingOptions) -> None:
-    beam_size, num_hypotheses = options.beam_size, options.num_hypotheses
-    if isinstance(options, DecodingOptions) and beam_size is not None:
-        if (options.sample or options._of_sampling) and beam_size > 1:
-            raise InvalidRequest(
-                f"sampling draws one token at a time: it excludes a beam_size above 1, got {beam_size}; for several "
-                "samples ask for num_hypotheses",
-                field="options.beam_size",
-            )
-        samples = options.sample is not False and beam_size == 1  # perhaps, by the model's default
-        if num_hypotheses is not None and num_hypotheses > beam_size and not samples:
-            raise InvalidRequest(
-                f"num_hypotheses must be at most beam_size, which is {beam_size}, got {num_hypotheses}",
-                field="options.num_hypotheses",
-            )
-    if options.min_length is not None and options.max_length is not None and options.min_length > options.max_length:
+def _check_beam(beam_size: int, num_hypotheses: int | None, *, samples: bool, whence: str = "") -> None:
+    if samples and beam_size > 1:
         raise InvalidRequest(
-            f"min_length must be at most max_length, which is {options.max_length}, got {options.min_length}",
+            f"sampling draws one token at a time: it excludes a beam_size above 1, got {beam_size}; for several "
+            "samples ask for num_hypotheses",
+            field="options.beam_size",
+        )
+    if num_hypotheses is not None and num_hypotheses > beam_size and not samples:
+        raise InvalidRequest(
+            f"num_hypotheses must be at most beam_size, which is {beam_size}{whence}, got {num_hypotheses}; ask for a "
+            "larger beam_size too",
+            field="options.num_hypotheses",
+        )
+
+
+def _check_lengths(min_length: int, max_length: int) -> None:
+    if min_length > max_length:
+        raise InvalidRequest(
+            f"min_length must be at most max_length, which is {max_length}, got {min_length}",
             field="options.min_length",
         )
