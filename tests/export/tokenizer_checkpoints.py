@@ -2,6 +2,7 @@
 
 import io
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,17 @@ from typing import Any
 import sentencepiece
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer
+
+from jumok_export.huggingface.tokenizers import ImportedTokenizer, read_tokenizer
 
 DATA = Path(__file__).parents[1] / "data"
 MARIAN_CODES = (">>deu<<", ">>kor<<", ">>jpn<<", ">>cmn_Hans<<")
 NLLB_CODES = ["deu_Latn", "eng_Latn", "jpn_Jpan", "kor_Hang"]
+ALL = ("en", "de", "ko", "ja")
+"""Languages of the test data."""
+UNUSED = 7
+"""Ids that the models have beyond their tokenizers'."""
 TASKS = {
     "summarization": {"prefix": "summarize: ", "num_beams": 4},
     "translation_en_to_de": {"prefix": "translate English to German: "},
@@ -21,11 +29,8 @@ TASKS = {
 
 
 def lines(*languages: str) -> list[str]:
-    """The sentences of these languages; English and German ones four times, for more of their words."""
+    """The sentences of these languages, several times."""
     return [line for language in languages for line in (DATA / f"train.{language}").read_text("utf-8").splitlines() * 4]
-
-
-ALL = ("en", "de", "ko", "ja")
 
 
 def pieces(sentences: Sequence[str], size: int, **options: Any) -> bytes:
@@ -163,3 +168,34 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "generic": (save_generic, {"model_type": "t5"}),
 }
 """How each is made, and its config.json."""
+
+ASKED = {"marian-codes": ("en", "deu"), "bart": ("en", "de"), "generic": ("en", "de")}
+"""Languages to name for the kinds of checkpoints that do not say theirs."""
+
+
+def load_reference(folder: Path, **options: Any) -> Any:
+    """The tokenizer as transformers loads it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, **options)
+
+
+def size_of(reference: Any) -> int:
+    """Number of ids that a model has for this tokenizer."""
+    if type(reference).__name__ == "M2M100Tokenizer":
+        return int(reference.encoder_size) + 100 + UNUSED
+    return max(len(reference), len(getattr(reference, "target_encoder", ()))) + UNUSED
+
+
+def read(
+    folder: Path, size: int, source: str | None = None, target: str | None = None, **config: Any
+) -> ImportedTokenizer:
+    """The tokenizer as it is imported for a model of so many ids, with these fields set in config.json."""
+    return read_tokenizer(
+        folder,
+        json.loads((folder / "config.json").read_text("utf-8")) | config,
+        source_language=source,
+        target_language=target,
+        source_vocabulary=size,
+        target_vocabulary=size,
+    )
