@@ -155,7 +155,7 @@ def test_missing_files_are_named(
         ("marian", "vocab.json", b"[1, 2]", "vocab.json is not a JSON object from piece to id"),
         ("marian", "vocab.json", b'{"a": "b"}', "vocab.json is not a JSON object from piece to id: .* at 'a'"),
         ("marian", "vocab.json", b'{"</s>": 0}', "the vocabulary has no '<unk>', the token of unknown pieces"),
-        ("marian", "vocab.json", b'{"<unk>": 0}', "vocab.json has no '</s>', the token that ends a sentence"),
+        ("marian", "vocab.json", b'{"<unk>": 0}', "the tokenizer has no '</s>', the token that ends a sentence"),
         ("marian", "target.spm", b"nothing", "target.spm is not a SentencePiece model"),
         ("m2m100", "tokenizer_config.json", b"{", "tokenizer_config.json is not JSON"),
         ("m2m100", "tokenizer_config.json", b"[]", "tokenizer_config.json is not a JSON object"),
@@ -249,6 +249,9 @@ def test_without_transformers_the_file_is_taken_as_it_is(
             ids = imported.tokenizer.encode_target(text)
             assert ids == expected[kind].tokenizer.encode_target(text)
             assert imported.tokenizer.decode(ids) == expected[kind].tokenizer.decode(ids)
+    (folders["t5"] / "tokenizer.json").write_bytes(b"{}")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is not a file of tokenizers: KeyError\('model'\)"):
+        read(folders["t5"], 1000)
     (folders["mbart50"] / "tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match="install transformers, which makes one of the files of MBart50Tokenizer"):
         read(folders["mbart50"], 1000)

@@ -162,7 +162,11 @@ def _by_transformers(files: TokenizerFiles) -> Backend:
 
 def _backend(content: bytes, *, clean_up_spaces: bool) -> Backend:
     """transformers leaves alone what byte pairs make, whose spaces are the text's own."""
-    return Backend(content, clean_up_spaces and '"merges"' not in content.decode("utf-8"))
+    try:
+        byte_pairs = "merges" in json.loads(content)["model"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError([f"{TOKENIZER_JSON} is not a file of tokenizers: {error!r}"]) from error
+    return Backend(content, clean_up_spaces and not byte_pairs)
 
 
 def _protobuf_problem() -> str | None:

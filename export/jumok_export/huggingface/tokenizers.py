@@ -101,9 +101,7 @@ def _marian(files: TokenizerFiles, asked: Directions, sizes: tuple[int, int]) ->
     vocabulary = read_vocabulary(files.folder / "vocab.json")
     codes = {match[1]: token for piece, token in vocabulary.items() if (match := _MARIAN_CODE.fullmatch(piece))}
     _check_pieces(files, {f">>{code}<<" for code in codes})
-    eos = files.token("eos_token", "</s>")
-    if eos not in vocabulary:
-        raise CheckpointError([f"vocab.json has no {eos!r}, the token that ends a sentence"])
+    eos = _end(files, vocabulary)
     tokenizer = PieceVocabularyTokenizer(
         files.folder / "source.spm",
         files.folder / "target.spm",
@@ -116,7 +114,7 @@ def _marian(files: TokenizerFiles, asked: Directions, sizes: tuple[int, int]) ->
         leading_codes=True,
         clean_up_spaces=bool(files.settings.get("clean_up_tokenization_spaces", False)),
     )
-    source = SourceLanguage(suffix=(vocabulary[eos],))
+    source = SourceLanguage(suffix=(eos,))
     return ImportedTokenizer(tokenizer, one_source(source, codes, asked=asked, configured=_configured(files)))
 
 
@@ -130,9 +128,7 @@ def _m2m100(files: TokenizerFiles, asked: Directions, sizes: tuple[int, int]) ->
     languages = {code: token for code, token in numbered.items() if token < min(sizes)}
     spelled = {f"__{code}__": token for code, token in languages.items()}
     _check_pieces(files, spelled.keys())
-    eos = files.token("eos_token", "</s>")
-    if eos not in vocabulary:
-        raise CheckpointError([f"vocab.json has no {eos!r}, the token that ends a sentence"])
+    eos = _end(files, vocabulary)
     roles = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>"}
     special = files.special_tokens({f"{role}_token": token for role, token in roles.items()})
     tokenizer = PieceVocabularyTokenizer(
@@ -145,8 +141,16 @@ def _m2m100(files: TokenizerFiles, asked: Directions, sizes: tuple[int, int]) ->
         clean_up_spaces=bool(files.settings.get("clean_up_tokenization_spaces", False)),
     )
     return ImportedTokenizer(
-        tokenizer, every_language(languages, prefixed(vocabulary[eos]), asked=asked, configured=_configured(files))
+        tokenizer, every_language(languages, prefixed(eos), asked=asked, configured=_configured(files))
     )
+
+
+def _end(files: TokenizerFiles, ids: Mapping[str, int]) -> int:
+    """The id of the token that ends a sentence."""
+    eos = files.token("eos_token", "</s>")
+    if eos not in ids:
+        raise CheckpointError([f"the tokenizer has no {eos!r}, the token that ends a sentence"])
+    return ids[eos]
 
 
 def _check_pieces(files: TokenizerFiles, languages: Set[str]) -> None:
@@ -185,12 +189,10 @@ def _tokenizer_json(
             return ImportedTokenizer(tokenizer, tasks(source, pairs, asked=asked))
         return ImportedTokenizer(tokenizer, one_source(source, {}, asked=asked, configured=_configured(files)))
     frame, pattern = framing
-    eos = files.token("eos_token", "</s>")
-    if eos not in special:
-        raise CheckpointError([f"the tokenizer has no special token {eos!r}, which ends a sentence"])
+    eos = _end(files, special)
     languages = {token: number for token, number in special.items() if pattern.fullmatch(token)}
     return ImportedTokenizer(
-        tokenizer, every_language(languages, frame(special[eos]), asked=asked, configured=_configured(files))
+        tokenizer, every_language(languages, frame(eos), asked=asked, configured=_configured(files))
     )
 
 
