@@ -132,8 +132,8 @@ def sentences(model: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(1)
     source_ids = torch.randint(config.vocab_size - 1, (3, 11), generator=random)
     target_ids = torch.randint(target_vocabulary - 1, (3, 9), generator=random)
-    for ids in (source_ids, target_ids):
-        ids += (ids >= config.pad_token_id).long()
+    source_ids += source_ids >= config.pad_token_id
+    target_ids += target_ids >= config.pad_token_id
     source_lengths, target_lengths = torch.tensor([11, 4, 1]), torch.tensor([9, 9, 2])
     source_ids[torch.arange(11) >= source_lengths[:, None]] = config.pad_token_id
     return source_ids, source_lengths, torch.tensor([2, 5, 9]), target_ids, target_lengths

@@ -20,7 +20,7 @@ from jumok_serve.session import Graphs
 
 from .random_checkpoints import CONFIGURATIONS, config_of, random_checkpoint, sentences, source_mask
 
-TOLERANCE = {"atol": 1e-4, "rtol": 1e-5}
+close = functools.partial(torch.testing.assert_close, atol=1e-4, rtol=1e-5)
 
 
 @functools.cache
@@ -40,18 +40,18 @@ def test_teacher_forcing_and_attention_are_those_of_transformers(name: str) -> N
         decoder_input_ids=torch.cat((start_ids[:, None], target_ids[:, :-1]), dim=1),
         output_attentions=True,
     )
-    torch.testing.assert_close(ours(source_ids, source_lengths, start_ids, target_ids), expected.logits, **TOLERANCE)
+    close(ours(source_ids, source_lengths, start_ids, target_ids), expected.logits)
     scores = ours.score(source_ids, source_lengths, start_ids, target_ids, target_lengths)
     chosen = expected.logits.log_softmax(-1).gather(-1, target_ids[..., None])[..., 0]
     inside = torch.arange(9) < target_lengths[:, None]
-    torch.testing.assert_close(scores, chosen * inside, **TOLERANCE)
+    close(scores, chosen * inside)
     found = ours.align(source_ids, source_lengths, start_ids, target_ids, target_lengths)
     theirs_by_kind = (expected.cross_attentions, expected.encoder_attentions, expected.decoder_attentions)
     for sentence, (source, target) in enumerate(zip(source_lengths.tolist(), target_lengths.tolist(), strict=True)):
         sizes = ((target, source), (source, source), (target, target))
         for weights, layers, (queries, keys) in zip(found, theirs_by_kind, sizes, strict=True):
             wanted = torch.stack(layers, dim=1)[sentence, :, :, :queries, :keys]
-            torch.testing.assert_close(weights[sentence, :, :, :queries, :keys], wanted, **TOLERANCE)
+            close(weights[sentence, :, :, :queries, :keys], wanted)
 
 
 def their_steps(theirs: Any, source: Tensor, inputs: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def test_steps_are_those_of_transformers_with_rows_at_different_positions(name: 
             first,
             state,
         )
-        torch.testing.assert_close(logits, expected[0][position].expand(2, -1), **TOLERANCE)
+        close(logits, expected[0][position].expand(2, -1))
     # The second sentence joins, three steps behind.
     for position in range(lead, inputs.shape[1]):
         behind = position - lead
@@ -110,8 +110,8 @@ def test_steps_are_those_of_transformers_with_rows_at_different_positions(name: 
             memory,
             state,
         )
-        torch.testing.assert_close(logits[0], expected[0][position], **TOLERANCE)
-        torch.testing.assert_close(logits[1], expected[1][behind], **TOLERANCE)
+        close(logits[0], expected[0][position])
+        close(logits[1], expected[1][behind])
 
 
 @pytest.mark.parametrize("name", ["m2m100", "t5"])
@@ -126,7 +126,7 @@ def test_a_padding_token_within_a_source_is_treated_as_transformers_treats_it(na
         decoder_input_ids=torch.cat((start_ids[:1, None], target_ids[:1, :-1]), dim=1),
     )
     found = ours(source_ids[:1], torch.tensor([11]), start_ids[:1], target_ids[:1])
-    torch.testing.assert_close(found, expected.logits, **TOLERANCE)
+    close(found, expected.logits)
 
 
 def test_what_is_said_of_a_model() -> None:
@@ -147,7 +147,7 @@ def test_the_longest_sentences_have_positions(name: str) -> None:
     inputs = torch.cat((start[:, None], ids[:, :-1]), dim=1)
     expected = theirs(input_ids=ids, attention_mask=torch.ones_like(ids), decoder_input_ids=inputs).logits
     assert own.max_target_length == ids.shape[1]
-    torch.testing.assert_close(own.model(ids, torch.tensor([ids.shape[1]]), start, ids), expected, **TOLERANCE)
+    close(own.model(ids, torch.tensor([ids.shape[1]]), start, ids), expected)
 
 
 @dataclass(frozen=True)

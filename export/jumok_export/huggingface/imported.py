@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from torch import nn
+from jumok_export.encoder_decoder import EncoderDecoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -10,7 +10,7 @@ class ImportedModel:
     """A model that was made of a Hugging Face checkpoint.
 
     Attributes:
-        model: in evaluation mode and float32, on the CPU; it has the methods of `TranslationModel`, and `align`.
+        model: in evaluation mode and float32, on the CPU; to be exported.
         family: transformers' name for the type of model, such as "marian".
         source_vocabulary: number of source tokens.
         target_vocabulary: number of target tokens.
@@ -20,7 +20,7 @@ class ImportedModel:
         unused: names of tensors in the checkpoint that the model has no use for.
     """
 
-    model: nn.Module
+    model: EncoderDecoder
     family: str
     source_vocabulary: int
     target_vocabulary: int
