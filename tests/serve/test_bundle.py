@@ -196,13 +196,13 @@ def test_several_problems_are_reported_at_once(toy_bundle: Path) -> None:
     def change(fields: dict[str, Any]) -> None:
         fields["generation"]["beam_size"] = 65
         fields["colour"] = "blue"
-        del fields["languages"]["target"]
+        del fields["languages"]["targets"]
 
     edit_manifest(toy_bundle, change)
     with pytest.raises(BundleError) as caught:
         Bundle.open(toy_bundle)
     starts = (
-        "manifest.json: languages.target: Field required",
+        "manifest.json: languages.targets: Field required",
         "manifest.json: generation.beam_size: Input should be less than or equal to 64, got 65",
         "manifest.json: colour: Extra inputs are not permitted, got 'blue'",
         "fp32/decoder.onnx: 5 bytes, the manifest says ",
