@@ -95,8 +95,8 @@ def main() -> None:
         with serving(bundle) as address, jumok.Client(address, timeout_s=CALL_S) as client:
             (model,) = client.list_models()
             ready_s = time.perf_counter() - start
-            (pair,) = model.language_pairs
-            print(f"{model.name} {model.version}: {pair.source} to {pair.target}, {model.precision} on {model.device}")
+            languages = f"{', '.join(model.source_languages)} to {', '.join(model.target_languages)}"
+            print(f"{model.name} {model.version}: {languages}, {model.precision} on {model.device}")
             print(f"served on {address}, ready after {ready_s:.1f} s\n")
             show(client)
         print("The server has stopped after SIGTERM with exit code 0.")

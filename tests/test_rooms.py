@@ -27,7 +27,13 @@ ROOMS = {
     "jumok": Room(
         "clients/python",
         WIRE | {"google.rpc", "jumok_proto"},
-        {"_cli.py": {"click"}, "commands/_output.py": {"click"}, "commands/translate.py": {"click"}},
+        {
+            "_cli.py": {"click"},
+            "commands/_options.py": {"click"},
+            "commands/_output.py": {"click"},
+            "commands/score.py": {"click"},
+            "commands/translate.py": {"click"},
+        },
     ),
     "jumok_serve": Room(
         "serve",

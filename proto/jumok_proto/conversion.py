@@ -1,22 +1,23 @@
 """Between results and protobuf messages: the one place that knows both."""
 
 from collections.abc import Sequence
-from typing import Literal, TypedDict
+from itertools import chain
 
 from google.protobuf.duration_pb2 import Duration
 
+from jumok_proto.options import EarlyStopping, Options
 from jumok_proto.results import (
     DecodingDefaults,
     FinishReason,
     Hypothesis,
     LanguagePair,
     Model,
+    Score,
     Timings,
     Translation,
 )
 from jumok_proto.v1 import decoding_pb2, model_pb2, translation_pb2
-
-EarlyStopping = bool | Literal["never"]
+from jumok_proto.v1.decoding_pb2 import TokenIds
 
 _FINISH_REASONS = {
     FinishReason.EOS: translation_pb2.FINISH_REASON_EOS,
@@ -33,40 +34,52 @@ _EARLY_STOPPING: dict[EarlyStopping | None, decoding_pb2.EarlyStopping.ValueType
 _EARLY_STOPPING_BACK = {number: value for value, number in _EARLY_STOPPING.items()}
 
 
-class OptionFields(TypedDict):
-    """The fields of a ``DecodingOptions`` message; None where a field is not set."""
-
-    beam_size: int | None
-    num_hypotheses: int | None
-    length_penalty: float | None
-    early_stopping: EarlyStopping | None
-    min_length: int | None
-    max_length: int | None
-
-
-def options_to_proto(fields: OptionFields) -> decoding_pb2.DecodingOptions:
+def options_to_proto(options: Options) -> decoding_pb2.DecodingOptions:
     """Raise TypeError or ValueError for a value that the message cannot hold."""
     return decoding_pb2.DecodingOptions(
-        beam_size=fields["beam_size"],
-        num_hypotheses=fields["num_hypotheses"],
-        length_penalty=fields["length_penalty"],
-        early_stopping=_EARLY_STOPPING[fields["early_stopping"]],
-        min_length=fields["min_length"],
-        max_length=fields["max_length"],
+        beam_size=options.get("beam_size"),
+        num_hypotheses=options.get("num_hypotheses"),
+        length_penalty=options.get("length_penalty"),
+        early_stopping=_EARLY_STOPPING[options.get("early_stopping")],
+        min_length=options.get("min_length"),
+        max_length=options.get("max_length"),
+        no_repeat_ngram_size=options.get("no_repeat_ngram_size"),
+        repetition_penalty=options.get("repetition_penalty"),
+        suppress_tokens=_tokens(options.get("suppress_tokens")),
+        end_tokens=_tokens(options.get("end_tokens")),
+        forced_first_token=options.get("forced_first_token"),
+        sample=options.get("sample"),
+        temperature=options.get("temperature"),
+        top_k=options.get("top_k"),
+        top_p=options.get("top_p"),
+        seed=options.get("seed"),
     )
 
 
-def options_from_proto(message: decoding_pb2.DecodingOptions) -> OptionFields:
-    """Raise ValueError for a way of early stopping that this version does not know."""
+def options_from_proto(message: decoding_pb2.DecodingOptions) -> Options:
+    """The options; None where one is not set.
+
+    Raises ValueError for a way of early stopping that this version does not know.
+    """
     if message.early_stopping not in _EARLY_STOPPING_BACK:
         raise ValueError(f"early_stopping has the unknown value {message.early_stopping}")
-    return OptionFields(
+    return Options(
         beam_size=message.beam_size if message.HasField("beam_size") else None,
         num_hypotheses=message.num_hypotheses if message.HasField("num_hypotheses") else None,
         length_penalty=message.length_penalty if message.HasField("length_penalty") else None,
         early_stopping=_EARLY_STOPPING_BACK[message.early_stopping],
         min_length=message.min_length if message.HasField("min_length") else None,
         max_length=message.max_length if message.HasField("max_length") else None,
+        no_repeat_ngram_size=message.no_repeat_ngram_size if message.HasField("no_repeat_ngram_size") else None,
+        repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else None,
+        suppress_tokens=tuple(message.suppress_tokens.ids) if message.HasField("suppress_tokens") else None,
+        end_tokens=tuple(message.end_tokens.ids) if message.HasField("end_tokens") else None,
+        forced_first_token=message.forced_first_token if message.HasField("forced_first_token") else None,
+        sample=message.sample if message.HasField("sample") else None,
+        temperature=message.temperature if message.HasField("temperature") else None,
+        top_k=message.top_k if message.HasField("top_k") else None,
+        top_p=message.top_p if message.HasField("top_p") else None,
+        seed=message.seed if message.HasField("seed") else None,
     )
 
 
@@ -86,7 +99,7 @@ def response_to_proto(translations: Sequence[Translation], timings: Timings) -> 
 def response_from_proto(message: translation_pb2.TranslateTextResponse) -> list[Translation]:
     """Read an answer; every translation carries the request's timings.
 
-    Raises ValueError for a reason to finish that this version does not know.
+    Raises ValueError for a reason to finish that this version does not know, and for attention that is no matrix.
     """
     timings = Timings(
         queue_s=_seconds(message.timings.queue_duration),
@@ -97,6 +110,42 @@ def response_from_proto(message: translation_pb2.TranslateTextResponse) -> list[
     return [_translation_from_proto(translation, timings) for translation in message.translations]
 
 
+def scores_to_proto(scores: Sequence[Score]) -> translation_pb2.ScoreTextResponse:
+    """Put the scores of one request into its answer."""
+    return translation_pb2.ScoreTextResponse(
+        scores=[
+            translation_pb2.Score(
+                score=score.score,
+                tokens=score.tokens,
+                token_ids=score.token_ids,
+                token_scores=score.token_scores,
+                source_token_count=score.source_token_count,
+                source_truncated=score.source_truncated,
+                model=score.model,
+                model_version=score.model_version,
+            )
+            for score in scores
+        ]
+    )
+
+
+def scores_from_proto(message: translation_pb2.ScoreTextResponse) -> list[Score]:
+    """Read an answer."""
+    return [
+        Score(
+            score=score.score,
+            tokens=tuple(score.tokens),
+            token_ids=tuple(score.token_ids),
+            token_scores=tuple(score.token_scores),
+            source_token_count=score.source_token_count,
+            source_truncated=score.source_truncated,
+            model=score.model,
+            model_version=score.model_version,
+        )
+        for score in message.scores
+    ]
+
+
 def model_to_proto(model: Model) -> model_pb2.Model:
     """Describe a model on the wire."""
     defaults = model.defaults
@@ -104,21 +153,36 @@ def model_to_proto(model: Model) -> model_pb2.Model:
         name=model.name,
         version=model.version,
         architecture=model.architecture,
-        language_pairs=[
-            model_pb2.LanguagePair(source_language_code=pair.source, target_language_code=pair.target)
-            for pair in model.language_pairs
-        ],
+        source_language_codes=model.source_languages,
+        target_language_codes=model.target_languages,
+        language_pairs=[_pair_to_proto(pair) for pair in model.language_pairs],
+        default_language_pair=_pair_to_proto(model.default_pair) if model.default_pair else None,
         max_source_length=model.max_source_length,
         max_target_length=model.max_target_length,
         default_options=options_to_proto(
-            OptionFields(
+            Options(
                 beam_size=defaults.beam_size,
                 num_hypotheses=defaults.num_hypotheses,
                 length_penalty=defaults.length_penalty,
                 early_stopping=defaults.early_stopping,
                 min_length=defaults.min_length,
                 max_length=defaults.max_length,
+                no_repeat_ngram_size=defaults.no_repeat_ngram_size,
+                repetition_penalty=defaults.repetition_penalty,
+                suppress_tokens=defaults.suppress_tokens,
+                end_tokens=defaults.end_tokens,
+                forced_first_token=defaults.forced_first_token,
+                sample=defaults.sample,
+                temperature=defaults.temperature,
+                top_k=defaults.top_k,
+                top_p=defaults.top_p,
             )
+        ),
+        constraints=model_pb2.DecodingConstraints(
+            begin_suppress_tokens=_tokens(defaults.begin_suppress_tokens),
+            bad_words=[TokenIds(ids=word) for word in defaults.bad_words],
+            forced_last_tokens=_tokens(defaults.forced_last_tokens),
+            renormalize=defaults.renormalize,
         ),
         precision=model.precision,
         device=model.device,
@@ -127,15 +191,16 @@ def model_to_proto(model: Model) -> model_pb2.Model:
 
 def model_from_proto(message: model_pb2.Model) -> Model:
     """Read the description of a model."""
-    options = message.default_options
+    options, constraints = message.default_options, message.constraints
+    has_default = message.HasField("default_language_pair")
     return Model(
         name=message.name,
         version=message.version,
         architecture=message.architecture,
-        language_pairs=tuple(
-            LanguagePair(source=pair.source_language_code, target=pair.target_language_code)
-            for pair in message.language_pairs
-        ),
+        source_languages=tuple(message.source_language_codes),
+        target_languages=tuple(message.target_language_codes),
+        language_pairs=tuple(_pair_from_proto(pair) for pair in message.language_pairs),
+        default_pair=_pair_from_proto(message.default_language_pair) if has_default else None,
         max_source_length=message.max_source_length,
         max_target_length=message.max_target_length,
         defaults=DecodingDefaults(
@@ -145,13 +210,39 @@ def model_from_proto(message: model_pb2.Model) -> Model:
             early_stopping=_EARLY_STOPPING_BACK.get(options.early_stopping) or False,
             min_length=options.min_length,
             max_length=options.max_length,
+            no_repeat_ngram_size=options.no_repeat_ngram_size,
+            repetition_penalty=options.repetition_penalty,
+            suppress_tokens=tuple(options.suppress_tokens.ids),
+            end_tokens=tuple(options.end_tokens.ids),
+            forced_first_token=options.forced_first_token if options.HasField("forced_first_token") else None,
+            sample=options.sample,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            begin_suppress_tokens=tuple(constraints.begin_suppress_tokens.ids),
+            bad_words=tuple(tuple(word.ids) for word in constraints.bad_words),
+            forced_last_tokens=tuple(constraints.forced_last_tokens.ids),
+            renormalize=constraints.renormalize,
         ),
         precision=message.precision,
         device=message.device,
     )
 
 
+def _tokens(ids: Sequence[int] | None) -> TokenIds | None:
+    return None if ids is None else TokenIds(ids=ids)
+
+
+def _pair_to_proto(pair: LanguagePair) -> model_pb2.LanguagePair:
+    return model_pb2.LanguagePair(source_language_code=pair.source, target_language_code=pair.target)
+
+
+def _pair_from_proto(pair: model_pb2.LanguagePair) -> LanguagePair:
+    return LanguagePair(source=pair.source_language_code, target=pair.target_language_code)
+
+
 def _translation_to_proto(translation: Translation) -> translation_pb2.Translation:
+    columns = len(translation.source_tokens)
     return translation_pb2.Translation(
         hypotheses=[
             translation_pb2.Hypothesis(
@@ -161,12 +252,18 @@ def _translation_to_proto(translation: Translation) -> translation_pb2.Translati
                 token_ids=hypothesis.token_ids,
                 token_scores=hypothesis.token_scores,
                 finish_reason=_FINISH_REASONS[hypothesis.finish_reason],
+                attention=None
+                if hypothesis.attention is None
+                else translation_pb2.Attention(weights=chain.from_iterable(hypothesis.attention), columns=columns),
             )
             for hypothesis in translation.hypotheses
         ],
         source_token_count=translation.source_token_count,
         output_token_count=translation.output_token_count,
         source_truncated=translation.source_truncated,
+        source_tokens=translation.source_tokens,
+        source_language_code=translation.source_language,
+        target_language_code=translation.target_language,
         model=translation.model,
         model_version=translation.model_version,
     )
@@ -182,15 +279,26 @@ def _translation_from_proto(message: translation_pb2.Translation, timings: Timin
                 token_ids=tuple(hypothesis.token_ids),
                 token_scores=tuple(hypothesis.token_scores),
                 finish_reason=_finish_reason(hypothesis.finish_reason),
+                attention=_rows(hypothesis.attention) if hypothesis.HasField("attention") else None,
             )
             for hypothesis in message.hypotheses
         ),
         source_token_count=message.source_token_count,
         source_truncated=message.source_truncated,
+        source_tokens=tuple(message.source_tokens),
+        source_language=message.source_language_code,
+        target_language=message.target_language_code,
         model=message.model,
         model_version=message.model_version,
         timings=timings,
     )
+
+
+def _rows(attention: translation_pb2.Attention) -> tuple[tuple[float, ...], ...]:
+    weights, columns = tuple(attention.weights), attention.columns
+    if len(weights) % columns if columns else weights:
+        raise ValueError(f"attention has {len(weights)} weights, which are no rows of {columns}")
+    return tuple(weights[start : start + columns] for start in range(0, len(weights), columns or 1))
 
 
 def _finish_reason(number: int) -> FinishReason:

@@ -1,8 +1,9 @@
-"""What a translation is, and a model: the typed results that the server, the SDK and in-process callers share."""
+"""What a translation is, a score and a model: the typed results of the server, the SDK and in-process callers."""
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+
+from jumok_proto.options import EarlyStopping
 
 
 class FinishReason(Enum):
@@ -32,17 +33,20 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """One candidate translation of one text."""
+    """One candidate translation of one text. Its tokens include the end of sentence, and leave out a target prefix."""
 
     text: str
+    """The whole translation, its target prefix included."""
     score: float
     """Sum of ``token_scores`` divided by (number of tokens ** length penalty): higher is better."""
     tokens: tuple[str, ...]
-    """The output pieces as the tokenizer spells them, end of sentence included."""
+    """The output pieces as the tokenizer spells them."""
     token_ids: tuple[int, ...]
     token_scores: tuple[float, ...]
     """Log-probability of each token given those before it."""
     finish_reason: FinishReason
+    attention: tuple[tuple[float, ...], ...] | None = None
+    """Where it was asked for: cross-attention [tokens][source tokens], the mean over all layers and heads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +57,12 @@ class Translation:
     source_token_count: int
     """Tokens that the encoder read, after a truncation."""
     source_truncated: bool
+    source_language: str
+    target_language: str
     model: str
     model_version: str
+    source_tokens: tuple[str, ...] = ()
+    """Those tokens as the tokenizer spells them, special ones included; where attention was asked for."""
     timings: Timings | None = field(default=None, compare=False)
     """Of the request that this text was part of; takes no part in comparisons."""
 
@@ -75,8 +83,26 @@ class Translation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How likely a model finds a given translation of one text. Its tokens include the end of sentence."""
+
+    score: float
+    """Sum of ``token_scores`` divided by (number of tokens ** length penalty): higher is better."""
+    tokens: tuple[str, ...]
+    """The translation's pieces as the tokenizer spells them."""
+    token_ids: tuple[int, ...]
+    token_scores: tuple[float, ...]
+    """Log-probability of each token given those before it; 0 for a token that the model is made to begin with."""
+    source_token_count: int
+    """Tokens that the encoder read, after a truncation."""
+    source_truncated: bool
+    model: str
+    model_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LanguagePair:
-    """A direction of translation, as BCP 47 tags."""
+    """A direction of translation: BCP 47 tags, or the model's own codes with hyphens."""
 
     source: str
     target: str
@@ -84,14 +110,35 @@ class LanguagePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingDefaults:
-    """How a model searches where a request does not say otherwise."""
+    """How a model searches where a request does not say otherwise; ``Options`` says what most fields mean.
+
+    No request changes the last four.
+    """
 
     beam_size: int
     num_hypotheses: int
     length_penalty: float
-    early_stopping: bool | Literal["never"]
+    early_stopping: EarlyStopping
     min_length: int
     max_length: int
+    no_repeat_ngram_size: int
+    repetition_penalty: float
+    suppress_tokens: tuple[int, ...]
+    end_tokens: tuple[int, ...]
+    forced_first_token: int | None
+    """Of the model; a target language may have its own."""
+    sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    begin_suppress_tokens: tuple[int, ...]
+    """Tokens that cannot be the first that is free to choose."""
+    bad_words: tuple[tuple[int, ...], ...]
+    """Sequences of tokens that are never completed."""
+    forced_last_tokens: tuple[int, ...]
+    """Tokens of which one ends a translation of the maximum length."""
+    renormalize: bool
+    """Whether log-probabilities are normalised once more after constraints have acted on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +148,12 @@ class Model:
     name: str
     version: str
     architecture: str
+    source_languages: tuple[str, ...]
+    target_languages: tuple[str, ...]
     language_pairs: tuple[LanguagePair, ...]
+    """The directions that it translates in; empty where it translates from every source to every target language."""
+    default_pair: LanguagePair | None
+    """Direction of a request that names no language; None where a request must name one."""
     max_source_length: int
     """Tokens of the longest text that it reads, end of sentence included."""
     max_target_length: int

@@ -1,20 +1,27 @@
 """The server side: bundles, ONNX Runtime sessions, search, scheduling and the gRPC service."""
 
-from jumok_proto.results import FinishReason, Hypothesis, Translation
+from jumok_proto.options import Options
+from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
 from jumok_serve.engine import EngineLimits
 from jumok_serve.errors import (
+    AttentionUnavailable,
     BundleError,
     DeadlineExceeded,
     DeviceError,
     InvalidRequest,
     JumokError,
+    LanguageNotFound,
     Overloaded,
+    SamplingUnavailable,
+    ScoringUnavailable,
     Unavailable,
 )
 from jumok_serve.options import DecodingOptions
-from jumok_serve.translator import Pending, Translator
+from jumok_serve.pending import Pending
+from jumok_serve.translator import Translator
 
 __all__ = [
+    "AttentionUnavailable",
     "BundleError",
     "DeadlineExceeded",
     "DecodingOptions",
@@ -24,8 +31,13 @@ __all__ = [
     "Hypothesis",
     "InvalidRequest",
     "JumokError",
+    "LanguageNotFound",
+    "Options",
     "Overloaded",
     "Pending",
+    "SamplingUnavailable",
+    "Score",
+    "ScoringUnavailable",
     "Translation",
     "Translator",
     "Unavailable",

@@ -3,12 +3,16 @@
 import json
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 import click
 
+from jumok_proto.options import EarlyStopping, Options
 from jumok_serve import describe
 from jumok_serve.bundle import Bundle
 from jumok_serve.engine import EngineLimits
@@ -37,6 +41,34 @@ precision_option = click.option(
     help="Which of the bundle's precisions to run; auto takes what suits the device best.",
 )
 threads_option = click.option("--threads", type=POSITIVE, help="CPU threads of a model.  [default: as many as cores]")
+
+EARLY_STOPPING: dict[str, EarlyStopping] = {"false": False, "true": True, "never": "never"}
+DECODING_OPTIONS = (
+    click.option("--beam-size", type=int, help="Hypotheses kept while decoding, 1 to 64; 1 is greedy."),
+    click.option("--length-penalty", type=float, help="Divide scores by length to this power."),
+    click.option(
+        "--early-stopping",
+        type=click.Choice(list(EARLY_STOPPING)),
+        callback=lambda _context, _parameter, value: EARLY_STOPPING.get(value),
+        help="When a full beam stops: when a better candidate is unlikely, at once, or when none is possible.",
+    ),
+    click.option("--min-length", type=int, help="Tokens that a translation has at least."),
+    click.option("--max-length", type=int, help="Tokens that a translation has at most."),
+    click.option("--no-repeat-ngram-size", type=int, help="No sequence of so many tokens occurs twice."),
+    click.option("--repetition-penalty", type=float, help="Above 1, make tokens that have occurred less likely."),
+    click.option("--sample/--no-sample", default=None, help="Draw tokens at random instead of searching."),
+    click.option("--temperature", type=float, help="Divide logits by this before tokens are drawn."),
+    click.option("--top-k", type=int, help="Draw from so many of the most likely tokens."),
+    click.option("--top-p", type=float, help="Draw from the most likely tokens that reach this probability."),
+    click.option("--seed", type=int, help="Draw the same tokens every time."),
+)
+
+
+def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command those of ``jumok_proto.options.Options`` that change how good a translation is."""
+    for option in reversed(DECODING_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command()
@@ -136,8 +168,9 @@ def inspect(*, bundle: Path, as_json: bool) -> None:
 @click.argument("bundle", type=BUNDLE)
 @click.option("--source", required=True, type=FILE, help="Sentences to translate, one a line; plain or .gz.")
 @click.option("--reference", required=True, type=FILE, help="Their translations, one a line; plain or .gz.")
-@click.option("--beam-size", type=int, help="Hypotheses kept while decoding; 1 is greedy.  [default: the bundle's]")
-@click.option("--length-penalty", type=float, help="Divide scores by length to this power.  [default: the bundle's]")
+@click.option("--source-language", metavar="TAG", help="Language of the sentences, where the bundle has several.")
+@click.option("--target-language", metavar="TAG", help="Language to translate into, where the bundle has several.")
+@decoding_options
 @device_option
 @precision_option
 @threads_option
@@ -148,29 +181,38 @@ def evaluate(
     bundle: Path,
     source: Path,
     reference: Path,
-    beam_size: int | None,
-    length_penalty: float | None,
+    source_language: str | None,
+    target_language: str | None,
     device: str,
     precision: str,
     threads: int | None,
     output: Path | None,
     as_json: bool,
+    **options: Unpack[Options],
 ) -> None:
     """Translate a test set with BUNDLE, and score it with BLEU and chrF.
 
-    Sentences that are too long for the model are cut, and counted. The signatures are sacreBLEU's.
+    Sentences that are too long for the model are cut, and counted. The signatures are sacreBLEU's. Decoding options
+    that are not given keep the bundle's defaults.
     """
     from jumok_serve import evaluation  # noqa: PLC0415 - needs sacrebleu, which serving does not
 
     sources, references = read_parallel(source, reference)
-    options = DecodingOptions(beam_size=beam_size, length_penalty=length_penalty)
+    decoding = DecodingOptions(**options)
     with (
         Translator(bundle, precision=precision, device=device, threads=threads) as translator,
         click.progressbar(
             length=len(sources), label="translating", file=sys.stderr, hidden=not sys.stderr.isatty()
         ) as bar,
     ):
-        scores, translations = evaluation.evaluate(translator, sources, references, options, bar.update)
+        submit = partial(
+            translator.submit,
+            options=decoding,
+            source_language=source_language,
+            target_language=target_language,
+            truncate=True,
+        )
+        scores, translations = evaluation.evaluate(submit, sources, references, bar.update)
         model = f"{translator.manifest.name} {translator.manifest.version}"
         setting = {"precision": translator.precision, "device": translator.device}
     if output is not None:

@@ -4,6 +4,9 @@ JumokError
 ├── InvalidRequest (ValueError)      the caller's texts or options
 ├── ModelNotFound (LookupError)      no such model is loaded
 ├── LanguageNotFound (LookupError)   the model does not have that language
+├── AttentionUnavailable             the bundle has no graph that computes attention
+├── ScoringUnavailable               the bundle has no graph that scores given translations
+├── SamplingUnavailable              the bundle has no graph that draws tokens
 ├── BundleError (ValueError)         a bundle that cannot be used
 ├── DuplicateModel (ValueError)      two bundles of one name in a server
 ├── DeviceError                      a device that is not there
@@ -22,6 +25,7 @@ from os import PathLike, fspath
 from jumok_proto.errors import JumokError
 
 __all__ = [
+    "AttentionUnavailable",
     "BundleError",
     "DeadlineExceeded",
     "DeviceError",
@@ -33,6 +37,8 @@ __all__ = [
     "ModelFailed",
     "ModelNotFound",
     "Overloaded",
+    "SamplingUnavailable",
+    "ScoringUnavailable",
     "Unavailable",
 ]
 
@@ -66,6 +72,27 @@ class LanguageNotFound(JumokError, LookupError):
     def __init__(self, message: str, *, field: str) -> None:
         super().__init__(message)
         self.field = field
+
+
+class AttentionUnavailable(JumokError):
+    """Attention was asked of a bundle that has no aligner."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"model {model!r} was exported without an aligner, the graph that computes attention")
+
+
+class ScoringUnavailable(JumokError):
+    """Scores of given translations were asked of a bundle that has no scorer."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"model {model!r} was exported without a scorer, the graph that scores given translations")
+
+
+class SamplingUnavailable(JumokError):
+    """Sampling was asked of a bundle that has no sampler."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"model {model!r} was exported without a sampler, the graph that draws tokens; search instead")
 
 
 class BundleError(JumokError, ValueError):

@@ -4,24 +4,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from jumok_proto.results import Translation
-from jumok_serve.options import DecodingOptions
 from jumok_serve.service.models import Pending
 
 REQUEST_SENTENCES = 128
 REQUESTS_UNDER_WAY = 2
 
 
-class Submitter(Protocol):
-    """The part of a translator that an evaluation needs."""
-
-    def submit(self, texts: Sequence[str], options: DecodingOptions, *, truncate: bool = False) -> Pending:
-        """Queue texts."""
+Submit = Callable[[Sequence[str]], Pending]
+"""Queues texts, as a translator's ``submit`` does with languages and options already given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +35,8 @@ class Evaluation:
     """Translating alone, from the first sentence to the last."""
 
 
-def translate_corpus(
-    translator: Submitter, sources: Sequence[str], options: DecodingOptions, advance: Callable[[int], None]
-) -> list[Translation]:
-    """Translate sentences in order, cutting those that are too long; ``advance`` is told how many more are done."""
+def translate_corpus(submit: Submit, sources: Sequence[str], advance: Callable[[int], None]) -> list[Translation]:
+    """Translate sentences in order; ``advance`` is told how many more are done."""
     translations: list[Translation] = []
     under_way: deque[Pending] = deque()
 
@@ -55,22 +48,21 @@ def translate_corpus(
     for start in range(0, len(sources), REQUEST_SENTENCES):
         if len(under_way) == REQUESTS_UNDER_WAY:
             collect()
-        under_way.append(translator.submit(sources[start : start + REQUEST_SENTENCES], options, truncate=True))
+        under_way.append(submit(sources[start : start + REQUEST_SENTENCES]))
     while under_way:
         collect()
     return translations
 
 
 def evaluate(
-    translator: Submitter,
+    submit: Submit,
     sources: Sequence[str],
     references: Sequence[str],
-    options: DecodingOptions,
     advance: Callable[[int], None],
 ) -> tuple[Evaluation, list[Translation]]:
     """Translate a test set and score it against one reference a sentence."""
     start = time.perf_counter()
-    translations = translate_corpus(translator, sources, options, advance)
+    translations = translate_corpus(submit, sources, advance)
     duration_s = time.perf_counter() - start
     texts = [translation.text for translation in translations]
     bleu, chrf = BLEU(), CHRF()

@@ -2,35 +2,41 @@
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from types import TracebackType
-from typing import Self, overload
+from typing import Self, Unpack, cast, overload
 
-from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
-from jumok_serve.batch import Decoded, Sentence
+from jumok_proto.options import Options, check_names
+from jumok_proto.results import Score, Translation
+from jumok_serve.batch import Sentence
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import Device, candidate_devices
-from jumok_serve.engine import Engine, EngineLimits, Load
-from jumok_serve.errors import DeadlineExceeded, DeviceError, InvalidRequest
+from jumok_serve.engine import RETRY_AFTER_S, Engine, EngineLimits, Load
+from jumok_serve.errors import (
+    AttentionUnavailable,
+    DeviceError,
+    InvalidRequest,
+    SamplingUnavailable,
+    ScoringUnavailable,
+    Unavailable,
+)
 from jumok_serve.languages import Direction
 from jumok_serve.manifest import Manifest
-from jumok_serve.options import DecodingOptions, EarlyStopping
-from jumok_serve.search import FinishedHypothesis, make_search
+from jumok_serve.options import DecodingOptions, SearchOptions
+from jumok_serve.patience import Patience, deadline_after
+from jumok_serve.pending import Job, Pending, check_attention
+from jumok_serve.reading import Reader
+from jumok_serve.scoring import Scoring
+from jumok_serve.search import make_search
 from jumok_serve.session import Graphs
-from jumok_serve.text import check_text
+from jumok_serve.teacher_forcing import TeacherForcing
 
 logger = logging.getLogger(__name__)
 
 PREFERRED_PRECISIONS = {"cpu": ("int8", "fp32"), "cuda": ("fp16", "fp32")}
 """What precision "auto" takes on each device: the first that the bundle has."""
-
-CHARACTERS_PER_TOKEN = 32
-"""More than any token spells: SentencePiece's longest have 16 characters."""
-
-NOTHING = Hypothesis(text="", score=0.0, tokens=(), token_ids=(), token_scores=(), finish_reason=FinishReason.EOS)
-"""The translation of a text without content."""
 
 
 class Translator:
@@ -73,8 +79,14 @@ class Translator:
         self._graphs, self._device, self._precision = _load(
             self._bundle, precision, devices, threads or len(os.sched_getaffinity(0))
         )
-        special = self.manifest.special_tokens
-        self._engine = Engine(self._graphs, pad=special.pad, limits=limits, name=self.name)
+        pad = self.manifest.special_tokens.pad
+        self._reader = Reader(self._bundle.tokenizer, self.manifest)
+        self._variant = self._bundle.variant(self._precision)
+        self._teacher_forcing = TeacherForcing(
+            self._graphs, self._variant, pad=pad, vocabulary=self._bundle.tokenizer.vocab_size
+        )
+        self._engine = Engine(self._graphs, pad=pad, limits=limits, name=self.name)
+        self._closed = threading.Event()
 
     @property
     def manifest(self) -> Manifest:
@@ -106,14 +118,13 @@ class Translator:
         self,
         texts: str,
         *,
-        beam_size: int | None = None,
-        num_hypotheses: int | None = None,
-        length_penalty: float | None = None,
-        early_stopping: EarlyStopping | None = None,
-        min_length: int | None = None,
-        max_length: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: str | None = None,
+        attention: bool = False,
         truncate: bool = False,
         timeout_s: float | None = None,
+        **options: Unpack[Options],
     ) -> Translation: ...
 
     @overload
@@ -121,62 +132,66 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
-        beam_size: int | None = None,
-        num_hypotheses: int | None = None,
-        length_penalty: float | None = None,
-        early_stopping: EarlyStopping | None = None,
-        min_length: int | None = None,
-        max_length: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: Sequence[str | None] | None = None,
+        attention: bool = False,
         truncate: bool = False,
         timeout_s: float | None = None,
+        **options: Unpack[Options],
     ) -> list[Translation]: ...
 
     def translate(
         self,
         texts: str | Sequence[str],
         *,
-        beam_size: int | None = None,
-        num_hypotheses: int | None = None,
-        length_penalty: float | None = None,
-        early_stopping: EarlyStopping | None = None,
-        min_length: int | None = None,
-        max_length: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: str | Sequence[str | None] | None = None,
+        attention: bool = False,
         truncate: bool = False,
         timeout_s: float | None = None,
+        **options: Unpack[Options],
     ) -> Translation | list[Translation]:
         """Translates one text, or several in the order they are given.
 
         Args:
-            texts: a text, or a sequence of them; each is decoded as one sentence.
-            beam_size: hypotheses kept at every step; 1 is greedy. Options left out are the bundle's defaults.
-            num_hypotheses: translations to return for each text, best first.
-            length_penalty: scores are divided by length to this power.
-            early_stopping: when a beam search ends: False, True or "never", as Hugging Face's.
-            min_length: least number of tokens before the end.
-            max_length: most tokens of a translation.
+            texts: a text, or a sequence of them; each is decoded as one sentence. One without content has an empty
+                translation.
+            source_language: language of the texts, in the bundle's spelling or with other case, or `_` for `-`.
+            target_language: language to translate into. What is left out is the bundle's default.
+            target_prefix: what the translation begins with; for several texts one for each, or None. A hypothesis'
+                `text` is the whole translation, its tokens and scores are those behind the prefix.
+            attention: give every hypothesis the cross-attention from its tokens to the source's, and every translation
+                its `source_tokens`.
             truncate: cut texts that are longer than the model's limit instead of refusing them.
             timeout_s: give up after so many seconds.
+            options: how to decode; see `jumok_proto.options.Options`.
 
         Raises:
             InvalidRequest: a text or an option cannot be used; `field` names it.
+            LanguageNotFound: the model does not have a language, or not this pair.
+            AttentionUnavailable, SamplingUnavailable: the bundle lacks the graph for it.
             Overloaded: the queue is full.
             DeadlineExceeded: `timeout_s` has passed.
             Unavailable: the translator is closed.
+            TypeError: there is no such option.
         """
-        options = DecodingOptions(
-            beam_size=beam_size,
-            num_hypotheses=num_hypotheses,
-            length_penalty=length_penalty,
-            early_stopping=early_stopping,
-            min_length=min_length,
-            max_length=max_length,
-        )
-        if timeout_s is not None and not timeout_s > 0:
-            raise InvalidRequest(f"timeout_s must be a number of seconds above 0, got {timeout_s!r}", field="timeout_s")
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        check_names(options)
         alone = isinstance(texts, str)
         pending = self.submit(
-            [texts] if isinstance(texts, str) else texts, options, truncate=truncate, deadline=deadline
+            [texts] if isinstance(texts, str) else texts,
+            DecodingOptions(**options),
+            source_language=source_language,
+            target_language=target_language,
+            # What is of another type is refused where it is read.
+            target_prefixes=cast(
+                "Sequence[str | None] | None",
+                [target_prefix] if alone and target_prefix is not None else target_prefix,
+            ),
+            attention=attention,
+            truncate=truncate,
+            deadline=deadline_after(timeout_s),
         )
         translations = pending.collect()
         return translations[0] if alone else translations
@@ -186,100 +201,192 @@ class Translator:
         texts: Sequence[str],
         options: DecodingOptions,
         *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefixes: Sequence[str | None] | None = None,
+        attention: bool = False,
         truncate: bool = False,
         deadline: float | None = None,
-    ) -> "Pending":
+    ) -> Pending:
         """Queues texts, all or none, and returns at once.
 
         Args:
             texts: one sentence each.
             options: how to decode them.
+            source_language: language of the texts; None: the bundle's default.
+            target_language: language to translate into; None: the bundle's default.
+            target_prefixes: what each translation begins with; None: none does.
+            attention: compute the hypotheses' attention when they are collected.
             truncate: cut texts that are too long instead of refusing them.
             deadline: in `time.monotonic()` seconds.
 
         Raises:
             InvalidRequest: a text or an option cannot be used; `field` is such as `contents[3]`.
+            LanguageNotFound: the model does not have a language, or not this pair.
+            AttentionUnavailable, SamplingUnavailable: the bundle lacks the graph for it.
             Overloaded: the queue is full.
             Unavailable: the translator is closed.
         """
         started = time.monotonic()
-        if not texts:
-            raise InvalidRequest("no texts: send at least one", field="contents")
-        special, limits = self.manifest.special_tokens, self.manifest.limits
-        direction = self.manifest.languages.direction()
-        start = special.start if direction.start is None else direction.start
-        search_options = options.resolve(
+        if attention and not self._teacher_forcing.can_align:
+            raise AttentionUnavailable(self.name)
+        direction = self._reader.direction(source_language, target_language)
+        search_options = self._resolve(options, direction, ())
+        if search_options.sampling is not None and "sampler" not in self._variant.graphs:
+            raise SamplingUnavailable(self.name)
+        sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
+        prefixes = self._reader.prefixes(target_prefixes, len(texts), search_options.forced_first_token)
+        if attention:
+            check_attention(sources, search_options)
+        jobs, sentences = [], []
+        for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+            prompt = (self._reader.start(direction), *prefix)
+            future = None
+            if source.token_ids:
+                try:
+                    of_text = self._resolve(options, direction, prefix) if prefix else search_options
+                except InvalidRequest as error:
+                    if error.field == "target_prefix":  # say of which text
+                        error.field = f"target_prefixes[{index}]"
+                    raise
+                search = make_search(of_text, prompt[0], prefix, source.token_ids)
+                sentences.append(Sentence(source_ids=source.token_ids, search=search, deadline=deadline))
+                future = sentences[-1].future
+            jobs.append(Job(source, prompt, future))
+        self._engine.submit(sentences)
+        return Pending(
+            manifest=self.manifest,
+            tokenizer=self._bundle.tokenizer,
+            direction=direction,
+            jobs=jobs,
+            aligner=self._teacher_forcing if attention else None,
+            patience=Patience(deadline),
+            started=started,
+        )
+
+    @overload
+    def score(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
+        self,
+        texts: str,
+        targets: str,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> Score: ...
+
+    @overload
+    def score(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> list[Score]: ...
+
+    def score(
+        self,
+        texts: str | Sequence[str],
+        targets: str | Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> Score | list[Score]:
+        """Scores a given translation of a text, or one of each of several, in this thread and beside the queue.
+
+        Scores are the model's own: no option, and no constraint of the bundle's, takes part but a first token that it
+        is made to write. A text without content has only the empty translation, of no tokens and with score 0.
+
+        Args:
+            texts: a text, or a sequence of them.
+            targets: their translations.
+            source_language: language of the texts; left out: the bundle's default.
+            target_language: language of the translations; left out: the bundle's default.
+            length_penalty: scores are sums of log-probabilities / length^length_penalty; None: the bundle's default.
+            truncate: cut texts that are longer than the model's limit instead of refusing them; never the targets.
+            timeout_s: give up after so many seconds.
+
+        Raises:
+            InvalidRequest: a text, a target or an option cannot be used; `field` names it.
+            LanguageNotFound: the model does not have a language, or not this pair.
+            ScoringUnavailable: the bundle lacks the graph for it.
+            DeadlineExceeded: `timeout_s` has passed.
+            Unavailable: the translator is closed.
+        """
+        alone = isinstance(texts, str)
+        scores = self.scoring(
+            [texts] if isinstance(texts, str) else texts,
+            cast("Sequence[str]", [targets] if alone else targets),
+            source_language=source_language,
+            target_language=target_language,
+            length_penalty=length_penalty,
+            truncate=truncate,
+            deadline=deadline_after(timeout_s),
+        ).collect()
+        return scores[0] if alone else scores
+
+    def scoring(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str | Sequence[int]],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        deadline: float | None = None,
+    ) -> Scoring:
+        """Reads texts and translations of them; `collect` of what it returns scores them.
+
+        Args:
+            texts: as in `score`.
+            targets: a translation of each: a text, or the token ids of a hypothesis, which are scored as they are.
+            source_language: as in `score`.
+            target_language: as in `score`.
+            length_penalty: as in `score`.
+            truncate: as in `score`.
+            deadline: in `time.monotonic()` seconds.
+
+        Raises:
+            As `score`.
+        """
+        if self._closed.is_set():
+            raise Unavailable("the model is being stopped", retry_after_s=RETRY_AFTER_S)
+        if not self._teacher_forcing.can_score:
+            raise ScoringUnavailable(self.name)
+        direction = self._reader.direction(source_language, target_language)
+        options = self._resolve(DecodingOptions(length_penalty=length_penalty), direction, ())
+        forced = options.forced_first_token
+        sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
+        return Scoring(
+            manifest=self.manifest,
+            tokenizer=self._bundle.tokenizer,
+            scorer=self._teacher_forcing,
+            sources=sources,
+            targets=self._reader.targets(targets, sources, forced),
+            start=self._reader.start(direction),
+            forced=forced,
+            length_penalty=options.length_penalty,
+            patience=Patience(deadline),
+        )
+
+    def _resolve(self, options: DecodingOptions, direction: Direction, prefix: Sequence[int]) -> SearchOptions:
+        return options.resolve(
             self.manifest.generation,
-            special,
-            limits,
+            self.manifest.special_tokens,
+            self.manifest.limits,
             vocabulary=self._bundle.tokenizer.vocab_size,
             forced_first=direction.forced_first,
-        )
-        sources = []
-        for index, text in enumerate(texts):
-            if deadline is not None and time.monotonic() > deadline:
-                raise DeadlineExceeded("the deadline passed while the texts were tokenized")
-            sources.append(self._source(text, f"contents[{index}]", direction, truncate=truncate))
-        sentences = [
-            Sentence(source_ids=source.token_ids, search=make_search(search_options, start), deadline=deadline)
-            if source.token_ids
-            else None
-            for source in sources
-        ]
-        self._engine.submit([sentence for sentence in sentences if sentence is not None])
-        return Pending(self, sources, [sentence.future if sentence else None for sentence in sentences], started)
-
-    def _source(self, text: str, field: str, direction: Direction, *, truncate: bool) -> "_Source":
-        check_text(text, field)
-        if not text.strip():
-            return _Source((), truncated=False)
-        tokenizer, longest = self._bundle.tokenizer, self.manifest.limits.max_source_length
-        most_characters = longest * CHARACTERS_PER_TOKEN  # more is too long for certain, and not worth tokenizing
-        if len(text) > most_characters:
-            text = text.strip()
-        if len(text) > most_characters and not truncate:
-            raise InvalidRequest(
-                f"the text has {len(text)} characters, far more than the {longest} tokens that the model reads: split "
-                "it, or ask for it to be truncated",
-                field=field,
-            )
-        token_ids = tokenizer.encode(text[:most_characters])
-        if not token_ids:
-            return _Source((), truncated=False)
-        prefix, suffix = direction.source_prefix, direction.source_suffix
-        room = longest - len(prefix) - len(suffix)
-        if len(token_ids) > room and not truncate:
-            raise InvalidRequest(
-                f"the text has {len(token_ids)} tokens and the model reads at most {room}: split it, or ask for it to "
-                "be truncated",
-                field=field,
-            )
-        return _Source(
-            [*prefix, *token_ids[:room], *suffix], truncated=len(token_ids) > room or len(text) > most_characters
-        )
-
-    def _translation(
-        self, source: "_Source", hypotheses: Sequence[FinishedHypothesis], timings: Timings
-    ) -> Translation:
-        tokenizer = self._bundle.tokenizer
-        return Translation(
-            hypotheses=tuple(
-                Hypothesis(
-                    text=tokenizer.decode(hypothesis.token_ids),
-                    score=hypothesis.score,
-                    tokens=tuple(tokenizer.tokens(hypothesis.token_ids)),
-                    token_ids=hypothesis.token_ids,
-                    token_scores=hypothesis.token_scores,
-                    finish_reason=hypothesis.finish_reason,
-                )
-                for hypothesis in hypotheses
-            )
-            or (NOTHING,),
-            source_token_count=len(source.token_ids),
-            source_truncated=source.truncated,
-            model=self.name,
-            model_version=self.version,
-            timings=timings,
+            prefix=prefix,
         )
 
     def load(self) -> Load:
@@ -288,6 +395,7 @@ class Translator:
 
     def close(self, *, drain: bool = True) -> None:
         """Finishes what was submitted (without `drain`: fails it with Unavailable) and ends the engine's thread."""
+        self._closed.set()
         self._engine.close(drain=drain)
 
     def __enter__(self) -> Self:
@@ -297,72 +405,6 @@ class Translator:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close(drain=error is None)
-
-
-class _Source:
-    """A text as token ids; empty where it has no content."""
-
-    __slots__ = ("token_ids", "truncated")
-
-    def __init__(self, token_ids: Sequence[int], *, truncated: bool) -> None:
-        self.token_ids = token_ids
-        self.truncated = truncated
-
-
-class Pending:
-    """Texts on their way through the engine.
-
-    Attributes:
-        futures: one for each text that needs decoding; cancelling one frees its rows before the next step.
-    """
-
-    def __init__(
-        self,
-        translator: Translator,
-        sources: Sequence[_Source],
-        futures: Sequence["Future[Decoded] | None"],
-        started: float,
-    ) -> None:
-        self._translator = translator
-        self._sources = sources
-        self._by_text = futures
-        self._started = started
-        self.futures = tuple(future for future in futures if future is not None)
-
-    def cancel(self) -> None:
-        """Gives up all texts that are not done."""
-        for future in self.futures:
-            future.cancel()
-
-    def collect(self) -> list[Translation]:
-        """Waits, and returns the translations in the order of the texts.
-
-        If one text fails the others are given up, and its error is raised.
-
-        Raises:
-            DeadlineExceeded: the deadline has passed.
-            Unavailable: the model has failed or was stopped.
-        """
-        try:
-            decoded = [future.result() if future else None for future in self._by_text]
-        except BaseException:
-            self.cancel()
-            raise
-        timings = self.timings()
-        return [
-            self._translator._translation(source, outcome.hypotheses if outcome else (), timings)
-            for source, outcome in zip(self._sources, decoded, strict=True)
-        ]
-
-    def timings(self) -> Timings:
-        """Where the time went, of the text that took longest in each part; waits until all are done."""
-        decoded = [future.result() for future in self.futures]
-        return Timings(
-            queue_s=max((outcome.queue_s for outcome in decoded), default=0.0),
-            encode_s=max((outcome.encode_s for outcome in decoded), default=0.0),
-            decode_s=max((outcome.decode_s for outcome in decoded), default=0.0),
-            total_s=time.monotonic() - self._started,
-        )
 
 
 def _load(bundle: Bundle, precision: str, devices: Sequence[Device], threads: int) -> tuple[Graphs, Device, str]:

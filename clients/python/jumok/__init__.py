@@ -1,4 +1,4 @@
-"""The client SDK: translate through a jumok server.
+"""The client SDK: translate, and score translations, through a jumok server.
 
 Results are frozen dataclasses, the same that an in-process translator gives; errors form one tree under ``CallError``.
 """
@@ -24,12 +24,14 @@ from jumok._errors import (
 )
 from jumok_proto import __version__
 from jumok_proto.errors import JumokError
+from jumok_proto.options import EarlyStopping, Options
 from jumok_proto.results import (
     DecodingDefaults,
     FinishReason,
     Hypothesis,
     LanguagePair,
     Model,
+    Score,
     Timings,
     Translation,
 )
@@ -42,6 +44,7 @@ __all__ = [
     "DeadlineExceeded",
     "DecodingDefaults",
     "Details",
+    "EarlyStopping",
     "FailedPrecondition",
     "FieldViolation",
     "FinishReason",
@@ -52,9 +55,11 @@ __all__ = [
     "LanguagePair",
     "Model",
     "NotFound",
+    "Options",
     "PermissionDenied",
     "Resource",
     "ResourceExhausted",
+    "Score",
     "Timings",
     "Translation",
     "Unauthenticated",

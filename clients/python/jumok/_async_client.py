@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Literal, Self, TypeVar, overload
+from typing import Self, TypeVar, Unpack, overload
 
 import grpc.aio
 from google.protobuf.message import Message
 
 from jumok import _calls
 from jumok._errors import Cancelled, call_error
-from jumok_proto.results import Model, Translation
+from jumok_proto.options import Options
+from jumok_proto.results import Model, Score, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
@@ -41,15 +42,14 @@ class AsyncClient:
         self,
         texts: str,
         *,
-        beam_size: int | None = None,
-        num_hypotheses: int | None = None,
-        length_penalty: float | None = None,
-        early_stopping: bool | Literal["never"] | None = None,
-        min_length: int | None = None,
-        max_length: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: str | None = None,
+        attention: bool = False,
         truncate: bool = False,
         model: str = "",
         timeout_s: float | None = None,
+        **options: Unpack[Options],
     ) -> Translation: ...
 
     @overload
@@ -57,46 +57,97 @@ class AsyncClient:
         self,
         texts: Sequence[str],
         *,
-        beam_size: int | None = None,
-        num_hypotheses: int | None = None,
-        length_penalty: float | None = None,
-        early_stopping: bool | Literal["never"] | None = None,
-        min_length: int | None = None,
-        max_length: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: Sequence[str | None] | None = None,
+        attention: bool = False,
         truncate: bool = False,
         model: str = "",
         timeout_s: float | None = None,
+        **options: Unpack[Options],
     ) -> list[Translation]: ...
 
     async def translate(
         self,
         texts: str | Sequence[str],
         *,
-        beam_size: int | None = None,
-        num_hypotheses: int | None = None,
-        length_penalty: float | None = None,
-        early_stopping: bool | Literal["never"] | None = None,
-        min_length: int | None = None,
-        max_length: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: str | Sequence[str | None] | None = None,
+        attention: bool = False,
         truncate: bool = False,
         model: str = "",
         timeout_s: float | None = None,
+        **options: Unpack[Options],
     ) -> Translation | list[Translation]:
-        """Translate one text, or several in one request; the options are those of ``Client.translate``."""
+        """Translate one text, or several in one request; as ``Client.translate``."""
         request = _calls.translate_request(
             texts,
-            beam_size=beam_size,
-            num_hypotheses=num_hypotheses,
-            length_penalty=length_penalty,
-            early_stopping=early_stopping,
-            min_length=min_length,
-            max_length=max_length,
+            source_language=source_language,
+            target_language=target_language,
+            target_prefix=target_prefix,
+            attention=attention,
             truncate=truncate,
             model=model,
+            options=options,
         )
         response = await self._call(self._translation.TranslateText, request, timeout_s)
         translations = _calls.read_translations(response, len(request.contents))
         return translations[0] if isinstance(texts, str) else translations
+
+    @overload
+    async def score(  # type: ignore[overload-overlap]  # a str is a sequence of str too
+        self,
+        texts: str,
+        targets: str,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> Score: ...
+
+    @overload
+    async def score(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> list[Score]: ...
+
+    async def score(
+        self,
+        texts: str | Sequence[str],
+        targets: str | Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> Score | list[Score]:
+        """Score given translations; as ``Client.score``."""
+        request = _calls.score_request(
+            texts,
+            targets,
+            source_language=source_language,
+            target_language=target_language,
+            length_penalty=length_penalty,
+            truncate=truncate,
+            model=model,
+        )
+        response = await self._call(self._translation.ScoreText, request, timeout_s)
+        scores = _calls.read_scores(response, len(request.contents))
+        return scores[0] if isinstance(texts, str) else scores
 
     async def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List the server's models, sorted by name."""

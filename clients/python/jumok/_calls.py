@@ -5,13 +5,13 @@ from typing import SupportsFloat, SupportsIndex
 
 from jumok._errors import InternalError, invalid_field
 from jumok_proto.conversion import (
-    EarlyStopping,
-    OptionFields,
     model_from_proto,
     options_to_proto,
     response_from_proto,
+    scores_from_proto,
 )
-from jumok_proto.results import Model, Translation
+from jumok_proto.options import EarlyStopping, Options, check_names
+from jumok_proto.results import Model, Score, Translation
 from jumok_proto.v1 import model_pb2, translation_pb2
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -28,39 +28,57 @@ CHANNEL_OPTIONS = (
 def translate_request(
     texts: str | Sequence[str],
     *,
-    beam_size: int | None,
-    num_hypotheses: int | None,
-    length_penalty: float | None,
-    early_stopping: EarlyStopping | None,
-    min_length: int | None,
-    max_length: int | None,
+    source_language: str | None,
+    target_language: str | None,
+    target_prefix: str | Sequence[str | None] | None,
+    attention: bool,
     truncate: bool,
     model: str,
+    options: Options,
 ) -> translation_pb2.TranslateTextRequest:
     """Make a request; raise InvalidArgument for what cannot be sent. What can be sent is for the server to judge."""
-    contents = [texts] if isinstance(texts, str) else list(texts)
-    for index, text in enumerate(contents):
-        _check_text(f"contents[{index}]", text)
-    _check_text("model", model)
-    fields = OptionFields(
-        beam_size=_integer("beam_size", beam_size),
-        num_hypotheses=_integer("num_hypotheses", num_hypotheses),
-        length_penalty=_number("length_penalty", length_penalty),
-        early_stopping=_early_stopping(early_stopping),
-        min_length=_integer("min_length", min_length),
-        max_length=_integer("max_length", max_length),
-    )
-    if not isinstance(truncate, bool):
-        raise invalid_field("truncate", f"must be True or False, got {truncate!r}")
+    prefixes = [target_prefix] if isinstance(texts, str) and target_prefix is not None else target_prefix
+    contents = _texts("contents", texts)
     return translation_pb2.TranslateTextRequest(
-        model=model, contents=contents, options=options_to_proto(fields), truncate=truncate
+        model=_text("model", model),
+        contents=contents,
+        options=options_to_proto(_checked(options)),
+        truncate=_flag("truncate", truncate),
+        source_language_code=_text("source_language_code", source_language or ""),
+        target_language_code=_text("target_language_code", target_language or ""),
+        target_prefixes=() if prefixes is None else _one_each("target_prefixes", _prefixes(prefixes), len(contents)),
+        attention=_flag("attention", attention),
+    )
+
+
+def score_request(
+    texts: str | Sequence[str],
+    targets: str | Sequence[str],
+    *,
+    source_language: str | None,
+    target_language: str | None,
+    length_penalty: float | None,
+    truncate: bool,
+    model: str,
+) -> translation_pb2.ScoreTextRequest:
+    """Make a request; raise InvalidArgument for what cannot be sent. What can be sent is for the server to judge."""
+    if isinstance(texts, str) != isinstance(targets, str):
+        raise invalid_field("targets", "must be a str for one text, and a sequence of them for several")
+    contents = _texts("contents", texts)
+    return translation_pb2.ScoreTextRequest(
+        model=_text("model", model),
+        contents=contents,
+        targets=_one_each("targets", _texts("targets", targets), len(contents)),
+        source_language_code=_text("source_language_code", source_language or ""),
+        target_language_code=_text("target_language_code", target_language or ""),
+        length_penalty=_number("length_penalty", length_penalty),
+        truncate=_flag("truncate", truncate),
     )
 
 
 def get_model_request(name: str) -> model_pb2.GetModelRequest:
     """Ask for one model."""
-    _check_text("name", name)
-    return model_pb2.GetModelRequest(name=name)
+    return model_pb2.GetModelRequest(name=_text("name", name))
 
 
 def read_translations(response: translation_pb2.TranslateTextResponse, count: int) -> list[Translation]:
@@ -71,6 +89,13 @@ def read_translations(response: translation_pb2.TranslateTextResponse, count: in
         return response_from_proto(response)
     except ValueError as error:
         raise InternalError(f"the server's answer cannot be read: {error}") from error
+
+
+def read_scores(response: translation_pb2.ScoreTextResponse, count: int) -> list[Score]:
+    """Read an answer to a request to score ``count`` texts."""
+    if len(response.scores) != count:
+        raise InternalError(f"the server answered {count} texts with {len(response.scores)} scores")
+    return scores_from_proto(response)
 
 
 def read_models(response: model_pb2.ListModelsResponse) -> list[Model]:
@@ -96,7 +121,48 @@ def check_timeout(timeout_s: float) -> float:
     return float(min(timeout_s, LONGEST_TIMEOUT_S))
 
 
-def _check_text(field: str, text: object) -> None:
+def _checked(options: Options) -> Options:
+    """The options in the types that a message takes; raise InvalidArgument, or TypeError for one that there is not."""
+    check_names(options)
+    return Options(
+        beam_size=_integer("beam_size", options.get("beam_size")),
+        num_hypotheses=_integer("num_hypotheses", options.get("num_hypotheses")),
+        length_penalty=_number("length_penalty", options.get("length_penalty")),
+        early_stopping=_early_stopping(options.get("early_stopping")),
+        min_length=_integer("min_length", options.get("min_length")),
+        max_length=_integer("max_length", options.get("max_length")),
+        no_repeat_ngram_size=_integer("no_repeat_ngram_size", options.get("no_repeat_ngram_size")),
+        repetition_penalty=_number("repetition_penalty", options.get("repetition_penalty")),
+        suppress_tokens=_tokens("suppress_tokens", options.get("suppress_tokens")),
+        end_tokens=_tokens("end_tokens", options.get("end_tokens")),
+        forced_first_token=_integer("forced_first_token", options.get("forced_first_token")),
+        sample=None if (sample := options.get("sample")) is None else _flag("options.sample", sample),
+        temperature=_number("temperature", options.get("temperature")),
+        top_k=_integer("top_k", options.get("top_k")),
+        top_p=_number("top_p", options.get("top_p")),
+        seed=_integer("seed", options.get("seed"), bits=64),
+    )
+
+
+def _texts(field: str, texts: str | Sequence[str]) -> list[str]:
+    return [_text(f"{field}[{index}]", text) for index, text in enumerate([texts] if isinstance(texts, str) else texts)]
+
+
+def _prefixes(prefixes: object) -> list[str]:
+    if isinstance(prefixes, str) or not isinstance(prefixes, Sequence):
+        raise invalid_field("target_prefixes", "must be a str for one text, and a sequence of them for several")
+    return [
+        "" if prefix is None else _text(f"target_prefixes[{index}]", prefix) for index, prefix in enumerate(prefixes)
+    ]
+
+
+def _one_each(field: str, values: list[str], texts: int) -> list[str]:
+    if len(values) != texts:
+        raise invalid_field(field, f"must be one for each of {texts} texts, got {len(values)}")
+    return values
+
+
+def _text(field: str, text: object) -> str:
     if not isinstance(text, str):
         raise invalid_field(field, f"must be a str, got {type(text).__name__}")
     try:
@@ -105,17 +171,35 @@ def _check_text(field: str, text: object) -> None:
         raise invalid_field(
             field, f"holds a lone surrogate (U+{ord(text[error.start]):04X} at {error.start}), which is no character"
         ) from error
+    return text
 
 
-def _integer(name: str, value: SupportsIndex | None) -> int | None:
+def _flag(field: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise invalid_field(field, f"must be True or False, got {value!r}")
+    return value
+
+
+def _integer(name: str, value: SupportsIndex | None, *, bits: int = 32) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise invalid_field(f"options.{name}", f"must be an integer, got {value!r}")
     number = value.__index__()
-    if not -(2**31) <= number < 2**31:
+    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
         raise invalid_field(f"options.{name}", f"is out of range: {number}")
     return number
+
+
+def _tokens(name: str, values: Sequence[SupportsIndex] | None) -> list[int] | None:
+    if values is None:
+        return None
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise invalid_field(f"options.{name}", f"must be a sequence of token ids, got {values!r}")
+    ids = [_integer(name, value) for value in values]
+    if None in ids:
+        raise invalid_field(f"options.{name}", "must be a sequence of token ids, got None among them")
+    return [token for token in ids if token is not None]
 
 
 def _number(name: str, value: SupportsFloat | None) -> float | None:

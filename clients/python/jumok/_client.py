@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Literal, Self, TypeVar, overload
+from typing import Self, TypeVar, Unpack, overload
 
 import grpc
 from google.protobuf.message import Message
 
 from jumok import _calls
 from jumok._errors import call_error
-from jumok_proto.results import Model, Translation
+from jumok_proto.options import Options
+from jumok_proto.results import Model, Score, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
@@ -41,15 +42,14 @@ class Client:
         self,
         texts: str,
         *,
-        beam_size: int | None = None,
-        num_hypotheses: int | None = None,
-        length_penalty: float | None = None,
-        early_stopping: bool | Literal["never"] | None = None,
-        min_length: int | None = None,
-        max_length: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: str | None = None,
+        attention: bool = False,
         truncate: bool = False,
         model: str = "",
         timeout_s: float | None = None,
+        **options: Unpack[Options],
     ) -> Translation: ...
 
     @overload
@@ -57,53 +57,111 @@ class Client:
         self,
         texts: Sequence[str],
         *,
-        beam_size: int | None = None,
-        num_hypotheses: int | None = None,
-        length_penalty: float | None = None,
-        early_stopping: bool | Literal["never"] | None = None,
-        min_length: int | None = None,
-        max_length: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: Sequence[str | None] | None = None,
+        attention: bool = False,
         truncate: bool = False,
         model: str = "",
         timeout_s: float | None = None,
+        **options: Unpack[Options],
     ) -> list[Translation]: ...
 
     def translate(
         self,
         texts: str | Sequence[str],
         *,
-        beam_size: int | None = None,
-        num_hypotheses: int | None = None,
-        length_penalty: float | None = None,
-        early_stopping: bool | Literal["never"] | None = None,
-        min_length: int | None = None,
-        max_length: int | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: str | Sequence[str | None] | None = None,
+        attention: bool = False,
         truncate: bool = False,
         model: str = "",
         timeout_s: float | None = None,
+        **options: Unpack[Options],
     ) -> Translation | list[Translation]:
         """Translate one text, or several in one request: all are translated, or none is.
 
-        Options that are None keep the model's default. ``beam_size`` 1 is greedy decoding; ``num_hypotheses`` is how
-        many candidates to return; ``length_penalty`` divides the score by length ** penalty; ``early_stopping`` is
-        False (stop when a better candidate is unlikely), True (at once) or "never" (only when none is possible);
-        lengths are in tokens. ``truncate`` cuts texts that are too long for the model instead of refusing them.
-        ``model`` may be left out where the server holds only one.
+        Languages are spelled as in the model's description, or with other case, or ``_`` for ``-``; what is left out is
+        the model's default. ``target_prefix`` is what the translation begins with, for several texts one for each or
+        None: a hypothesis' ``text`` is the whole translation, its tokens and scores are those behind the prefix. With
+        ``attention`` every hypothesis carries the cross-attention from its tokens to the translation's
+        ``source_tokens``. ``truncate`` cuts texts that are too long for the model instead of refusing them. ``model``
+        may be left out where the server holds only one. ``Options`` describes the decoding options; one that there is
+        not is a TypeError.
         """
         request = _calls.translate_request(
             texts,
-            beam_size=beam_size,
-            num_hypotheses=num_hypotheses,
-            length_penalty=length_penalty,
-            early_stopping=early_stopping,
-            min_length=min_length,
-            max_length=max_length,
+            source_language=source_language,
+            target_language=target_language,
+            target_prefix=target_prefix,
+            attention=attention,
             truncate=truncate,
             model=model,
+            options=options,
         )
         response = self._call(self._translation.TranslateText, request, timeout_s)
         translations = _calls.read_translations(response, len(request.contents))
         return translations[0] if isinstance(texts, str) else translations
+
+    @overload
+    def score(  # type: ignore[overload-overlap]  # a str is a sequence of str too
+        self,
+        texts: str,
+        targets: str,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> Score: ...
+
+    @overload
+    def score(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> list[Score]: ...
+
+    def score(
+        self,
+        texts: str | Sequence[str],
+        targets: str | Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> Score | list[Score]:
+        """Score a given translation of one text, or one of each of several in one request.
+
+        The scores are the model's own log-probabilities: decoding options and constraints take no part. Sums are
+        divided by length ** ``length_penalty``, which is the model's default where it is left out. A text without
+        content has only the empty translation, with score 0. The rest is as in ``translate``.
+        """
+        request = _calls.score_request(
+            texts,
+            targets,
+            source_language=source_language,
+            target_language=target_language,
+            length_penalty=length_penalty,
+            truncate=truncate,
+            model=model,
+        )
+        response = self._call(self._translation.ScoreText, request, timeout_s)
+        scores = _calls.read_scores(response, len(request.contents))
+        return scores[0] if isinstance(texts, str) else scores
 
     def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List the server's models, sorted by name."""

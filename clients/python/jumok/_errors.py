@@ -3,7 +3,7 @@
 JumokError                            also what an in-process translator raises
 └── CallError                         everything that a call to a server raises
     ├── InvalidArgument (ValueError)  the texts or options are wrong
-    ├── NotFound (LookupError)        no such model
+    ├── NotFound (LookupError)        no such model or language
     ├── FailedPrecondition            the model cannot do what was asked
     ├── ResourceExhausted             the server's queue is full, or a message is too large
     ├── Unavailable (ConnectionError) no server, or one that is loading or stopping
@@ -83,7 +83,7 @@ class InvalidArgument(CallError, ValueError):
 
 
 class NotFound(CallError, LookupError):
-    """The server has no such model; ``details.resource`` says which it has."""
+    """No such model, of which ``details.resource`` says what there is, or no such language of the model."""
 
     code = grpc.StatusCode.NOT_FOUND
 

@@ -4,7 +4,9 @@ isort:skip_file
 """
 
 import builtins
+import collections.abc
 import google.protobuf.descriptor
+import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import sys
@@ -57,18 +59,54 @@ class DecodingOptions(google.protobuf.message.Message):
     EARLY_STOPPING_FIELD_NUMBER: builtins.int
     MIN_LENGTH_FIELD_NUMBER: builtins.int
     MAX_LENGTH_FIELD_NUMBER: builtins.int
+    NO_REPEAT_NGRAM_SIZE_FIELD_NUMBER: builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: builtins.int
+    SUPPRESS_TOKENS_FIELD_NUMBER: builtins.int
+    END_TOKENS_FIELD_NUMBER: builtins.int
+    FORCED_FIRST_TOKEN_FIELD_NUMBER: builtins.int
+    SAMPLE_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    TOP_K_FIELD_NUMBER: builtins.int
+    TOP_P_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
     beam_size: builtins.int
     """Number of hypotheses kept while decoding, 1 to 64; 1 is greedy decoding."""
     num_hypotheses: builtins.int
-    """Number of finished hypotheses returned for every text, 1 to beam_size."""
+    """Number of finished hypotheses returned for every text, 1 to beam_size, or 1 to 64 where tokens are sampled."""
     length_penalty: builtins.float
     """Exponent of the length that a hypothesis' sum of log-probabilities is divided by; above 0 it favours longer ones."""
     early_stopping: Global___EarlyStopping.ValueType
     """When a beam search with enough finished hypotheses may stop."""
     min_length: builtins.int
-    """Number of tokens that a hypothesis has at least, its end of sentence not counted."""
+    """Number of tokens that a hypothesis has at least, its end of sentence and its target prefix not counted."""
     max_length: builtins.int
-    """Number of tokens that a hypothesis has at most, its end of sentence counted."""
+    """Number of tokens that a hypothesis has at most, its end of sentence counted, its target prefix not."""
+    no_repeat_ngram_size: builtins.int
+    """Length of the sequences of tokens that occur only once in a hypothesis; 0 lets all repeat."""
+    repetition_penalty: builtins.float
+    """What scores of tokens that have occurred are divided by where they are above 0, and multiplied by where they are
+    below; above 1 it discourages repetition.
+    """
+    forced_first_token: builtins.int
+    """The token that every hypothesis begins with."""
+    sample: builtins.bool
+    """Whether tokens are drawn at random instead of searched for; not set, any of the following asks for it."""
+    temperature: builtins.float
+    """What logits are divided by before tokens are drawn; above 0."""
+    top_k: builtins.int
+    """Number of most likely tokens that are drawn from; 0 is all."""
+    top_p: builtins.float
+    """Probability that the most likely tokens that are drawn from reach together; above 0, at most 1."""
+    seed: builtins.int
+    """What the random numbers follow from, 0 or more: the same seed draws the same tokens for the same text."""
+    @property
+    def suppress_tokens(self) -> Global___TokenIds:
+        """Tokens that are not written, besides those that the model never writes."""
+
+    @property
+    def end_tokens(self) -> Global___TokenIds:
+        """Tokens that end a hypothesis, instead of those of the model."""
+
     def __init__(
         self,
         *,
@@ -78,11 +116,23 @@ class DecodingOptions(google.protobuf.message.Message):
         early_stopping: Global___EarlyStopping.ValueType = ...,
         min_length: builtins.int | None = ...,
         max_length: builtins.int | None = ...,
+        no_repeat_ngram_size: builtins.int | None = ...,
+        repetition_penalty: builtins.float | None = ...,
+        suppress_tokens: Global___TokenIds | None = ...,
+        end_tokens: Global___TokenIds | None = ...,
+        forced_first_token: builtins.int | None = ...,
+        sample: builtins.bool | None = ...,
+        temperature: builtins.float | None = ...,
+        top_k: builtins.int | None = ...,
+        top_p: builtins.float | None = ...,
+        seed: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_beam_size", b"_beam_size", "_length_penalty", b"_length_penalty", "_max_length", b"_max_length", "_min_length", b"_min_length", "_num_hypotheses", b"_num_hypotheses", "beam_size", b"beam_size", "length_penalty", b"length_penalty", "max_length", b"max_length", "min_length", b"min_length", "num_hypotheses", b"num_hypotheses"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_beam_size", b"_beam_size", "_length_penalty", b"_length_penalty", "_max_length", b"_max_length", "_min_length", b"_min_length", "_num_hypotheses", b"_num_hypotheses", "beam_size", b"beam_size", "early_stopping", b"early_stopping", "length_penalty", b"length_penalty", "max_length", b"max_length", "min_length", b"min_length", "num_hypotheses", b"num_hypotheses"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_beam_size", b"_beam_size", "_forced_first_token", b"_forced_first_token", "_length_penalty", b"_length_penalty", "_max_length", b"_max_length", "_min_length", b"_min_length", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "_repetition_penalty", b"_repetition_penalty", "_sample", b"_sample", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "beam_size", b"beam_size", "end_tokens", b"end_tokens", "forced_first_token", b"forced_first_token", "length_penalty", b"length_penalty", "max_length", b"max_length", "min_length", b"min_length", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses", "repetition_penalty", b"repetition_penalty", "sample", b"sample", "seed", b"seed", "suppress_tokens", b"suppress_tokens", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_beam_size", b"_beam_size", "_forced_first_token", b"_forced_first_token", "_length_penalty", b"_length_penalty", "_max_length", b"_max_length", "_min_length", b"_min_length", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "_repetition_penalty", b"_repetition_penalty", "_sample", b"_sample", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "beam_size", b"beam_size", "early_stopping", b"early_stopping", "end_tokens", b"end_tokens", "forced_first_token", b"forced_first_token", "length_penalty", b"length_penalty", "max_length", b"max_length", "min_length", b"min_length", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses", "repetition_penalty", b"repetition_penalty", "sample", b"sample", "seed", b"seed", "suppress_tokens", b"suppress_tokens", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_beam_size", b"_beam_size"]) -> typing.Literal["beam_size"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_forced_first_token", b"_forced_first_token"]) -> typing.Literal["forced_first_token"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_length_penalty", b"_length_penalty"]) -> typing.Literal["length_penalty"] | None: ...
     @typing.overload
@@ -90,6 +140,40 @@ class DecodingOptions(google.protobuf.message.Message):
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_min_length", b"_min_length"]) -> typing.Literal["min_length"] | None: ...
     @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_no_repeat_ngram_size", b"_no_repeat_ngram_size"]) -> typing.Literal["no_repeat_ngram_size"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_num_hypotheses", b"_num_hypotheses"]) -> typing.Literal["num_hypotheses"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_repetition_penalty", b"_repetition_penalty"]) -> typing.Literal["repetition_penalty"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_sample", b"_sample"]) -> typing.Literal["sample"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_top_k", b"_top_k"]) -> typing.Literal["top_k"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_top_p", b"_top_p"]) -> typing.Literal["top_p"] | None: ...
 
 Global___DecodingOptions: typing_extensions.TypeAlias = DecodingOptions
+
+@typing.final
+class TokenIds(google.protobuf.message.Message):
+    """Some tokens, as their numbers in the vocabulary of the translations."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: builtins.int
+    @property
+    def ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The numbers."""
+
+    def __init__(
+        self,
+        *,
+        ids: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ids", b"ids"]) -> None: ...
+
+Global___TokenIds: typing_extensions.TypeAlias = TokenIds

@@ -105,6 +105,10 @@ class Model(google.protobuf.message.Message):
     DEFAULT_OPTIONS_FIELD_NUMBER: builtins.int
     PRECISION_FIELD_NUMBER: builtins.int
     DEVICE_FIELD_NUMBER: builtins.int
+    SOURCE_LANGUAGE_CODES_FIELD_NUMBER: builtins.int
+    TARGET_LANGUAGE_CODES_FIELD_NUMBER: builtins.int
+    DEFAULT_LANGUAGE_PAIR_FIELD_NUMBER: builtins.int
+    CONSTRAINTS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name by which requests ask for it."""
     version: builtins.str
@@ -121,11 +125,29 @@ class Model(google.protobuf.message.Message):
     """Device that it runs on, "cpu" or "cuda"."""
     @property
     def language_pairs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LanguagePair]:
-        """What it translates from and to."""
+        """The directions that it translates in; empty where it translates from every source to every target language."""
 
     @property
     def default_options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
-        """How it searches where a request does not say otherwise; every field is set."""
+        """How it searches where a request does not say otherwise; every field is set but those that it has no value for:
+        forced_first_token where none is forced, and seed.
+        """
+
+    @property
+    def source_language_codes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Languages that it reads."""
+
+    @property
+    def target_language_codes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Languages that it writes."""
+
+    @property
+    def default_language_pair(self) -> Global___LanguagePair:
+        """Direction of a request that names no language; not set where a request must name one."""
+
+    @property
+    def constraints(self) -> Global___DecodingConstraints:
+        """What its translations keep to, besides the options."""
 
     def __init__(
         self,
@@ -139,11 +161,52 @@ class Model(google.protobuf.message.Message):
         default_options: jumok_proto.v1.decoding_pb2.DecodingOptions | None = ...,
         precision: builtins.str = ...,
         device: builtins.str = ...,
+        source_language_codes: collections.abc.Iterable[builtins.str] | None = ...,
+        target_language_codes: collections.abc.Iterable[builtins.str] | None = ...,
+        default_language_pair: Global___LanguagePair | None = ...,
+        constraints: Global___DecodingConstraints | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["default_options", b"default_options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["architecture", b"architecture", "default_options", b"default_options", "device", b"device", "language_pairs", b"language_pairs", "max_source_length", b"max_source_length", "max_target_length", b"max_target_length", "name", b"name", "precision", b"precision", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["constraints", b"constraints", "default_language_pair", b"default_language_pair", "default_options", b"default_options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["architecture", b"architecture", "constraints", b"constraints", "default_language_pair", b"default_language_pair", "default_options", b"default_options", "device", b"device", "language_pairs", b"language_pairs", "max_source_length", b"max_source_length", "max_target_length", b"max_target_length", "name", b"name", "precision", b"precision", "source_language_codes", b"source_language_codes", "target_language_codes", b"target_language_codes", "version", b"version"]) -> None: ...
 
 Global___Model: typing_extensions.TypeAlias = Model
+
+@typing.final
+class DecodingConstraints(google.protobuf.message.Message):
+    """What all translations of a model keep to, whatever a request asks for."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEGIN_SUPPRESS_TOKENS_FIELD_NUMBER: builtins.int
+    BAD_WORDS_FIELD_NUMBER: builtins.int
+    FORCED_LAST_TOKENS_FIELD_NUMBER: builtins.int
+    RENORMALIZE_FIELD_NUMBER: builtins.int
+    renormalize: builtins.bool
+    """Whether log-probabilities are normalised once more after constraints have acted on them."""
+    @property
+    def begin_suppress_tokens(self) -> jumok_proto.v1.decoding_pb2.TokenIds:
+        """Tokens that cannot be the first that is free to choose."""
+
+    @property
+    def bad_words(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[jumok_proto.v1.decoding_pb2.TokenIds]:
+        """Sequences of tokens that are never completed."""
+
+    @property
+    def forced_last_tokens(self) -> jumok_proto.v1.decoding_pb2.TokenIds:
+        """Tokens of which one ends a hypothesis of the maximum length."""
+
+    def __init__(
+        self,
+        *,
+        begin_suppress_tokens: jumok_proto.v1.decoding_pb2.TokenIds | None = ...,
+        bad_words: collections.abc.Iterable[jumok_proto.v1.decoding_pb2.TokenIds] | None = ...,
+        forced_last_tokens: jumok_proto.v1.decoding_pb2.TokenIds | None = ...,
+        renormalize: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["begin_suppress_tokens", b"begin_suppress_tokens", "forced_last_tokens", b"forced_last_tokens"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["bad_words", b"bad_words", "begin_suppress_tokens", b"begin_suppress_tokens", "forced_last_tokens", b"forced_last_tokens", "renormalize", b"renormalize"]) -> None: ...
+
+Global___DecodingConstraints: typing_extensions.TypeAlias = DecodingConstraints
 
 @typing.final
 class LanguagePair(google.protobuf.message.Message):
@@ -154,9 +217,9 @@ class LanguagePair(google.protobuf.message.Message):
     SOURCE_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     source_language_code: builtins.str
-    """Language of the texts, as a BCP 47 tag."""
+    """Language of the texts: a BCP 47 tag, or the model's own code with hyphens."""
     target_language_code: builtins.str
-    """Language of the translations, as a BCP 47 tag."""
+    """Language of the translations, in the same way."""
     def __init__(
         self,
         *,

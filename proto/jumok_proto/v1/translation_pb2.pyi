@@ -55,10 +55,22 @@ class TranslateTextRequest(google.protobuf.message.Message):
     CONTENTS_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
     TRUNCATE_FIELD_NUMBER: builtins.int
+    SOURCE_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    TARGET_PREFIXES_FIELD_NUMBER: builtins.int
+    ATTENTION_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model; may be left empty where the server holds only one."""
     truncate: builtins.bool
     """Whether a text longer than the model can read is cut to its limit (and its translation says so) instead of refused."""
+    source_language_code: builtins.str
+    """Language of the texts, as the model's description has it (case and hyphen or underscore make no difference); empty
+    for the model's default.
+    """
+    target_language_code: builtins.str
+    """Language to translate into, in the same way."""
+    attention: builtins.bool
+    """Whether hypotheses carry the attention from their tokens to those of the text."""
     @property
     def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The texts, at least one. An empty one, or one of white space only, has an empty translation."""
@@ -67,6 +79,10 @@ class TranslateTextRequest(google.protobuf.message.Message):
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
         """How to search."""
 
+    @property
+    def target_prefixes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What the translations begin with: none, or one for every text, empty for a text without."""
+
     def __init__(
         self,
         *,
@@ -74,9 +90,13 @@ class TranslateTextRequest(google.protobuf.message.Message):
         contents: collections.abc.Iterable[builtins.str] | None = ...,
         options: jumok_proto.v1.decoding_pb2.DecodingOptions | None = ...,
         truncate: builtins.bool = ...,
+        source_language_code: builtins.str = ...,
+        target_language_code: builtins.str = ...,
+        target_prefixes: collections.abc.Iterable[builtins.str] | None = ...,
+        attention: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["contents", b"contents", "model", b"model", "options", b"options", "truncate", b"truncate"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attention", b"attention", "contents", b"contents", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "target_language_code", b"target_language_code", "target_prefixes", b"target_prefixes", "truncate", b"truncate"]) -> None: ...
 
 Global___TranslateTextRequest: typing_extensions.TypeAlias = TranslateTextRequest
 
@@ -119,6 +139,9 @@ class Translation(google.protobuf.message.Message):
     SOURCE_TRUNCATED_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
     MODEL_VERSION_FIELD_NUMBER: builtins.int
+    SOURCE_TOKENS_FIELD_NUMBER: builtins.int
+    SOURCE_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     source_token_count: builtins.int
     """Number of tokens that the model read, after a truncation."""
     output_token_count: builtins.int
@@ -129,9 +152,17 @@ class Translation(google.protobuf.message.Message):
     """Name of the model that answered."""
     model_version: builtins.str
     """Version of the model that answered."""
+    source_language_code: builtins.str
+    """Language of the text."""
+    target_language_code: builtins.str
+    """Language of the translation."""
     @property
     def hypotheses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Hypothesis]:
         """Candidate translations, best first; at least one."""
+
+    @property
+    def source_tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The tokens that the model read, as the tokenizer spells them; sent where attention is asked for."""
 
     def __init__(
         self,
@@ -142,14 +173,17 @@ class Translation(google.protobuf.message.Message):
         source_truncated: builtins.bool = ...,
         model: builtins.str = ...,
         model_version: builtins.str = ...,
+        source_tokens: collections.abc.Iterable[builtins.str] | None = ...,
+        source_language_code: builtins.str = ...,
+        target_language_code: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "source_token_count", b"source_token_count", "source_truncated", b"source_truncated"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "source_language_code", b"source_language_code", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "target_language_code", b"target_language_code"]) -> None: ...
 
 Global___Translation: typing_extensions.TypeAlias = Translation
 
 @typing.final
 class Hypothesis(google.protobuf.message.Message):
-    """A candidate translation. Its token fields run parallel and include the end of sentence."""
+    """A candidate translation. Its token fields run parallel and include the end of sentence, but not the target prefix."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -159,8 +193,9 @@ class Hypothesis(google.protobuf.message.Message):
     TOKEN_IDS_FIELD_NUMBER: builtins.int
     TOKEN_SCORES_FIELD_NUMBER: builtins.int
     FINISH_REASON_FIELD_NUMBER: builtins.int
+    ATTENTION_FIELD_NUMBER: builtins.int
     text: builtins.str
-    """The translation."""
+    """The whole translation, its target prefix included."""
     score: builtins.float
     """Sum of token_scores over (number of tokens to the power of the length penalty); higher is better."""
     finish_reason: Global___FinishReason.ValueType
@@ -177,6 +212,10 @@ class Hypothesis(google.protobuf.message.Message):
     def token_scores(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
         """Log-probability of every token given those before it."""
 
+    @property
+    def attention(self) -> Global___Attention:
+        """Where the model looked when it wrote each token; set where it is asked for."""
+
     def __init__(
         self,
         *,
@@ -186,10 +225,158 @@ class Hypothesis(google.protobuf.message.Message):
         token_ids: collections.abc.Iterable[builtins.int] | None = ...,
         token_scores: collections.abc.Iterable[builtins.float] | None = ...,
         finish_reason: Global___FinishReason.ValueType = ...,
+        attention: Global___Attention | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["finish_reason", b"finish_reason", "score", b"score", "text", b"text", "token_ids", b"token_ids", "token_scores", b"token_scores", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["attention", b"attention"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attention", b"attention", "finish_reason", b"finish_reason", "score", b"score", "text", b"text", "token_ids", b"token_ids", "token_scores", b"token_scores", "tokens", b"tokens"]) -> None: ...
 
 Global___Hypothesis: typing_extensions.TypeAlias = Hypothesis
+
+@typing.final
+class Attention(google.protobuf.message.Message):
+    """Cross-attention, the mean over all layers and heads: one row for every token of a hypothesis, one column for every
+    token of the text. The weights of a row add up to 1.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WEIGHTS_FIELD_NUMBER: builtins.int
+    COLUMNS_FIELD_NUMBER: builtins.int
+    columns: builtins.int
+    """Number of columns."""
+    @property
+    def weights(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """The weights, row by row."""
+
+    def __init__(
+        self,
+        *,
+        weights: collections.abc.Iterable[builtins.float] | None = ...,
+        columns: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["columns", b"columns", "weights", b"weights"]) -> None: ...
+
+Global___Attention: typing_extensions.TypeAlias = Attention
+
+@typing.final
+class ScoreTextRequest(google.protobuf.message.Message):
+    """Texts and translations of them to score."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: builtins.int
+    CONTENTS_FIELD_NUMBER: builtins.int
+    TARGETS_FIELD_NUMBER: builtins.int
+    SOURCE_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    LENGTH_PENALTY_FIELD_NUMBER: builtins.int
+    TRUNCATE_FIELD_NUMBER: builtins.int
+    model: builtins.str
+    """Name of the model; may be left empty where the server holds only one."""
+    source_language_code: builtins.str
+    """Language of the texts; empty for the model's default."""
+    target_language_code: builtins.str
+    """Language of the translations; empty for the model's default."""
+    length_penalty: builtins.float
+    """Exponent of the length that a sum of log-probabilities is divided by. Not set, the default of the model."""
+    truncate: builtins.bool
+    """Whether a text longer than the model can read is cut to its limit instead of refused."""
+    @property
+    def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The texts, at least one."""
+
+    @property
+    def targets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The translations to score, one for every text."""
+
+    def __init__(
+        self,
+        *,
+        model: builtins.str = ...,
+        contents: collections.abc.Iterable[builtins.str] | None = ...,
+        targets: collections.abc.Iterable[builtins.str] | None = ...,
+        source_language_code: builtins.str = ...,
+        target_language_code: builtins.str = ...,
+        length_penalty: builtins.float | None = ...,
+        truncate: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_length_penalty", b"_length_penalty", "length_penalty", b"length_penalty"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_length_penalty", b"_length_penalty", "contents", b"contents", "length_penalty", b"length_penalty", "model", b"model", "source_language_code", b"source_language_code", "target_language_code", b"target_language_code", "targets", b"targets", "truncate", b"truncate"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_length_penalty", b"_length_penalty"]) -> typing.Literal["length_penalty"] | None: ...
+
+Global___ScoreTextRequest: typing_extensions.TypeAlias = ScoreTextRequest
+
+@typing.final
+class ScoreTextResponse(google.protobuf.message.Message):
+    """The scores of a request."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SCORES_FIELD_NUMBER: builtins.int
+    @property
+    def scores(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Score]:
+        """One for every text of the request, in its order."""
+
+    def __init__(
+        self,
+        *,
+        scores: collections.abc.Iterable[Global___Score] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["scores", b"scores"]) -> None: ...
+
+Global___ScoreTextResponse: typing_extensions.TypeAlias = ScoreTextResponse
+
+@typing.final
+class Score(google.protobuf.message.Message):
+    """How likely a translation is to a model. The token fields run parallel and include the end of sentence."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SCORE_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    TOKEN_IDS_FIELD_NUMBER: builtins.int
+    TOKEN_SCORES_FIELD_NUMBER: builtins.int
+    SOURCE_TOKEN_COUNT_FIELD_NUMBER: builtins.int
+    SOURCE_TRUNCATED_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    MODEL_VERSION_FIELD_NUMBER: builtins.int
+    score: builtins.float
+    """Sum of token_scores over (number of tokens to the power of the length penalty); higher is better."""
+    source_token_count: builtins.int
+    """Number of tokens of the text that the model read, after a truncation."""
+    source_truncated: builtins.bool
+    """Whether the text was longer than the model can read, and was cut."""
+    model: builtins.str
+    """Name of the model that answered."""
+    model_version: builtins.str
+    """Version of the model that answered."""
+    @property
+    def tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The translation's tokens as the tokenizer spells them."""
+
+    @property
+    def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The tokens' numbers in the vocabulary."""
+
+    @property
+    def token_scores(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Log-probability of every token given those before it; 0 for a token that the model is made to begin with."""
+
+    def __init__(
+        self,
+        *,
+        score: builtins.float = ...,
+        tokens: collections.abc.Iterable[builtins.str] | None = ...,
+        token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        token_scores: collections.abc.Iterable[builtins.float] | None = ...,
+        source_token_count: builtins.int = ...,
+        source_truncated: builtins.bool = ...,
+        model: builtins.str = ...,
+        model_version: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["model", b"model", "model_version", b"model_version", "score", b"score", "source_token_count", b"source_token_count", "source_truncated", b"source_truncated", "token_ids", b"token_ids", "token_scores", b"token_scores", "tokens", b"tokens"]) -> None: ...
+
+Global___Score: typing_extensions.TypeAlias = Score
 
 @typing.final
 class Timings(google.protobuf.message.Message):

@@ -40,6 +40,11 @@ class TranslationServiceStub(object):
                 request_serializer=jumok__proto_dot_v1_dot_translation__pb2.TranslateTextRequest.SerializeToString,
                 response_deserializer=jumok__proto_dot_v1_dot_translation__pb2.TranslateTextResponse.FromString,
                 _registered_method=True)
+        self.ScoreText = channel.unary_unary(
+                '/jumok.v1.TranslationService/ScoreText',
+                request_serializer=jumok__proto_dot_v1_dot_translation__pb2.ScoreTextRequest.SerializeToString,
+                response_deserializer=jumok__proto_dot_v1_dot_translation__pb2.ScoreTextResponse.FromString,
+                _registered_method=True)
 
 
 class TranslationServiceServicer(object):
@@ -53,6 +58,13 @@ class TranslationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ScoreText(self, request, context):
+        """Scores given translations of a list of texts with one model. Either all are scored, or none is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TranslationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +72,11 @@ def add_TranslationServiceServicer_to_server(servicer, server):
                     servicer.TranslateText,
                     request_deserializer=jumok__proto_dot_v1_dot_translation__pb2.TranslateTextRequest.FromString,
                     response_serializer=jumok__proto_dot_v1_dot_translation__pb2.TranslateTextResponse.SerializeToString,
+            ),
+            'ScoreText': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScoreText,
+                    request_deserializer=jumok__proto_dot_v1_dot_translation__pb2.ScoreTextRequest.FromString,
+                    response_serializer=jumok__proto_dot_v1_dot_translation__pb2.ScoreTextResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +107,33 @@ class TranslationService(object):
             '/jumok.v1.TranslationService/TranslateText',
             jumok__proto_dot_v1_dot_translation__pb2.TranslateTextRequest.SerializeToString,
             jumok__proto_dot_v1_dot_translation__pb2.TranslateTextResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScoreText(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jumok.v1.TranslationService/ScoreText',
+            jumok__proto_dot_v1_dot_translation__pb2.ScoreTextRequest.SerializeToString,
+            jumok__proto_dot_v1_dot_translation__pb2.ScoreTextResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,7 +41,23 @@ _TranslationServiceTranslateTextType = typing_extensions.TypeVar(
     ],
 )
 
-class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType]):
+_TranslationServiceScoreTextType = typing_extensions.TypeVar(
+    '_TranslationServiceScoreTextType',
+    grpc.UnaryUnaryMultiCallable[
+        jumok_proto.v1.translation_pb2.ScoreTextRequest,
+        jumok_proto.v1.translation_pb2.ScoreTextResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        jumok_proto.v1.translation_pb2.ScoreTextRequest,
+        jumok_proto.v1.translation_pb2.ScoreTextResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        jumok_proto.v1.translation_pb2.ScoreTextRequest,
+        jumok_proto.v1.translation_pb2.ScoreTextResponse,
+    ],
+)
+
+class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType, _TranslationServiceScoreTextType]):
     """Translates texts."""
 
     @typing.overload
@@ -49,6 +65,10 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
         grpc.UnaryUnaryMultiCallable[
             jumok_proto.v1.translation_pb2.TranslateTextRequest,
             jumok_proto.v1.translation_pb2.TranslateTextResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            jumok_proto.v1.translation_pb2.ScoreTextRequest,
+            jumok_proto.v1.translation_pb2.ScoreTextResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -58,15 +78,26 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
             jumok_proto.v1.translation_pb2.TranslateTextRequest,
             jumok_proto.v1.translation_pb2.TranslateTextResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            jumok_proto.v1.translation_pb2.ScoreTextRequest,
+            jumok_proto.v1.translation_pb2.ScoreTextResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     TranslateText: _TranslationServiceTranslateTextType
     """Translates a list of texts with one model and one set of options. Either all texts are translated, or none is."""
 
+    ScoreText: _TranslationServiceScoreTextType
+    """Scores given translations of a list of texts with one model. Either all are scored, or none is."""
+
 TranslationServiceAsyncStub: typing_extensions.TypeAlias = TranslationServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         jumok_proto.v1.translation_pb2.TranslateTextRequest,
         jumok_proto.v1.translation_pb2.TranslateTextResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        jumok_proto.v1.translation_pb2.ScoreTextRequest,
+        jumok_proto.v1.translation_pb2.ScoreTextResponse,
     ],
 ]
 
@@ -80,5 +111,13 @@ class TranslationServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.translation_pb2.TranslateTextResponse, collections.abc.Awaitable[jumok_proto.v1.translation_pb2.TranslateTextResponse]]:
         """Translates a list of texts with one model and one set of options. Either all texts are translated, or none is."""
+
+    @abc.abstractmethod
+    def ScoreText(
+        self,
+        request: jumok_proto.v1.translation_pb2.ScoreTextRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[jumok_proto.v1.translation_pb2.ScoreTextResponse, collections.abc.Awaitable[jumok_proto.v1.translation_pb2.ScoreTextResponse]]:
+        """Scores given translations of a list of texts with one model. Either all are scored, or none is."""
 
 def add_TranslationServiceServicer_to_server(servicer: TranslationServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

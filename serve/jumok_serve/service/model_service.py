@@ -6,6 +6,8 @@ from jumok_proto.conversion import model_to_proto
 from jumok_proto.results import DecodingDefaults, LanguagePair, Model
 from jumok_proto.v1 import model_pb2
 from jumok_proto.v1.model_pb2_grpc import ModelServiceServicer
+from jumok_serve.errors import InvalidRequest, LanguageNotFound
+from jumok_serve.languages import Languages
 from jumok_serve.service.models import LoadedModel, ModelRegistry
 
 
@@ -34,14 +36,15 @@ class ModelService(ModelServiceServicer):
 
 def _describe(model: LoadedModel) -> Model:
     manifest = model.manifest
-    generation = manifest.generation
+    languages, generation, special = manifest.languages, manifest.generation, manifest.special_tokens
     return Model(
         name=manifest.name,
         version=manifest.version,
         architecture=manifest.architecture.family,
-        language_pairs=tuple(
-            LanguagePair(source=source, target=target) for source, target in manifest.languages.all_pairs
-        ),
+        source_languages=tuple(languages.sources),
+        target_languages=tuple(languages.targets),
+        language_pairs=tuple(LanguagePair(source=pair.source, target=pair.target) for pair in languages.pairs),
+        default_pair=_default_pair(languages),
         max_source_length=manifest.limits.max_source_length,
         max_target_length=manifest.limits.max_target_length,
         defaults=DecodingDefaults(
@@ -51,7 +54,29 @@ def _describe(model: LoadedModel) -> Model:
             early_stopping=generation.early_stopping,
             min_length=generation.min_length,
             max_length=generation.max_length,
+            no_repeat_ngram_size=generation.no_repeat_ngram_size,
+            repetition_penalty=generation.repetition_penalty,
+            suppress_tokens=special.suppress,
+            end_tokens=special.eos,
+            forced_first_token=generation.forced_first_token,
+            sample=generation.sample,
+            temperature=generation.temperature,
+            top_k=generation.top_k,
+            top_p=generation.top_p,
+            begin_suppress_tokens=generation.begin_suppress_tokens,
+            bad_words=generation.bad_words,
+            forced_last_tokens=generation.forced_last_tokens,
+            renormalize=generation.renormalize,
         ),
         precision=model.precision,
         device=model.device,
     )
+
+
+def _default_pair(languages: Languages) -> LanguagePair | None:
+    """The direction of a request that names no language, if it need not name one."""
+    try:
+        direction = languages.direction()
+    except (InvalidRequest, LanguageNotFound):
+        return None
+    return LanguagePair(source=direction.source, target=direction.target)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from jumok_proto.results import Timings, Translation
+from jumok_proto.results import Score, Timings, Translation
 from jumok_serve.errors import DuplicateModel, InvalidRequest, ModelNotFound
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions
@@ -17,11 +17,24 @@ class Pending(Protocol):
     def futures(self) -> Sequence[Future[Any]]:
         """One a text; cancelling it frees its rows."""
 
+    def cancel(self) -> None:
+        """Give up what is not done."""
+
     def collect(self) -> list[Translation]:
         """Wait for all, and give their translations."""
 
     def timings(self) -> Timings:
         """Say where the time went, once all are done."""
+
+
+class Scoring(Protocol):
+    """Translations to be scored."""
+
+    def cancel(self) -> None:
+        """Give up what is not done; may be called while they are scored."""
+
+    def collect(self) -> list[Score]:
+        """Score all, in the caller's thread."""
 
 
 class LoadedModel(Protocol):
@@ -40,9 +53,31 @@ class LoadedModel(Protocol):
         """Where it runs."""
 
     def submit(
-        self, texts: Sequence[str], options: DecodingOptions, *, truncate: bool = False, deadline: float | None = None
+        self,
+        texts: Sequence[str],
+        options: DecodingOptions,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefixes: Sequence[str | None] | None = None,
+        attention: bool = False,
+        truncate: bool = False,
+        deadline: float | None = None,
     ) -> Pending:
         """Queue texts; ``deadline`` is a moment of ``time.monotonic()``."""
+
+    def scoring(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        deadline: float | None = None,
+    ) -> Scoring:
+        """Read texts and translations of them, to score these."""
 
     def close(self, *, drain: bool = True) -> None:
         """End its engine."""

@@ -9,11 +9,15 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from jumok_serve.errors import (
+    AttentionUnavailable,
     DeadlineExceeded,
     InvalidRequest,
     JumokError,
+    LanguageNotFound,
     ModelNotFound,
     Overloaded,
+    SamplingUnavailable,
+    ScoringUnavailable,
     Unavailable,
 )
 
@@ -24,6 +28,10 @@ MAX_MESSAGE_LENGTH = 500
 _TABLE: dict[type[JumokError], tuple[grpc.StatusCode, str]] = {
     InvalidRequest: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
     ModelNotFound: (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND"),
+    LanguageNotFound: (grpc.StatusCode.NOT_FOUND, "LANGUAGE_NOT_FOUND"),
+    AttentionUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "ATTENTION_UNAVAILABLE"),
+    ScoringUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "SCORING_UNAVAILABLE"),
+    SamplingUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "SAMPLING_UNAVAILABLE"),
     Overloaded: (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
     DeadlineExceeded: (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
     Unavailable: (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),

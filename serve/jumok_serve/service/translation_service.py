@@ -1,4 +1,4 @@
-"""TranslationService: takes texts to a model and brings their translations back."""
+"""TranslationService: takes texts to a model and brings their translations, or scores of given ones, back."""
 
 import asyncio
 import threading
@@ -6,33 +6,51 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import Protocol, TypeVar
 
 import grpc
-from google.protobuf.unknown_fields import UnknownFieldSet
 
-from jumok_proto.conversion import options_from_proto, response_to_proto
+from jumok_proto.conversion import options_from_proto, response_to_proto, scores_to_proto
 from jumok_proto.v1 import decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.engine import RETRY_AFTER_S
 from jumok_serve.errors import InvalidRequest, Overloaded
 from jumok_serve.options import DecodingOptions
-from jumok_serve.service.models import ModelRegistry, Pending
+from jumok_serve.service.models import ModelRegistry
+from jumok_serve.service.unknown_fields import check_known
 
 MAX_CONTENTS = 1024
 MAX_HYPOTHESES = 4096
 """Of all texts of a request together, which bounds its answer."""
+MAX_LISTED_TOKENS = 256
+"""Of an option that is a list of tokens: each is looked at in every row of every step."""
 MAX_TOKENIZING = 256
 """Requests that are tokenized or wait for it."""
 TOKENIZING_THREADS = 2
+MAX_SCORING = 64
+"""Requests whose targets are scored or wait for it."""
+SCORING_THREADS = 1
+
+
+class Cancellable(Protocol):
+    """What is under way for a request."""
+
+    def cancel(self) -> None:
+        """Give it up."""
+
+
+Job = TypeVar("Job", bound=Cancellable)
+Result = TypeVar("Result")
 
 
 class TranslationService(TranslationServiceServicer):
-    """Translates with the models of a registry."""
+    """Translates with the models of a registry, and scores."""
 
     def __init__(self, models: ModelRegistry) -> None:
         self._models = models
-        self._threads = ThreadPoolExecutor(TOKENIZING_THREADS, thread_name_prefix="tokenize")
-        self._room = threading.Semaphore(MAX_TOKENIZING)
+        # Tokenizing and scoring take their time; elsewhere, so that other calls, and health checks, go on.
+        self._tokenizing = _Workers("tokenized", TOKENIZING_THREADS, MAX_TOKENIZING)
+        self._scoring = _Workers("scored", SCORING_THREADS, MAX_SCORING)
 
     async def TranslateText(  # noqa: N802
         self,
@@ -40,13 +58,10 @@ class TranslationService(TranslationServiceServicer):
         context: grpc.aio.ServicerContext[translation_pb2.TranslateTextRequest, translation_pb2.TranslateTextResponse],
     ) -> translation_pb2.TranslateTextResponse:
         """Translate all texts, or fail; a call that ends early frees the rows of its texts."""
+        check_known(request)
         model = self._models.find_or_only(request.model)
         options = _read_options(request.options)
-        if len(request.contents) > MAX_CONTENTS:
-            raise InvalidRequest(
-                f"a request takes at most {MAX_CONTENTS} texts, got {len(request.contents)}; send several requests",
-                field="contents",
-            )
+        _check_number(len(request.contents))
         hypotheses = len(request.contents) * (options.num_hypotheses or model.manifest.generation.num_hypotheses)
         if hypotheses > MAX_HYPOTHESES:
             raise InvalidRequest(
@@ -58,57 +73,105 @@ class TranslationService(TranslationServiceServicer):
             model.submit,
             list(request.contents),
             options,
+            source_language=request.source_language_code,
+            target_language=request.target_language_code,
+            target_prefixes=list(request.target_prefixes) or None,
+            attention=request.attention,
             truncate=request.truncate,
             deadline=_deadline(context.time_remaining()),
         )
-        # Tokenizing and detokenizing take their time; elsewhere, so that other calls, and health checks, go on.
-        job = self._tokenize(submit)
+        pending = await self._tokenize(submit)
         try:
-            pending = await asyncio.wrap_future(job)
+            await asyncio.gather(*(asyncio.wrap_future(future) for future in pending.futures))
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(None, lambda: response_to_proto(pending.collect(), pending.timings()))
+        finally:
+            pending.cancel()
+
+    async def ScoreText(  # noqa: N802
+        self,
+        request: translation_pb2.ScoreTextRequest,
+        context: grpc.aio.ServicerContext[translation_pb2.ScoreTextRequest, translation_pb2.ScoreTextResponse],
+    ) -> translation_pb2.ScoreTextResponse:
+        """Score all targets, or fail; a call that ends early is given up between two batches."""
+        check_known(request)
+        model = self._models.find_or_only(request.model)
+        _check_number(len(request.contents))
+        read = partial(
+            model.scoring,
+            list(request.contents),
+            list(request.targets),
+            source_language=request.source_language_code,
+            target_language=request.target_language_code,
+            length_penalty=request.length_penalty if request.HasField("length_penalty") else None,
+            truncate=request.truncate,
+            deadline=_deadline(context.time_remaining()),
+        )
+        scoring = await self._tokenize(read)
+        try:
+            return await asyncio.wrap_future(self._scoring.start(lambda: scores_to_proto(scoring.collect())))
+        finally:
+            scoring.cancel()
+
+    async def _tokenize(self, read: Callable[[], Job]) -> Job:
+        """Have texts read on a thread; what comes of it after the caller has left is given up."""
+        job = self._tokenizing.start(read)
+        try:
+            return await asyncio.wrap_future(job)
         except asyncio.CancelledError:  # a job that has not begun is cancelled with this
             job.add_done_callback(_cancel_late)
             raise
-        try:
-            await asyncio.gather(*(asyncio.wrap_future(future) for future in pending.futures))
-        finally:
-            _cancel(pending)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, lambda: response_to_proto(pending.collect(), pending.timings()))
 
-    def _tokenize(self, submit: Callable[[], Pending]) -> "Future[Pending]":
-        """Start a job on a thread; raise Overloaded where too many wait for one."""
+
+class _Workers:
+    """Threads for one kind of work, and a bound on what may wait for them.
+
+    Args:
+        done: what is done to requests, for the error.
+        threads: how many there are.
+        most: requests that are worked on or wait.
+    """
+
+    def __init__(self, done: str, threads: int, most: int) -> None:
+        self._done = done
+        self._most = most
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=done)
+        self._room = threading.Semaphore(most)
+
+    def start(self, work: Callable[[], Result]) -> "Future[Result]":
+        """Start a job; raise Overloaded where too many wait."""
         if not self._room.acquire(blocking=False):
-            raise Overloaded(f"{MAX_TOKENIZING} requests wait to be tokenized", retry_after_s=RETRY_AFTER_S)
-        job = self._threads.submit(submit)
+            raise Overloaded(f"{self._most} requests wait to be {self._done}", retry_after_s=RETRY_AFTER_S)
+        job = self._threads.submit(work)
         job.add_done_callback(lambda _: self._room.release())
         return job
 
 
-def _read_options(message: decoding_pb2.DecodingOptions) -> DecodingOptions:
-    # Ignoring an option that was asked for would give another translation than the caller wanted, and say nothing.
-    unknown = UnknownFieldSet(message)
-    if len(unknown) > 0:
+def _check_number(texts: int) -> None:
+    if texts > MAX_CONTENTS:
         raise InvalidRequest(
-            f"options hold the field number {unknown[0].field_number} with a value that this server does not know",
-            field="options",
+            f"a request takes at most {MAX_CONTENTS} texts, got {texts}; send several requests", field="contents"
         )
+
+
+def _read_options(message: decoding_pb2.DecodingOptions) -> DecodingOptions:
+    for name, listed in (("suppress_tokens", message.suppress_tokens), ("end_tokens", message.end_tokens)):
+        if len(listed.ids) > MAX_LISTED_TOKENS:
+            raise InvalidRequest(
+                f"{name} takes at most {MAX_LISTED_TOKENS} tokens here, got {len(listed.ids)}", field=f"options.{name}"
+            )
     try:
-        fields = options_from_proto(message)
+        options = options_from_proto(message)
     except ValueError as error:
         raise InvalidRequest(str(error), field="options.early_stopping") from error
-    return DecodingOptions(**fields)
+    return DecodingOptions(**options)
 
 
 def _deadline(remaining_s: float | None) -> float | None:
     return None if remaining_s is None else time.monotonic() + remaining_s
 
 
-def _cancel(pending: Pending) -> None:
-    for future in pending.futures:
-        future.cancel()
-
-
-def _cancel_late(job: "Future[Pending]") -> None:
-    """Free what was queued for a caller who left while it was being tokenized."""
+def _cancel_late(job: "Future[Job]") -> None:
+    """Give up what was begun for a caller who left while it was being tokenized."""
     if not job.cancelled() and job.exception() is None:
-        _cancel(job.result())
+        job.result().cancel()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import click
 
 from jumok.commands._pipeline import Line
-from jumok_proto.results import Translation
+from jumok_proto.results import Hypothesis, Translation
 
 
 def plain(translation: Translation) -> str:
@@ -28,31 +28,36 @@ def n_best(translation: Translation, number: int) -> str:
 
 def as_json(translation: Translation, source: str) -> str:
     """All there is to know, as one JSON object on one line."""
-    return json.dumps(
-        {
-            "source": source,
-            "text": translation.text,
-            "score": translation.score,
-            "source_token_count": translation.source_token_count,
-            "output_token_count": translation.output_token_count,
-            "source_truncated": translation.source_truncated,
-            "model": translation.model,
-            "model_version": translation.model_version,
-            "hypotheses": [
-                {
-                    "text": hypothesis.text,
-                    "score": hypothesis.score,
-                    "tokens": hypothesis.tokens,
-                    "token_ids": hypothesis.token_ids,
-                    "token_scores": hypothesis.token_scores,
-                    "finish_reason": hypothesis.finish_reason.value,
-                }
-                for hypothesis in translation.hypotheses
-            ],
-        },
-        ensure_ascii=False,
-        allow_nan=False,
-    )
+    fields: dict[str, object] = {
+        "source": source,
+        "text": translation.text,
+        "score": translation.score,
+        "source_language": translation.source_language,
+        "target_language": translation.target_language,
+        "source_token_count": translation.source_token_count,
+        "output_token_count": translation.output_token_count,
+        "source_truncated": translation.source_truncated,
+        "model": translation.model,
+        "model_version": translation.model_version,
+        "hypotheses": [_hypothesis(hypothesis) for hypothesis in translation.hypotheses],
+    }
+    if translation.hypotheses[0].attention is not None:
+        fields["source_tokens"] = translation.source_tokens
+    return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+
+
+def _hypothesis(hypothesis: Hypothesis) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "text": hypothesis.text,
+        "score": hypothesis.score,
+        "tokens": hypothesis.tokens,
+        "token_ids": hypothesis.token_ids,
+        "token_scores": hypothesis.token_scores,
+        "finish_reason": hypothesis.finish_reason.value,
+    }
+    if hypothesis.attention is not None:
+        fields["attention"] = hypothesis.attention
+    return fields
 
 
 def write_line(line: str) -> None:
@@ -61,8 +66,8 @@ def write_line(line: str) -> None:
 
 
 @contextmanager
-def progress(source: int | None) -> Iterator[Callable[[list[Line]], None]]:
-    """Show on standard error how far the file of this descriptor is translated; gives what to report lines to.
+def progress(source: int | None, label: str) -> Iterator[Callable[[list[Line]], None]]:
+    """Show on standard error how far the file of this descriptor is done; gives what to report lines to.
 
     Nothing is shown where nobody looks, or where lines are typed or appear on the same terminal.
     """
@@ -72,12 +77,12 @@ def progress(source: int | None) -> Iterator[Callable[[list[Line]], None]]:
     status = os.fstat(source)
     if stat.S_ISREG(status.st_mode):
         rest = status.st_size - os.lseek(source, 0, os.SEEK_CUR)
-        with click.progressbar(length=rest, label="translating", file=sys.stderr) as by_bytes:
+        with click.progressbar(length=rest, label=label, file=sys.stderr) as by_bytes:
             yield lambda lines: by_bytes.update(sum(line.size for line in lines))
     else:
         # Of a pipe nobody knows the end; click wants an iterable instead of a length then, which is not used here.
         endless = iter(int, 1)
-        with click.progressbar(endless, label="translating", file=sys.stderr, show_pos=True) as by_lines:
+        with click.progressbar(endless, label=label, file=sys.stderr, show_pos=True) as by_lines:
             yield lambda lines: by_lines.update(len(lines))
 
 

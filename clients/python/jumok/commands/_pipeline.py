@@ -1,4 +1,4 @@
-"""Lines in, translations out: as they come, in order, in large requests where many wait, two of them under way."""
+"""Lines in, answers out: as they come, in order, in large requests where many wait, two of them under way."""
 
 import re
 import threading
@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import BinaryIO
+from typing import BinaryIO, Generic, TypeVar
 
 from jumok_proto.errors import JumokError
-from jumok_proto.results import Translation
 
 MAX_REQUEST_LINES = 128
 MAX_REQUEST_BYTES = 64 * 2**10
@@ -21,7 +20,9 @@ REQUESTS_UNDER_WAY = 2
 MAX_UNWRITTEN_REQUESTS = 2 * REQUESTS_UNDER_WAY
 MIN_RETRY_S = 0.05
 
-Translate = Callable[[list[str]], list[Translation]]
+Answer = TypeVar("Answer")
+Ask = Callable[[list[str]], list[Answer]]
+"""Translates lines, or does something else to each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,15 @@ class Line:
 
 
 class InputError(JumokError):
-    """A line of input that cannot be translated."""
+    """A line of input that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Translations of consecutive lines, and what ended the input after them, if anything did."""
+class Batch(Generic[Answer]):
+    """Answers to consecutive lines, and what ended the input after them, if anything did."""
 
     lines: list[Line]
-    translations: list[Translation]
+    answers: list[Answer]
     error: Exception | None = None
 
 
@@ -63,13 +64,13 @@ def read_lines(stream: BinaryIO) -> Iterator[Line]:
         yield Line(text.removesuffix("\n").removesuffix("\r"), name, len(data))
 
 
-def translate_lines(lines: Iterable[Line], translate: Translate, *, patience_s: float) -> Iterator[Batch]:
-    """Translate lines as they come; errors are raised in their place, after the translations before them.
+def answer_lines(lines: Iterable[Line], ask: Ask[Answer], *, patience_s: float) -> Iterator[Batch[Answer]]:
+    """Ask for answers to lines as they come; errors are raised in their place, after the answers before them.
 
     A server that is overloaded is asked again when it says, for ``patience_s`` seconds a request.
     """
     waiting = _Waiting()
-    order: SimpleQueue[Future[Batch] | None] = SimpleQueue()
+    order: SimpleQueue[Future[Batch[Answer]] | None] = SimpleQueue()
     unwritten = threading.Semaphore(MAX_UNWRITTEN_REQUESTS)
     taking = threading.Lock()
 
@@ -84,7 +85,7 @@ def translate_lines(lines: Iterable[Line], translate: Translate, *, patience_s: 
 
     def work() -> None:
         while True:
-            future: Future[Batch] = Future()
+            future: Future[Batch[Answer]] = Future()
             with taking:  # a request's place in the order is that of its taking
                 unwritten.acquire()
                 try:
@@ -94,11 +95,11 @@ def translate_lines(lines: Iterable[Line], translate: Translate, *, patience_s: 
                 order.put(future if future.done() or taken else None)
             if future.done() or not taken:
                 return
-            future.set_result(_translate_batch(taken, translate, patience_s))
+            future.set_result(_answer_batch(taken, ask, patience_s))
 
     for target in (read, *[work] * REQUESTS_UNDER_WAY):
         # Daemons: one that waits for a line, or for an answer, must not keep the program from ending.
-        threading.Thread(target=target, name=f"translate-lines-{target.__name__}", daemon=True).start()
+        threading.Thread(target=target, name=f"answer-lines-{target.__name__}", daemon=True).start()
     try:
         while (future := order.get()) is not None:
             batch = future.result()
@@ -111,31 +112,31 @@ def translate_lines(lines: Iterable[Line], translate: Translate, *, patience_s: 
         unwritten.release(MAX_UNWRITTEN_REQUESTS)
 
 
-def _translate_batch(lines: list[Line], translate: Translate, patience_s: float) -> Batch:
+def _answer_batch(lines: list[Line], ask: Ask[Answer], patience_s: float) -> Batch[Answer]:
     give_up = time.monotonic() + patience_s
     while True:
         try:
-            return Batch(lines, translate([line.text for line in lines]))
+            return Batch(lines, ask([line.text for line in lines]))
         except JumokError as error:
             if error.retry_after_s is not None and time.monotonic() + error.retry_after_s < give_up:
                 time.sleep(max(error.retry_after_s, MIN_RETRY_S))
                 continue
-            return _before_error(lines, error, translate, patience_s)
+            return _before_error(lines, error, ask, patience_s)
         except Exception as error:
             return Batch([], [], error)
 
 
-def _before_error(lines: list[Line], error: JumokError, translate: Translate, patience_s: float) -> Batch:
-    """Translate the lines before the one that a refused request blames, and name that line in the error."""
-    blamed = re.fullmatch(r"contents\[(\d+)\]", error.field)
+def _before_error(lines: list[Line], error: JumokError, ask: Ask[Answer], patience_s: float) -> Batch[Answer]:
+    """Answer the lines before the one that a refused request blames, and name that line in the error."""
+    blamed = re.fullmatch(r"(?:contents|targets)\[(\d+)\]", error.field)
     if blamed is None or (index := int(blamed[1])) >= len(lines):
         return Batch([], [], error)
-    before = _translate_batch(lines[:index], translate, patience_s) if index else Batch([], [])
+    before = _answer_batch(lines[:index], ask, patience_s) if index else Batch[Answer]([], [])
     if before.error is not None:
         return before
     refusal = InputError(f"{lines[index].name}: {str(error).removeprefix(f'{error.field}: ')}")
     refusal.__cause__ = error
-    return Batch(before.lines, before.translations, refusal)
+    return Batch(before.lines, before.answers, refusal)
 
 
 class _Waiting:

@@ -1,0 +1,104 @@
+"""``jumok score``: how likely a model finds given translations, of arguments or lines of standard input."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import click
+
+from jumok import Client, Score
+from jumok.commands._options import language_options, length_penalty_option, limit_options, open_place, place_options
+from jumok.commands._output import progress, write_line
+from jumok.commands._pipeline import InputError, Line, answer_lines, read_lines
+
+STDIN = 0
+
+
+@click.command()
+@click.argument("pair", metavar="[SOURCE TARGET]", nargs=-1)
+@place_options
+@language_options
+@length_penalty_option
+@limit_options
+@click.option("--json", "json_lines", is_flag=True, help="Write one JSON object a line, with tokens and their scores.")
+@click.pass_context
+def score(
+    context: click.Context,
+    *,
+    pair: tuple[str, ...],
+    server: str,
+    bundle: Path | None,
+    model: str,
+    source_language: str | None,
+    target_language: str | None,
+    length_penalty: float | None,
+    truncate: bool,
+    timeout_s: float,
+    json_lines: bool,
+) -> None:
+    """Score TARGET as a translation of SOURCE, or else the lines of standard input: source, tab, target, in UTF-8.
+
+    Writes one line for every pair, in order and as soon as it is known: the sum of the log-probabilities of the
+    target's tokens, its end included, divided by their number to the power of the length penalty. Higher is better.
+    """
+    if len(pair) not in {0, 2}:
+        raise click.UsageError(f"give SOURCE and TARGET, or nothing for standard input; got {len(pair)} arguments")
+    with open_place(context, server, bundle) as scorer:
+        score_texts = partial(
+            scorer.score,
+            source_language=source_language,
+            target_language=target_language,
+            length_penalty=length_penalty,
+            truncate=truncate,
+            timeout_s=timeout_s,
+        )
+        if isinstance(scorer, Client):
+            score_texts = partial(score_texts, model=model)
+
+        def ask(pairs: list[str]) -> list[Score]:
+            sources, targets = zip(*(text.split("\t") for text in pairs), strict=True)
+            return score_texts(sources, targets)
+
+        if pair:
+            (answer,) = score_texts([pair[0]], [pair[1]])
+            _write(answer, *pair, name="the text", json_lines=json_lines)
+            return
+        with progress(STDIN, "scoring") as advance:
+            lines = _pairs(read_lines(open(STDIN, "rb", closefd=False)))  # noqa: SIM115
+            for batch in answer_lines(lines, ask, patience_s=timeout_s):
+                for line, answer in zip(batch.lines, batch.answers, strict=True):
+                    _write(answer, *line.text.split("\t"), name=line.name, json_lines=json_lines)
+                sys.stdout.flush()
+                advance(batch.lines)
+
+
+def _pairs(lines: Iterable[Line]) -> Iterator[Line]:
+    for line in lines:
+        if line.text.count("\t") != 1:
+            raise InputError(
+                f"{line.name}: must be a text and its translation with one tab between, has {line.text.count(chr(9))}"
+            )
+        yield line
+
+
+def _write(answer: Score, source: str, target: str, *, name: str, json_lines: bool) -> None:
+    if answer.source_truncated:
+        click.echo(f"Warning: {name}: too long for the model, cut to {answer.source_token_count} tokens", err=True)
+    if not json_lines:
+        write_line(f"{answer.score:.6f}")
+        return
+    fields = {
+        "source": source,
+        "target": target,
+        "score": answer.score,
+        "tokens": answer.tokens,
+        "token_ids": answer.token_ids,
+        "token_scores": answer.token_scores,
+        "source_token_count": answer.source_token_count,
+        "source_truncated": answer.source_truncated,
+        "model": answer.model,
+        "model_version": answer.model_version,
+    }
+    write_line(json.dumps(fields, ensure_ascii=False, allow_nan=False))

@@ -1,0 +1,42 @@
+"""How long a caller waits for an answer."""
+
+import time
+from concurrent.futures import CancelledError
+
+from jumok_serve.errors import DeadlineExceeded, InvalidRequest
+
+
+def deadline_after(timeout_s: float | None) -> float | None:
+    """The moment that lies so many seconds ahead, in ``time.monotonic()`` seconds; None stays None.
+
+    Raises:
+        InvalidRequest: ``timeout_s`` is no number of seconds above 0.
+    """
+    if timeout_s is None:
+        return None
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise InvalidRequest(f"timeout_s must be a number of seconds above 0, got {timeout_s!r}", field="timeout_s")
+    return time.monotonic() + timeout_s
+
+
+class Patience:
+    """How long somebody waits for work that is done in parts.
+
+    Args:
+        deadline: in ``time.monotonic()`` seconds; None: for ever.
+    """
+
+    def __init__(self, deadline: float | None) -> None:
+        self._deadline = deadline
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Nobody waits any more; may be called from another thread."""
+        self._cancelled = True
+
+    def check(self, doing: str) -> None:
+        """Raise DeadlineExceeded, or CancelledError of ``concurrent.futures``, where nobody waits any more."""
+        if self._cancelled:
+            raise CancelledError
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise DeadlineExceeded(f"the deadline passed while {doing}")

@@ -1,0 +1,171 @@
+"""Texts on their way through the engine, and the translations that come of what it finds."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
+from jumok_serve.batch import Decoded
+from jumok_serve.errors import InvalidRequest
+from jumok_serve.languages import Direction
+from jumok_serve.manifest import Manifest
+from jumok_serve.options import SearchOptions
+from jumok_serve.patience import Patience
+from jumok_serve.reading import Source
+from jumok_serve.search import FinishedHypothesis
+from jumok_serve.teacher_forcing import GivenTarget, TeacherForcing
+from jumok_serve.tokenizer import Tokenizer
+
+MAX_ATTENTION_WEIGHTS = 2**23
+"""Of all hypotheses of a request together, if each were of the maximum length."""
+
+NOTHING = Hypothesis(text="", score=0.0, tokens=(), token_ids=(), token_scores=(), finish_reason=FinishReason.EOS)
+"""The translation of a text without content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One text: as it is read, what its translation begins with (start token first), and what will come of it.
+
+    ``future`` is None for a text without content, which is not decoded.
+    """
+
+    source: Source
+    prompt: tuple[int, ...]
+    future: "Future[Decoded] | None"
+
+
+class Pending:
+    """Texts on their way through the engine.
+
+    Args:
+        manifest: of the model.
+        tokenizer: of the model.
+        direction: what it translates from and to.
+        jobs: one for each text.
+        aligner: what computes attention; None: nobody asked for it.
+        patience: how long it is waited for.
+        started: when the texts arrived, in ``time.monotonic()`` seconds.
+
+    Attributes:
+        futures: one for each text that needs decoding; cancelling one frees its rows before the next step.
+    """
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        tokenizer: Tokenizer,
+        direction: Direction,
+        jobs: Sequence[Job],
+        aligner: TeacherForcing | None,
+        patience: Patience,
+        started: float,
+    ) -> None:
+        self._manifest = manifest
+        self._tokenizer = tokenizer
+        self._direction = direction
+        self._jobs = jobs
+        self._aligner = aligner
+        self._patience = patience
+        self._started = started
+        self.futures = tuple(job.future for job in jobs if job.future is not None)
+
+    def cancel(self) -> None:
+        """Gives up all texts that are not done, and attention that is not computed."""
+        self._patience.cancel()
+        for future in self.futures:
+            future.cancel()
+
+    def collect(self) -> list[Translation]:
+        """Waits, and returns the translations in the order of the texts.
+
+        If one text fails the others are given up, and its error is raised.
+
+        Raises:
+            DeadlineExceeded: the deadline has passed.
+            Unavailable: the model has failed or was stopped.
+        """
+        try:
+            found = [job.future.result().hypotheses if job.future else () for job in self._jobs]
+            hypotheses = [
+                tuple(self._hypothesis(job, hypothesis) for hypothesis in of_text) or (NOTHING,)
+                for job, of_text in zip(self._jobs, found, strict=True)
+            ]
+            if self._aligner is not None:
+                hypotheses = self._aligned(self._aligner, hypotheses)
+        except BaseException:
+            self.cancel()
+            raise
+        timings = self.timings()
+        return [
+            self._translation(job.source, of_text, timings) for job, of_text in zip(self._jobs, hypotheses, strict=True)
+        ]
+
+    def _hypothesis(self, job: Job, hypothesis: FinishedHypothesis) -> Hypothesis:
+        _, *prefix = job.prompt
+        return Hypothesis(
+            text=self._tokenizer.decode([*prefix, *hypothesis.token_ids]),
+            score=hypothesis.score,
+            tokens=tuple(self._tokenizer.tokens(hypothesis.token_ids)),
+            token_ids=hypothesis.token_ids,
+            token_scores=hypothesis.token_scores,
+            finish_reason=hypothesis.finish_reason,
+        )
+
+    def _aligned(
+        self, aligner: TeacherForcing, hypotheses: Sequence[tuple[Hypothesis, ...]]
+    ) -> list[tuple[Hypothesis, ...]]:
+        """The hypotheses with the attention of their tokens: rows of start token and prefix are left out."""
+        given = {}
+        for text, (job, of_text) in enumerate(zip(self._jobs, hypotheses, strict=True)):
+            start, *prefix = job.prompt
+            for rank, hypothesis in enumerate(of_text):
+                if hypothesis.token_ids:
+                    given[text, rank] = GivenTarget(job.source.token_ids, start, [*prefix, *hypothesis.token_ids])
+        weights = dict(zip(given, aligner.attention(list(given.values()), self._patience), strict=True))
+
+        def rows(text: int, rank: int, hypothesis: Hypothesis) -> tuple[tuple[float, ...], ...]:
+            if not hypothesis.token_ids:
+                return ()
+            return tuple(map(tuple, weights[text, rank][-len(hypothesis.token_ids) :].tolist()))
+
+        return [
+            tuple(replace(one, attention=rows(text, rank, one)) for rank, one in enumerate(of_text))
+            for text, of_text in enumerate(hypotheses)
+        ]
+
+    def _translation(self, source: Source, hypotheses: tuple[Hypothesis, ...], timings: Timings) -> Translation:
+        return Translation(
+            hypotheses=hypotheses,
+            source_token_count=len(source.token_ids),
+            source_truncated=source.truncated,
+            source_tokens=() if self._aligner is None else tuple(self._tokenizer.source_tokens(source.token_ids)),
+            source_language=self._direction.source,
+            target_language=self._direction.target,
+            model=self._manifest.name,
+            model_version=self._manifest.version,
+            timings=timings,
+        )
+
+    def timings(self) -> Timings:
+        """Where the time went, of the text that took longest in each part; waits until all are done."""
+        decoded = [future.result() for future in self.futures]
+        return Timings(
+            queue_s=max((outcome.queue_s for outcome in decoded), default=0.0),
+            encode_s=max((outcome.encode_s for outcome in decoded), default=0.0),
+            decode_s=max((outcome.decode_s for outcome in decoded), default=0.0),
+            total_s=time.monotonic() - self._started,
+        )
+
+
+def check_attention(sources: Sequence[Source], options: SearchOptions) -> None:
+    """Raise InvalidRequest for attention that could take up too much memory."""
+    weights = sum(len(source.token_ids) for source in sources) * options.max_length * options.num_hypotheses
+    if weights > MAX_ATTENTION_WEIGHTS:
+        raise InvalidRequest(
+            f"attention of all hypotheses together could be {weights} weights, and a request takes at most "
+            f"{MAX_ATTENTION_WEIGHTS}: send several requests, or ask for a smaller max_length",
+            field="attention",
+        )
