@@ -6,52 +6,93 @@ a search of the package on the same step function, doing by hand what a session 
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from jumok_proto.results import FinishReason
 from jumok_serve.options import SearchOptions
-from jumok_serve.search import FinishedHypothesis, Search
+from jumok_serve.search import Constraints, FinishedHypothesis, Search
 
 Scores = npt.NDArray[np.float64]
 StepFunction = Callable[[tuple[int, ...]], Scores]
-"""From a prefix, start token included, to the log-probabilities of the next token, [V]."""
+"""From a prefix, start token included, to the logits of the next token, [V]."""
 
 START = 0
 DEAD = -1e9
 
 
-def reference_search(step: StepFunction, options: SearchOptions, start_token: int) -> list[FinishedHypothesis]:
+def reference_search(
+    step: StepFunction, options: SearchOptions, start_token: int, prefix: Sequence[int] = ()
+) -> list[FinishedHypothesis]:
     """The hypotheses that ``options`` ask for, best first."""
+    prompt = (start_token, *prefix)
     if options.beam_size == 1:
-        return [_greedy(step, options, start_token)]
-    return _beam(step, options, start_token)
+        return [_greedy(step, options, prompt)]
+    return _beam(step, options, prompt)
 
 
 def log_softmax(logits: Scores) -> Scores:
-    """Over the last axis; NaN where nothing is left, as in a graph."""
+    """Over the last axis; NaN where nothing is left, as in a graph.
+
+    Rounded to 2^-40, so that sums of them are exact and equal probabilities make equal sums in any order.
+    """
     with np.errstate(invalid="ignore"):
         shifted = logits - logits.max(axis=-1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+        exact = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+        return np.asarray(np.round(exact * 2.0**40) / 2.0**40)
 
 
-def _suppress(scores: Scores, length: int, options: SearchOptions) -> Scores:
-    """Processors before token number ``length`` (from 0) is chosen."""
+def _process(scores: Scores, prompt: tuple[int, ...], tokens: tuple[int, ...], options: SearchOptions) -> Scores:
+    """The scores of the next token as the processors leave them; they see the prompt too."""
+    history = prompt + tokens
     scores = scores.copy()
-    scores[list(options.suppress_tokens)] = -np.inf
-    if length < options.min_length:
+    vocab_size = len(scores)
+
+    seen = sorted(set(history))
+    scores[seen] = np.where(
+        scores[seen] < 0, scores[seen] * options.repetition_penalty, scores[seen] / options.repetition_penalty
+    )
+
+    size = options.no_repeat_ngram_size
+    if size:
+        ngrams = {history[i : i + size] for i in range(len(history) - size + 1)}
+        for token in range(vocab_size):
+            if (*history, token)[-size:] in ngrams:
+                scores[token] = -np.inf
+
+    for word in options.bad_words:
+        if len(word) == 1 and word[0] in options.eos_ids:
+            continue
+        if (*history, word[-1])[-len(word) :] == word:
+            scores[word[-1]] = -np.inf
+
+    if len(tokens) < options.min_length:
         scores[list(options.eos_ids)] = -np.inf
+
+    forced: tuple[int, ...] = ()
+    if len(history) == 1 and options.forced_first_token is not None:
+        forced = (options.forced_first_token,)
+    if len(tokens) == options.max_length - 1 and options.forced_last_tokens:
+        forced = options.forced_last_tokens
+    if forced:
+        scores[:] = -np.inf
+        scores[list(forced)] = 0.0
+
+    scores[list(options.suppress_tokens)] = -np.inf
+    # The first token that is free to choose: the second where the first is forced.
+    if len(tokens) == (1 if len(prompt) == 1 and options.forced_first_token is not None else 0):
+        scores[list(options.begin_suppress_tokens)] = -np.inf
     return scores
 
 
-def _greedy(step: StepFunction, options: SearchOptions, start_token: int) -> FinishedHypothesis:
+def _greedy(step: StepFunction, options: SearchOptions, prompt: tuple[int, ...]) -> FinishedHypothesis:
     tokens: list[int] = []
     token_scores: list[float] = []
     reason = FinishReason.LENGTH
     while len(tokens) < options.max_length and reason is FinishReason.LENGTH:
-        processed = _suppress(step((start_token, *tokens)), len(tokens), options)
+        processed = _process(step((*prompt, *tokens)), prompt, tuple(tokens), options)
         if np.all(processed == -np.inf):
             break
         tokens.append(int(np.argmax(processed)))
@@ -67,7 +108,7 @@ def _greedy(step: StepFunction, options: SearchOptions, start_token: int) -> Fin
     )
 
 
-def _beam(step: StepFunction, options: SearchOptions, start_token: int) -> list[FinishedHypothesis]:
+def _beam(step: StepFunction, options: SearchOptions, prompt: tuple[int, ...]) -> list[FinishedHypothesis]:
     beams, penalty = options.beam_size, options.length_penalty
     rows: list[tuple[int, ...]] = [()] * beams
     row_scores = np.array([0.0] + [DEAD] * (beams - 1))  # [K]
@@ -78,7 +119,10 @@ def _beam(step: StepFunction, options: SearchOptions, start_token: int) -> list[
     has_ended = np.zeros(beams, dtype=bool)  # [K]
 
     for length in itertools.count(1):
-        log_probs = np.stack([_suppress(step((start_token, *row)), length - 1, options) for row in rows])  # [K, V]
+        processed = [_process(log_softmax(step((*prompt, *row))), prompt, row, options) for row in rows]
+        log_probs = np.stack(processed)  # [K, V]
+        if options.renormalize:
+            log_probs = np.where(np.all(log_probs == -np.inf, axis=1, keepdims=True), -np.inf, log_softmax(log_probs))
         sums = row_scores[:, None] + log_probs
         vocab_size = sums.shape[1]
         kept = max(2, 1 + len(options.eos_ids)) * beams
@@ -150,18 +194,26 @@ def drive(search: Search, step: StepFunction, *, extra_candidates: int = 0) -> l
         prefixes = [(*prefixes[parent], token) for token, parent in zip(feed.tokens, feed.parents, strict=True)]
         assert {len(prefix) for prefix in prefixes} == {search.position + 1}
 
-        log_probs = np.stack([step(prefix) for prefix in prefixes])  # [K, V]
-        if search.logit_bias():  # log-probabilities are logits too, those that a log-softmax leaves as they are
-            log_probs = log_softmax(_add(log_probs, search.logit_bias()))
-        scores = np.array(search.scores())[:, None] + _add(log_probs, search.log_prob_bias())
+        scores = np.stack([step(prefix) for prefix in prefixes])  # [K, V]
+        constraints = search.constraints()
+        if search.acts_on_logits:
+            scores = log_softmax(_constrained(scores, constraints))
+        else:
+            scores = _constrained(log_softmax(scores), constraints)
+            if search.renormalizes:
+                scores = log_softmax(scores)
+        scores = np.array(search.scores())[:, None] + scores
         best = np.argsort(-scores, axis=-1, kind="stable")[:, : search.candidates_needed + extra_candidates]  # [K, C]
         search.advance(best.tolist(), np.take_along_axis(scores, best, axis=-1).tolist())
     return search.hypotheses()
 
 
-def _add(scores: Scores, bias: list[tuple[int, int, float]]) -> Scores:
+def _constrained(scores: Scores, constraints: Constraints) -> Scores:
     scores = scores.copy()
-    for row, token, added in bias:
+    for (row, token), factor in zip(*constraints.factors, strict=True):
+        value = scores[row, token]
+        scores[row, token] = value * float(factor) if value < 0 else value / float(factor)
+    for (row, token), added in zip(*constraints.biases, strict=True):
         scores[row, token] += added
     return scores
 
@@ -171,7 +223,7 @@ def toy_model(rng: np.random.Generator, vocab_size: int, order: int, *, spread: 
 
     Without the position, sequences made of the same n-grams would tie.
     """
-    table = log_softmax(rng.normal(scale=spread, size=(16, *(vocab_size,) * (order + 1))))
+    table = rng.normal(scale=spread, size=(16, *(vocab_size,) * (order + 1)))
 
     def step(prefix: tuple[int, ...]) -> Scores:
         context = ((START,) * order + prefix)[-order:]

@@ -11,32 +11,17 @@ from jumok_proto.results import FinishReason
 from jumok_serve.options import EarlyStopping, SearchOptions
 from jumok_serve.search import FinishedHypothesis, make_search
 
-from .reference_search import START, Scores, StepFunction, drive, given_model, reference_search, toy_model
-
-EARLY_STOPPING: tuple[EarlyStopping, ...] = (False, True, "never")
-
-
-def make_options(
-    *,
-    beam_size: int = 1,
-    num_hypotheses: int | None = None,
-    length_penalty: float = 1.0,
-    early_stopping: EarlyStopping = False,
-    min_length: int = 0,
-    max_length: int = 8,
-    eos_ids: tuple[int, ...] = (1,),
-    suppress_tokens: tuple[int, ...] = (),
-) -> SearchOptions:
-    return SearchOptions(
-        beam_size=beam_size,
-        num_hypotheses=beam_size if num_hypotheses is None else num_hypotheses,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
-        min_length=min_length,
-        max_length=max_length,
-        eos_ids=eos_ids,
-        suppress_tokens=suppress_tokens,
-    )
+from .reference_search import (
+    START,
+    Scores,
+    StepFunction,
+    drive,
+    given_model,
+    log_softmax,
+    reference_search,
+    toy_model,
+)
+from .search_cases import EARLY_STOPPING, constrained, make_options, random_case
 
 
 def brute_force(step: StepFunction, options: SearchOptions) -> list[tuple[float, tuple[int, ...]]]:
@@ -44,7 +29,7 @@ def brute_force(step: StepFunction, options: SearchOptions) -> list[tuple[float,
     complete: list[tuple[float, tuple[int, ...]]] = []
 
     def extend(tokens: tuple[int, ...], total: float) -> None:
-        for token, log_prob in enumerate(step((START, *tokens))):
+        for token, log_prob in enumerate(log_softmax(step((START, *tokens)))):
             longer, longer_total = (*tokens, token), total + float(log_prob)
             if token in options.suppress_tokens or (token in options.eos_ids and len(tokens) < options.min_length):
                 continue
@@ -133,32 +118,21 @@ def test_greedy_equals_brute_force_where_only_one_token_matters() -> None:
 # --- the naive reference ---
 
 
-def random_case(rng: np.random.Generator, *, least_tokens: int = 4) -> tuple[StepFunction, SearchOptions]:
-    vocab_size = int(rng.integers(least_tokens, 24))
-    step = toy_model(rng, vocab_size, int(rng.integers(1, 3)), spread=float(rng.choice([0.3, 1.0, 3.0])))
-    beam_size = int(rng.integers(1, 7))
-    max_length = int(rng.integers(1, 14))
-    others = rng.permutation(vocab_size)
-    num_eos = int(rng.integers(0, 4))
-    num_suppressed = int(rng.integers(0, 3))
-    return step, make_options(
-        beam_size=beam_size,
-        num_hypotheses=int(rng.integers(1, beam_size + 1)),
-        length_penalty=float(rng.choice([-1.0, 0.0, 0.6, 1.0, 2.0])),
-        early_stopping=EARLY_STOPPING[rng.integers(3)],
-        min_length=int(rng.integers(0, max_length + 1)) if rng.random() < 0.5 else 0,
-        max_length=max_length,
-        eos_ids=tuple(others[:num_eos].tolist()),
-        suppress_tokens=tuple(others[2 : 2 + num_suppressed].tolist()),  # EOS too, at times
-    )
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_equals_the_naive_reference(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(60):
-        step, options = random_case(rng)
-        assert_same(drive(make_search(options, START), step), reference_search(step, options, START))
+        case = random_case(rng)
+        assert_same(drive(case.search(), case.step), reference_search(case.step, case.options, START))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_equals_the_naive_reference_under_constraints(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(40):
+        case = constrained(rng, random_case(rng, least_tokens=6))
+        expected = reference_search(case.step, case.options, START, case.prefix)
+        assert_same(drive(case.search(), case.step), expected)
 
 
 @pytest.mark.parametrize("early_stopping", EARLY_STOPPING)
@@ -166,10 +140,10 @@ def test_equals_the_naive_reference(seed: int) -> None:
 def test_ties_go_to_the_lower_row_and_then_to_the_lower_token(
     early_stopping: EarlyStopping, length_penalty: float
 ) -> None:
-    # Whole numbers add up exactly, so continuations tie all the time.
+    # All rows have the same few probabilities, whose rounded logarithms add up exactly: continuations tie all the time.
     for seed in range(40):
         rng = np.random.default_rng(seed)
-        table = -rng.integers(1, 4, size=(7, 7)).astype(np.float64)
+        table = rng.permuted(np.tile([1.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0], (7, 1)), axis=1)
 
         def step(prefix: tuple[int, ...], table: Scores = table) -> Scores:
             return np.asarray(table[prefix[-1]])
@@ -185,8 +159,8 @@ def test_ties_go_to_the_lower_row_and_then_to_the_lower_token(
 def test_more_candidates_than_asked_for_change_nothing(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(40):
-        step, options = random_case(rng)
-        assert drive(make_search(options, START), step, extra_candidates=30) == drive(make_search(options, START), step)
+        case = constrained(rng, random_case(rng, least_tokens=6))
+        assert drive(case.search(), case.step, extra_candidates=30) == drive(case.search(), case.step)
 
 
 # --- hand-worked tables; tokens are 0 = start, never written, 1 = EOS, 2 and 3 ---
@@ -295,8 +269,8 @@ def test_suppression_renormalises_greedy_scores_and_leaves_beam_scores() -> None
 def test_hypotheses_are_consistent(seed: int) -> None:
     rng = np.random.default_rng(100 + seed)
     for _ in range(60):
-        step, options = random_case(rng, least_tokens=8)  # so many that something is always left to write
-        found = drive(make_search(options, START), step)
+        case = random_case(rng, least_tokens=8)  # so many that something is always left to write
+        options, found = case.options, drive(case.search(), case.step)
         assert 1 <= len(found) <= options.num_hypotheses
         assert len({h.token_ids for h in found}) == len(found)
         assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
@@ -336,9 +310,7 @@ def test_rows_that_suppression_leaves_without_a_continuation_stay_dead() -> None
 @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0])
 def test_nothing_left_to_write_ends_by_length(beam_size: int, length_penalty: float) -> None:
     step = given_model({(): (0.25, 0.25, 0.25, 0.25)})
-    options = make_options(
-        beam_size=beam_size, length_penalty=length_penalty, eos_ids=(1,), suppress_tokens=(0, 1, 2, 3)
-    )
+    options = make_options(beam_size=beam_size, length_penalty=length_penalty, eos_ids=(), suppress_tokens=(0, 1, 2, 3))
     search = make_search(options, START)
     (empty,) = drive(search, step)
     assert empty == FinishedHypothesis(token_ids=(), token_scores=(), score=0.0, finish_reason=FinishReason.LENGTH)
