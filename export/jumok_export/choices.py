@@ -143,8 +143,11 @@ def _logits(random: np.random.Generator, rows: int, vocabulary: int) -> Floats:
 
 
 def _constraints(random: np.random.Generator, rows: int, vocabulary: int) -> Constraints:
-    """Up to a dozen entries of either kind, of which some forbid a token, and some forbid it twice."""
-    biases = [(place, float(random.choice([-np.inf, -1.5, 3.0]))) for place in _places(random, rows, vocabulary)]
+    """Up to a dozen entries of either kind, of which some forbid a token, and some forbid it twice.
+
+    Biases lie off the logits' grid: after a log-softmax, which rounds, they must not make two tokens nearly equal.
+    """
+    biases = [(place, float(random.choice([-np.inf, -1.6, 3.1]))) for place in _places(random, rows, vocabulary)]
     biases += [(place, -np.inf) for place, added in biases if added == -np.inf]
     factors = [(place, float(random.choice([0.5, 1.25, 2.0]))) for place in _places(random, rows, vocabulary)]
     return Constraints(_entries(factors), _entries(biases))
