@@ -82,7 +82,7 @@ def selections(vocabulary: int) -> Iterator[Selection]:
             scores=scores,
             candidates=int(random.choice([1, 2, 10, vocabulary, vocabulary + 5])),
             on_logits=_constraints(random, rows, vocabulary),
-            on_log_probs=_constraints(random, rows, vocabulary),
+            on_log_probs=_constraints(random, rows, vocabulary, biases=(-2.28, 4.06)),
             renormalize=random.random(rows) < random.choice([0.0, 0.5]),
         )
 
@@ -142,15 +142,18 @@ def _logits(random: np.random.Generator, rows: int, vocabulary: int) -> Floats:
     return (random.integers(-40, 41, (rows, vocabulary)) / 4).astype(np.float32)
 
 
-def _constraints(random: np.random.Generator, rows: int, vocabulary: int) -> Constraints:
+def _constraints(
+    random: np.random.Generator, rows: int, vocabulary: int, biases: tuple[float, float] = (-1.6, 3.1)
+) -> Constraints:
     """Up to a dozen entries of either kind, of which some forbid a token, and some forbid it twice.
 
-    Biases lie off the logits' grid: after a log-softmax, which rounds, they must not make two tokens nearly equal.
+    Biases lie off the logits' grid, and before a log-softmax elsewhere than behind it: it rounds, and they must not
+    make two tokens nearly equal.
     """
-    biases = [(place, float(random.choice([-np.inf, -1.6, 3.1]))) for place in _places(random, rows, vocabulary)]
-    biases += [(place, -np.inf) for place, added in biases if added == -np.inf]
+    added = [(place, float(random.choice([-np.inf, *biases]))) for place in _places(random, rows, vocabulary)]
+    added += [(place, -np.inf) for place, value in added if value == -np.inf]
     factors = [(place, float(random.choice([0.5, 1.25, 2.0]))) for place in _places(random, rows, vocabulary)]
-    return Constraints(_entries(factors), _entries(biases))
+    return Constraints(_entries(factors), _entries(added))
 
 
 def _entries(entries: Sequence[tuple[tuple[int, int], float]]) -> Entries:
