@@ -207,6 +207,9 @@ def _example(tokenizer: Any, configuration: Any, pair: Pair, sentence: Parallel)
 
 
 def _train(model: nn.Module, examples: Sequence[tuple[Tensor, Tensor]], *, pad: int, steps: int) -> None:
+    padded = [
+        module for module in model.modules() if isinstance(module, nn.Embedding) and module.padding_idx is not None
+    ]
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
@@ -224,4 +227,6 @@ def _train(model: nn.Module, examples: Sequence[tuple[Tensor, Tensor]], *, pad: 
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
+        for embedding in padded:  # a tied output layer would move it: published checkpoints have zeros for padding
+            nn.init.zeros_(embedding.weight[embedding.padding_idx])
     model.eval()

@@ -47,7 +47,16 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
-    """One of ``generate``'s results, without start token and target prefix; ``total`` is ``score`` * length^penalty."""
+    """One of ``generate``'s results.
+
+    Attributes:
+        token_ids: without the start token and a target prefix.
+        token_scores: log-probability of each.
+        score: their sum / length^length_penalty.
+        total: their sum.
+        text: of the tokens and the target prefix.
+        ends: whether the last token is one that ends a translation.
+    """
 
     token_ids: tuple[int, ...]
     token_scores: tuple[float, ...]
@@ -149,7 +158,7 @@ def answer(checkpoint: Checkpoint, case: Case) -> Answer:
                 token_scores=tuple(token_scores.tolist()),
                 score=score,
                 total=total,
-                text=checkpoint.text(token_ids.tolist()),
+                text=checkpoint.text([*chosen.prompt[1:], *token_ids.tolist()]),
                 ends=int(token_ids[-1]) in chosen.eos_ids,
             )
         )

@@ -102,7 +102,7 @@ def marian() -> list[Shape]:
                 Pair(source="eng", target="fra", task_prefix=">>fra<< "),
             ),
             configuration=lambda: MarianConfig(
-                **_bart_sizes(width=32, heads=(2, 4), layers=(2, 1), feed_forward=(48, 96), activation="gelu")
+                **_bart_sizes(width=32, heads=(4, 4), layers=(2, 1), feed_forward=(48, 96), activation="gelu")
             ),
             tokenize=lambda folder, sentences: save_marian(
                 folder, _english(sentences), _targets(sentences), separate=False, codes=(">>deu<<", ">>fra<<")
