@@ -15,8 +15,8 @@ from jumok_serve.options import SearchOptions
 
 from .reference_search import START, StepFunction
 
-UNBORN = -1e8
-"""A sum of token scores below this is of a row that `generate` never brought to life."""
+UNBORN = -1e6
+"""A score below this is of a row that `generate` never brought to life: -1e9, over some power of a length."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class GivenModel(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-c
             else:
                 total = sum(token_scores[: len(tokens)])
                 score = total / len(tokens) ** options.length_penalty
-            if total > UNBORN:
+            if score > UNBORN:
                 hypotheses.append(Generated(tokens, tuple(token_scores[: len(tokens)]), total, score))
         return hypotheses
 

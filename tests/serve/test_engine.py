@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnxruntime import OrtValue
 
+from jumok_proto.results import FinishReason
 from jumok_serve import (
     DeadlineExceeded,
     DecodingOptions,
@@ -226,14 +228,14 @@ def test_a_sentence_for_which_the_model_computes_nan_fails_alone(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     select = translator._graphs.select
-    rows = []
+    rows: list[int] = []
 
-    def spoil(*arguments: Any) -> Any:
-        tokens, totals = select(*arguments)
-        rows.append(len(totals))
-        totals = totals.copy()
-        totals[2 : 4 if len(rows) == 1 else 2] = np.nan  # in the first step, the sentence in the middle
-        return tokens, totals
+    def spoil(logits: OrtValue, *arguments: Any, **constraints: Any) -> Any:
+        broken = logits.numpy().copy()
+        broken[2 : 4 if not rows else 2] = np.nan  # in the first step, the sentence in the middle
+        logits.update_inplace(broken)
+        rows.append(len(broken))
+        return select(logits, *arguments, **constraints)
 
     options = DecodingOptions(beam_size=2, min_length=3, max_length=3)
     expected = translator.submit(TEXTS[:3], options).collect()
@@ -245,6 +247,27 @@ def test_a_sentence_for_which_the_model_computes_nan_fails_alone(
         assert error or future.result().hypotheses[0].token_ids == other.hypotheses[0].token_ids
     assert rows == [6, 4, 4]
     wait_until_idle(translator)
+
+
+@pytest.mark.parametrize(("beam_size", "sample"), [(1, False), (1, True), (3, False)])
+def test_constraints_that_leave_no_token_end_a_translation_and_fail_nothing(
+    translator: Translator, beam_size: int, sample: bool
+) -> None:
+    (eos,) = translator.manifest.special_tokens.eos
+    special = translator.manifest.special_tokens.suppress
+    writable = [token for token in range(translator.manifest.tokenizer.target_vocab_size) if token not in special]
+    writable.remove(eos)
+    two = DecodingOptions(
+        beam_size=beam_size, sample=sample, suppress_tokens=writable[2:], no_repeat_ngram_size=1, min_length=20
+    )
+    others = DecodingOptions(beam_size=beam_size, sample=False)
+    pending = [translator.submit(TEXTS[:2], two), translator.submit(TEXTS[2:], others)]
+    cut, free = (one.collect() for one in pending)
+    for translation in cut:
+        assert {len(h.token_ids) for h in translation.hypotheses} == {2}
+        assert set(translation.hypotheses[0].token_ids) == set(writable[:2])
+        assert translation.hypotheses[0].finish_reason is FinishReason.LENGTH
+    assert [t.text for t in free] == [t.text for t in translator.submit(TEXTS[2:], others).collect()]
 
 
 def test_a_failing_step_fails_its_sentences_and_the_engine_goes_on(

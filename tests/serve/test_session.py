@@ -13,6 +13,7 @@ from onnxruntime import OrtValue
 from jumok_serve import BundleError, Translator
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import CPU
+from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Draw, Entries
 from jumok_serve.session import Graphs
 
 
@@ -81,10 +82,24 @@ def select(
     logits: np.ndarray,
     scores: np.ndarray,
     count: int,
-    logit_bias: list[tuple[int, int, float]],
-    log_prob_bias: list[tuple[int, int, float]],
+    on_logits: Constraints = NO_CONSTRAINTS,
+    on_log_probs: Constraints = NO_CONSTRAINTS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    return graphs.select(OrtValue.ortvalue_from_numpy(logits), scores, count, logit_bias, log_prob_bias)
+    return graphs.select(
+        OrtValue.ortvalue_from_numpy(logits), scores, count, on_logits=on_logits, on_log_probs=on_log_probs
+    )
+
+
+def entries(*values: tuple[int, int, float]) -> Entries:
+    places = np.array([value[:2] for value in values], np.int64).reshape(-1, 2)
+    return Entries(places, np.array([value[2] for value in values], np.float32))
+
+
+def apply(scores: np.ndarray, constraints: Constraints) -> None:
+    for (row, token), factor in zip(*constraints.factors, strict=True):
+        scores[row, token] *= factor if scores[row, token] < 0 else 1 / factor
+    for (row, token), added in zip(*constraints.biases, strict=True):
+        scores[row, token] += added
 
 
 def test_selection_is_log_softmax_constraints_and_top_k(graphs: Graphs, tiny_bundle: Path) -> None:
@@ -92,34 +107,62 @@ def test_selection_is_log_softmax_constraints_and_top_k(graphs: Graphs, tiny_bun
     random = np.random.default_rng(4)
     logits = random.standard_normal((6, vocabulary), np.float32) * 5
     scores = random.standard_normal(6, np.float32)
-    before = [(0, 3, -np.inf), (0, 3, -np.inf), (2, 5, 4.0), (5, 0, -1.5)]
-    after = [(1, 2, -np.inf), (2, 5, 0.25), (4, 9, -2.0)]
-    tokens, totals = select(graphs, logits, scores, 7, before, after)
+    before = Constraints(
+        entries((0, 1, 2.0), (3, 7, 0.5)), entries((0, 3, -np.inf), (0, 3, -np.inf), (2, 5, 4.0), (5, 0, -1.5))
+    )
+    after = Constraints(entries((1, 4, 0.25), (5, 2, 3.0)), entries((1, 2, -np.inf), (2, 5, 0.25), (4, 9, -2.0)))
+    tokens, totals = select(graphs, logits, scores, 7, on_logits=before, on_log_probs=after)
     expected = logits.astype(np.float64)
-    for row, token, value in before:
-        expected[row, token] += value
+    apply(expected, before)
     expected -= np.logaddexp.reduce(expected, axis=1, keepdims=True)
-    for row, token, value in after:
-        expected[row, token] += value
+    apply(expected, after)
     order = np.argsort(-expected, axis=1, kind="stable")[:, :7]
     np.testing.assert_array_equal(tokens, order)
     np.testing.assert_allclose(totals, np.take_along_axis(expected, order, axis=1) + scores[:, None], atol=1e-5)
+
+
+def test_rows_that_ask_for_it_are_renormalized(graphs: Graphs, tiny_bundle: Path) -> None:
+    vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
+    logits = np.random.default_rng(6).standard_normal((2, vocabulary), np.float32)
+    after = Constraints(NO_ENTRIES, entries(*((row, token, -np.inf) for row in (0, 1) for token in range(100))))
+    _, totals = graphs.select(
+        OrtValue.ortvalue_from_numpy(logits),
+        np.zeros(2, np.float32),
+        vocabulary,
+        on_log_probs=after,
+        renormalize=np.array([True, False]),
+    )
+    probabilities = np.exp(logits.astype(np.float64))
+    left = probabilities[:, 100:].sum(axis=1) / probabilities.sum(axis=1)
+    np.testing.assert_allclose(np.exp(totals.astype(np.float64)).sum(axis=1), [1.0, left[1]], atol=1e-5)
 
 
 def test_equal_candidates_go_by_lower_token_id(graphs: Graphs, tiny_bundle: Path) -> None:
     vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
     logits = np.zeros((2, vocabulary), np.float32)
     logits[1, [7, 11, 40]] = 3.0
-    tokens, _ = select(graphs, logits, np.zeros(2, np.float32), 5, [], [])
+    tokens, _ = select(graphs, logits, np.zeros(2, np.float32), 5)
     assert tokens.tolist() == [[0, 1, 2, 3, 4], [7, 11, 40, 0, 1]]
 
 
 def test_no_more_candidates_than_tokens(graphs: Graphs, tiny_bundle: Path) -> None:
     vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
     logits = np.arange(vocabulary, dtype=np.float32)[None]
-    tokens, totals = select(graphs, logits, np.zeros(1, np.float32), 10 * vocabulary, [], [])
+    tokens, totals = select(graphs, logits, np.zeros(1, np.float32), 10 * vocabulary)
     assert tokens[0].tolist() == list(reversed(range(vocabulary)))
     assert np.exp(totals.astype(np.float64)).sum() == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1e-300, 1.0), (1e-30, 1.0), (1.0, 1e-300), (1e-8, 0.5)])
+def test_what_is_next_to_nothing_draws_the_best(
+    graphs: Graphs, tiny_bundle: Path, temperature: float, top_p: float
+) -> None:
+    vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
+    logits = np.random.default_rng(8).standard_normal((3, vocabulary), np.float32) * 30
+    draws = [Draw(temperature, 0, top_p, uniform) for uniform in (0.0, 0.5, 1 - 2**-53)]
+    tokens, totals = graphs.sample(OrtValue.ortvalue_from_numpy(logits), np.arange(3), np.zeros(3, np.float32), draws)
+    assert tokens[:, 0].tolist() == logits.argmax(axis=1).tolist()
+    np.testing.assert_allclose(totals, 0.0, atol=1e-6)
 
 
 def test_score_and_align_agree_with_decoding(tiny_bundle: Path) -> None:
