@@ -23,7 +23,9 @@ def make_options(
     max_length: int = 8,
     eos_ids: tuple[int, ...] = (1,),
     suppress_tokens: tuple[int, ...] = (),
+    **constraints: Any,
 ) -> SearchOptions:
+    """Options of a search, with defaults for what a request must always say."""
     return SearchOptions(
         beam_size=beam_size,
         num_hypotheses=beam_size if num_hypotheses is None else num_hypotheses,
@@ -33,6 +35,7 @@ def make_options(
         max_length=max_length,
         eos_ids=eos_ids,
         suppress_tokens=suppress_tokens,
+        **constraints,
     )
 
 
