@@ -25,7 +25,7 @@ from jumok_export.verify import verify_fp32, verify_int8
 from jumok_export.weights import save_graphs
 from jumok_serve.bundle import Bundle, write_bundle
 from jumok_serve.device import CPU
-from jumok_serve.errors import BundleError, JumokError
+from jumok_serve.errors import BundleError, InvalidRequest, JumokError
 from jumok_serve.languages import Languages
 from jumok_serve.manifest import (
     Architecture,
@@ -148,7 +148,10 @@ def export_bundle(
 
     calibrator: Callable[[Mapping[str, Graph]], Calibration] | None = None
     if calibration is not None:
-        direction = languages.direction()
+        try:
+            direction = languages.direction()
+        except InvalidRequest as error:
+            raise ExportError(f"calibration needs a default language: {error}") from error
         sources = frame_texts(calibration, tokenizer, direction, limits.max_source_length)
         search = GreedySearch(
             start=special_tokens.start if direction.start is None else direction.start,

@@ -15,7 +15,14 @@ from torch import nn
 
 from jumok_export.emulation import Int8Arithmetic
 from jumok_export.onnx_graph import Graph
-from jumok_export.quantize import EMBEDDING_ROWS, ZERO_POINT, quantize_graph, quantize_weight, quantized_weights
+from jumok_export.quantize import (
+    EMBEDDING_ROWS,
+    ZERO_POINT,
+    quantize_graph,
+    quantize_weight,
+    quantized_weights,
+    weight_key,
+)
 from jumok_export.weights import save_graphs
 
 Array = NDArray[Any]
@@ -53,6 +60,12 @@ def rounded_rows(activation: Array) -> Array:
     return rounded
 
 
+def rounded_by(activation: Array, scale: float) -> Array:
+    """To the levels -128 to 127 of one scale, and back."""
+    rounded: Array = np.clip(np.rint(activation / np.float32(scale)), -128, 127) * np.float32(scale)
+    return rounded
+
+
 def rounded_columns(weight: Array) -> Array:
     """Each column of [K, N] to 127 levels on either side of 0, and back."""
     return rounded_rows(weight.T).T
@@ -82,11 +95,14 @@ TRANSPOSED = [helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]), helper.m
 GEMM = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1, alpha=1.0, beta=1.0)]
 
 
-@pytest.mark.parametrize(
+PRODUCTS = pytest.mark.parametrize(
     ("nodes", "turned", "shape"),
     [(MATMUL, False, (2, 3, 16)), (MATMUL, False, (1, 16)), (TRANSPOSED, True, (5, 16)), (GEMM, True, (7, 16))],
     ids=["matmul of rank 3", "matmul of one row", "transposed", "gemm"],
 )
+
+
+@PRODUCTS
 def test_products_are_those_of_rounded_rows_and_rounded_columns(
     nodes: list[onnx.NodeProto], turned: bool, shape: tuple[int, ...]
 ) -> None:
@@ -98,6 +114,23 @@ def test_products_are_those_of_rounded_rows_and_rounded_columns(
     expected = rounded_rows(x) @ rounded_columns(weight) + (bias if nodes is GEMM else 0)
     np.testing.assert_allclose(run(quantize_graph(graph), x=x), expected, atol=1e-4)
     assert len(quantized_weights(graph)) == 1
+
+
+@PRODUCTS
+def test_calibrated_products_are_those_of_activations_rounded_by_their_scale(
+    nodes: list[onnx.NodeProto], turned: bool, shape: tuple[int, ...]
+) -> None:
+    weight, bias, x = normal(16, 20), normal(20, seed=2), normal(*shape, seed=3)
+    x.ravel()[:2] = -9, 9  # far beyond 127 levels
+    constants = {"w": np.ascontiguousarray(weight.T) if turned else weight, "b": bias}
+    graph = graph_of(
+        nodes, {name: constants[name] for each in nodes for name in each.input if name in constants}, {"x": x}
+    )
+    expected = rounded_by(x, 0.02) @ rounded_columns(weight) + (bias if nodes is GEMM else 0)
+    quantized = quantize_graph(graph, {weight_key(weight): 0.02})
+    np.testing.assert_allclose(run(quantized, x=x), expected, atol=1e-4)
+    assert {"MatMulIntegerToFloat", "QuantizeLinear"} <= {node.op_type for node in quantized.model.graph.node}
+    assert not {"ReduceMax", "Mul", "Add"} & {node.op_type for node in quantized.model.graph.node}
 
 
 def test_rows_do_not_depend_on_their_company() -> None:
@@ -122,6 +155,19 @@ def test_an_activation_is_rounded_once_for_all_its_products() -> None:
     operators = [node.op_type for node in quantized.model.graph.node]
     assert operators.count("QuantizeLinear") == 1
     assert operators.count("MatMulIntegerToFloat") == 2
+
+
+def test_an_activation_is_rounded_once_for_each_scale_that_its_products_have() -> None:
+    weights = {name: normal(16, 20, seed=seed) for seed, name in enumerate("uvwx")}
+    nodes = [helper.make_node("MatMul", ["a", name], [f"product.{name}"]) for name in weights]
+    nodes.append(helper.make_node("Sum", [node.output[0] for node in nodes], ["y"]))
+    a = normal(3, 16, seed=9)
+    scales = {weight_key(weights[name]): scale for name, scale in (("u", 0.02), ("v", 0.02), ("w", 0.03))}
+    quantized = quantize_graph(graph_of(nodes, weights, {"a": a}), scales)
+    assert [node.op_type for node in quantized.model.graph.node].count("QuantizeLinear") == 3
+    rounded = {"u": rounded_by(a, 0.02), "v": rounded_by(a, 0.02), "w": rounded_by(a, 0.03), "x": rounded_rows(a)}
+    expected = sum(rounded[name] @ rounded_columns(weights[name]) for name in weights)
+    np.testing.assert_allclose(run(quantized, a=a), expected, atol=1e-4)
 
 
 def test_products_of_activations_stay_in_fp32() -> None:
@@ -173,3 +219,16 @@ def test_int8_in_pytorch_is_int8_in_numpy() -> None:
     assert arithmetic.covers(weights)
     assert arithmetic.covers([weights[0].T])
     assert not arithmetic.covers([weights[0] + 1])
+
+
+def test_calibrated_int8_in_pytorch_is_that_in_numpy() -> None:
+    torch.manual_seed(1)
+    first, second = nn.Linear(16, 20), nn.Linear(20, 16)
+    x = normal(3, 16)
+    weights = [layer.weight.detach().numpy().T for layer in (first, second)]
+    with torch.no_grad(), Int8Arithmetic({weight_key(weights[0]): 0.01}) as arithmetic:
+        found = second(first(torch.from_numpy(x))).numpy()
+    hidden = rounded_by(x, 0.01) @ rounded_columns(weights[0]) + first.bias.detach().numpy()
+    expected = rounded_rows(hidden) @ rounded_columns(weights[1]) + second.bias.detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert arithmetic.covers(weights)
