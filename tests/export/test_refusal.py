@@ -16,7 +16,7 @@ from jumok_export import bundle as bundle_module
 from jumok_export.bundle import ExportError, VerificationError
 from jumok_export.encoder_decoder import Tensors
 from jumok_export.onnx_graph import Graph
-from jumok_export.quantize import quantize_graph
+from jumok_export.quantize import Scales, quantize_graph
 from jumok_export.transformer import Transformer
 from jumok_serve.bundle import Bundle
 from jumok_serve.errors import BundleError
@@ -119,18 +119,51 @@ def select_forgets_the_running_score(graphs: Graphs) -> None:
     insert(graphs["select"], "scores", "Mul", constant(graphs["select"], np.array(0, np.float32)))
 
 
+def branches(graph: Graph) -> list[onnx.GraphProto]:
+    """What its If does where the condition holds, and where it does not."""
+    named = {attribute.name: attribute.g for attribute in node(graph, "If").attribute}
+    return [named["then_branch"], named["else_branch"]]
+
+
 def select_takes_the_worst(graphs: Graphs) -> None:
-    for attribute in node(graphs["select"], "TopK").attribute:
-        if attribute.name == "largest":
-            attribute.i = 0
+    for branch in branches(graphs["select"]):
+        for attribute in branch.node[-1].attribute:
+            if attribute.name == "largest":
+                attribute.i = 0
 
 
 def select_normalizes_again_after_constraints(graphs: Graphs) -> None:
-    insert(graphs["select"], "processed", "LogSoftmax")
-    nodes = graphs["select"].model.graph.node
-    nodes.append(nodes.pop(0))  # behind what it reads
-    order = [each.op_type for each in nodes]
-    nodes.insert(order.index("TopK"), nodes.pop(len(nodes) - 1))
+    _, unasked = branches(graphs["select"])
+    unasked.node.insert(0, helper.make_node("LogSoftmax", [unasked.node[0].input[0]], ["again"]))
+    unasked.node[1].input[0] = "again"
+
+
+def select_never_renormalizes(graphs: Graphs) -> None:
+    insert(graphs["select"], "renormalize", "And", constant(graphs["select"], np.array(False)))
+
+
+def select_penalises_too_much(graphs: Graphs) -> None:
+    insert(graphs["select"], "log_prob_factors.values", "Sqrt")
+
+
+def sampler_knows_no_chance(graphs: Graphs) -> None:
+    insert(graphs["sampler"], "uniform", "Mul", constant(graphs["sampler"], np.array(0, np.float32)))
+
+
+def sampler_keeps_one_temperature(graphs: Graphs) -> None:
+    insert(graphs["sampler"], "temperature", "Pow", constant(graphs["sampler"], np.array(0, np.float32)))
+
+
+def sampler_ignores_top_k(graphs: Graphs) -> None:
+    insert(graphs["sampler"], "top_k", "Mul", constant(graphs["sampler"], np.array(0)))
+
+
+def sampler_ignores_top_p(graphs: Graphs) -> None:
+    insert(graphs["sampler"], "top_p", "Max", constant(graphs["sampler"], np.array(1, np.float32)))
+
+
+def sampler_draws_for_the_wrong_rows(graphs: Graphs) -> None:
+    insert(graphs["sampler"], "rows", "Mul", constant(graphs["sampler"], np.array(0)))
 
 
 def a_graph_that_fails_to_run(graphs: Graphs) -> None:
@@ -151,6 +184,13 @@ BREAKS: dict[Callable[[Graphs], None], str] = {
     select_forgets_the_running_score: "select scores",
     select_takes_the_worst: "select tokens",
     select_normalizes_again_after_constraints: "select scores",
+    select_never_renormalizes: "select scores",
+    select_penalises_too_much: "select scores",
+    sampler_knows_no_chance: "sampler tokens",
+    sampler_keeps_one_temperature: "sampler scores",
+    sampler_ignores_top_k: "sampler scores",
+    sampler_ignores_top_p: "sampler scores",
+    sampler_draws_for_the_wrong_rows: "sampler tokens",
     a_graph_that_fails_to_run: "step",
 }
 
@@ -204,8 +244,8 @@ def test_a_broken_quantization_is_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def damaged(graph: Graph) -> Graph:
-        quantized = {"decoder": quantize_graph(graph)}
+    def damaged(graph: Graph, scales: Scales) -> Graph:
+        quantized = {"decoder": quantize_graph(graph, scales)}
         if any(spec.name == "parents" for spec in graph.inputs):
             damage(quantized)
         return quantized["decoder"]

@@ -1,0 +1,147 @@
+"""The graphs that choose tokens against PyTorch and against Hugging Face, in many shapes."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from jumok_export.choices import Drawing, Selection, drawings, nucleus, selections
+from jumok_export.onnx_graph import Graph
+from jumok_export.selection import SORTED_FOR_MASS, sampler_graph, select_graph
+from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Draw, Entries
+from jumok_serve.session import Floats, Integers
+
+VOCABULARIES = (1, 2, 3, 17, 90, SORTED_FOR_MASS - 1, SORTED_FOR_MASS, SORTED_FOR_MASS + 1, 3000)
+
+
+def session(graph: Graph) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(graph.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def constraint_feeds(stage: str, constraints: Constraints) -> dict[str, Any]:
+    return {
+        f"{stage}_factors.places": constraints.factors.places,
+        f"{stage}_factors.values": constraints.factors.values,
+        f"{stage}_biases.places": constraints.biases.places,
+        f"{stage}_biases.values": constraints.biases.values,
+    }
+
+
+def select(graph: Any, call: Selection) -> tuple[Integers, Floats]:
+    feeds = {
+        "logits": call.logits,
+        "scores": call.scores,
+        "candidates": np.array([call.candidates]),
+        "renormalize": call.renormalize,
+        **constraint_feeds("logit", call.on_logits),
+        **constraint_feeds("log_prob", call.on_log_probs),
+    }
+    tokens, totals = graph.run(["tokens", "totals"], feeds)
+    return tokens, totals
+
+
+def sample(graph: Any, call: Drawing) -> tuple[Integers, Floats]:
+    temperature, top_k, top_p, uniform = zip(*call.draws, strict=True)
+    feeds = {
+        "logits": call.logits,
+        "rows": call.rows,
+        "scores": call.scores,
+        "temperature": np.array(temperature, np.float32),
+        "top_k": np.array(top_k, np.int64),
+        "top_p": np.array(top_p, np.float32),
+        "uniform": np.array(uniform, np.float32),
+        **constraint_feeds("logit", call.on_logits),
+    }
+    tokens, totals = graph.run(["tokens", "totals"], feeds)
+    return tokens, totals
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+def test_select_answers_what_pytorch_does(vocabulary: int) -> None:
+    graph = session(select_graph(vocabulary))
+    for call in selections(vocabulary):
+        for each in (call, replace(call, on_logits=NO_CONSTRAINTS), replace(call, on_log_probs=NO_CONSTRAINTS)):
+            tokens, totals = select(graph, each)
+            expected = each.expected()
+            np.testing.assert_array_equal(tokens, expected[0])
+            np.testing.assert_allclose(totals, expected[1], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+def test_the_sampler_draws_what_pytorch_does(vocabulary: int) -> None:
+    graph = session(sampler_graph(vocabulary))
+    for call in drawings(vocabulary):
+        tokens, totals = sample(graph, call)
+        np.testing.assert_array_equal(tokens, call.tokens)
+        np.testing.assert_allclose(totals, call.totals, rtol=1e-5, atol=1e-4)
+
+
+def test_equals_go_by_lower_token_among_all_candidates() -> None:
+    logits = np.array([[2.0, 3.0, 2.0, 3.0, -1.0], [0.0, 0.0, 0.0, 0.0, 0.0]], np.float32)
+    forbidden = Entries(np.array([[1, 0], [1, 3]]), np.full(2, -np.inf, np.float32))
+    call = Selection(
+        logits=logits,
+        scores=np.zeros(2, np.float32),
+        candidates=5,
+        on_logits=Constraints(NO_ENTRIES, forbidden),
+        on_log_probs=NO_CONSTRAINTS,
+        renormalize=np.zeros(2, np.bool_),
+    )
+    tokens, totals = select(session(select_graph(5)), call)
+    assert tokens.tolist() == [[1, 3, 0, 2, 4], [1, 2, 4, 0, 3]]
+    assert totals[1].tolist() == pytest.approx([-math.log(3)] * 3 + [-math.inf] * 2)
+
+
+def one_draw(logits: Floats, draw: Draw) -> Drawing:
+    return Drawing(
+        logits=logits,
+        rows=np.array([0]),
+        scores=np.zeros(1, np.float32),
+        draws=(draw,),
+        on_logits=NO_CONSTRAINTS,
+        tokens=np.zeros((1, 1), np.int64),
+        totals=np.zeros((1, 1), np.float32),
+    )
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (0, 0.999), (700, 1.0), (900, 0.99)])
+def test_the_sampler_looks_beyond_the_few_it_sorts_first(top_k: int, top_p: float) -> None:
+    """Inversion of the whole distribution: every token comes at its share of the numbers from 0 to 1."""
+    vocabulary, steps = 1000, 400
+    logits = np.random.default_rng(2).normal(scale=0.2, size=(1, vocabulary)).astype(np.float32)
+    kept = nucleus(torch.from_numpy(logits[0]), temperature=1.0, top_k=top_k, top_p=top_p)
+    assert int(kept.isfinite().sum()) > SORTED_FOR_MASS
+    bounds = kept.double().softmax(dim=-1).cumsum(dim=-1)
+    graph = session(sampler_graph(vocabulary))
+    for uniform in (np.arange(steps) + 0.5) / steps:
+        tokens, totals = sample(graph, one_draw(logits, Draw(1.0, top_k, top_p, float(uniform))))
+        assert int(tokens[0, 0]) == int(torch.searchsorted(bounds, torch.tensor(float(uniform)), right=True))
+        assert float(totals[0, 0]) == pytest.approx(float(kept.log_softmax(dim=-1)[tokens[0, 0]]), abs=1e-4)
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1.0])
+def test_the_ends_of_the_numbers_draw_possible_tokens(uniform: float) -> None:
+    logits = np.array([[-np.inf, 1.0, 2.0, -np.inf]], np.float32)
+    tokens, _ = sample(session(sampler_graph(4)), one_draw(logits, Draw(1.0, 0, 1.0, uniform)))
+    assert tokens[0, 0] == (1 if uniform == 0 else 2)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("top_k", [0, 1, 5, 40])
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.95, 1.0])
+def test_what_is_kept_is_what_hugging_face_keeps(temperature: float, top_k: int, top_p: float) -> None:
+    transformers = pytest.importorskip("transformers")
+    logits = torch.from_numpy(np.random.default_rng(1).normal(scale=2.0, size=(20, 30)).astype(np.float32))
+    expected = transformers.TemperatureLogitsWarper(temperature)(None, logits)
+    if top_k:
+        expected = transformers.TopKLogitsWarper(top_k)(None, expected)
+    if top_p < 1:
+        expected = transformers.TopPLogitsWarper(top_p)(None, expected)
+    for row, kept in zip(logits, expected, strict=True):
+        assert nucleus(row, temperature=temperature, top_k=top_k, top_p=top_p).equal(kept)
