@@ -13,8 +13,8 @@ import pytest
 
 import jumok
 from jumok import _calls
-from jumok_proto.conversion import response_to_proto
-from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
+from jumok_proto.conversion import response_to_proto, scores_to_proto
+from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
 from jumok_proto.v1 import decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer, add_TranslationServiceServicer_to_server
 from jumok_serve import errors
@@ -33,7 +33,28 @@ def capitals(text: str) -> Translation:
         token_scores=(-0.5,),
         finish_reason=FinishReason.EOS,
     )
-    return Translation(hypotheses=(best,), source_token_count=1, source_truncated=False, model="m", model_version="1")
+    return Translation(
+        hypotheses=(best,),
+        source_token_count=1,
+        source_truncated=False,
+        source_language="en",
+        target_language="de",
+        model="m",
+        model_version="1",
+    )
+
+
+def length(target: str) -> Score:
+    return Score(
+        score=-float(len(target)),
+        tokens=(target,),
+        token_ids=(7,),
+        token_scores=(-float(len(target)),),
+        source_token_count=1,
+        source_truncated=False,
+        model="m",
+        model_version="1",
+    )
 
 
 @dataclass
@@ -42,6 +63,7 @@ class Scripted(TranslationServiceServicer):
 
     error: Exception | None = None
     requests: list[translation_pb2.TranslateTextRequest] = field(default_factory=list)
+    score_requests: list[translation_pb2.ScoreTextRequest] = field(default_factory=list)
     drop_answers: bool = False
     arrived: threading.Event = field(default_factory=threading.Event)
     hold: threading.Event | None = None
@@ -60,6 +82,12 @@ class Scripted(TranslationServiceServicer):
             context.abort(CODES[status.code], status.message)
         answers = [] if self.drop_answers else [capitals(text) for text in request.contents]
         return response_to_proto(answers, TIMINGS)
+
+    def ScoreText(
+        self, request: translation_pb2.ScoreTextRequest, context: grpc.ServicerContext
+    ) -> translation_pb2.ScoreTextResponse:
+        self.score_requests.append(request)
+        return scores_to_proto([] if self.drop_answers else [length(target) for target in request.targets])
 
 
 @pytest.fixture
@@ -119,6 +147,20 @@ def test_only_what_is_set_is_sent(translate: Translate, address: str, service: S
         early_stopping="never",
         min_length=0,
         max_length=9,
+        no_repeat_ngram_size=3,
+        repetition_penalty=2,
+        suppress_tokens=np.array([7, 8]).tolist(),
+        end_tokens=(np.int64(3),),
+        forced_first_token=0,
+        sample=False,
+        temperature=0.5,
+        top_k=0,
+        top_p=1,
+        seed=2**40,
+        source_language="en",
+        target_language="de",
+        target_prefix="Ein",
+        attention=True,
         truncate=True,
         model="m",
     )
@@ -133,10 +175,37 @@ def test_only_what_is_set_is_sent(translate: Translate, address: str, service: S
             early_stopping=decoding_pb2.EARLY_STOPPING_NEVER,
             min_length=0,
             max_length=9,
+            no_repeat_ngram_size=3,
+            repetition_penalty=2.0,
+            suppress_tokens=decoding_pb2.TokenIds(ids=[7, 8]),
+            end_tokens=decoding_pb2.TokenIds(ids=[3]),
+            forced_first_token=0,
+            sample=False,
+            temperature=0.5,
+            top_k=0,
+            top_p=1.0,
+            seed=2**40,
         ),
+        source_language_code="en",
+        target_language_code="de",
+        target_prefixes=["Ein"],
+        attention=True,
         truncate=True,
         model="m",
     )
+
+
+@both
+def test_every_text_has_its_own_prefix_or_none(translate: Translate, address: str, service: Scripted) -> None:
+    translate(address, ["a", "b", "c"], target_prefix=["A", None, ""])
+    assert list(service.requests[0].target_prefixes) == ["A", "", ""]
+
+
+@both
+def test_an_option_that_there_is_not_is_a_type_error(translate: Translate, address: str, service: Scripted) -> None:
+    with pytest.raises(TypeError, match="no such option: beams, patience; decoding options are beam_size, "):
+        translate(address, "a", beams=3, patience=1.0, beam_size=2)
+    assert service.requests == []
 
 
 @both
@@ -157,6 +226,27 @@ def test_only_what_is_set_is_sent(translate: Translate, address: str, service: S
         ("a", {"early_stopping": 1}, "options.early_stopping"),
         ("a", {"min_length": -(2**40)}, "options.min_length"),
         ("a", {"max_length": 1j}, "options.max_length"),
+        ("a", {"no_repeat_ngram_size": 1.5}, "options.no_repeat_ngram_size"),
+        ("a", {"repetition_penalty": "2"}, "options.repetition_penalty"),
+        ("a", {"suppress_tokens": 7}, "options.suppress_tokens"),
+        ("a", {"suppress_tokens": "78"}, "options.suppress_tokens"),
+        ("a", {"suppress_tokens": [7, None]}, "options.suppress_tokens"),
+        ("a", {"end_tokens": ["3"]}, "options.end_tokens"),
+        ("a", {"end_tokens": [2**31]}, "options.end_tokens"),
+        ("a", {"forced_first_token": "3"}, "options.forced_first_token"),
+        ("a", {"sample": 1}, "options.sample"),
+        ("a", {"temperature": "hot"}, "options.temperature"),
+        ("a", {"top_k": 2.0}, "options.top_k"),
+        ("a", {"top_p": "1"}, "options.top_p"),
+        ("a", {"seed": 2**63}, "options.seed"),
+        ("a", {"source_language": 3}, "source_language_code"),
+        ("a", {"target_language": "\udc80"}, "target_language_code"),
+        ("a", {"target_prefix": ["A"]}, "target_prefixes[0]"),
+        ("a", {"target_prefix": b"A"}, "target_prefixes[0]"),
+        (["a", "b"], {"target_prefix": "A"}, "target_prefixes"),
+        (["a", "b"], {"target_prefix": ["A"]}, "target_prefixes"),
+        (["a", "b"], {"target_prefix": ["A", "\udc80"]}, "target_prefixes[1]"),
+        ("a", {"attention": 1}, "attention"),
         ("a", {"truncate": "no"}, "truncate"),
         ("a", {"model": "\udc80"}, "model"),
         ("a", {"timeout_s": 0}, "timeout_s"),
@@ -180,6 +270,71 @@ def test_what_cannot_be_sent_is_refused_by_field(
     assert service.requests == []
 
 
+def score_wait(address: str, texts: Any, targets: Any, **options: Any) -> Any:
+    with jumok.Client(address) as client:
+        return client.score(texts, targets, **options)
+
+
+def score_await(address: str, texts: Any, targets: Any, **options: Any) -> Any:
+    async def scenario() -> Any:
+        async with jumok.AsyncClient(address) as client:
+            return await client.score(texts, targets, **options)
+
+    return asyncio.run(scenario())
+
+
+both_score = pytest.mark.parametrize("score", [score_wait, score_await])
+
+
+@both_score
+def test_a_pair_gives_a_score_and_sequences_a_list(score: Callable[..., Any], address: str, service: Scripted) -> None:
+    assert score(address, "a", "bc") == length("bc")
+    everything = {"source_language": "en", "target_language": "de", "truncate": True, "model": "m"}
+    assert score(address, ["a", "b"], ("c", "de"), length_penalty=0, **everything) == [length("c"), length("de")]
+    plain, full = service.score_requests
+    assert plain == translation_pb2.ScoreTextRequest(contents=["a"], targets=["bc"])
+    assert full == translation_pb2.ScoreTextRequest(
+        contents=["a", "b"],
+        targets=["c", "de"],
+        source_language_code="en",
+        target_language_code="de",
+        length_penalty=0.0,
+        truncate=True,
+        model="m",
+    )
+
+
+@both_score
+@pytest.mark.parametrize(
+    ("texts", "targets", "options", "blamed"),
+    [
+        ("a", ["b"], {}, "targets"),
+        (["a"], "b", {}, "targets"),
+        (["a", "b"], ["c"], {}, "targets"),
+        (["a", "b"], ["c", 4], {}, "targets[1]"),
+        (["a", "\udc80"], ["c", "d"], {}, "contents[1]"),
+        ("a", "b", {"length_penalty": "1"}, "options.length_penalty"),
+        ("a", "b", {"truncate": 1}, "truncate"),
+        ("a", "b", {"target_language": 7}, "target_language_code"),
+        ("a", "b", {"timeout_s": -1}, "timeout_s"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_by_field(
+    score: Callable[..., Any], address: str, service: Scripted, texts: Any, targets: Any, options: Any, blamed: str
+) -> None:
+    with pytest.raises(jumok.InvalidArgument) as caught:
+        score(address, texts, targets, **options)
+    assert caught.value.field == blamed
+    assert service.score_requests == []
+
+
+@both_score
+def test_as_many_scores_as_texts_are_expected(score: Callable[..., Any], address: str, service: Scripted) -> None:
+    service.drop_answers = True
+    with pytest.raises(jumok.InternalError, match="answered 2 texts with 0 scores"):
+        score(address, ["a", "b"], ["c", "d"])
+
+
 CASES: Sequence[tuple[Exception, type[jumok.CallError], str, bool, float | None]] = [
     (
         errors.InvalidRequest("contents[3]: bad", field="contents[3]"),
@@ -189,6 +344,16 @@ CASES: Sequence[tuple[Exception, type[jumok.CallError], str, bool, float | None]
         None,
     ),
     (errors.ModelNotFound("x", ["a", "b"]), jumok.NotFound, "MODEL_NOT_FOUND", False, None),
+    (
+        errors.LanguageNotFound("source_language_code: no 'x'", field="source_language_code"),
+        jumok.NotFound,
+        "LANGUAGE_NOT_FOUND",
+        False,
+        None,
+    ),
+    (errors.AttentionUnavailable("x"), jumok.FailedPrecondition, "ATTENTION_UNAVAILABLE", False, None),
+    (errors.ScoringUnavailable("x"), jumok.FailedPrecondition, "SCORING_UNAVAILABLE", False, None),
+    (errors.SamplingUnavailable("x"), jumok.FailedPrecondition, "SAMPLING_UNAVAILABLE", False, None),
     (errors.Overloaded("full", retry_after_s=0.25), jumok.ResourceExhausted, "OVERLOADED", True, 0.25),
     (errors.Unavailable("draining", retry_after_s=3), jumok.Unavailable, "UNAVAILABLE", True, 3.0),
     (errors.DeadlineExceeded("late"), jumok.DeadlineExceeded, "DEADLINE_EXCEEDED", False, None),
@@ -223,7 +388,7 @@ def test_the_servers_errors_arrive_as_one_tree(
         assert "id-1" in str(error)
     else:
         assert str(error) == str(raised)
-    if kind is jumok.NotFound:
+    if reason == "MODEL_NOT_FOUND":
         assert error.details.resource == jumok.Resource(type="jumok.v1.Model", name="x", description="available: a, b")
     service.error = None
     assert translate(address, "a") == capitals("a")
@@ -320,15 +485,5 @@ def test_a_timeout_beyond_grpcs_clock_is_none_at_all(timeout_s: float) -> None:
 
 def test_a_number_beyond_every_float_is_refused_by_name() -> None:
     with pytest.raises(jumok.InvalidArgument, match="out of range") as refused:
-        _calls.translate_request(
-            "a",
-            beam_size=None,
-            num_hypotheses=None,
-            length_penalty=10**400,
-            early_stopping=None,
-            min_length=None,
-            max_length=None,
-            truncate=False,
-            model="",
-        )
+        wait("unused:1", "a", length_penalty=10**400)
     assert refused.value.field == "options.length_penalty"

@@ -49,6 +49,7 @@ def test_without_click_a_sentence_says_what_to_install() -> None:
         (["inspect", "bundle"], "pydantic", "serve"),
         (["evaluate", "/", "--source", __file__, "--reference", __file__], "sacrebleu", "serve,evaluate"),
         (["translate", "--bundle", "/", "text"], "onnxruntime", "serve"),
+        (["score", "--bundle", "/", "text", "Text"], "onnxruntime", "serve"),
     ],
 )
 def test_a_room_that_is_not_installed_names_its_extra(arguments: list[str], absent: str, extra: str) -> None:
@@ -102,6 +103,12 @@ def test_calling_one_command_imports_no_other_room() -> None:
         (["translate", "--bundle", "/nonexistent", "x"], "does not exist"),
         (["translate", "--bundle", "/", "--server", "h:1", "x"], "--bundle and --server exclude each other"),
         (["translate", "--bundle", "/", "--model", "m", "x"], "--bundle and --model exclude each other"),
+        (["translate", "--attention", "x"], "--attention needs --json"),
+        (["translate", "--suppress-token", "the", "x"], "'the' is not a valid integer"),
+        (["translate", "--early-stopping", "soon", "x"], "'soon' is not one of"),
+        (["score", "--bundle", "/", "--server", "h:1", "x", "y"], "--bundle and --server exclude each other"),
+        (["score", "x"], "give SOURCE and TARGET"),
+        (["score", "x", "y", "z"], "got 3 arguments"),
     ],
 )
 def test_a_wrong_call_is_explained(arguments: list[str], message: str) -> None:

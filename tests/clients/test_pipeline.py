@@ -17,8 +17,8 @@ from jumok.commands._pipeline import (
     Batch,
     InputError,
     Line,
+    answer_lines,
     read_lines,
-    translate_lines,
 )
 from jumok_proto.errors import JumokError
 from jumok_proto.results import FinishReason, Hypothesis, Translation
@@ -37,7 +37,13 @@ def translation(*texts: str) -> Translation:
         for rank, text in enumerate(texts, start=1)
     )
     return Translation(
-        hypotheses=hypotheses, source_token_count=1, source_truncated=False, model="m", model_version="1"
+        hypotheses=hypotheses,
+        source_token_count=1,
+        source_truncated=False,
+        source_language="en",
+        target_language="de",
+        model="m",
+        model_version="1",
     )
 
 
@@ -49,9 +55,9 @@ def lines(*texts: str) -> list[Line]:
     return [Line(text, f"text {number}", len(text)) for number, text in enumerate(texts, start=1)]
 
 
-def outputs(batches: Iterator[Batch]) -> Iterator[str]:
+def outputs(batches: Iterator[Batch[Translation]]) -> Iterator[str]:
     for batch in batches:
-        yield from (answer.text for answer in batch.translations)
+        yield from (answer.text for answer in batch.answers)
 
 
 def test_lines_are_split_as_files_are() -> None:
@@ -71,7 +77,7 @@ def test_many_lines_are_translated_in_order_and_in_large_requests() -> None:
         return capitals(texts)
 
     texts = [f"line {number}" for number in range(2000)]
-    done = list(outputs(translate_lines(lines(*texts), translate, patience_s=1)))
+    done = list(outputs(answer_lines(lines(*texts), translate, patience_s=1)))
     assert done == [text.upper() for text in texts]
     assert sum(sizes) == 2000
     assert max(sizes) <= MAX_REQUEST_LINES
@@ -85,7 +91,7 @@ def test_long_lines_make_small_requests() -> None:
         return capitals(texts)
 
     half = "x" * (MAX_REQUEST_BYTES // 2)
-    done = list(outputs(translate_lines(lines(*[half] * 5, half * 3), translate, patience_s=1)))
+    done = list(outputs(answer_lines(lines(*[half] * 5, half * 3), translate, patience_s=1)))
     assert len(done) == 6
     assert sorted(sizes)[-1] == 3 * len(half)
     assert sorted(sizes)[-2] <= 2 * len(half)
@@ -99,13 +105,13 @@ def test_two_requests_are_under_way_at_once() -> None:
         return capitals(texts)
 
     texts = ["x" * MAX_REQUEST_BYTES] * 4
-    assert len(list(outputs(translate_lines(lines(*texts), translate, patience_s=1)))) == 4
+    assert len(list(outputs(answer_lines(lines(*texts), translate, patience_s=1)))) == 4
 
 
 def test_a_line_is_answered_before_the_next_is_there() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb") as stream, open(writing, "wb", buffering=0) as typed:
-        answers = outputs(translate_lines(read_lines(stream), capitals, patience_s=1))
+        answers = outputs(answer_lines(read_lines(stream), capitals, patience_s=1))
         for text in ("one", "two", "three", "four", "five", "six"):
             typed.write(f"{text}\n".encode())
             assert next(answers) == text.upper()
@@ -123,12 +129,12 @@ def test_a_slow_writer_stops_the_reader() -> None:
             read += 1
             yield Line("x", "text", 1)
 
-    answers = translate_lines(endless(), capitals, patience_s=1)
+    answers = answer_lines(endless(), capitals, patience_s=1)
     for _ in range(50):
         next(answers)
     # Written so far, waiting to be written, waiting to be sent, and the one in the reader's hand.
     assert read <= 50 * MAX_REQUEST_LINES + MAX_UNWRITTEN_REQUESTS * MAX_REQUEST_LINES + MAX_WAITING_LINES + 1
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("translate-lines")]
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("answer-lines")]
     assert len(threads) >= 3
     answers.close()  # type: ignore[attr-defined]
     for thread in threads:
@@ -145,7 +151,7 @@ def test_a_slow_writer_stops_the_reader() -> None:
     ],
 )
 def test_a_line_that_cannot_be_read_ends_the_input_after_the_lines_before_it(data: bytes, message: str) -> None:
-    answers = outputs(translate_lines(read_lines(io.BytesIO(data)), capitals, patience_s=1))
+    answers = outputs(answer_lines(read_lines(io.BytesIO(data)), capitals, patience_s=1))
     assert [next(answers), next(answers)] == ["ONE", "TWO"]
     with pytest.raises(InputError, match=message):
         next(answers)
@@ -158,17 +164,18 @@ def refused(message: str, *, field: str = "", retry_after_s: float | None = None
     return error
 
 
-def test_a_refused_line_is_named_and_those_before_it_are_translated() -> None:
+@pytest.mark.parametrize("part", ["contents", "targets"])
+def test_a_refused_line_is_named_and_those_before_it_are_answered(part: str) -> None:
     def translate(texts: list[str]) -> list[Translation]:
         if "bad" in texts:
-            field = f"contents[{texts.index('bad')}]"
+            field = f"{part}[{texts.index('bad')}]"
             raise refused(f"{field}: too long", field=field)
         return capitals(texts)
 
     for position in range(4):
         texts = ["a", "b", "c", "d"]
         texts[position] = "bad"
-        answers = outputs(translate_lines(lines(*texts), translate, patience_s=1))
+        answers = outputs(answer_lines(lines(*texts), translate, patience_s=1))
         assert [next(answers) for _ in range(position)] == ["A", "B", "C"][:position]
         with pytest.raises(InputError, match=rf"^text {position + 1}: too long$"):
             next(answers)
@@ -184,7 +191,7 @@ def test_an_overloaded_server_is_asked_again() -> None:
             raise refused("full", retry_after_s=0.001)
         return capitals(texts)
 
-    assert list(outputs(translate_lines(lines("a"), translate, patience_s=30))) == ["A"]
+    assert list(outputs(answer_lines(lines("a"), translate, patience_s=30))) == ["A"]
     assert attempts == 3
 
 
@@ -194,7 +201,7 @@ def test_what_cannot_be_helped_is_raised(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error), match=str(error)):
-        list(translate_lines(lines("a", "b"), translate, patience_s=1))
+        list(answer_lines(lines("a", "b"), translate, patience_s=1))
 
 
 def test_a_translation_is_one_line_whatever_it_holds() -> None:

@@ -1,23 +1,28 @@
 """Results survive the wire unchanged, and what the wire cannot say is refused."""
 
+from dataclasses import replace
+from typing import Any, cast
+
 import pytest
 
 from jumok_proto.conversion import (
-    EarlyStopping,
-    OptionFields,
     model_from_proto,
     model_to_proto,
     options_from_proto,
     options_to_proto,
     response_from_proto,
     response_to_proto,
+    scores_from_proto,
+    scores_to_proto,
 )
+from jumok_proto.options import EarlyStopping, Options, check_names
 from jumok_proto.results import (
     DecodingDefaults,
     FinishReason,
     Hypothesis,
     LanguagePair,
     Model,
+    Score,
     Timings,
     Translation,
 )
@@ -40,7 +45,13 @@ EMPTY = Hypothesis(text="", score=0.0, tokens=(), token_ids=(), token_scores=(),
 
 def translation(*hypotheses: Hypothesis) -> Translation:
     return Translation(
-        hypotheses=hypotheses, source_token_count=7, source_truncated=True, model="multi30k", model_version="1.2"
+        hypotheses=hypotheses,
+        source_token_count=7,
+        source_truncated=True,
+        source_language="en",
+        target_language="de",
+        model="multi30k",
+        model_version="1.2",
     )
 
 
@@ -54,6 +65,54 @@ def test_translations_survive_the_wire() -> None:
     assert received[1].output_token_count == 0
 
 
+@pytest.mark.parametrize("attention", [None, (), ((0.5, 0.25, 0.25), (0.0, 1.0, 0.0), (0.125, 0.375, 0.5))])
+def test_attention_survives_the_wire(attention: tuple[tuple[float, ...], ...] | None) -> None:
+    sent = replace(translation(replace(BEST, attention=attention)), source_tokens=("▁A", "▁man", "</s>"))
+    data = response_to_proto([sent], TIMINGS).SerializeToString()
+    assert response_from_proto(translation_pb2.TranslateTextResponse.FromString(data)) == [sent]
+
+
+def test_attention_of_a_text_without_tokens_survives_the_wire() -> None:
+    sent = translation(replace(EMPTY, attention=()))
+    assert response_from_proto(response_to_proto([sent], TIMINGS)) == [sent]
+
+
+@pytest.mark.parametrize("columns", [0, 2])
+def test_attention_that_is_no_matrix_is_refused(columns: int) -> None:
+    message = response_to_proto([translation(BEST)], TIMINGS)
+    attention = translation_pb2.Attention(weights=[0.5, 0.25, 0.25], columns=columns)
+    message.translations[0].hypotheses[0].attention.CopyFrom(attention)
+    with pytest.raises(ValueError, match=f"3 weights, which are no rows of {columns}"):
+        response_from_proto(message)
+
+
+def test_scores_survive_the_wire() -> None:
+    sent = [
+        Score(
+            score=-0.1,
+            tokens=("▁Ein", "</s>"),
+            token_ids=(5, 3),
+            token_scores=(-0.1, -0.1),
+            source_token_count=7,
+            source_truncated=True,
+            model="multi30k",
+            model_version="1.2",
+        ),
+        Score(
+            score=0.0,
+            tokens=(),
+            token_ids=(),
+            token_scores=(),
+            source_token_count=0,
+            source_truncated=False,
+            model="multi30k",
+            model_version="1.2",
+        ),
+    ]
+    data = scores_to_proto(sent).SerializeToString()
+    assert scores_from_proto(translation_pb2.ScoreTextResponse.FromString(data)) == sent
+
+
 def test_an_unknown_reason_to_finish_is_refused() -> None:
     message = response_to_proto([translation(BEST)], TIMINGS)
     message.translations[0].hypotheses[0].finish_reason = translation_pb2.FinishReason.ValueType(9)
@@ -61,47 +120,110 @@ def test_an_unknown_reason_to_finish_is_refused() -> None:
         response_from_proto(message)
 
 
+MODEL = Model(
+    name="multi30k",
+    version="1.2",
+    architecture="transformer",
+    source_languages=("en", "fr"),
+    target_languages=("de",),
+    language_pairs=(),
+    default_pair=LanguagePair(source="en", target="de"),
+    max_source_length=128,
+    max_target_length=100,
+    defaults=DecodingDefaults(
+        beam_size=5,
+        num_hypotheses=1,
+        length_penalty=0.6,
+        early_stopping=False,
+        min_length=0,
+        max_length=90,
+        no_repeat_ngram_size=3,
+        repetition_penalty=1.25,
+        suppress_tokens=(0, 2),
+        end_tokens=(3,),
+        forced_first_token=None,
+        sample=False,
+        temperature=0.5,
+        top_k=50,
+        top_p=0.75,
+        begin_suppress_tokens=(3,),
+        bad_words=((7,), (8, 9)),
+        forced_last_tokens=(3,),
+        renormalize=True,
+    ),
+    precision="int8",
+    device="cpu",
+)
+
+
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
-def test_a_model_survives_the_wire(early_stopping: EarlyStopping) -> None:
-    sent = Model(
-        name="multi30k",
-        version="1.2",
-        architecture="transformer",
-        language_pairs=(LanguagePair(source="en", target="de"),),
-        max_source_length=128,
-        max_target_length=100,
-        defaults=DecodingDefaults(
-            beam_size=5,
-            num_hypotheses=1,
-            length_penalty=0.6,
-            early_stopping=early_stopping,
-            min_length=0,
-            max_length=90,
-        ),
-        precision="int8",
-        device="cpu",
-    )
+@pytest.mark.parametrize("forced", [None, 0, 7])
+def test_a_model_survives_the_wire(early_stopping: EarlyStopping, forced: int | None) -> None:
+    sent = replace(MODEL, defaults=replace(MODEL.defaults, early_stopping=early_stopping, forced_first_token=forced))
     message = model_to_proto(sent)
     assert message.default_options.HasField("min_length")
     assert model_from_proto(model_pb2.Model.FromString(message.SerializeToString())) == sent
 
 
-UNSET = OptionFields(
-    beam_size=None,
-    num_hypotheses=None,
-    length_penalty=None,
-    early_stopping=None,
-    min_length=None,
-    max_length=None,
-)
-SET = OptionFields(beam_size=0, num_hypotheses=0, length_penalty=0.0, early_stopping=False, min_length=0, max_length=-1)
+def test_pairs_of_languages_survive_the_wire() -> None:
+    pairs = (LanguagePair(source="en", target="de"), LanguagePair(source="fr", target="de"))
+    sent = replace(MODEL, language_pairs=pairs, default_pair=None)
+    assert model_from_proto(model_pb2.Model.FromString(model_to_proto(sent).SerializeToString())) == sent
 
 
-@pytest.mark.parametrize("fields", [UNSET, SET])
-def test_a_zero_is_not_a_default(fields: OptionFields) -> None:
-    data = options_to_proto(fields).SerializeToString()
-    assert options_from_proto(decoding_pb2.DecodingOptions.FromString(data)) == fields
-    assert (data == b"") == (fields is UNSET)
+UNSET = dict.fromkeys(Options.__annotations__)
+ZERO = {
+    "beam_size": 0,
+    "num_hypotheses": 0,
+    "length_penalty": 0.0,
+    "early_stopping": False,
+    "min_length": 0,
+    "max_length": -1,
+    "no_repeat_ngram_size": 0,
+    "repetition_penalty": 0.0,
+    "suppress_tokens": (),
+    "end_tokens": (),
+    "forced_first_token": 0,
+    "sample": False,
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 0.0,
+    "seed": 0,
+}
+FULL = {
+    "beam_size": 4,
+    "num_hypotheses": 3,
+    "length_penalty": -0.5,
+    "early_stopping": "never",
+    "min_length": 1,
+    "max_length": 9,
+    "no_repeat_ngram_size": 2,
+    "repetition_penalty": 1.5,
+    "suppress_tokens": (7, 8),
+    "end_tokens": (3, 2),
+    "forced_first_token": 5,
+    "sample": True,
+    "temperature": 0.7,
+    "top_k": 10,
+    "top_p": 0.9,
+    "seed": 2**63 - 1,
+}
+
+
+@pytest.mark.parametrize("values", [UNSET, ZERO, FULL], ids=["unset", "zero", "full"])
+def test_options_survive_the_wire_and_a_zero_is_not_a_default(values: dict[str, Any]) -> None:
+    assert (
+        values.keys() == Options.__annotations__.keys() == set(decoding_pb2.DecodingOptions.DESCRIPTOR.fields_by_name)
+    )
+    data = options_to_proto(cast("Options", values)).SerializeToString()
+    assert options_from_proto(decoding_pb2.DecodingOptions.FromString(data)) == values
+    assert (data == b"") == (values is UNSET)
+
+
+def test_options_that_there_are_not_are_all_named() -> None:
+    check_names(FULL)
+    with pytest.raises(TypeError, match=r"no such option: beams, maxlen; decoding options are beam_size, num_hyp"):
+        check_names({"beams": 4, "seed": 1, "maxlen": 3})
 
 
 def test_an_unknown_early_stopping_is_refused() -> None:

@@ -1,6 +1,7 @@
 """An engine that answers when a test says, and a gRPC server around it."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
+from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
 from jumok_serve.languages import Languages
 from jumok_serve.manifest import (
     REQUIRED_GRAPHS,
@@ -62,6 +63,10 @@ class Answer:
         self.texts = texts
         self.futures: tuple[Future[None], ...] = tuple(Future() for _ in texts)
 
+    def cancel(self) -> None:
+        for future in self.futures:
+            future.cancel()
+
     def complete(self) -> None:
         for future in self.futures:
             if future.set_running_or_notify_cancel():
@@ -82,6 +87,8 @@ class Answer:
                 ),
                 source_token_count=2,
                 source_truncated=False,
+                source_language="en",
+                target_language="de",
                 model="held",
                 model_version="1",
             )
@@ -90,6 +97,34 @@ class Answer:
 
     def timings(self) -> Timings:
         return Timings(queue_s=0.125, encode_s=0.25, decode_s=0.5, total_s=1.0)
+
+
+class HeldScoring:
+    """Targets that are scored when the test says, as long as nobody has given them up."""
+
+    def __init__(self, targets: Sequence[str], on_collect: Callable[["HeldScoring"], None]) -> None:
+        self.targets = targets
+        self.cancelled = threading.Event()
+        self._on_collect = on_collect
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def collect(self) -> list[Score]:
+        self._on_collect(self)
+        return [
+            Score(
+                score=-float(len(target)),
+                tokens=(target, "</s>"),
+                token_ids=(7, 3),
+                token_scores=(-0.5, -0.5),
+                source_token_count=2,
+                source_truncated=False,
+                model="held",
+                model_version="1",
+            )
+            for target in self.targets
+        ]
 
 
 class HeldModel:
@@ -102,19 +137,22 @@ class HeldModel:
         self.manifest = manifest(name)
         self.on_submit = on_submit
         self.submitted: asyncio.Queue[Answer] = asyncio.Queue()
+        self.on_score: Callable[[HeldScoring], None] = lambda _: None
         self.options = DecodingOptions()
-        self.truncate = False
-        self.deadline: float | None = None
+        self.asked: dict[str, object] = {}
+        """What a call asked for besides options and texts."""
         self._loop = asyncio.get_running_loop()
 
-    def submit(
-        self, texts: Sequence[str], options: DecodingOptions, *, truncate: bool = False, deadline: float | None = None
-    ) -> Answer:
-        self.options, self.truncate, self.deadline = options, truncate, deadline
+    def submit(self, texts: Sequence[str], options: DecodingOptions, **asked: object) -> Answer:
+        self.options, self.asked = options, asked
         answer = Answer(texts)
         self.on_submit(answer)
         self._loop.call_soon_threadsafe(self.submitted.put_nowait, answer)
         return answer
+
+    def scoring(self, texts: Sequence[str], targets: Sequence[str], **asked: object) -> HeldScoring:
+        self.asked = asked
+        return HeldScoring(targets, self.on_score)
 
     def close(self, *, drain: bool = True) -> None:
         raise AssertionError("the models are the caller's to close")

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Awaitable
 
 import grpc
 import pytest
@@ -13,22 +14,26 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from jumok_proto.v1 import decoding_pb2, model_pb2, translation_pb2
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
+from jumok_proto.v1.decoding_pb2 import TokenIds
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import (
+    AttentionUnavailable,
     DeadlineExceeded,
     DuplicateModel,
     InvalidRequest,
     JumokError,
+    LanguageNotFound,
     ListenError,
     Overloaded,
+    SamplingUnavailable,
     Unavailable,
 )
 from jumok_serve.options import DecodingOptions
 from jumok_serve.service import Server
-from jumok_serve.service.translation_service import MAX_CONTENTS
+from jumok_serve.service.translation_service import MAX_CONTENTS, MAX_LISTED_TOKENS
 
-from .held_model import Answer, HeldModel, fail, failure, hold, serving
+from .held_model import Answer, HeldModel, HeldScoring, fail, failure, hold, serving
 
 
 def request(*texts: str, model: str = "", options: Options | None = None) -> translation_pb2.TranslateTextRequest:
@@ -47,9 +52,159 @@ def test_texts_are_answered_in_order_with_timings() -> None:
             assert response.translations[0].output_token_count == 2
             assert response.timings.decode_duration.ToMilliseconds() == 500
             assert model.options == DecodingOptions(beam_size=4)
-            assert model.truncate
-            assert model.deadline is not None
-            assert before + 50 < model.deadline < time.monotonic() + 65  # gRPC rounds what remains
+            assert model.asked["truncate"] is True
+            deadline = model.asked["deadline"]
+            assert isinstance(deadline, float)
+            assert before + 50 < deadline < time.monotonic() + 65  # gRPC rounds what remains
+
+    asyncio.run(scenario())
+
+
+def test_all_that_a_request_asks_for_reaches_the_model() -> None:
+    async def scenario() -> None:
+        model = HeldModel()
+        async with serving(model) as (_, channel):
+            sent = request(
+                "a",
+                options=Options(
+                    suppress_tokens=TokenIds(ids=[4, 5]), end_tokens=TokenIds(ids=[3]), sample=True, top_p=0.5, seed=0
+                ),
+            )
+            sent.source_language_code, sent.target_language_code = "EN", "de"
+            sent.target_prefixes.append("Ein")
+            sent.attention = True
+            await TranslationServiceStub(channel).TranslateText(sent)
+            assert model.options == DecodingOptions(
+                suppress_tokens=(4, 5), end_tokens=(3,), sample=True, top_p=0.5, seed=0
+            )
+            assert model.asked == {
+                "source_language": "EN",
+                "target_language": "de",
+                "target_prefixes": ["Ein"],
+                "attention": True,
+                "truncate": False,
+                "deadline": None,
+            }
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_asked_for_is_none() -> None:
+    async def scenario() -> None:
+        model = HeldModel()
+        async with serving(model) as (_, channel):
+            await TranslationServiceStub(channel).TranslateText(request("a"))
+            assert model.options == DecodingOptions()
+            assert (model.asked["target_prefixes"], model.asked["attention"]) == (None, False)
+
+    asyncio.run(scenario())
+
+
+def score_request(*pairs: tuple[str, str]) -> translation_pb2.ScoreTextRequest:
+    return translation_pb2.ScoreTextRequest(contents=[pair[0] for pair in pairs], targets=[pair[1] for pair in pairs])
+
+
+def test_targets_are_scored_in_order() -> None:
+    async def scenario() -> None:
+        model = HeldModel()
+        async with serving(model) as (_, channel):
+            sent = score_request(("a", "bb"), ("c", "d"))
+            response = await TranslationServiceStub(channel).ScoreText(sent)
+            assert [score.score for score in response.scores] == [-2.0, -1.0]
+            assert model.asked == {
+                "source_language": "",
+                "target_language": "",
+                "length_penalty": None,
+                "truncate": False,
+                "deadline": None,
+            }
+            sent.length_penalty = 0.0
+            await TranslationServiceStub(channel).ScoreText(sent)
+            assert model.asked["length_penalty"] == 0.0
+
+    asyncio.run(scenario())
+
+
+def test_scoring_is_given_up_with_its_call() -> None:
+    async def scenario() -> None:
+        model = HeldModel()
+        entered: asyncio.Queue[HeldScoring] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        given_up = asyncio.Event()
+
+        def wait(scoring: HeldScoring) -> None:
+            loop.call_soon_threadsafe(entered.put_nowait, scoring)
+            assert scoring.cancelled.wait(30)
+            loop.call_soon_threadsafe(given_up.set)
+
+        model.on_score = wait
+        async with serving(model) as (_, channel):
+            call = TranslationServiceStub(channel).ScoreText(score_request(("a", "b")))
+            await entered.get()
+            call.cancel()
+            await asyncio.wait_for(given_up.wait(), 30)
+            model.on_score = lambda _: None
+            assert await TranslationServiceStub(channel).ScoreText(score_request(("a", "b")))
+
+    asyncio.run(scenario())
+
+
+def test_too_much_to_score_is_refused_and_health_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jumok_serve.service.translation_service.MAX_SCORING", 2)
+
+    async def scenario() -> None:
+        model = HeldModel()
+        entered = asyncio.Event()
+        released = threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def wait(_: HeldScoring) -> None:
+            loop.call_soon_threadsafe(entered.set)
+            assert released.wait(30)
+
+        model.on_score = wait
+        async with serving(model) as (_, channel):
+            stub = TranslationServiceStub(channel)
+            calls = [asyncio.ensure_future(_answer(stub.ScoreText(score_request(("a", "b"))))) for _ in range(3)]
+            await entered.wait()
+            done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            (refused,) = done
+            assert isinstance(refused.exception(), grpc.aio.AioRpcError)
+            failed = await failure(refused)
+            assert (failed.code, failed.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
+            assert await HealthStub(channel).Check(HealthCheckRequest())
+            assert await stub.TranslateText(request("a"))
+            released.set()
+            await asyncio.wait(calls)
+            assert sum(call.exception() is None for call in calls) == 2
+
+    asyncio.run(scenario())
+
+
+async def _answer(call: Awaitable[object]) -> object:
+    return await call
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason", "field"),
+    [
+        (
+            LanguageNotFound("the model has no source language 'x'; it has en", field="source_language_code"),
+            grpc.StatusCode.NOT_FOUND,
+            "LANGUAGE_NOT_FOUND",
+            "source_language_code",
+        ),
+        (AttentionUnavailable("held"), grpc.StatusCode.FAILED_PRECONDITION, "ATTENTION_UNAVAILABLE", ""),
+        (SamplingUnavailable("held"), grpc.StatusCode.FAILED_PRECONDITION, "SAMPLING_UNAVAILABLE", ""),
+    ],
+)
+def test_what_a_model_lacks_becomes_a_status(error: JumokError, code: grpc.StatusCode, reason: str, field: str) -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel(on_submit=fail(error))) as (_, channel):
+            failed = await failure(TranslationServiceStub(channel).TranslateText(request("a")))
+            assert (failed.code, failed.info.reason) == (code, reason)
+            assert failed.message.endswith(str(error))
+            assert [violation.field for violation in failed.bad_request.field_violations] == [field][: bool(field)]
 
     asyncio.run(scenario())
 
@@ -59,7 +214,7 @@ def test_a_call_without_deadline_waits_without() -> None:
         model = HeldModel()
         async with serving(model) as (_, channel):
             await TranslationServiceStub(channel).TranslateText(request("a"))
-            assert model.deadline is None
+            assert model.asked["deadline"] is None
 
     asyncio.run(scenario())
 
@@ -170,6 +325,14 @@ def test_a_call_cancelled_while_it_is_tokenized_is_not_decoded() -> None:
             request("a", options=Options(early_stopping=decoding_pb2.EarlyStopping.ValueType(77))),
             "options.early_stopping",
         ),
+        (request("a", options=Options(top_p=1.5)), "options.top_p"),
+        (request("a", options=Options(seed=-1)), "options.seed"),
+        (request("a", options=Options(end_tokens=TokenIds())), "options.end_tokens"),
+        (request("a", options=Options(suppress_tokens=TokenIds(ids=[-1]))), "options.suppress_tokens"),
+        (
+            request("a", options=Options(suppress_tokens=TokenIds(ids=[1] * (MAX_LISTED_TOKENS + 1)))),
+            "options.suppress_tokens",
+        ),
         (request(*["a"] * (MAX_CONTENTS + 1)), "contents"),
         (request(*["a"] * 65, options=Options(num_hypotheses=64, beam_size=64)), "contents"),
     ],
@@ -191,6 +354,8 @@ def test_bad_options_are_refused_by_field(sent: translation_pb2.TranslateTextReq
         (b"\xff\xff\xff", "request"),
         (b"\x12\x01a\x1a\x06\x0a\x04many", "options"),  # beam_size: "many", by its wire type another field
         (b"\x12\x01a\x1a\x03\xf0\x07\x01", "options"),  # option number 126 of a later version
+        (b"\x12\x01a\x1a\x05\x4a\x03\xf0\x07\x01", "options.suppress_tokens"),  # the same within its list
+        (b"\x12\x01a\xf0\x07\x01", "request"),
     ],
 )
 def test_bytes_that_are_no_request_are_refused(sent: bytes, field: str) -> None:

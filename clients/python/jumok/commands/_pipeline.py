@@ -131,7 +131,7 @@ def _before_error(lines: list[Line], error: JumokError, ask: Ask[Answer], patien
     blamed = re.fullmatch(r"(?:contents|targets)\[(\d+)\]", error.field)
     if blamed is None or (index := int(blamed[1])) >= len(lines):
         return Batch([], [], error)
-    before = _answer_batch(lines[:index], ask, patience_s) if index else Batch[Answer]([], [])
+    before: Batch[Answer] = _answer_batch(lines[:index], ask, patience_s) if index else Batch([], [])
     if before.error is not None:
         return before
     refusal = InputError(f"{lines[index].name}: {str(error).removeprefix(f'{error.field}: ')}")
