@@ -1,15 +1,20 @@
-"""The commands of the export room: `jumok train` and `jumok export`."""
+"""The commands of the export room: `jumok train`, `jumok export` and `jumok import-hf`."""
 
 import ctypes
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from jumok_serve.bundle import Bundle
+
 # What the commands need is imported when they run: it takes seconds. That it is there is known right away.
-for _package in ("torch", "lightning", "onnx", "onnxscript", "matplotlib", "sacrebleu"):
+for _package in ("torch", "lightning", "onnx", "onnxscript", "matplotlib", "sacrebleu", "safetensors"):
     if find_spec(_package) is None:
         raise ModuleNotFoundError(f"No module named {_package!r}", name=_package)
 
@@ -53,12 +58,10 @@ def _precisions(_context: click.Context, _parameter: click.Parameter, value: str
     return chosen
 
 
-@click.command()
-@click.argument("checkpoint", metavar="CHECKPOINT", type=click.Path(exists=True, path_type=Path))
-@click.option(
+out_option = click.option(
     "--out", metavar="BUNDLE", required=True, type=click.Path(path_type=Path), help="The bundle's folder, to be made."
 )
-@click.option(
+precision_option = click.option(
     "--precision",
     "precisions",
     default="fp32,int8",
@@ -67,6 +70,13 @@ def _precisions(_context: click.Context, _parameter: click.Parameter, value: str
     callback=_precisions,
     help="Which variants the bundle gets: fp32, int8 or both.",
 )
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a bundle that is there already.")
+
+
+@click.command()
+@click.argument("checkpoint", metavar="CHECKPOINT", type=click.Path(exists=True, path_type=Path))
+@out_option
+@precision_option
 @click.option(
     "--scores",
     metavar="FILE.json",
@@ -80,7 +90,7 @@ def _precisions(_context: click.Context, _parameter: click.Parameter, value: str
     type=FOLDER,
     help="The training files' folder, to note their SHA-256 again; it is noted when a model is trained.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a bundle that is there already.")
+@overwrite_option
 def export(
     *,
     checkpoint: Path,
@@ -109,12 +119,78 @@ def export(
         overwrite=overwrite,
         progress=_say,
     )
-    size = sum(entry.size for entry in bundle.manifest.files.values())
-    _say(f"wrote {out}: {bundle.manifest.name} {bundle.manifest.version}, {', '.join(precisions)}, {size / 1e6:.1f} MB")
+    _say(_written(out, bundle))
+
+
+@click.command(name="import-hf")
+@click.argument("checkpoint", metavar="CHECKPOINT_DIR", type=FOLDER)
+@out_option
+@precision_option
+@click.option("--source-lang", metavar="TAG", help="Language of texts for which a request names none.")
+@click.option("--target-lang", metavar="TAG", help="Language that they are translated into.")
+@click.option(
+    "--calibration",
+    metavar="FILE",
+    type=FILE,
+    help="Source sentences, one a line, to find the scales of int8 activations on; a few hundred are enough.",
+)
+@click.option("--name", help="The model's name.  [default: the folder's]")
+@click.option("--model-version", metavar="VERSION", default="1", show_default=True, help="The model's version.")
+@overwrite_option
+def import_hf(
+    *,
+    checkpoint: Path,
+    out: Path,
+    precisions: Sequence[str],
+    source_lang: str | None,
+    target_lang: str | None,
+    calibration: Path | None,
+    name: str | None,
+    model_version: str,
+    overwrite: bool,
+) -> None:
+    """Import CHECKPOINT_DIR, a Hugging Face checkpoint, to a verified bundle that decodes as its settings say.
+
+    Marian, M2M100, NLLB, BART, mBART and T5, from a local folder; nothing in it is executed. The languages must be
+    given where the checkpoint does not name its own.
+    """
+    from jumok_export.calibrate import read_calibration  # noqa: PLC0415
+    from jumok_export.huggingface.importing import import_checkpoint  # noqa: PLC0415
+
+    say = _timed()
+    bundle = import_checkpoint(
+        checkpoint,
+        out,
+        precisions=precisions,
+        source_language=source_lang,
+        target_language=target_lang,
+        calibration=None if calibration is None else read_calibration(calibration),
+        name=name,
+        version=model_version,
+        overwrite=overwrite,
+        progress=say,
+    )
+    say(_written(out, bundle))
+
+
+def _written(out: Path, bundle: "Bundle") -> str:
+    """What was written where, and how large each precision is."""
+    manifest = bundle.manifest
+    sizes = (
+        f"{precision} {sum(manifest.files[file].size for file in variant.files) / 1e6:.1f} MB"
+        for precision, variant in manifest.precisions.items()
+    )
+    return f"wrote {out}: {manifest.name} {manifest.version}, {', '.join(sizes)}"
 
 
 def _say(message: str) -> None:
     click.echo(message, err=True)
+
+
+def _timed() -> Callable[[str], None]:
+    """Says messages with the seconds that have passed since now."""
+    started = time.monotonic()
+    return lambda message: _say(f"{time.monotonic() - started:6.1f} s  {message}")
 
 
 def _keep_freed_memory() -> None:
