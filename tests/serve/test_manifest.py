@@ -84,6 +84,24 @@ DECODER = "precisions/fp32/graphs/decoder"
         (set_field("special_tokens/pad", 5000), "special_tokens.pad: 5000 lies beyond the source vocabulary"),
         (set_field("special_tokens/unk", 5000), "special_tokens.unk: 5000 lies beyond the target vocabulary"),
         (set_field("special_tokens/suppress", [-1]), "greater than or equal to 0"),
+        (set_field("special_tokens/suppress", [5000]), "special_tokens.suppress: 5000 lies beyond the target"),
+        (set_field("generation/no_repeat_ngram_size", -1), "greater than or equal to 0"),
+        (set_field("generation/repetition_penalty", 0.0), "greater than 0"),
+        (set_field("generation/begin_suppress_tokens", [5000]), "begin_suppress_tokens: 5000 lies beyond the target"),
+        (set_field("generation/bad_words", [[4], []]), "at least 1 item"),
+        (set_field("generation/bad_words", [[4, 5000]]), "generation.bad_words: 5000 lies beyond the target"),
+        (set_field("generation/forced_first_token", 5000), "forced_first_token: 5000 lies beyond the target"),
+        (set_field("generation/forced_last_tokens", [3, 5000]), "forced_last_tokens: 5000 lies beyond the target"),
+        (set_field("generation/sample", True), "sample excludes a beam, and beam_size is 4"),
+        (set_field("generation/temperature", 0.0), "greater than 0"),
+        (set_field("generation/top_k", -1), "greater than or equal to 0"),
+        (set_field("generation/top_p", 1.5), "less than or equal to 1"),
+        (set_field("languages/sources/en/prefix", [5000]), "languages.sources.en: 5000 lies beyond the source"),
+        (set_field("languages/sources/en/suffix", [5000]), "languages.sources.en: 5000 lies beyond the source"),
+        (set_field("languages/targets/de/source_prefix", [5000]), "languages.targets.de: 5000 lies beyond the source"),
+        (set_field("languages/targets/de/start", 5000), "languages.targets.de: 5000 lies beyond the target"),
+        (set_field("languages/targets/de/forced_first", 5000), "languages.targets.de: 5000 lies beyond the target"),
+        (set_field("languages/default/target", "fr"), "pair en to fr: fr is not a target language"),
         (set_field("tokenizer/kind", "characters"), "does not match any of the expected tags: 'sentencepiece', "),
         (set_field("tokenizer/source_suffix", [3]), "Extra inputs are not permitted"),
         (set_field("precisions", {}), "at least 1 item"),
@@ -164,6 +182,9 @@ def test_generation_defaults_agree_with_each_other() -> None:
         GenerationDefaults(beam_size=2, num_hypotheses=3, max_length=5)
     with pytest.raises(ValidationError, match="min_length 6 is more than max_length 5"):
         GenerationDefaults(min_length=6, max_length=5)
+    with pytest.raises(ValidationError, match="sample excludes a beam, and beam_size is 2"):
+        GenerationDefaults(sample=True, beam_size=2, max_length=5)
+    assert GenerationDefaults(sample=True, num_hypotheses=3, max_length=5).num_hypotheses == 3
     with pytest.raises(ValidationError, match="finite"):
         GenerationDefaults(length_penalty=float("nan"), max_length=5)
     assert GenerationDefaults(early_stopping="never", max_length=5).early_stopping == "never"
