@@ -3,9 +3,10 @@
 Makes small checkpoints of every family that can be imported, each with a real tokenizer and half trained, so that what
 it says ends and varies; imports each into a bundle; and decodes the same sentences with the bundle, all of them with
 all sets of options in flight together, and with ``generate``, one at a time. Equal means the same tokens and scores
-within 1e-4 + 1e-5 * |sum of token scores|, in fp32. A difference is a tie where ``generate``'s own candidates lie within
-1e-5 at the decision that makes it; at most 0.2 % of cases may be ties. Prints a table, and exits with 1 where anything
-is different, or where too few hypotheses end by themselves or too few outputs differ for the comparison to say much.
+within 1e-4 + 1e-5 * |sum of token scores|, in fp32. A difference is a tie where ``generate``'s own candidates lie
+within 1e-5 at the decision that makes it; at most 0.2 % of cases may be ties. Prints a table, and exits with 1 where
+anything is different, or where too few hypotheses end by themselves or too few outputs differ for the comparison to say
+much.
 
 With ``--ctranslate2`` it compares with CTranslate2 instead; see ``reference/marian_ct2.py``.
 """
@@ -44,9 +45,12 @@ def _one(shape: str, *, quick: bool, sentences: int) -> Outcome:
     """One checkpoint, in a process of its own, on one core."""
     torch.set_num_threads(1)
     [chosen] = [each for each in SHAPES if each.name == shape]
-    return compare_shape(
-        chosen, quick_sets if quick else option_sets, parallel_sentences(sentences, seed=SEED), progress
-    )
+    sets = quick_sets if quick else option_sets
+    try:
+        return compare_shape(chosen, sets, parallel_sentences(sentences, seed=SEED), progress)
+    except ExportError as error:  # the others have yet to be compared
+        progress(f"{shape}: {error}")
+        return Outcome(shape=shape, family=chosen.family, tally=Tally(refused=[f"{shape}: {error}"]), seconds=0.0)
 
 
 def by_family(outcomes: Sequence[Outcome]) -> dict[str, Tally]:
@@ -86,6 +90,7 @@ def record(outcomes: Sequence[Outcome], families: dict[str, Tally], seconds: flo
         return {
             **{key: getattr(tally, key) for key in ("cases", "hypotheses", "equal", "ties", "ended", "lifeless")},
             "different": [asdict(difference) for difference in tally.differences],
+            "refused": tally.refused,
             "lengths": dict(sorted(tally.lengths.items())),
             "distinct_outputs": len(tally.outputs),
         }

@@ -40,6 +40,7 @@ class Tally:
         equal: cases.
         ties: cases where the reference itself could have gone either way.
         differences: the others.
+        refused: checkpoints that could not be imported, and why.
         ended: hypotheses that end by themselves.
         lifeless: results of the reference that are no hypotheses.
         lengths: how many hypotheses have each length.
@@ -53,6 +54,7 @@ class Tally:
     ended: int = 0
     lifeless: int = 0
     differences: list[Difference] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     lengths: Counter[int] = field(default_factory=Counter)
     outputs: set[tuple[int, ...]] = field(default_factory=set)
 
@@ -81,13 +83,14 @@ class Tally:
             ended=self.ended + other.ended,
             lifeless=self.lifeless + other.lifeless,
             differences=self.differences + other.differences,
+            refused=self.refused + other.refused,
             lengths=self.lengths + other.lengths,
             outputs=self.outputs | other.outputs,
         )
 
     def problems(self) -> list[str]:
         """Why the comparison fails, or does not say enough; empty where it succeeds."""
-        problems = [str(difference) for difference in self.differences]
+        problems = [*self.refused, *map(str, self.differences)]
         if self.ties > TIES * self.cases:
             problems.append(f"{self.ties} of {self.cases} cases are ties, more than {TIES:.1%}")
         if self.ended < ENDED * self.hypotheses:

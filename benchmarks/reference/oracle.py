@@ -125,7 +125,7 @@ def settings(checkpoint: Checkpoint, case: Case) -> Settings:
         beam_size=effective("num_beams", 1),
         length_penalty=effective("length_penalty", 1.0),
         early_stopping=effective("early_stopping", False),
-        eos_ids=checkpoint.end_tokens if options.end_tokens is None else options.end_tokens,
+        eos_ids=checkpoint.end_tokens if options.end_tokens is None else tuple(options.end_tokens),
         max_length=options.max_length or defaults.max_length - len(prompt),
         prompt=tuple(prompt),
         arguments=arguments,

@@ -77,9 +77,12 @@ def save_marian(
         (folder / name).write_bytes(side)
     for name, tokens in zip(("vocab.json", "target_vocab.json"), vocabularies, strict=False):
         _write_json(folder / name, {token: index for index, token in enumerate(tokens)})
-    configuration: dict[str, object] = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
-    if not codes:
-        configuration |= {"source_lang": "eng", "target_lang": "deu"}
+    configuration = {
+        "tokenizer_class": "MarianTokenizer",
+        "separate_vocabs": separate,
+        "source_lang": "eng",
+        "target_lang": "mul" if codes else "deu",
+    }
     _write_json(folder / "tokenizer_config.json", configuration)
 
 
