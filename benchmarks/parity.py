@@ -32,6 +32,8 @@ from reference.run import Outcome, compare_shape
 from reference.shapes import SHAPES
 from reference.texts import parallel_sentences
 
+from jumok_export.bundle import ExportError
+
 SEED = 1
 """Of the sentences to translate; those to train on have another."""
 
