@@ -8,7 +8,8 @@ within 1e-5 at the decision that makes it; at most 0.2 % of cases may be ties. P
 anything is different, or where too few hypotheses end by themselves or too few outputs differ for the comparison to say
 much.
 
-With ``--ctranslate2`` it compares with CTranslate2 instead; see ``reference/marian_ct2.py``.
+Needs transformers 5, which it follows. With ``--ctranslate2`` it compares with CTranslate2 instead; see
+``reference/marian_ct2.py``.
 """
 
 import argparse
@@ -26,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from jumok_export.bundle import ExportError
 from reference.compare import Tally
 from reference.grid import option_sets, quick_sets
 from reference.run import Outcome, compare_shape
 from reference.shapes import SHAPES
 from reference.texts import parallel_sentences
-
-from jumok_export.bundle import ExportError
 
 SEED = 1
 """Of the sentences to translate; those to train on have another."""

@@ -11,8 +11,13 @@ import pytest
 
 pytest.importorskip("transformers", minversion="5", reason="the oracle is Hugging Face's generate")
 
-import parity
 import torch
+
+import parity
+from jumok_proto import results
+from jumok_proto.results import FinishReason, Timings, Translation
+from jumok_serve.options import DecodingOptions
+from jumok_serve.search import DEAD_SCORE
 from reference.checkpoints import Checkpoint, make_checkpoint
 from reference.compare import Difference, Tally, differences
 from reference.grid import cases, option_sets, quick_sets
@@ -21,11 +26,6 @@ from reference.run import Outcome, compare_shape, quiet
 from reference.shapes import SHAPES
 from reference.texts import parallel_sentences
 from reference.ties import is_tie
-
-from jumok_proto import results
-from jumok_proto.results import FinishReason, Timings, Translation
-from jumok_serve.options import DecodingOptions
-from jumok_serve.search import DEAD_SCORE
 
 ROOT = Path(__file__).parents[1]
 ONE_EACH = ("marian-two-targets", "nllb", "bart-3-heads", "mbart-3-heads", "t5-3-heads")
