@@ -199,7 +199,11 @@ class _Fields:
         return False
 
     def early_stopping(self) -> bool | Literal["never"]:
-        return "never" if self.get("early_stopping") == "never" else self.flag("early_stopping")
+        value = self.get("early_stopping")
+        if value is None or value is False or value is True or value == "never":
+            return value or False
+        self.problems.append(f'early_stopping must be true, false or "never", got {value!r}')
+        return False
 
     def integer(self, name: str, default: int, *, least: int = 0) -> int:
         value = self.get(name)
