@@ -40,6 +40,7 @@ class BeamSearch:
         # Only the first row is alive at first: K equal rows would make K equal hypotheses.
         self._alive = [_Node(None, prompt[0], 0.0)]  # best first, at most K; dead rows follow
         self._parents = [0]
+        self._histories = [tuple(prompt)]  # tokens of the rows that are alive, where constraints look at them
         self._ended: list[_Ended] = []  # best first, at most K
 
     @property
@@ -66,10 +67,7 @@ class BeamSearch:
     def constraints(self) -> Constraints:
         if self._knows_next:
             return NO_CONSTRAINTS
-        histories: list[list[int]] = []
-        if self._rules.need_history:
-            histories = [[*self._prompt, *(passed.token for passed in _path(node))] for node in self._alive]
-        return self._rules.at(self.position + 1, histories)
+        return self._rules.at(self.position + 1, self._histories)
 
     def draws(self) -> list[Draw] | None:
         return None
@@ -108,6 +106,8 @@ class BeamSearch:
                 _Ended(normalised(node.score, length - 1, options.length_penalty), node) for node in self._alive
             ]
         self._alive, self._parents = alive, parents
+        if self._rules.need_history:
+            self._histories = [(*self._histories[row], node.token) for row, node in zip(parents, alive, strict=True)]
         self.finished = not alive or (len(self._ended) == beam_size and self._is_settled(length))
 
     def _continuations(

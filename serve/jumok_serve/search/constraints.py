@@ -147,9 +147,5 @@ def _completing(history: Sequence[int], size: int) -> list[int]:
     """The tokens that would complete a sequence of ``size`` tokens that has occurred in ``history`` before."""
     if not size or len(history) < size:
         return []
-    last = tuple(history[len(history) + 1 - size :])
-    return [
-        history[start + size - 1]
-        for start in range(len(history) - size + 1)
-        if tuple(history[start : start + size - 1]) == last
-    ]
+    last = history[len(history) + 1 - size :]
+    return [history[end] for end in range(size - 1, len(history)) if history[end + 1 - size : end] == last]
