@@ -2,17 +2,29 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from jumok_serve import BundleError, DeviceError, InvalidRequest, Translator
+from jumok_serve import (
+    AttentionUnavailable,
+    BundleError,
+    DeviceError,
+    InvalidRequest,
+    Options,
+    SamplingUnavailable,
+    ScoringUnavailable,
+    Translator,
+)
 from jumok_serve.options import DecodingOptions
 from jumok_serve.session import Graphs
 
 from .reference_search import reference_search
+from .variants import edited, without
 
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
 
@@ -23,7 +35,7 @@ def translator(tiny_bundle: Path) -> Iterator[Translator]:
         yield translator
 
 
-def log_probabilities(graphs: Graphs, source: list[int], prefix: Sequence[int]) -> np.ndarray:
+def logits_of(graphs: Graphs, source: list[int], prefix: Sequence[int]) -> np.ndarray:
     """[V], decoding the whole prefix anew, one sentence and one row: no cache is reused, reordered or shared."""
     lengths = np.array([len(source)])
     memory, _ = graphs.encode(np.array([source]), lengths)
@@ -31,8 +43,7 @@ def log_probabilities(graphs: Graphs, source: list[int], prefix: Sequence[int]) 
     for position, token in enumerate(prefix):
         logits, state = graphs.step(np.array([token]), np.array([position]), np.array([0]), lengths, memory, state)
     row: np.ndarray = logits.numpy()[0].astype(np.float64)
-    scores: np.ndarray = row - np.logaddexp.reduce(row)
-    return scores
+    return row
 
 
 @pytest.mark.parametrize(
@@ -42,21 +53,24 @@ def log_probabilities(graphs: Graphs, source: list[int], prefix: Sequence[int]) 
         DecodingOptions(beam_size=2, num_hypotheses=2, max_length=8),
         DecodingOptions(beam_size=5, num_hypotheses=5, max_length=6, length_penalty=0.6, early_stopping=True),
         DecodingOptions(beam_size=4, num_hypotheses=3, max_length=7, min_length=3, early_stopping="never"),
+        DecodingOptions(beam_size=1, max_length=12, no_repeat_ngram_size=2, repetition_penalty=1.5),
+        DecodingOptions(beam_size=3, max_length=12, no_repeat_ngram_size=1, suppress_tokens=(4, 6)),
+        DecodingOptions(beam_size=2, num_hypotheses=2, max_length=9, end_tokens=(3, 4), forced_first_token=53),
     ],
 )
 def test_search_over_real_graphs_equals_the_reference(translator: Translator, options: DecodingOptions) -> None:
     special = translator.manifest.special_tokens
     resolved = options.resolve(
         translator.manifest.generation,
-        max_target_length=translator.manifest.limits.max_target_length,
-        eos_ids=special.eos,
-        suppress_tokens=special.suppress,
+        special,
+        translator.manifest.limits,
+        vocabulary=translator._bundle.tokenizer.vocab_size,
     )
     pending = translator.submit(TEXTS, options)
     for text, translation in zip(TEXTS, pending.collect(), strict=True):
         suffix = translator.manifest.languages.direction().source_suffix
         source = [*translator._bundle.tokenizer.encode(text), *suffix]
-        step = partial(log_probabilities, translator._graphs, source)
+        step = partial(logits_of, translator._graphs, source)
         expected = reference_search(step, resolved, special.start)
         assert [hypothesis.token_ids for hypothesis in translation.hypotheses] == [
             hypothesis.token_ids for hypothesis in expected
@@ -122,7 +136,7 @@ def test_unusable_characters_are_named_with_their_place(translator: Translator, 
 def test_a_text_over_the_limit_is_refused_or_truncated(translator: Translator) -> None:
     longest = translator.manifest.limits.max_source_length
     text = "dog " * (2 * longest)
-    with pytest.raises(InvalidRequest, match=f"the model reads at most {longest}") as refused:
+    with pytest.raises(InvalidRequest, match=f"the model reads at most {longest - 1}: split it") as refused:  # and EOS
         translator.translate(["A dog.", text])
     assert refused.value.field == "contents[1]"
     truncated = translator.translate(text, truncate=True, max_length=4)
@@ -179,6 +193,53 @@ def test_bad_options_are_named(translator: Translator, option: str, value: objec
         translator.translate(TEXTS[0], **{option: value})  # type: ignore[call-overload]
     assert refused.value.field == f"options.{option}"
     assert translator.translate(TEXTS[0]).text
+
+
+def test_the_options_are_those_of_the_decoder() -> None:
+    assert list(Options.__annotations__) == [field.name for field in fields(DecodingOptions)]
+
+
+def test_an_option_that_there_is_not_is_a_type_error(translator: Translator) -> None:
+    with pytest.raises(TypeError, match="no such option: beams; decoding options are beam_size"):
+        translator.translate(TEXTS[0], beams=3)  # type: ignore[call-overload]
+
+
+SAMPLING: dict[str, Any] = {"sample": True, "temperature": 1.5, "top_k": 20, "top_p": 0.95, "max_length": 8}
+
+
+def test_the_same_seed_draws_the_same_whatever_is_in_the_batch(translator: Translator) -> None:
+    alone = [translator.translate(text, seed=7, num_hypotheses=4, **SAMPLING) for text in TEXTS]
+    searched = translator.submit(TEXTS, DecodingOptions(beam_size=4, min_length=8))
+    assert translator.translate(TEXTS, seed=7, num_hypotheses=4, **SAMPLING) == alone
+    searched.collect()
+    assert translator.translate(TEXTS, seed=8, num_hypotheses=4, **SAMPLING) != alone
+    drawn = [hypothesis.token_ids for answer in alone for hypothesis in answer.hypotheses]
+    assert [len(answer.hypotheses) for answer in alone] == [4] * len(TEXTS)
+    assert len(set(drawn)) > len(TEXTS)
+
+
+def test_without_a_seed_every_draw_is_another(translator: Translator) -> None:
+    first, second = (translator.translate(TEXTS, num_hypotheses=4, **SAMPLING) for _ in range(2))
+    assert first != second
+
+
+def test_sampling_from_one_token_is_greedy_search(translator: Translator) -> None:
+    drawn = translator.translate(TEXTS, top_k=1, max_length=8)
+    greedy = translator.translate(TEXTS, beam_size=1, max_length=8)
+    assert [answer.hypotheses[0].token_ids for answer in drawn] == [answer.hypotheses[0].token_ids for answer in greedy]
+
+
+def test_what_the_bundle_has_no_graph_for_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = edited(tiny_bundle, tmp_path / "plain", without("sampler", "scorer", "aligner"))
+    with Translator(bundle, precision="fp32", threads=1) as plain:
+        for kind, call in (
+            (SamplingUnavailable, lambda: plain.translate("A dog.", sample=True)),
+            (ScoringUnavailable, lambda: plain.score("A dog.", "Ein Hund.")),
+            (AttentionUnavailable, lambda: plain.translate("A dog.", attention=True)),
+        ):
+            with pytest.raises(kind, match="model 'tiny-en-de' was exported without a"):
+                call()
+        assert plain.translate("A dog.", max_length=2).hypotheses
 
 
 def test_a_bundle_without_the_precision(tiny_bundle: Path) -> None:

@@ -1,0 +1,51 @@
+"""Bundles that differ from another in their manifest alone."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def edited(bundle: Path, copy: Path, edit: Callable[[dict[str, Any]], None]) -> Path:
+    """A copy of a bundle whose manifest, as plain JSON values, went through ``edit``."""
+    shutil.copytree(bundle, copy)
+    manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
+    edit(manifest)
+    (copy / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return copy
+
+
+def unconstrained(manifest: dict[str, Any]) -> None:
+    """Let the model write every token, so that the probabilities of a search are the model's own."""
+    manifest["special_tokens"]["suppress"] = []
+
+
+def multilingual(manifest: dict[str, Any]) -> None:
+    """Two languages to read and three to write, each with other tokens around a text; of six pairs four are listed."""
+    manifest["languages"] = {
+        "sources": {"en": {"suffix": [3]}, "fr-FR": {"prefix": [21, 22], "suffix": [3, 23]}},
+        "targets": {
+            "de": {},
+            "nl": {"source_prefix": [31], "forced_first": 32},
+            "pt-BR": {"start": 5, "forced_first": 6},
+        },
+        "pairs": [
+            {"source": "en", "target": "de"},
+            {"source": "en", "target": "nl", "task_prefix": "two men: "},
+            {"source": "fr-FR", "target": "nl"},
+            {"source": "fr-FR", "target": "pt-BR"},
+        ],
+        "default": {"source": "en", "target": "de", "task_prefix": ""},
+    }
+
+
+def without(*graphs: str) -> Callable[[dict[str, Any]], None]:
+    """Leave out graphs of every precision."""
+
+    def edit(manifest: dict[str, Any]) -> None:
+        for variant in manifest["precisions"].values():
+            for graph in graphs:
+                del variant["graphs"][graph]
+
+    return edit
