@@ -103,14 +103,14 @@ def settings(checkpoint: Checkpoint, case: Case) -> Settings:
         arguments["eos_token_id"] = list(options.end_tokens)
     if options.beam_size is not None and options.num_hypotheses is None:
         arguments["num_return_sequences"] = min(defaults.num_return_sequences or 1, options.beam_size)
-    start, first = defaults.decoder_start_token_id, defaults.forced_bos_token_id
+    start = defaults.decoder_start_token_id
     if case.pair.start is not None:
         start = arguments["decoder_start_token_id"] = checkpoint.token(case.pair.start)
     if case.pair.first is not None:
-        first = checkpoint.token(case.pair.first)
-        arguments.setdefault("forced_bos_token_id", first)
+        arguments.setdefault("forced_bos_token_id", checkpoint.token(case.pair.first))
     prompt = [start]
     if case.prefix:
+        first = arguments.get("forced_bos_token_id", defaults.forced_bos_token_id)
         prompt += [] if first is None else [first]
         prompt += checkpoint.target_ids(case.prefix)
         arguments["decoder_input_ids"] = torch.tensor([prompt])

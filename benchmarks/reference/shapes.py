@@ -5,15 +5,14 @@ every activation and embedding setting that a family honours, tied and untied we
 vocabularies, and in their ``generation_config.json`` every default that decoding knows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from transformers import BartConfig, M2M100Config, MarianConfig, MBartConfig, T5Config
+from transformers import BartConfig, M2M100Config, MarianConfig, MBartConfig
 
 from reference.checkpoints import Pair, Shape
-from reference.texts import Parallel
+from reference.t5_shapes import t5
+from reference.texts import all_texts, english, german, targets
 from reference.tokenizers import (
     save_bart,
     save_m2m100,
@@ -21,31 +20,9 @@ from reference.tokenizers import (
     save_mbart,
     save_mbart50,
     save_nllb,
-    save_t5,
 )
 
 Token = Callable[[str], int]
-
-TASKS = {
-    "translation_en_to_de": {"prefix": "translate English to German: "},
-    "translation_en_to_fr": {"prefix": "translate English to French: "},
-}
-
-
-def _english(sentences: Sequence[Parallel]) -> list[str]:
-    return [sentence.english for sentence in sentences]
-
-
-def _german(sentences: Sequence[Parallel]) -> list[str]:
-    return [sentence.german for sentence in sentences]
-
-
-def _targets(sentences: Sequence[Parallel]) -> list[str]:
-    return [text for sentence in sentences for text in (sentence.german, sentence.french)]
-
-
-def _all(sentences: Sequence[Parallel]) -> list[str]:
-    return [*_english(sentences), *_targets(sentences)]
 
 
 def _bart_sizes(
@@ -84,7 +61,7 @@ def marian() -> list[Shape]:
                 scale_embedding=True,
             ),
             tokenize=lambda folder, sentences: save_marian(
-                folder, _english(sentences), _german(sentences), separate=False
+                folder, english(sentences), german(sentences), separate=False
             ),
             special=special,
             generation=lambda token: {
@@ -105,7 +82,7 @@ def marian() -> list[Shape]:
                 **_bart_sizes(width=32, heads=(4, 4), layers=(2, 1), feed_forward=(48, 96), activation="gelu")
             ),
             tokenize=lambda folder, sentences: save_marian(
-                folder, _english(sentences), _targets(sentences), separate=False, codes=(">>deu<<", ">>fra<<")
+                folder, english(sentences), targets(sentences), separate=False, codes=(">>deu<<", ">>fra<<")
             ),
             special=special,
             generation=lambda token: {
@@ -127,7 +104,7 @@ def marian() -> list[Shape]:
                 scale_embedding=True,
             ),
             tokenize=lambda folder, sentences: save_marian(
-                folder, _english(sentences), _german(sentences), separate=True
+                folder, english(sentences), german(sentences), separate=True
             ),
             special=special,
             generation=lambda token: {
@@ -156,7 +133,7 @@ def m2m100() -> list[Shape]:
             configuration=lambda: M2M100Config(
                 **_bart_sizes(width=36, heads=(3, 3), layers=(1, 1), feed_forward=(64, 64), activation="relu")
             ),
-            tokenize=lambda folder, sentences: save_m2m100(folder, _all(sentences)),
+            tokenize=lambda folder, sentences: save_m2m100(folder, all_texts(sentences)),
             special=special,
             generation=lambda token: {
                 "num_beams": 5,
@@ -172,7 +149,7 @@ def m2m100() -> list[Shape]:
             configuration=lambda: M2M100Config(
                 **_bart_sizes(width=32, heads=(4, 2), layers=(2, 1), feed_forward=(64, 32), activation="relu"),
             ),
-            tokenize=lambda folder, sentences: save_nllb(folder, _all(sentences)),
+            tokenize=lambda folder, sentences: save_nllb(folder, all_texts(sentences)),
             special=special,
             generation=lambda token: {
                 "eos_token_id": [token("</s>"), token("▁!")],
@@ -187,7 +164,7 @@ def m2m100() -> list[Shape]:
                 **_bart_sizes(width=24, heads=(1, 3), layers=(1, 2), feed_forward=(32, 48), activation="gelu"),
                 scale_embedding=False,
             ),
-            tokenize=lambda folder, sentences: save_m2m100(folder, _all(sentences)),
+            tokenize=lambda folder, sentences: save_m2m100(folder, all_texts(sentences)),
             special=special,
             generation=lambda token: {
                 "num_beams": 2,
@@ -215,7 +192,7 @@ def bart() -> list[Shape]:
             name=name,
             pairs=(Pair(source="en", target="de", first=first),),
             configuration=lambda: BartConfig(**sizes),
-            tokenize=lambda folder, sentences: save_bart(folder, _all(sentences)),
+            tokenize=lambda folder, sentences: save_bart(folder, all_texts(sentences)),
             special=special,
             generation=generation,
             named_languages=True,
@@ -275,7 +252,7 @@ def mbart() -> list[Shape]:
                 **_bart_sizes(width=36, heads=(3, 3), layers=(1, 1), feed_forward=(64, 64), activation="gelu"),
                 scale_embedding=True,
             ),
-            tokenize=lambda folder, sentences: save_mbart(folder, _all(sentences)),
+            tokenize=lambda folder, sentences: save_mbart(folder, all_texts(sentences)),
             special=special | {"decoder_start_token_id": "de_DE"},
             generation=lambda token: {
                 "num_beams": 5,
@@ -291,7 +268,7 @@ def mbart() -> list[Shape]:
             configuration=lambda: MBartConfig(
                 **_bart_sizes(width=32, heads=(4, 2), layers=(2, 1), feed_forward=(64, 48), activation="relu")
             ),
-            tokenize=lambda folder, sentences: save_mbart50(folder, _all(sentences)),
+            tokenize=lambda folder, sentences: save_mbart50(folder, all_texts(sentences)),
             special=special | {"decoder_start_token_id": "</s>"},
             generation=lambda token: {
                 "num_beams": 3,
@@ -307,124 +284,11 @@ def mbart() -> list[Shape]:
             configuration=lambda: MBartConfig(
                 **_bart_sizes(width=24, heads=(3, 1), layers=(1, 2), feed_forward=(32, 64), activation="gelu_new")
             ),
-            tokenize=lambda folder, sentences: save_mbart(folder, _all(sentences)),
+            tokenize=lambda folder, sentences: save_mbart(folder, all_texts(sentences)),
             special=special | {"decoder_start_token_id": "de_DE"},
             generation=lambda token: {
                 "bad_words_ids": [[token("▁der")], [token("▁un"), token("▁chien")]],
                 "suppress_tokens": [token("<unk>"), token("▁une")],
-            },
-        ),
-    ]
-
-
-def t5() -> list[Shape]:
-    """T5 as first published and as revised: gated, and with an output layer of its own."""
-    special = {"pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "<pad>"}
-    tasks = tuple(
-        Pair(source="en", target=target, task_prefix=TASKS[f"translation_en_to_{target}"]["prefix"])
-        for target in ("de", "fr")
-    )
-
-    def tokenize(folder: Path, sentences: Sequence[Parallel], *, sentinels: int) -> None:
-        save_t5(folder, [*_all(sentences), *(task["prefix"] for task in TASKS.values())], sentinels=sentinels)
-
-    def configuration(
-        *,
-        width: int,
-        heads: int,
-        head_width: int,
-        layers: tuple[int, int],
-        feed_forward: str,
-        distance: int,
-        more: Mapping[str, Any],
-    ) -> T5Config:
-        sizes: dict[str, Any] = {
-            "d_model": width,
-            "num_heads": heads,
-            "d_kv": head_width,
-            "d_ff": 2 * width,
-            "num_layers": layers[0],
-            "num_decoder_layers": layers[1],
-            "feed_forward_proj": feed_forward,
-            "relative_attention_num_buckets": 8,
-            "relative_attention_max_distance": distance,
-            "dropout_rate": 0.0,
-            **more,
-        }
-        return T5Config(**sizes)
-
-    return [
-        Shape(
-            family="T5",
-            name="t5-3-heads",
-            pairs=tasks,
-            configuration=partial(
-                configuration,
-                width=32,
-                heads=3,
-                head_width=10,
-                layers=(1, 1),
-                feed_forward="relu",
-                distance=20,
-                more={"task_specific_params": TASKS},
-            ),
-            tokenize=partial(tokenize, sentinels=100),
-            special=special,
-            generation=lambda token: {
-                "num_beams": 4,
-                "early_stopping": True,
-                "no_repeat_ngram_size": 3,
-                "forced_eos_token_id": token("</s>"),
-                "bad_words_ids": [[token("▁der")], [token("▁un"), token("▁chien")]],
-            },
-            multiple_of=32,
-        ),
-        Shape(
-            family="T5",
-            name="t5-gated-untied",
-            pairs=(Pair(source="en", target="de"),),
-            configuration=partial(
-                configuration,
-                width=24,
-                heads=2,
-                head_width=12,
-                layers=(2, 1),
-                feed_forward="gated-gelu",
-                distance=32,
-                more={"tie_word_embeddings": False},
-            ),
-            tokenize=partial(tokenize, sentinels=10),
-            special=special,
-            generation=lambda token: {
-                "eos_token_id": [token("</s>"), token("▁!")],
-                "suppress_tokens": [token("<unk>"), token("▁der")],
-                "begin_suppress_tokens": [token("</s>"), token("▁ein")],
-            },
-            named_languages=True,
-            steps=400,
-        ),
-        Shape(
-            family="T5",
-            name="t5-deep-decoder",
-            pairs=tasks,
-            configuration=partial(
-                configuration,
-                width=24,
-                heads=1,
-                head_width=8,
-                layers=(1, 2),
-                feed_forward="gated-silu",
-                distance=16,
-                more={"task_specific_params": TASKS},
-            ),
-            tokenize=partial(tokenize, sentinels=10),
-            special=special,
-            uncached=True,
-            generation=lambda _: {
-                "num_beams": 2,
-                "repetition_penalty": 1.2,
-                "length_penalty": 0.0,
-                "renormalize_logits": True,
             },
         ),
     ]

@@ -1,6 +1,7 @@
 """Sentences in three made-up languages, parallel and endless, for small models to half learn."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # English, and what a German or French sentence may have in its place.
@@ -57,6 +58,26 @@ def parallel_sentences(count: int, seed: int) -> list[Parallel]:
     """
     generator = random.Random(seed)
     return [_parallel(generator) for _ in range(count)]
+
+
+def english(sentences: Sequence[Parallel]) -> list[str]:
+    """The source texts."""
+    return [sentence.english for sentence in sentences]
+
+
+def german(sentences: Sequence[Parallel]) -> list[str]:
+    """The texts of one target language."""
+    return [sentence.german for sentence in sentences]
+
+
+def targets(sentences: Sequence[Parallel]) -> list[str]:
+    """The texts of both target languages."""
+    return [text for sentence in sentences for text in (sentence.german, sentence.french)]
+
+
+def all_texts(sentences: Sequence[Parallel]) -> list[str]:
+    """The texts of all languages."""
+    return [*english(sentences), *targets(sentences)]
 
 
 def _parallel(generator: random.Random) -> Parallel:
