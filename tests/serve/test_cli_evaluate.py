@@ -74,6 +74,30 @@ def test_the_scores_are_those_of_sacrebleu(tiny_bundle: Path, source: Path, refe
     assert f"160 sentences ({scores['truncated']} cut)" in text
 
 
+def test_options_change_what_is_scored(tiny_bundle: Path, source: Path, reference: Path, tmp_path: Path) -> None:
+    output = tmp_path / "output.de"
+    done = run(
+        "evaluate",
+        tiny_bundle,
+        *("--source", source, "--reference", reference, "--output", output, "--threads", "1", "--json"),
+        *("--source-language", "EN", "--target-language", "de", "--max-length", "6", "--no-repeat-ngram-size", "1"),
+        *("--sample", "--temperature", "1.2", "--top-k", "20", "--top-p", "0.9", "--seed", "3"),
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    with Translator(tiny_bundle, threads=1) as translator:
+        wanted = translator.translate(
+            SOURCES,
+            truncate=True,
+            max_length=6,
+            no_repeat_ngram_size=1,
+            temperature=1.2,
+            top_k=20,
+            top_p=0.9,
+            seed=3,
+        )
+    assert output.read_text(encoding="utf-8").splitlines() == [answer.text for answer in wanted]
+
+
 def test_files_of_different_lengths_are_refused(tiny_bundle: Path, source: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("a\nb\n", encoding="utf-8")
@@ -108,3 +132,6 @@ def test_a_bad_option_is_refused(tiny_bundle: Path, source: Path) -> None:
     done = run("evaluate", tiny_bundle, "--source", source, "--reference", source, "--beam-size", "65")
     assert done.returncode == 1
     assert done.stderr.decode() == "Error: beam_size must be at most 64, got 65\n"
+    done = run("evaluate", tiny_bundle, "--source", source, "--reference", source, "--target-language", "xx")
+    assert done.returncode == 1
+    assert done.stderr.decode() == "Error: the model has no target language 'xx'; it has de\n"

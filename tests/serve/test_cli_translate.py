@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,54 @@ def test_json_says_all_there_is(server: str, translator: Translator) -> None:
     assert (first["text"], first["score"]) == (hypothesis["text"], hypothesis["score"])
 
 
+def test_every_option_reaches_the_model(server: str, tiny_bundle: Path, translator: Translator) -> None:
+    options: list[tuple[list[str], dict[str, Any]]] = [
+        (
+            ["--no-repeat-ngram-size", "2", "--repetition-penalty", "1.3", "--early-stopping", "never"],
+            {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3, "early_stopping": "never"},
+        ),
+        (
+            ["--suppress-token", "4", "--suppress-token", "6", "--end-token", "15", "--forced-first-token", "53"],
+            {"suppress_tokens": [4, 6], "end_tokens": [15], "forced_first_token": 53},
+        ),
+        (["--min-length", "3", "--length-penalty", "-1"], {"min_length": 3, "length_penalty": -1.0}),
+        (
+            ["--sample", "--temperature", "1.5", "--top-k", "30", "--top-p", "0.9", "--seed", "5"],
+            {"sample": True, "temperature": 1.5, "top_k": 30, "top_p": 0.9, "seed": 5},
+        ),
+        (["--no-sample", "--source-language", "EN", "--target-language", "de"], {"sample": False}),
+    ]
+    for arguments, asked in options:
+        wanted = translator.translate(["a man", "two"], max_length=6, **asked)
+        for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+            done = run("translate", *place, "--json", "--max-length", "6", *arguments, given=b"a man\ntwo\n")
+            assert (done.returncode, done.stderr) == (0, b"")
+            answers = [json.loads(line) for line in done.stdout.splitlines()]
+            assert [answer["hypotheses"][0]["token_ids"] for answer in answers] == [
+                list(answer.hypotheses[0].token_ids) for answer in wanted
+            ]
+            assert [(answer["source_language"], answer["target_language"]) for answer in answers] == [("en", "de")] * 2
+
+
+def test_a_target_prefix_begins_every_translation(server: str, translator: Translator) -> None:
+    done = run("translate", "--server", server, *SHORT, "--target-prefix", "Ein Mann", given=b"a man\n\ntwo\n")
+    wanted = translator.translate(["a man", "", "two"], beam_size=2, max_length=5, target_prefix=["Ein Mann"] * 3)
+    assert lines(done.stdout) == [" ".join(answer.text.split()) for answer in wanted]
+    assert wanted[0].text.startswith("Ein Mann")
+
+
+def test_json_has_attention_where_it_is_asked_for(server: str) -> None:
+    done = run("translate", "--server", server, *SHORT, "--json", "--attention", "a man", "")
+    first, empty = (json.loads(line) for line in done.stdout.splitlines())
+    attention = first["hypotheses"][0]["attention"]
+    assert len(attention) == len(first["hypotheses"][0]["tokens"])
+    assert {len(row) for row in attention} == {len(first["source_tokens"])} == {first["source_token_count"]}
+    assert (empty["source_tokens"], empty["hypotheses"][0]["attention"]) == ([], [])
+    plain = json.loads(run("translate", "--server", server, *SHORT, "--json", "a man").stdout)
+    assert "source_tokens" not in plain
+    assert "attention" not in plain["hypotheses"][0]
+
+
 def test_a_truncated_line_is_said(server: str) -> None:
     done = run("translate", "--server", server, "--truncate", *SHORT, given=f"a\n{LONG}\n".encode())
     assert done.returncode == 0
@@ -120,6 +169,10 @@ def test_a_bad_line_is_named_and_those_before_it_are_translated(
         (["--beam-size", "99999999999"], "options.beam_size: is out of range: 99999999999"),
         (["--beam-size", "2", "--num-hypotheses", "3"], "num_hypotheses must be at most beam_size"),
         (["--length-penalty", "nan"], "length_penalty must be a finite number"),
+        (["--top-p", "2"], "top_p must be above 0 and at most 1, got 2.0"),
+        (["--seed", "99999999999999999999"], "options.seed: is out of range"),
+        (["--target-language", "xx"], "no target language 'xx'; it has de"),
+        (["--target-prefix", "Ein " * 60], "no room for another"),
         (["--model", "other"], "model 'other' is not loaded"),
         (["--timeout", "0.000001"], "Deadline Exceeded"),
     ],

@@ -16,6 +16,7 @@ from jumok_serve.translator import Translator
 
 from .serving import IDLE, check_idle, serving
 from .test_engine import Gate
+from .variants import edited, multilingual, without
 
 TEXTS = ["a man in a blue shirt", "", "two young males", " \t\u3000", "a little girl climbing", "女孩 😀 ﷽ नमस्ते"]
 
@@ -62,6 +63,11 @@ def check_same(answers: Sequence[jumok.Translation], expected: Sequence[jumok.Tr
         {"beam_size": 1, "max_length": 6},
         {"beam_size": 3, "num_hypotheses": 3, "length_penalty": 0.5, "max_length": 5, "early_stopping": "never"},
         {"beam_size": 2, "min_length": 4, "max_length": 7, "early_stopping": True},
+        {"beam_size": 3, "no_repeat_ngram_size": 2, "repetition_penalty": 1.3, "max_length": 9},
+        {"suppress_tokens": [4, 6], "end_tokens": (3, 15), "forced_first_token": 53, "max_length": 9},
+        {"sample": True, "temperature": 1.5, "top_k": 30, "top_p": 0.9, "seed": 2**40, "max_length": 9},
+        {"source_language": "EN", "target_language": "de", "max_length": 3},
+        {"target_prefix": ["Ein Mann", None, "Zwei", "Ein", "", "Ein"], "max_length": 5},
     ],
 )
 def test_the_server_answers_as_the_translator_does(
@@ -69,7 +75,8 @@ def test_the_server_answers_as_the_translator_does(
 ) -> None:
     expected = translator.translate(TEXTS, **options)
     check_same(client.translate(TEXTS, **options), expected)
-    check_same([client.translate(TEXTS[0], **options)], expected[:1])
+    prefix = {"target_prefix": options["target_prefix"][0]} if "target_prefix" in options else {}
+    check_same([client.translate(TEXTS[0], **options | prefix)], expected[:1])
 
     async def scenario() -> list[jumok.Translation]:
         async with jumok.AsyncClient(address) as async_client:
@@ -77,6 +84,126 @@ def test_the_server_answers_as_the_translator_does(
 
     check_same(asyncio.run(scenario()), expected)
     check_idle(translator)
+
+
+def test_attention_arrives_as_it_was_computed(translator: Translator, client: jumok.Client) -> None:
+    options: dict[str, Any] = {"beam_size": 2, "num_hypotheses": 2, "max_length": 6, "attention": True}
+    answers, expected = client.translate(TEXTS, **options), translator.translate(TEXTS, **options)
+    check_same(answers, expected)
+    for answer, wanted in zip(answers, expected, strict=True):
+        for got, other in zip(answer.hypotheses, wanted.hypotheses, strict=True):
+            assert got.attention is not None
+            assert other.attention is not None
+            assert len(got.attention) == len(got.token_ids)
+            for row, wanted_row in zip(got.attention, other.attention, strict=True):
+                assert row == pytest.approx(wanted_row, abs=1e-4)
+                assert len(row) == len(answer.source_tokens)
+
+
+def test_scores_arrive_as_they_were_computed(
+    translator: Translator, address: str, client: jumok.Client, sentences: tuple[list[str], list[str]]
+) -> None:
+    options: dict[str, Any] = {"length_penalty": 0.5, "source_language": "en", "target_language": "DE"}
+    expected = translator.score(*sentences, **options)
+
+    async def scenario() -> list[jumok.Score]:
+        async with jumok.AsyncClient(address) as async_client:
+            return await async_client.score(*sentences, **options)
+
+    for scores in (client.score(*sentences, **options), asyncio.run(scenario())):
+        for score, wanted in zip(scores, expected, strict=True):
+            assert (score.tokens, score.token_ids) == (wanted.tokens, wanted.token_ids)
+            assert score.token_scores == pytest.approx(wanted.token_scores, abs=1e-4)
+            assert score.score == pytest.approx(wanted.score, abs=1e-4)
+            assert (score.source_token_count, score.model) == (wanted.source_token_count, wanted.model)
+    alone = client.score(sentences[0][0], sentences[1][0], **options)
+    assert alone.score == pytest.approx(expected[0].score, abs=1e-4)
+
+
+SCORE_REFUSALS: Sequence[tuple[list[str], list[str], dict[str, Any], str]] = [
+    ([], [], {}, "contents"),
+    (["a", "b"], ["c", "eine " * 60], {}, "targets[1]"),
+    (["a", "b"], ["c", "d\0"], {}, "targets[1]"),
+    (["a", ""], ["c", "d"], {}, "targets[1]"),
+    (["a", "dog " * 60], ["c", "d"], {}, "contents[1]"),
+    (["a"], ["c"], {"length_penalty": float("inf")}, "options.length_penalty"),
+]
+
+
+@pytest.mark.parametrize(("texts", "targets", "options", "field"), SCORE_REFUSALS)
+def test_what_cannot_be_scored_is_refused_alike_in_process_and_by_the_server(
+    translator: Translator,
+    client: jumok.Client,
+    texts: list[str],
+    targets: list[str],
+    options: dict[str, Any],
+    field: str,
+) -> None:
+    with pytest.raises(errors.InvalidRequest) as local:
+        translator.score(texts, targets, **options)
+    with pytest.raises(jumok.InvalidArgument) as remote:
+        client.score(texts, targets, **options)
+    assert (local.value.field, remote.value.field) == (field, field)
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [({"source_language": "xx"}, "source_language_code"), ({"target_language": "en"}, "target_language_code")],
+)
+def test_an_unknown_language_is_not_found(client: jumok.Client, asked: dict[str, Any], field: str) -> None:
+    with pytest.raises(jumok.NotFound, match=r"has no .* language .*; it has") as caught:
+        client.translate("a", **asked)
+    assert (caught.value.reason, caught.value.field) == ("LANGUAGE_NOT_FOUND", field)
+    with pytest.raises(jumok.NotFound):
+        client.score("a", "b", **asked)
+
+
+def test_what_the_bundle_has_no_graph_for_is_a_failed_precondition(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = edited(tiny_bundle, tmp_path / "plain", without("sampler", "scorer", "aligner"))
+    with Translator(bundle, threads=1) as plain, serving(plain) as address, jumok.Client(address) as client:
+        for reason, call in (
+            ("ATTENTION_UNAVAILABLE", lambda: client.translate("a", attention=True)),
+            ("SAMPLING_UNAVAILABLE", lambda: client.translate("a", top_k=3)),
+            ("SCORING_UNAVAILABLE", lambda: client.score("a", "b")),
+        ):
+            with pytest.raises(jumok.FailedPrecondition, match="was exported without a") as caught:
+                call()
+            assert caught.value.reason == reason
+        assert client.translate("a", max_length=2).hypotheses
+
+
+def test_a_model_of_several_languages_describes_them(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = edited(tiny_bundle, tmp_path / "multilingual", multilingual)
+    with Translator(bundle, threads=1) as translator, serving(translator) as address, jumok.Client(address) as client:
+        (model,) = client.list_models()
+        assert (model.source_languages, model.target_languages) == (("en", "fr-FR"), ("de", "nl", "pt-BR"))
+        assert [(pair.source, pair.target) for pair in model.language_pairs] == [
+            ("en", "de"),
+            ("en", "nl"),
+            ("fr-FR", "nl"),
+            ("fr-FR", "pt-BR"),
+        ]
+        assert model.default_pair == jumok.LanguagePair(source="en", target="de")
+        answer = client.translate("a man", source_language="fr_fr", target_language="NL", max_length=3)
+        assert (answer.source_language, answer.target_language) == ("fr-FR", "nl")
+        check_same(
+            [answer], [translator.translate("a man", source_language="fr-FR", target_language="nl", max_length=3)]
+        )
+
+
+def test_where_no_language_is_the_default_one_must_be_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    def undecided(manifest: dict[str, Any]) -> None:
+        multilingual(manifest)
+        manifest["languages"]["default"] = None
+        manifest["languages"]["pairs"] = []
+
+    bundle = edited(tiny_bundle, tmp_path / "undecided", undecided)
+    with Translator(bundle, threads=1) as translator, serving(translator) as address, jumok.Client(address) as client:
+        (model,) = client.list_models()
+        assert (model.default_pair, model.language_pairs) == (None, ())
+        with pytest.raises(jumok.InvalidArgument, match="several source languages and no default") as caught:
+            client.translate("a", target_language="de")
+        assert caught.value.field == "source_language_code"
 
 
 def test_an_answer_says_where_its_time_went(client: jumok.Client) -> None:
@@ -110,6 +237,21 @@ REFUSALS: Sequence[tuple[list[str], dict[str, Any], str]] = [
     (["a"], {"max_length": 0}, "options.max_length"),
     (["a"], {"max_length": 1_000_000}, "options.max_length"),
     (["a"], {"min_length": 5, "max_length": 4}, "options.min_length"),
+    (["a"], {"no_repeat_ngram_size": -1}, "options.no_repeat_ngram_size"),
+    (["a"], {"repetition_penalty": 0.0}, "options.repetition_penalty"),
+    (["a"], {"suppress_tokens": [3]}, "options.suppress_tokens"),
+    (["a"], {"suppress_tokens": [5000]}, "options.suppress_tokens"),
+    (["a"], {"suppress_tokens": "5"}, "options.suppress_tokens"),
+    (["a"], {"end_tokens": []}, "options.end_tokens"),
+    (["a"], {"forced_first_token": 5000}, "options.forced_first_token"),
+    (["a"], {"temperature": 0.0}, "options.temperature"),
+    (["a"], {"top_p": 1.5}, "options.top_p"),
+    (["a"], {"top_k": -1}, "options.top_k"),
+    (["a"], {"seed": -1}, "options.seed"),
+    (["a"], {"sample": False, "top_k": 3}, "options.top_k"),
+    (["a"], {"sample": True, "beam_size": 2}, "options.beam_size"),
+    (["a", "b"], {"target_prefix": ["Ein"]}, "target_prefixes"),
+    (["a", "b"], {"target_prefix": [None, "Ein " * 60]}, "target_prefixes[1]"),
 ]
 
 
@@ -159,7 +301,13 @@ def test_the_model_describes_itself(translator: Translator, client: jumok.Client
     assert model.max_source_length == manifest.limits.max_source_length
     assert model.defaults.beam_size == manifest.generation.beam_size
     assert model.defaults.early_stopping == manifest.generation.early_stopping
-    assert model.language_pairs == (jumok.LanguagePair(source="en", target="de"),)
+    generation, special = manifest.generation, manifest.special_tokens
+    assert (model.defaults.suppress_tokens, model.defaults.end_tokens) == (special.suppress, special.eos)
+    assert (model.defaults.forced_first_token, model.defaults.sample) == (None, False)
+    assert model.defaults.repetition_penalty == generation.repetition_penalty
+    assert (model.source_languages, model.target_languages) == (("en",), ("de",))
+    assert model.language_pairs == ()
+    assert model.default_pair == jumok.LanguagePair(source="en", target="de")
 
 
 def slow(translator: Translator) -> dict[str, Any]:
