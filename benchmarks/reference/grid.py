@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from jumok_serve.options import DecodingOptions, EarlyStopping
+from jumok_proto.options import EarlyStopping
+from jumok_serve.options import DecodingOptions
 from reference.checkpoints import Checkpoint
 from reference.oracle import Case
 from reference.texts import Parallel

@@ -3,18 +3,15 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
+from jumok_proto.options import EarlyStopping
 from jumok_serve.errors import InvalidRequest
 from jumok_serve.manifest import GenerationDefaults, Limits, SpecialTokens
 
 MAX_BEAM_SIZE: Final = 64
 MAX_TOKEN_LIST: Final = 4096
 """Tokens that a request may suppress, or end with."""
-
-EarlyStopping: TypeAlias = bool | Literal["never"]
-"""When a full list of K finished hypotheses ends the search: ``True`` at once, ``False`` when the best running one
-would not enter the list at its present length, ``"never"`` when it could not at any length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +91,8 @@ class DecodingOptions:
         num_hypotheses: hypotheses returned, at most ``beam_size``; with sampling, how many are drawn, 1 to 64.
         length_penalty: a hypothesis' score is its log-probability / length^length_penalty, so more than 0 favours
             long ones and less than 0 short ones.
-        early_stopping: see ``EarlyStopping``.
+        early_stopping: when a full list of ended hypotheses ends the search: ``True`` at once, ``False`` when the best
+            running one would not enter the list at its present length, ``"never"`` when it could not at any length.
         min_length: tokens before EOS becomes possible.
         max_length: most tokens of a hypothesis, EOS included.
         no_repeat_ngram_size: no sequence of so many tokens occurs twice; 0: any may.

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from jumok_serve.options import EarlyStopping, SearchOptions
+from jumok_proto.options import EarlyStopping
+from jumok_serve.options import SearchOptions
 from jumok_serve.search import Search, make_search
 
 from .reference_search import START, StepFunction, toy_model

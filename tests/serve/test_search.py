@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from jumok_proto.options import EarlyStopping
 from jumok_proto.results import FinishReason
-from jumok_serve.options import EarlyStopping, SearchOptions
+from jumok_serve.options import SearchOptions
 from jumok_serve.search import FinishedHypothesis, make_search
 
 from .reference_search import (
