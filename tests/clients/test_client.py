@@ -2,9 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import grpc
@@ -13,96 +12,11 @@ import pytest
 
 import jumok
 from jumok import _calls
-from jumok_proto.conversion import response_to_proto, scores_to_proto
-from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
 from jumok_proto.v1 import decoding_pb2, translation_pb2
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer, add_TranslationServiceServicer_to_server
+from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
 from jumok_serve import errors
-from jumok_serve.service.status import to_status
 
-TIMINGS = Timings(queue_s=0.0, encode_s=0.25, decode_s=0.5, total_s=1.0)
-CODES = {code.value[0]: code for code in grpc.StatusCode}
-
-
-def capitals(text: str) -> Translation:
-    best = Hypothesis(
-        text=text.upper(),
-        score=-0.5,
-        tokens=(text,),
-        token_ids=(7,),
-        token_scores=(-0.5,),
-        finish_reason=FinishReason.EOS,
-    )
-    return Translation(
-        hypotheses=(best,),
-        source_token_count=1,
-        source_truncated=False,
-        source_language="en",
-        target_language="de",
-        model="m",
-        model_version="1",
-    )
-
-
-def length(target: str) -> Score:
-    return Score(
-        score=-float(len(target)),
-        tokens=(target,),
-        token_ids=(7,),
-        token_scores=(-float(len(target)),),
-        source_token_count=1,
-        source_truncated=False,
-        model="m",
-        model_version="1",
-    )
-
-
-@dataclass
-class Scripted(TranslationServiceServicer):
-    """Answers in capitals, or with the error it is given."""
-
-    error: Exception | None = None
-    requests: list[translation_pb2.TranslateTextRequest] = field(default_factory=list)
-    score_requests: list[translation_pb2.ScoreTextRequest] = field(default_factory=list)
-    drop_answers: bool = False
-    arrived: threading.Event = field(default_factory=threading.Event)
-    hold: threading.Event | None = None
-
-    def TranslateText(
-        self, request: translation_pb2.TranslateTextRequest, context: grpc.ServicerContext
-    ) -> translation_pb2.TranslateTextResponse:
-        self.requests.append(request)
-        self.arrived.set()
-        if self.hold is not None:
-            self.hold.wait(10)
-        if self.error is not None:
-            status = to_status(self.error, "id-1")
-            details: Any = (("grpc-status-details-bin", status.SerializeToString()),)
-            context.set_trailing_metadata(details)
-            context.abort(CODES[status.code], status.message)
-        answers = [] if self.drop_answers else [capitals(text) for text in request.contents]
-        return response_to_proto(answers, TIMINGS)
-
-    def ScoreText(
-        self, request: translation_pb2.ScoreTextRequest, context: grpc.ServicerContext
-    ) -> translation_pb2.ScoreTextResponse:
-        self.score_requests.append(request)
-        return scores_to_proto([] if self.drop_answers else [length(target) for target in request.targets])
-
-
-@pytest.fixture
-def service() -> Scripted:
-    return Scripted()
-
-
-@pytest.fixture
-def address(service: Scripted) -> Iterator[str]:
-    server = grpc.server(ThreadPoolExecutor(2))
-    add_TranslationServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(None).wait()
+from .scripted import TIMINGS, Scripted, capitals
 
 
 class Translate(Protocol):
@@ -268,71 +182,6 @@ def test_what_cannot_be_sent_is_refused_by_field(
         False,
     )
     assert service.requests == []
-
-
-def score_wait(address: str, texts: Any, targets: Any, **options: Any) -> Any:
-    with jumok.Client(address) as client:
-        return client.score(texts, targets, **options)
-
-
-def score_await(address: str, texts: Any, targets: Any, **options: Any) -> Any:
-    async def scenario() -> Any:
-        async with jumok.AsyncClient(address) as client:
-            return await client.score(texts, targets, **options)
-
-    return asyncio.run(scenario())
-
-
-both_score = pytest.mark.parametrize("score", [score_wait, score_await])
-
-
-@both_score
-def test_a_pair_gives_a_score_and_sequences_a_list(score: Callable[..., Any], address: str, service: Scripted) -> None:
-    assert score(address, "a", "bc") == length("bc")
-    everything = {"source_language": "en", "target_language": "de", "truncate": True, "model": "m"}
-    assert score(address, ["a", "b"], ("c", "de"), length_penalty=0, **everything) == [length("c"), length("de")]
-    plain, full = service.score_requests
-    assert plain == translation_pb2.ScoreTextRequest(contents=["a"], targets=["bc"])
-    assert full == translation_pb2.ScoreTextRequest(
-        contents=["a", "b"],
-        targets=["c", "de"],
-        source_language_code="en",
-        target_language_code="de",
-        length_penalty=0.0,
-        truncate=True,
-        model="m",
-    )
-
-
-@both_score
-@pytest.mark.parametrize(
-    ("texts", "targets", "options", "blamed"),
-    [
-        ("a", ["b"], {}, "targets"),
-        (["a"], "b", {}, "targets"),
-        (["a", "b"], ["c"], {}, "targets"),
-        (["a", "b"], ["c", 4], {}, "targets[1]"),
-        (["a", "\udc80"], ["c", "d"], {}, "contents[1]"),
-        ("a", "b", {"length_penalty": "1"}, "options.length_penalty"),
-        ("a", "b", {"truncate": 1}, "truncate"),
-        ("a", "b", {"target_language": 7}, "target_language_code"),
-        ("a", "b", {"timeout_s": -1}, "timeout_s"),
-    ],
-)
-def test_what_cannot_be_scored_is_refused_by_field(
-    score: Callable[..., Any], address: str, service: Scripted, texts: Any, targets: Any, options: Any, blamed: str
-) -> None:
-    with pytest.raises(jumok.InvalidArgument) as caught:
-        score(address, texts, targets, **options)
-    assert caught.value.field == blamed
-    assert service.score_requests == []
-
-
-@both_score
-def test_as_many_scores_as_texts_are_expected(score: Callable[..., Any], address: str, service: Scripted) -> None:
-    service.drop_answers = True
-    with pytest.raises(jumok.InternalError, match="answered 2 texts with 0 scores"):
-        score(address, ["a", "b"], ["c", "d"])
 
 
 CASES: Sequence[tuple[Exception, type[jumok.CallError], str, bool, float | None]] = [

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable
 
 import grpc
 import pytest
@@ -33,7 +32,7 @@ from jumok_serve.options import DecodingOptions
 from jumok_serve.service import Server
 from jumok_serve.service.translation_service import MAX_CONTENTS, MAX_LISTED_TOKENS
 
-from .held_model import Answer, HeldModel, HeldScoring, fail, failure, hold, serving
+from .held_model import Answer, HeldModel, fail, failure, hold, serving
 
 
 def request(*texts: str, model: str = "", options: Options | None = None) -> translation_pb2.TranslateTextRequest:
@@ -98,91 +97,6 @@ def test_what_is_not_asked_for_is_none() -> None:
             assert (model.asked["target_prefixes"], model.asked["attention"]) == (None, False)
 
     asyncio.run(scenario())
-
-
-def score_request(*pairs: tuple[str, str]) -> translation_pb2.ScoreTextRequest:
-    return translation_pb2.ScoreTextRequest(contents=[pair[0] for pair in pairs], targets=[pair[1] for pair in pairs])
-
-
-def test_targets_are_scored_in_order() -> None:
-    async def scenario() -> None:
-        model = HeldModel()
-        async with serving(model) as (_, channel):
-            sent = score_request(("a", "bb"), ("c", "d"))
-            response = await TranslationServiceStub(channel).ScoreText(sent)
-            assert [score.score for score in response.scores] == [-2.0, -1.0]
-            assert model.asked == {
-                "source_language": "",
-                "target_language": "",
-                "length_penalty": None,
-                "truncate": False,
-                "deadline": None,
-            }
-            sent.length_penalty = 0.0
-            await TranslationServiceStub(channel).ScoreText(sent)
-            assert model.asked["length_penalty"] == 0.0
-
-    asyncio.run(scenario())
-
-
-def test_scoring_is_given_up_with_its_call() -> None:
-    async def scenario() -> None:
-        model = HeldModel()
-        entered: asyncio.Queue[HeldScoring] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-        given_up = asyncio.Event()
-
-        def wait(scoring: HeldScoring) -> None:
-            loop.call_soon_threadsafe(entered.put_nowait, scoring)
-            assert scoring.cancelled.wait(30)
-            loop.call_soon_threadsafe(given_up.set)
-
-        model.on_score = wait
-        async with serving(model) as (_, channel):
-            call = TranslationServiceStub(channel).ScoreText(score_request(("a", "b")))
-            await entered.get()
-            call.cancel()
-            await asyncio.wait_for(given_up.wait(), 30)
-            model.on_score = lambda _: None
-            assert await TranslationServiceStub(channel).ScoreText(score_request(("a", "b")))
-
-    asyncio.run(scenario())
-
-
-def test_too_much_to_score_is_refused_and_health_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jumok_serve.service.translation_service.MAX_SCORING", 2)
-
-    async def scenario() -> None:
-        model = HeldModel()
-        entered = asyncio.Event()
-        released = threading.Event()
-        loop = asyncio.get_running_loop()
-
-        def wait(_: HeldScoring) -> None:
-            loop.call_soon_threadsafe(entered.set)
-            assert released.wait(30)
-
-        model.on_score = wait
-        async with serving(model) as (_, channel):
-            stub = TranslationServiceStub(channel)
-            calls = [asyncio.ensure_future(_answer(stub.ScoreText(score_request(("a", "b"))))) for _ in range(3)]
-            await entered.wait()
-            done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-            (refused,) = done
-            assert isinstance(refused.exception(), grpc.aio.AioRpcError)
-            failed = await failure(refused)
-            assert (failed.code, failed.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
-            assert await HealthStub(channel).Check(HealthCheckRequest())
-            assert await stub.TranslateText(request("a"))
-            released.set()
-            await asyncio.wait(calls)
-            assert sum(call.exception() is None for call in calls) == 2
-
-    asyncio.run(scenario())
-
-
-async def _answer(call: Awaitable[object]) -> object:
-    return await call
 
 
 @pytest.mark.parametrize(
