@@ -231,7 +231,7 @@ def bart() -> list[Shape]:
             generation=lambda token: {
                 "num_beams": 2,
                 "forced_eos_token_id": token("</s>"),
-                "begin_suppress_tokens": [token("</s>"), token("d")],
+                "begin_suppress_tokens": [token("d"), token("e")],  # not EOS: it is forced
                 "suppress_tokens": [token("<unk>"), token("Ġdie")],
                 "renormalize_logits": True,
             },
