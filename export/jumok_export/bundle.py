@@ -260,8 +260,9 @@ class _Writer:
     def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         calibration = None if self._calibrator is None else self._calibrator(self._graphs)
         scales: Scales = {} if calibration is None else calibration.scales
-        quantized = {name: quantize_graph(graph, scales) for name, graph in self._graphs.items()}
-        variant = save_graphs(quantized, folder, "int8")
+        variant = save_graphs(
+            {name: quantize_graph(graph, scales) for name, graph in self._graphs.items()}, folder, "int8"
+        )
         weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_weights(self._graphs[name])]
         return variant, self._verified(
             "int8", variant, folder, partial(verify_int8, weights=weights, calibration=calibration)

@@ -6,10 +6,12 @@ from typing import Any
 
 from jumok_serve.bundle import Bundle
 from jumok_serve.languages import Languages
-from jumok_serve.manifest import Check, Manifest
+from jumok_serve.manifest import Check, GenerationDefaults, Manifest
 
 WIDTH = 100
 MOST_PAIRS = 12
+EVERY_SEARCH = ("beam_size", "num_hypotheses", "length_penalty", "early_stopping", "max_length")
+"""Settings of a search that are shown even where they are the usual ones."""
 
 
 def as_json(bundle: Bundle) -> dict[str, Any]:
@@ -53,7 +55,7 @@ def _overview(bundle: Bundle) -> str:
         ("parameters", "not stated" if architecture.parameters is None else f"{architecture.parameters:,}"),
         ("tokenizer", f"{tokenizer.kind}, {vocabulary}"),
         ("limits", f"source {limits.max_source_length} tokens, target {limits.max_target_length} tokens"),
-        ("generation", _settings(generation)),
+        ("generation", _settings(_chosen(generation))),
         ("path", str(bundle.path)),
     ]
     return f"{manifest.name} {manifest.version}\n" + "\n".join(_pairs(rows))
@@ -67,6 +69,14 @@ def _languages(languages: Languages) -> str:
     if len(pairs) <= MOST_PAIRS:
         return "; ".join(f"{source} to {target}" for source, target in pairs) + default
     return f"{len(languages.sources)} source and {len(languages.targets)} target languages, {len(pairs)} pairs{default}"
+
+
+def _chosen(generation: GenerationDefaults) -> Iterator[tuple[str, object]]:
+    """The settings that say how a model decodes: those that every search has, and those that change anything."""
+    for name, field in GenerationDefaults.model_fields.items():
+        value = getattr(generation, name)
+        if name in EVERY_SEARCH or value != field.default:
+            yield name, value
 
 
 def _precisions(manifest: Manifest) -> Iterator[str]:
@@ -118,6 +128,10 @@ def _provenance(manifest: Manifest) -> Iterator[str]:
     if made.training_data is not None:
         rows.append(("data", made.training_data.description))
         rows += [("", f"{name} (SHA-256 {sha256[:16]})") for name, sha256 in made.training_data.files.items()]
+    if made.checkpoint is not None:
+        by = made.checkpoint.transformers_version
+        rows.append(("checkpoint", f"{made.checkpoint.name}{f', saved by transformers {by}' if by else ''}"))
+        rows += [("", f"{name} (SHA-256 {sha256[:16]})") for name, sha256 in made.checkpoint.weights.items()]
     rows.append(("notes", made.notes))
     yield from _pairs(row for row in rows if row[1])
     if made.configuration:
@@ -170,4 +184,10 @@ def _table(rows: Sequence[tuple[str, ...]], *, numeric: set[int]) -> Iterator[st
 
 def _settings(values: Iterable[tuple[str, object]]) -> str:
     """``name=value`` each, free of spaces so that a line never breaks between the two."""
-    return ", ".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values)
+    return ", ".join(f"{name}={_setting(value)}" for name, value in values)
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(map(_setting, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
