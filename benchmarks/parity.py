@@ -44,8 +44,13 @@ def progress(message: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {message}", file=sys.stderr, flush=True)
 
 
-def _one(shape: str, *, quick: bool, sentences: int) -> Outcome:
-    """One checkpoint, in a process of its own, on one core."""
+def compare_all(shapes: Sequence[str], *, quick: bool, sentences: int, processes: int) -> list[Outcome]:
+    """Compares the checkpoints of these names, several at a time, each in a process on one core."""
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(partial(_compare, quick=quick, sentences=sentences), shapes, chunksize=1))
+
+
+def _compare(shape: str, *, quick: bool, sentences: int) -> Outcome:
     torch.set_num_threads(1)
     [chosen] = [each for each in SHAPES if each.name == shape]
     sets = quick_sets if quick else option_sets
@@ -127,6 +132,8 @@ def main() -> int:
     if unknown := set(arguments.shape or ()) - set(known):
         parser.error(f"no such checkpoint: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if arguments.ctranslate2:
+        if arguments.quick or arguments.shape or arguments.json:
+            parser.error("--quick, --shape and --json do not go with --ctranslate2")
         from reference import marian_ct2  # noqa: PLC0415 - needs a library that the rest does not
 
         torch.set_num_threads(1)
@@ -134,10 +141,7 @@ def main() -> int:
     quick = [shape.name for shape in {shape.family: shape for shape in reversed(SHAPES)}.values()]
     chosen = arguments.shape or (quick if arguments.quick else known)
     started = time.monotonic()
-    with ProcessPoolExecutor(arguments.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        outcomes = list(
-            pool.map(partial(_one, quick=arguments.quick, sentences=arguments.sentences), chosen, chunksize=1)
-        )
+    outcomes = compare_all(chosen, quick=arguments.quick, sentences=arguments.sentences, processes=arguments.processes)
     seconds = time.monotonic() - started
     families = by_family(outcomes)
     print(

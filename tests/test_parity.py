@@ -19,10 +19,10 @@ from jumok_proto.results import FinishReason, Timings, Translation
 from jumok_serve.options import DecodingOptions
 from jumok_serve.search import DEAD_SCORE
 from reference.checkpoints import Checkpoint, make_checkpoint
-from reference.compare import Difference, Tally, differences
-from reference.grid import cases, option_sets, quick_sets
+from reference.compare import Difference, Tally, differences, score_tolerance
+from reference.grid import cases, option_sets
 from reference.oracle import Answer, Case, Hypothesis, Settings, Trace, answer, trace
-from reference.run import Outcome, compare_shape, quiet
+from reference.run import Outcome, quiet
 from reference.shapes import SHAPES
 from reference.texts import parallel_sentences
 from reference.ties import is_tie
@@ -43,15 +43,21 @@ def case(**options: object) -> Case:
     return Case(text="the old dog sees a bird .", pair=pair, options=DecodingOptions(**options))  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Outcome]:
+    found = parity.compare_all(ONE_EACH, quick=True, sentences=3, processes=2)
+    return {outcome.shape: outcome for outcome in found}
+
+
 @pytest.mark.parametrize("name", ONE_EACH)
-def test_a_family_decodes_as_generate_does(name: str) -> None:
-    messages: list[str] = []
-    outcome = compare_shape(BY_NAME[name], quick_sets, parallel_sentences(3, seed=1), messages.append)
-    assert outcome.tally.problems() == []
-    assert outcome.tally.equal >= 29
-    assert outcome.tally.cases == 30
-    assert len(outcome.tally.lengths) > 5
-    assert messages[-1].startswith(f"{name}: {outcome.tally.equal} of 30 equal")
+def test_a_family_decodes_as_generate_does(name: str, outcomes: dict[str, Outcome]) -> None:
+    tally = outcomes[name].tally
+    assert tally.refused == []
+    assert tally.differences == []
+    assert tally.cases == 30
+    assert tally.equal >= 29  # a tie may go the other way on another processor
+    assert tally.ended > 30
+    assert len(tally.lengths) > 5
 
 
 def test_every_family_is_compared_with_every_default() -> None:
@@ -195,6 +201,12 @@ def test_anything_that_differs_is_found(checkpoint: Checkpoint) -> None:
     assert "1 hypotheses, and 2" in found(replace(ours, hypotheses=(first,)))[0]
     assert len(found(replace(ours, hypotheses=(second, first)))) == 2
     assert "the source has 3 tokens" in found(replace(ours, source_token_count=3))[0]
+
+
+def test_a_negative_length_penalty_multiplies_the_tolerance_as_it_does_the_score() -> None:
+    assert score_tolerance(-2.0, -20.0) == pytest.approx(3e-4)
+    assert score_tolerance(-200.0, -20.0) == pytest.approx(3e-3)
+    assert score_tolerance(0.0, 0.0) == pytest.approx(1e-4)
 
 
 def test_a_tally_fails_for_differences_for_many_ties_and_for_saying_too_little() -> None:

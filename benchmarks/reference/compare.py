@@ -1,4 +1,8 @@
-"""Our results against the reference's: the same tokens, and scores within 1e-4 + 1e-5 * |sum of token scores|."""
+"""Our results against the reference's: the same tokens, and scores within 1e-4 + 1e-5 * |sum of token scores|.
+
+A length penalty below 0 multiplies the sum by a power of the length, and with it the rounding of both sides: there the
+tolerance is multiplied too.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -110,17 +114,27 @@ def differences(checkpoint: Checkpoint, case: Case, ours: Translation, theirs: A
     if len(ours.hypotheses) != len(theirs.hypotheses):
         yield f"{len(ours.hypotheses)} hypotheses, and {len(theirs.hypotheses)} with Hugging Face"
     for rank, (our, their) in enumerate(zip(ours.hypotheses, theirs.hypotheses, strict=False), start=1):
-        tolerance = 1e-4 + 1e-5 * abs(their.total)
+        tolerance = score_tolerance(their.score, their.total)
         if our.token_ids != their.token_ids:
             yield f"hypothesis {rank} is {list(our.token_ids)}, and {list(their.token_ids)} with Hugging Face"
         elif not abs(our.score - their.score) <= tolerance:
             yield f"hypothesis {rank} scores {our.score}, and {their.score} with Hugging Face"
-        elif not (worst := max(map(_distance, our.token_scores, their.token_scores))) <= tolerance:
+        elif not (worst := max(map(_distance, our.token_scores, their.token_scores))) <= sum_tolerance(their.total):
             yield f"a token of hypothesis {rank} scores {worst:.2e} more or less than with Hugging Face"
         elif our.text != their.text:
             yield f"hypothesis {rank} reads {our.text!r}, and {their.text!r} with Hugging Face"
         elif (our.finish_reason is FinishReason.EOS) != their.ends:
             yield f"hypothesis {rank} ends by {our.finish_reason}, and with Hugging Face it {_ending(their)}"
+
+
+def sum_tolerance(total: float) -> float:
+    """How far apart equal sums of token scores, or token scores, may be."""
+    return 1e-4 + 1e-5 * abs(total)
+
+
+def score_tolerance(score: float, total: float) -> float:
+    """How far apart equal scores may be; `total` is the sum of token scores behind `score`."""
+    return sum_tolerance(total) * max(1.0, score / total if total else 1.0)
 
 
 def _distance(ours: float, theirs: float) -> float:

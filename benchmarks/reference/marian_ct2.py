@@ -7,7 +7,7 @@ softmax, as we do when greedy, whereas beams forbid after it, as in ``generate``
 ``renormalize_logits``, which makes the two one. So does its converter, which takes ``<pad>`` out of the vocabulary; we
 have it in ``bad_words_ids``, as all published checkpoints do.
 
-What cannot be set equal is compared as well, and may differ: ``DIFFERENT`` says why.
+What cannot be set equal is compared as well, and may differ now and then: ``DIFFERENT`` says why.
 
 The converter takes the encoder's number of heads for the decoder too, and takes the last token for ``<pad>``, so shapes
 where these are wrong are left out.
@@ -25,6 +25,7 @@ from ctranslate2.converters import TransformersConverter
 from jumok_proto.results import Translation
 from jumok_serve.options import DecodingOptions
 from reference.checkpoints import Checkpoint, Shape, make_checkpoint
+from reference.compare import score_tolerance
 from reference.grid import OptionSet, cases
 from reference.oracle import Case
 from reference.run import imported, quiet, translate
@@ -34,7 +35,7 @@ from reference.texts import Parallel
 LONGEST = 38
 
 DIFFERENT = {
-    "length_penalty 0": "CTranslate2 then stops as soon as the best row has ended and enough hypotheses have",
+    "length_penalty 0": "CTranslate2 then goes on until the best row of a step has ended, too",
     "early_stopping False": "CTranslate2 stops at the first K hypotheses that end, and does not look for better ones",
     "early_stopping never": "likewise",
     "two end tokens": "CTranslate2 looks at 2 * K continuations however many tokens end a hypothesis, where generate "
@@ -131,11 +132,11 @@ class Peer:
 
 
 def differences(ours: Translation, theirs: Found, length_penalty: float) -> Iterator[str]:
-    """What differs; scores may by 1e-4 + 1e-5 * |sum of token scores|."""
+    """What differs, by the same measure as against ``generate``."""
     if len(ours.hypotheses) != len(theirs):
         yield f"{len(ours.hypotheses)} hypotheses, and {len(theirs)} with CTranslate2"
     for rank, (our, (tokens, score)) in enumerate(zip(ours.hypotheses, theirs, strict=False), start=1):
-        tolerance = 1e-4 + 1e-5 * abs(score * max(len(tokens), 1) ** length_penalty)
+        tolerance = score_tolerance(score, score * max(len(tokens), 1) ** length_penalty)
         if our.token_ids != tokens:
             yield f"hypothesis {rank} is {list(our.token_ids)}, and {list(tokens)} with CTranslate2"
         elif not abs(our.score - score) <= tolerance:
@@ -165,7 +166,7 @@ def compare(sentences: Sequence[Parallel], progress: Callable[[str], None]) -> i
     print(f"{'options':{width}}  equal  different")
     for name, (equal, different) in counts.items():
         print(f"{name:{width}}  {equal:5}  {different:9}")
-    print("\nRules that cannot be set equal:")
+    print("\nOf these the rules cannot be set equal, so that results may differ:")
     for name, reason in DIFFERENT.items():
         print(f"- {name}: {reason}")
     for problem in problems:
