@@ -2,8 +2,9 @@
 
 The fenced blocks of kind ``sh`` of a document run in order, as they stand, and then those of kind ``python`` as one
 program, in a folder that looks like a checkout to them: a tiny bundle and a configuration under the committed model's
-name, a small corpus under Multi30k's file names in ``corpus``, and this environment as ``.venv``. Four things differ
-from a reader's terminal:
+name, a small corpus under Multi30k's file names in ``corpus``, tiny checkpoints of Hugging Face's in ``checkpoints``,
+``sentences.txt`` in their source language, and this environment as ``.venv``. Four things differ from a reader's
+terminal:
 
 - a block that begins with ``jumok serve`` runs in the background, and is stopped with SIGTERM at the end;
 - port 50051 is another, free one;
@@ -22,10 +23,15 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+
+from reference.checkpoints import make_checkpoint
+from reference.run import quiet
+from reference.shapes import SHAPES
+from reference.texts import parallel_sentences
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests/data"
@@ -105,9 +111,23 @@ class Reader:
                 server.kill()
 
 
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of Hugging Face's layout; they have learnt nothing."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    shapes = {shape.name: shape for shape in SHAPES}
+    with quiet():
+        for name, shape in (("opus-mt-en-de", "marian-3-heads"), ("nllb", "nllb")):
+            make_checkpoint(replace(shapes[shape], steps=1), folder / name)
+    return folder
+
+
 @pytest.fixture
-def reader(tiny_bundle: Path, tmp_path: Path) -> Reader:
+def reader(tiny_bundle: Path, checkpoints: Path, tmp_path: Path) -> Reader:
     shutil.copytree(tiny_bundle, tmp_path / MODEL)
+    shutil.copytree(checkpoints, tmp_path / "checkpoints")
+    sentences = (f"{sentence.english}\n" for sentence in parallel_sentences(20, seed=1))
+    (tmp_path / "sentences.txt").write_text("".join(sentences), encoding="utf-8")
     shutil.copy(DATA / "tiny.toml", tmp_path / MODEL / "config.toml")
     (tmp_path / "corpus").mkdir()
     for part in ("train", "val", "test_2016_flickr"):
