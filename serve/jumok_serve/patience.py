@@ -5,6 +5,9 @@ from concurrent.futures import CancelledError
 
 from jumok_serve.errors import DeadlineExceeded, InvalidRequest
 
+LONGEST_TIMEOUT_S = 1e9
+"""Longer ones, such as integers beyond every float, mean the same."""
+
 
 def deadline_after(timeout_s: float | None) -> float | None:
     """The moment that lies so many seconds ahead, in ``time.monotonic()`` seconds; None stays None.
@@ -16,7 +19,7 @@ def deadline_after(timeout_s: float | None) -> float | None:
         return None
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise InvalidRequest(f"timeout_s must be a number of seconds above 0, got {timeout_s!r}", field="timeout_s")
-    return time.monotonic() + timeout_s
+    return time.monotonic() + min(timeout_s, LONGEST_TIMEOUT_S)
 
 
 class Patience:

@@ -18,7 +18,7 @@ from jumok_serve.teacher_forcing import GivenTarget, TeacherForcing
 from jumok_serve.tokenizer import Tokenizer
 
 MAX_ATTENTION_WEIGHTS = 2**23
-"""Of all hypotheses of a request together, if each were of the maximum length."""
+"""Of all hypotheses of a request together, target prefixes included, if each were of the maximum length."""
 
 NOTHING = Hypothesis(text="", score=0.0, tokens=(), token_ids=(), token_scores=(), finish_reason=FinishReason.EOS)
 """The translation of a text without content."""
@@ -160,12 +160,15 @@ class Pending:
         )
 
 
-def check_attention(sources: Sequence[Source], options: SearchOptions) -> None:
-    """Raise InvalidRequest for attention that could take up too much memory."""
-    weights = sum(len(source.token_ids) for source in sources) * options.max_length * options.num_hypotheses
+def check_attention(sources: Sequence[Source], prefixes: Sequence[Sequence[int]], options: SearchOptions) -> None:
+    """Raise InvalidRequest for attention that could take up too much memory, that of the prefixes' tokens included."""
+    weights = options.num_hypotheses * sum(
+        len(source.token_ids) * (len(prefix) + options.max_length)
+        for source, prefix in zip(sources, prefixes, strict=True)
+    )
     if weights > MAX_ATTENTION_WEIGHTS:
         raise InvalidRequest(
             f"attention of all hypotheses together could be {weights} weights, and a request takes at most "
-            f"{MAX_ATTENTION_WEIGHTS}: send several requests, or ask for a smaller max_length",
+            f"{MAX_ATTENTION_WEIGHTS}: send several requests, or ask for a smaller max_length or fewer hypotheses",
             field="attention",
         )

@@ -22,7 +22,10 @@ Booleans = NDArray[np.bool_]
 Tensors = dict[str, OrtValue]
 """Encoder memory or decoder state by name (`memory.<name>`, `state.<name>`), opaque to everything but the graphs."""
 
-_LEAST = np.finfo(np.float32).tiny
+CROSS_ATTENTION = "cross_attention"
+"""The aligner's output that attention of translations is made of."""
+
+_LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
 _DTYPES = {"float32": np.float32, "float16": np.float16, "int64": np.int64, "int32": np.int32, "int8": np.int8}
 
@@ -41,7 +44,7 @@ class GraphFolder(Protocol):
 class Graphs:
     """The graphs of one precision of a bundle, loaded for one device.
 
-    Calls may come from several threads at once. `sampler`, `scorer` and `aligner` are loaded when they are first used.
+    Calls may come from several threads at once. `scorer` and `aligner` are loaded when they are first used.
 
     Args:
         bundle: an opened bundle, or another folder of graphs.
@@ -63,7 +66,8 @@ class Graphs:
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
         problems: list[str] = []
-        for name in ("encoder", "decoder", "select"):
+        # The sampler holds no weights, and decoding must not wait while another graph is loaded.
+        for name in ("encoder", "decoder", "select", *(["sampler"] if "sampler" in self._variant.graphs else [])):
             try:
                 self._sessions[name] = self._load(name)
             except BundleError as error:
@@ -214,13 +218,13 @@ class Graphs:
             "rows": _value(rows),
             "scores": _value(scores),
             **_constraint_feeds("logit", on_logits),
-            # What is too small for its type must not become 0.
-            "temperature": _value(np.maximum(temperature, _LEAST, dtype=np.float32)),
+            # What its type cannot hold must become neither 0 nor infinite.
+            "temperature": _value(np.clip(temperature, _LEAST, _MOST).astype(np.float32)),
             "top_k": _value(np.array(top_k, np.int64)),
             "top_p": _value(np.maximum(top_p, _LEAST, dtype=np.float32)),
             "uniform": _value(np.array(uniform, np.float32)),
         }
-        tokens, totals = self._lazy("sampler").run_with_ort_values(["tokens", "totals"], feeds)
+        tokens, totals = self._sessions["sampler"].run_with_ort_values(["tokens", "totals"], feeds)
         return tokens.numpy(), totals.numpy()
 
     def score(
@@ -240,7 +244,8 @@ class Graphs:
             target_ids: [B, T], padded.
             target_lengths: [B].
         """
-        return self._run_targets("scorer", source_ids, source_lengths, start_ids, target_ids, target_lengths)[0]
+        names = [spec.name for spec in self._variant.graphs["scorer"].outputs]
+        return self._run_targets("scorer", names, source_ids, source_lengths, start_ids, target_ids, target_lengths)[0]
 
     def align(
         self,
@@ -249,19 +254,34 @@ class Graphs:
         start_ids: Integers,
         target_ids: Integers,
         target_lengths: Integers,
-    ) -> tuple[Floats, Floats, Floats]:
-        """Attention while decoding given targets; the inputs are those of `score`.
+    ) -> tuple[Floats, ...]:
+        """All that the aligner tells of attention while given targets are decoded; the inputs are those of `score`.
 
         Returns:
-            Cross-attention [B, L, H, T, S], the encoder's [B, L, H, S, S] and the decoder's [B, L, H, T, T].
+            Its outputs in the manifest's order: cross-attention [B, L, H, T, S], and where the model has them the
+            encoder's [B, L, H, S, S] and the decoder's [B, L, H, T, T].
         """
+        names = [spec.name for spec in self._variant.graphs["aligner"].outputs]
+        return tuple(
+            self._run_targets("aligner", names, source_ids, source_lengths, start_ids, target_ids, target_lengths)
+        )
+
+    def cross_attention(
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
+    ) -> Floats:
+        """Cross-attention [B, L, H, T, S] alone, without the rest of `align`; the inputs are those of `score`."""
         inputs = (source_ids, source_lengths, start_ids, target_ids, target_lengths)
-        cross, encoder, decoder = self._run_targets("aligner", *inputs)
-        return cross, encoder, decoder
+        return self._run_targets("aligner", [CROSS_ATTENTION], *inputs)[0]
 
     def _run_targets(  # noqa: PLR0917 - the graph contract's inputs, in its order
         self,
         graph: str,
+        outputs: Sequence[str],
         source_ids: Integers,
         source_lengths: Integers,
         start_ids: Integers,
@@ -276,8 +296,7 @@ class Graphs:
             "target_lengths": target_lengths,
         }
         session = self._lazy(graph)
-        names = [spec.name for spec in self._variant.graphs[graph].outputs]
-        return [value.numpy() for value in session.run_with_ort_values(names, self._used(graph, feeds))]
+        return [value.numpy() for value in session.run_with_ort_values(outputs, self._used(graph, feeds))]
 
     def _used(self, graph: str, arrays: Mapping[str, Integers]) -> Tensors:
         """Those of the arrays that the graph has inputs for: its inputs are only what the model looks at."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from jumok_serve.manifest import PrecisionVariant
 from jumok_serve.patience import Patience
-from jumok_serve.session import Floats, Graphs, Integers
+from jumok_serve.session import CROSS_ATTENTION, Floats, Graphs, Integers
 
 MAX_BATCH_LOGITS = 2**25
 """Logits that the scorer computes at once; a longer target is scored alone."""
@@ -49,8 +49,9 @@ class TeacherForcing:
 
     @property
     def can_align(self) -> bool:
-        """Whether the model has an aligner."""
-        return "aligner" in self._variant.graphs
+        """Whether the model has an aligner that gives cross-attention."""
+        aligner = self._variant.graphs.get("aligner")
+        return aligner is not None and any(spec.name == CROSS_ATTENTION for spec in aligner.outputs)
 
     def scores(self, given: Sequence[GivenTarget], patience: Patience) -> list[list[float]]:
         """Log-probability of every token of every target, given those before it.
@@ -76,7 +77,7 @@ class TeacherForcing:
         Raises:
             DeadlineExceeded, CancelledError: between two batches, where nobody waits any more.
         """
-        cross = self._variant.graphs["aligner"].outputs[0]
+        (cross,) = (spec for spec in self._variant.graphs["aligner"].outputs if spec.name == CROSS_ATTENTION)
         heads = math.prod(axis for axis in cross.axes if isinstance(axis, int))  # of all layers
 
         def cost(source: int, target: int) -> float:
@@ -86,10 +87,11 @@ class TeacherForcing:
         attention: list[Floats] = [np.zeros((0, 0), np.float32) for _ in given]
         for batch in _batches(given, cost):
             patience.check("attention was computed")
-            layers, *_ = self._graphs.align(*self._padded([given[index] for index in batch]))  # [B, L, H, T, S]
-            means = layers.mean(axis=(1, 2), dtype=np.float32)  # [B, T, S]
+            weights = self._graphs.cross_attention(*self._padded([given[index] for index in batch]))  # [B, L, H, T, S]
+            means = weights.mean(axis=(1, 2), dtype=np.float32)  # [B, T, S]
             for index, mean in zip(batch, means, strict=True):
-                attention[index] = mean[: len(given[index].target_ids), : len(given[index].source_ids)]
+                one = given[index]
+                attention[index] = mean[: len(one.target_ids), : len(one.source_ids)].copy()  # and let go of padding
         return attention
 
     def _padded(self, given: Sequence[GivenTarget]) -> tuple[Integers, Integers, Integers, Integers, Integers]:

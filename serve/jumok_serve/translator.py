@@ -1,6 +1,5 @@
 """`Translator`: a bundle, ready to translate in this process."""
 
-import logging
 import os
 import threading
 import time
@@ -12,17 +11,17 @@ from jumok_proto.options import Options, check_names
 from jumok_proto.results import Score, Translation
 from jumok_serve.batch import Sentence
 from jumok_serve.bundle import Bundle
-from jumok_serve.device import Device, candidate_devices
+from jumok_serve.device import candidate_devices
 from jumok_serve.engine import RETRY_AFTER_S, Engine, EngineLimits, Load
 from jumok_serve.errors import (
     AttentionUnavailable,
-    DeviceError,
     InvalidRequest,
     SamplingUnavailable,
     ScoringUnavailable,
     Unavailable,
 )
 from jumok_serve.languages import Direction
+from jumok_serve.loading import load_graphs
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions, SearchOptions
 from jumok_serve.patience import Patience, deadline_after
@@ -30,13 +29,7 @@ from jumok_serve.pending import Job, Pending, check_attention
 from jumok_serve.reading import Reader
 from jumok_serve.scoring import Scoring
 from jumok_serve.search import make_search
-from jumok_serve.session import Graphs
 from jumok_serve.teacher_forcing import TeacherForcing
-
-logger = logging.getLogger(__name__)
-
-PREFERRED_PRECISIONS = {"cpu": ("int8", "fp32"), "cuda": ("fp16", "fp32")}
-"""What precision "auto" takes on each device: the first that the bundle has."""
 
 
 class Translator:
@@ -76,7 +69,7 @@ class Translator:
         )
         devices = candidate_devices(device)
         self._bundle = Bundle.open(path)
-        self._graphs, self._device, self._precision = _load(
+        self._graphs, self._device, self._precision = load_graphs(
             self._bundle, precision, devices, threads or len(os.sched_getaffinity(0))
         )
         pad = self.manifest.special_tokens.pad
@@ -237,7 +230,7 @@ class Translator:
         sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
         prefixes = self._reader.prefixes(target_prefixes, len(texts), search_options.forced_first_token)
         if attention:
-            check_attention(sources, search_options)
+            check_attention(sources, prefixes, search_options)
         jobs, sentences = [], []
         for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
             prompt = (self._reader.start(direction), *prefix)
@@ -364,7 +357,11 @@ class Translator:
         if not self._teacher_forcing.can_score:
             raise ScoringUnavailable(self.name)
         direction = self._reader.direction(source_language, target_language)
-        options = self._resolve(DecodingOptions(length_penalty=length_penalty), direction, ())
+        try:
+            options = self._resolve(DecodingOptions(length_penalty=length_penalty), direction, ())
+        except InvalidRequest as error:
+            error.field = "length_penalty"  # which is no part of any options here
+            raise
         forced = options.forced_first_token
         sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
         return Scoring(
@@ -405,17 +402,3 @@ class Translator:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close(drain=error is None)
-
-
-def _load(bundle: Bundle, precision: str, devices: Sequence[Device], threads: int) -> tuple[Graphs, Device, str]:
-    """The bundle's graphs on the first of the devices that works."""
-    *preferred, last = devices
-    for device in preferred:
-        try:
-            return _load(bundle, precision, [device], threads)
-        except DeviceError as error:
-            logger.warning("not using %s: %s", device.name, error)
-    if precision == "auto":
-        present = bundle.manifest.precisions
-        precision = next((name for name in PREFERRED_PRECISIONS[last.name] if name in present), next(iter(present)))
-    return Graphs(bundle, precision, device=last, threads=threads), last, precision

@@ -55,7 +55,7 @@ def test_a_pair_gives_a_score_and_sequences_a_list(score: Callable[..., Any], ad
         (["a", "b"], ["c"], {}, "targets"),
         (["a", "b"], ["c", 4], {}, "targets[1]"),
         (["a", "\udc80"], ["c", "d"], {}, "contents[1]"),
-        ("a", "b", {"length_penalty": "1"}, "options.length_penalty"),
+        ("a", "b", {"length_penalty": "1"}, "length_penalty"),
         ("a", "b", {"truncate": 1}, "truncate"),
         ("a", "b", {"target_language": 7}, "target_language_code"),
         ("a", "b", {"timeout_s": -1}, "timeout_s"),

@@ -61,6 +61,7 @@ class Answer:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
+        self.on_collect: Callable[[], None] = lambda: None
         self.futures: tuple[Future[None], ...] = tuple(Future() for _ in texts)
 
     def cancel(self) -> None:
@@ -73,6 +74,7 @@ class Answer:
                 future.set_result(None)
 
     def collect(self) -> list[Translation]:
+        self.on_collect()
         return [
             Translation(
                 hypotheses=(

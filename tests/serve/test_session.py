@@ -165,6 +165,22 @@ def test_what_is_next_to_nothing_draws_the_best(
     np.testing.assert_allclose(totals, 0.0, atol=1e-6)
 
 
+def test_temperatures_beyond_a_floats_range_draw_evenly_from_what_is_left(graphs: Graphs, tiny_bundle: Path) -> None:
+    vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
+    logits = np.random.default_rng(9).standard_normal((1, vocabulary), np.float32)
+    barred = np.array([[0, 0], [0, 1]])
+    constraints = Constraints(NO_ENTRIES, Entries(barred, np.full(2, -np.inf, np.float32)))
+    tokens, totals = graphs.sample(
+        OrtValue.ortvalue_from_numpy(logits),
+        np.array([0]),
+        np.zeros(1, np.float32),
+        [Draw(1e300, 0, 1.0, 0.5)],
+        constraints,
+    )
+    assert abs(int(tokens[0, 0]) - (2 + (vocabulary - 2) / 2)) <= 1
+    np.testing.assert_allclose(totals, -np.log(vocabulary - 2), rtol=1e-5)
+
+
 def test_score_and_align_agree_with_decoding(tiny_bundle: Path) -> None:
     with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
         suffix = translator.manifest.languages.direction().source_suffix
@@ -181,3 +197,4 @@ def test_score_and_align_agree_with_decoding(tiny_bundle: Path) -> None:
         for attention in (cross, encoder, decoder):
             np.testing.assert_allclose(attention.sum(axis=-1), 1.0, atol=1e-5)
         np.testing.assert_array_equal(np.triu(decoder[0, 0, 0], 1), 0.0)
+        np.testing.assert_array_equal(translator._graphs.cross_attention(*arguments), cross)

@@ -156,6 +156,11 @@ def test_a_text_far_over_the_limit_is_not_tokenized(translator: Translator, monk
         translator.translate(text)
 
 
+@pytest.mark.parametrize("timeout_s", [math.inf, 10**400])
+def test_a_timeout_may_be_any_length(translator: Translator, timeout_s: float) -> None:
+    assert translator.translate(TEXTS[0], beam_size=1, max_length=1, timeout_s=timeout_s).hypotheses
+
+
 @pytest.mark.parametrize("timeout_s", [0, -1, math.nan])
 def test_a_timeout_that_is_none_is_refused(translator: Translator, timeout_s: float) -> None:
     with pytest.raises(InvalidRequest, match="timeout_s must be a number of seconds above 0"):

@@ -1,10 +1,12 @@
 """Attention of hypotheses: against PyTorch's aligner on each alone, with and without start token, prefix and others."""
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -79,13 +81,13 @@ def test_attention_is_that_of_pytorch(
 def test_batches_are_bounded(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     together = translator.translate(TEXTS, attention=True, beam_size=3, num_hypotheses=3, max_length=9)
     rows: list[int] = []
-    align = translator._graphs.align
+    align = translator._graphs.cross_attention
 
     def counted(*inputs: Any) -> Any:
         rows.append(len(inputs[0]))
         return align(*inputs)
 
-    monkeypatch.setattr(translator._graphs, "align", counted)
+    monkeypatch.setattr(translator._graphs, "cross_attention", counted)
     monkeypatch.setattr(teacher_forcing, "MAX_BATCH_WEIGHTS", 2000)
     apart = translator.translate(TEXTS, attention=True, beam_size=3, num_hypotheses=3, max_length=9)
     assert sum(rows) == 9
@@ -101,3 +103,34 @@ def test_more_than_can_be_answered_is_refused(translator: Translator, monkeypatc
     with pytest.raises(InvalidRequest, match="a request takes at most 200: send several requests") as caught:
         translator.translate(["A dog."] * 9, attention=True, max_length=5)
     assert caught.value.field == "attention"
+
+
+def test_the_tokens_of_prefixes_count_in_what_can_be_answered(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "MAX_ATTENTION_WEIGHTS", 200)
+    with pytest.raises(InvalidRequest, match="a request takes at most 200") as caught:
+        translator.translate("A dog.", attention=True, target_prefix="Ein Mann " * 12, max_length=1)
+    assert caught.value.field == "attention"
+
+
+def test_an_aligner_needs_cross_attention_alone_and_in_any_place(tiny_bundle: Path, tmp_path: Path) -> None:
+    def narrow(manifest: dict[str, Any]) -> None:
+        aligner = manifest["precisions"]["fp32"]["graphs"]["aligner"]
+        path = tmp_path / "narrow" / aligner["file"]
+        model = onnx.load(path, load_external_data=False)
+        encoder, cross = model.graph.output[1], model.graph.output[0]
+        del model.graph.output[:]
+        model.graph.output.extend([encoder, cross])
+        content = model.SerializeToString()
+        path.write_bytes(content)
+        manifest["files"][aligner["file"]] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        aligner["outputs"] = [aligner["outputs"][1], aligner["outputs"][0]]
+
+    narrowed = edited(tiny_bundle, tmp_path / "narrow", narrow)
+    with (
+        Translator(tiny_bundle, precision="fp32", threads=1) as whole,
+        Translator(narrowed, precision="fp32", threads=1) as narrow_one,
+    ):
+        expected, found = (one.translate(TEXTS, attention=True, max_length=5) for one in (whole, narrow_one))
+    assert [answer.hypotheses for answer in found] == [answer.hypotheses for answer in expected]

@@ -127,19 +127,19 @@ def _checked(options: Options) -> Options:
     return Options(
         beam_size=_integer("beam_size", options.get("beam_size")),
         num_hypotheses=_integer("num_hypotheses", options.get("num_hypotheses")),
-        length_penalty=_number("length_penalty", options.get("length_penalty")),
+        length_penalty=_number("options.length_penalty", options.get("length_penalty")),
         early_stopping=_early_stopping(options.get("early_stopping")),
         min_length=_integer("min_length", options.get("min_length")),
         max_length=_integer("max_length", options.get("max_length")),
         no_repeat_ngram_size=_integer("no_repeat_ngram_size", options.get("no_repeat_ngram_size")),
-        repetition_penalty=_number("repetition_penalty", options.get("repetition_penalty")),
+        repetition_penalty=_number("options.repetition_penalty", options.get("repetition_penalty")),
         suppress_tokens=_tokens("suppress_tokens", options.get("suppress_tokens")),
         end_tokens=_tokens("end_tokens", options.get("end_tokens")),
         forced_first_token=_integer("forced_first_token", options.get("forced_first_token")),
         sample=None if (sample := options.get("sample")) is None else _flag("options.sample", sample),
-        temperature=_number("temperature", options.get("temperature")),
+        temperature=_number("options.temperature", options.get("temperature")),
         top_k=_integer("top_k", options.get("top_k")),
-        top_p=_number("top_p", options.get("top_p")),
+        top_p=_number("options.top_p", options.get("top_p")),
         seed=_integer("seed", options.get("seed"), bits=64),
     )
 
@@ -202,15 +202,15 @@ def _tokens(name: str, values: Sequence[SupportsIndex] | None) -> list[int] | No
     return [token for token in ids if token is not None]
 
 
-def _number(name: str, value: SupportsFloat | None) -> float | None:
+def _number(field: str, value: SupportsFloat | None) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
-        raise invalid_field(f"options.{name}", f"must be a number, got {value!r}")
+        raise invalid_field(field, f"must be a number, got {value!r}")
     try:
         return float(value)
     except OverflowError as error:
-        raise invalid_field(f"options.{name}", "is out of range") from error
+        raise invalid_field(field, "is out of range") from error
 
 
 def _early_stopping(value: EarlyStopping | None) -> EarlyStopping | None:

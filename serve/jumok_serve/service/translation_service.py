@@ -1,10 +1,10 @@
 """TranslationService: takes texts to a model and brings their translations, or scores of given ones, back."""
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from jumok_serve.errors import InvalidRequest, Overloaded
 from jumok_serve.options import DecodingOptions
 from jumok_serve.service.models import ModelRegistry
 from jumok_serve.service.unknown_fields import check_known
+from jumok_serve.service.workers import Workers
 
 MAX_CONTENTS = 1024
 MAX_HYPOTHESES = 4096
@@ -30,6 +31,9 @@ TOKENIZING_THREADS = 2
 MAX_SCORING = 64
 """Requests whose targets are scored or wait for it."""
 SCORING_THREADS = 1
+MAX_ATTENDING = 64
+"""Requests for attention that are under way, be they decoded or waiting for it."""
+ATTENDING_THREADS = 1
 
 
 class Cancellable(Protocol):
@@ -40,7 +44,6 @@ class Cancellable(Protocol):
 
 
 Job = TypeVar("Job", bound=Cancellable)
-Result = TypeVar("Result")
 
 
 class TranslationService(TranslationServiceServicer):
@@ -48,9 +51,12 @@ class TranslationService(TranslationServiceServicer):
 
     def __init__(self, models: ModelRegistry) -> None:
         self._models = models
-        # Tokenizing and scoring take their time; elsewhere, so that other calls, and health checks, go on.
-        self._tokenizing = _Workers("tokenized", TOKENIZING_THREADS, MAX_TOKENIZING)
-        self._scoring = _Workers("scored", SCORING_THREADS, MAX_SCORING)
+        # All this takes its time; elsewhere, so that other calls, and health checks, go on.
+        self._tokenizing = Workers("tokenized", threads=TOKENIZING_THREADS, most=MAX_TOKENIZING)
+        self._scoring = Workers("scored", threads=SCORING_THREADS, most=MAX_SCORING)
+        # A thread can still be busy for a caller who has left, and no longer counts as under way.
+        self._attending = Workers("attended", threads=ATTENDING_THREADS, most=MAX_ATTENDING + ATTENDING_THREADS)
+        self._number_attending = 0
 
     async def TranslateText(  # noqa: N802
         self,
@@ -80,13 +86,19 @@ class TranslationService(TranslationServiceServicer):
             truncate=request.truncate,
             deadline=_deadline(context.time_remaining()),
         )
-        pending = await self._tokenize(submit)
-        try:
-            await asyncio.gather(*(asyncio.wrap_future(future) for future in pending.futures))
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(None, lambda: response_to_proto(pending.collect(), pending.timings()))
-        finally:
-            pending.cancel()
+        with self._room_for_attention() if request.attention else nullcontext():
+            pending = await self._tokenize(submit)
+            try:
+                await asyncio.gather(*(asyncio.wrap_future(future) for future in pending.futures))
+
+                def answer() -> translation_pb2.TranslateTextResponse:
+                    return response_to_proto(pending.collect(), pending.timings())
+
+                if request.attention:
+                    return await asyncio.wrap_future(self._attending.start(answer))
+                return await asyncio.get_running_loop().run_in_executor(None, answer)
+            finally:
+                pending.cancel()
 
     async def ScoreText(  # noqa: N802
         self,
@@ -113,6 +125,20 @@ class TranslationService(TranslationServiceServicer):
         finally:
             scoring.cancel()
 
+    @contextmanager
+    def _room_for_attention(self) -> Iterator[None]:
+        """Count a request in that asks for attention, before anything is done for it."""
+        if self._number_attending >= MAX_ATTENDING:
+            raise Overloaded(
+                f"{MAX_ATTENDING} requests for attention are under way: no room for another",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self._number_attending += 1
+        try:
+            yield
+        finally:
+            self._number_attending -= 1
+
     async def _tokenize(self, read: Callable[[], Job]) -> Job:
         """Have texts read on a thread; what comes of it after the caller has left is given up."""
         job = self._tokenizing.start(read)
@@ -121,30 +147,6 @@ class TranslationService(TranslationServiceServicer):
         except asyncio.CancelledError:  # a job that has not begun is cancelled with this
             job.add_done_callback(_cancel_late)
             raise
-
-
-class _Workers:
-    """Threads for one kind of work, and a bound on what may wait for them.
-
-    Args:
-        done: what is done to requests, for the error.
-        threads: how many there are.
-        most: requests that are worked on or wait.
-    """
-
-    def __init__(self, done: str, threads: int, most: int) -> None:
-        self._done = done
-        self._most = most
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=done)
-        self._room = threading.Semaphore(most)
-
-    def start(self, work: Callable[[], Result]) -> "Future[Result]":
-        """Start a job; raise Overloaded where too many wait."""
-        if not self._room.acquire(blocking=False):
-            raise Overloaded(f"{self._most} requests wait to be {self._done}", retry_after_s=RETRY_AFTER_S)
-        job = self._threads.submit(work)
-        job.add_done_callback(lambda _: self._room.release())
-        return job
 
 
 def _check_number(texts: int) -> None:
