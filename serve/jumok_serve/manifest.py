@@ -281,7 +281,13 @@ class ManifestDraft(Part):
 
     def _length_problems(self) -> list[str]:
         longest, limit = self.generation.max_length, self.limits.max_target_length
-        return [] if longest <= limit else [f"generation.max_length: {longest} is over max_target_length {limit}"]
+        problems = [] if longest <= limit else [f"generation.max_length: {longest} is over max_target_length {limit}"]
+        limit, languages = self.limits.max_source_length, self.languages
+        around = max(len(one.prefix) + len(one.suffix) for one in languages.sources.values())
+        around += max(len(one.source_prefix) for one in languages.targets.values())
+        if around >= limit:
+            problems.append(f"languages: {around} tokens around a text leave no room in max_source_length {limit}")
+        return problems
 
     def _reference_problems(self) -> list[str]:
         known = ", ".join(self.precisions)

@@ -178,6 +178,7 @@ class DecodingOptions:
             InvalidRequest: what is asked for does not fit the model's limits or its other defaults.
         """
         self._check_vocabulary(vocabulary)
+        self._check_written(special.suppress)
         sample = self._samples(generation)
         beam_size = _first(self.beam_size, 1 if sample else generation.beam_size)
         whence = " by the model's default" if self.beam_size is None else ""
@@ -252,6 +253,20 @@ class DecodingOptions:
                         f"{name}: token {token} lies beyond the model's vocabulary of {vocabulary}",
                         field=f"options.{name}",
                     )
+
+    def _check_written(self, never: Sequence[int]) -> None:
+        """Refuse tokens that the model does not write, whatever a request suppresses."""
+        if self.forced_first_token in never:
+            raise InvalidRequest(
+                f"forced_first_token {self.forced_first_token} is one that the model never writes: force another",
+                field="options.forced_first_token",
+            )
+        if self.end_tokens is not None and set(self.end_tokens) <= {*never}:
+            raise InvalidRequest(
+                f"end_tokens are such as the model never writes ({', '.join(map(str, self.end_tokens))}): no "
+                "translation could end; name another",
+                field="options.end_tokens",
+            )
 
 
 def _behind(prefix: Sequence[int]) -> str:

@@ -181,6 +181,39 @@ def test_a_refused_line_is_named_and_those_before_it_are_answered(part: str) -> 
             next(answers)
 
 
+class TooMuch(JumokError):
+    """A request that a server could answer in parts."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(f"{field}: send several requests")
+        self.field = field
+
+
+@pytest.mark.parametrize("field", ["contents", "attention"])
+def test_what_is_too_much_for_a_request_is_asked_for_in_several(field: str) -> None:
+    sizes: list[int] = []
+
+    def translate(texts: list[str]) -> list[Translation]:
+        if len(texts) > 3:
+            raise TooMuch(field)
+        if "ab" in texts:
+            raise InputError("no")
+        sizes.append(len(texts))
+        return capitals(texts)
+
+    texts = [chr(97 + number) for number in range(20)]
+    assert list(outputs(answer_lines(lines(*texts), translate, patience_s=1))) == [text.upper() for text in texts]
+    assert max(sizes) > 1
+    with pytest.raises(InputError, match="no"):
+        list(answer_lines(lines(*texts, "ab"), translate, patience_s=1))
+    with pytest.raises(TooMuch):
+        list(answer_lines(lines("a"), _refuse, patience_s=1))
+
+
+def _refuse(texts: list[str]) -> list[Translation]:
+    raise TooMuch("contents")
+
+
 def test_an_overloaded_server_is_asked_again() -> None:
     attempts = 0
 

@@ -78,6 +78,10 @@ DECODER = "precisions/fp32/graphs/decoder"
         (set_field("limits/max_source_length", True), "valid integer"),
         (set_field("generation/beam_size", 65), "less than or equal to 64"),
         (set_field("generation/max_length", 49), "generation.max_length: 49 is over max_target_length 48"),
+        (
+            set_field("limits/max_source_length", 1),
+            "1 tokens around a text leave no room in max_source_length 1",
+        ),
         (set_field("special_tokens/eos", []), "at least 1 item"),
         (set_field("special_tokens/eos", [3, 5000]), "special_tokens.eos: 5000 lies beyond the target vocabulary"),
         (set_field("special_tokens/start", 5000), "special_tokens.start: 5000 lies beyond the target vocabulary"),

@@ -378,7 +378,13 @@ def test_defaults_give_way_to_what_was_asked_for() -> None:
     [
         (DecodingOptions(num_hypotheses=5), "options.num_hypotheses", "which is 4 by the model's default, got 5; ask"),
         (DecodingOptions(suppress_tokens=(1,)), "options.suppress_tokens", "hold every end token"),
-        (DecodingOptions(forced_first_token=7), "options.forced_first_token", "7 is suppressed at the same time"),
+        (DecodingOptions(forced_first_token=7), "options.forced_first_token", "7 is one that the model never writes"),
+        (
+            DecodingOptions(forced_first_token=8, suppress_tokens=(8,)),
+            "options.forced_first_token",
+            "8 is suppressed at the same time; leave it out of suppress_tokens",
+        ),
+        (DecodingOptions(end_tokens=(7,)), "options.end_tokens", r"such as the model never writes \(7\)"),
         (DecodingOptions(max_length=61), "options.max_length", "max_length must be at most 60 with this model, got 61"),
         (DecodingOptions(min_length=61), "options.min_length", "min_length must be at most 60 with this model, got 61"),
     ],

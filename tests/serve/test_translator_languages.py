@@ -199,7 +199,7 @@ def test_a_text_without_content_has_no_prefix_either(bilingual: Translator) -> N
         ("a", {"target_prefix": "Ein Mann", "max_length": 48}, "behind a target prefix of", "options.max_length"),
         ("a", {"target_prefix": "Ein Mann", "min_length": 48}, "min_length must be at most", "options.min_length"),
         ("a", {"forced_first_token": 180}, "beyond the model's vocabulary", "options.forced_first_token"),
-        ("a", {"forced_first_token": 0}, "is suppressed at the same time", "options.forced_first_token"),
+        ("a", {"forced_first_token": 0}, "is one that the model never writes", "options.forced_first_token"),
         ("a", {"beam_size": 2, "top_k": 3}, "excludes a beam_size above 1", "options.beam_size"),
         ("a", {"beam_size": 2, "num_hypotheses": 3}, "num_hypotheses must be at most", "options.num_hypotheses"),
     ],

@@ -186,8 +186,9 @@ def _integer(name: str, value: SupportsIndex | None, *, bits: int = 32) -> int |
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise invalid_field(f"options.{name}", f"must be an integer, got {value!r}")
     number = value.__index__()
-    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
-        raise invalid_field(f"options.{name}", f"is out of range: {number}")
+    bound = 2 ** (bits - 1)
+    if not -bound <= number < bound:
+        raise invalid_field(f"options.{name}", f"must lie between {-bound} and {bound - 1}, got {number}")
     return number
 
 
@@ -210,7 +211,7 @@ def _number(field: str, value: SupportsFloat | None) -> float | None:
     try:
         return float(value)
     except OverflowError as error:
-        raise invalid_field(field, "is out of range") from error
+        raise invalid_field(field, "must be a finite number, got an integer beyond all of them") from error
 
 
 def _early_stopping(value: EarlyStopping | None) -> EarlyStopping | None:

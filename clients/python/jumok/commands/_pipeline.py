@@ -19,6 +19,8 @@ MAX_WAITING_LINES = 4 * MAX_REQUEST_LINES
 REQUESTS_UNDER_WAY = 2
 MAX_UNWRITTEN_REQUESTS = 2 * REQUESTS_UNDER_WAY
 MIN_RETRY_S = 0.05
+FIELDS_OF_SIZE = ("contents", "attention")
+"""What a refusal of too many lines at once, or of too much that is asked for all of them together, blames."""
 
 Answer = TypeVar("Answer")
 Ask = Callable[[list[str]], list[Answer]]
@@ -121,9 +123,21 @@ def _answer_batch(lines: list[Line], ask: Ask[Answer], patience_s: float) -> Bat
             if error.retry_after_s is not None and time.monotonic() + error.retry_after_s < give_up:
                 time.sleep(max(error.retry_after_s, MIN_RETRY_S))
                 continue
+            if error.field in FIELDS_OF_SIZE and len(lines) > 1:
+                return _answer_halves(lines, ask, patience_s)
             return _before_error(lines, error, ask, patience_s)
         except Exception as error:
             return Batch([], [], error)
+
+
+def _answer_halves(lines: list[Line], ask: Ask[Answer], patience_s: float) -> Batch[Answer]:
+    """Ask in two requests for what is too much for one."""
+    middle = len(lines) // 2
+    first = _answer_batch(lines[:middle], ask, patience_s)
+    if first.error is not None:
+        return first
+    second = _answer_batch(lines[middle:], ask, patience_s)
+    return Batch([*first.lines, *second.lines], [*first.answers, *second.answers], second.error)
 
 
 def _before_error(lines: list[Line], error: JumokError, ask: Ask[Answer], patience_s: float) -> Batch[Answer]:
