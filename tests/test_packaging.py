@@ -177,7 +177,13 @@ def test_the_installed_commands_translate(with_serve: Environment, tiny_bundle: 
 
 
 @pytest.mark.parametrize(
-    ("command", "extra"), [("train", "serve,export"), ("export", "serve,export"), ("evaluate", "serve,evaluate")]
+    ("command", "extra"),
+    [
+        ("train", "serve,export"),
+        ("export", "serve,export"),
+        ("import-hf", "serve,export"),
+        ("evaluate", "serve,evaluate"),
+    ],
 )
 def test_a_command_of_another_extra_names_it(
     with_serve: Environment, tiny_bundle: Path, command: str, extra: str
@@ -186,6 +192,7 @@ def test_a_command_of_another_extra_names_it(
     arguments = {
         "train": ["config.toml", "--out", "run"],
         "export": ["run", "--out", "bundle"],
+        "import-hf": ["checkpoint", "--out", "bundle"],
         "evaluate": [str(tiny_bundle), "--source", str(source), "--reference", str(source)],
     }
     assert f"pip install 'jumok[{extra}]'" in with_serve.run("jumok", command, *arguments[command], code=1)

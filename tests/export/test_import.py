@@ -110,6 +110,10 @@ def test_a_multilingual_checkpoint_through_the_command(nllb: Checkpoint, tmp_pat
             ["{folder}", "--out", "{tmp}/b", "--calibration", "{tmp}/empty.txt"],
             ["{tmp}/empty.txt"],
         ),
+        (
+            ["{folder}", "--out", "{tmp}/b", "--calibration", "{folder}/config.json"],
+            ["calibration translates in the default direction, and there is none: give both languages"],
+        ),
         (["{folder}", "--out", "{tmp}"], ["{tmp}: exists already"]),
     ],
 )

@@ -76,6 +76,13 @@ def import_checkpoint(
     checkpoint = open_checkpoint(folder)
     model_name = _model_name(checkpoint.name if name is None else name, given=name is not None)
     parts = _read(checkpoint, source_language, target_language)
+    if calibration is not None:
+        try:
+            parts.tokenizer.languages.direction()
+        except InvalidRequest as error:
+            raise ExportError(
+                f"calibration translates in the default direction, and there is none: give both languages ({error})"
+            ) from error
     notes = (*parts.generation.notes, *_unused(parts.model))
     for note in notes:
         progress(f"note: {note}")
