@@ -31,7 +31,7 @@ TOKENIZING_THREADS = 2
 MAX_SCORING = 64
 """Requests whose targets are scored or wait for it."""
 SCORING_THREADS = 1
-MAX_ATTENDING = 64
+MAX_ATTENDING = 256
 """Requests for attention that are under way, be they decoded or waiting for it."""
 ATTENDING_THREADS = 1
 
