@@ -14,7 +14,7 @@ class Options(TypedDict, total=False):
     beam_size: int | None
     """Hypotheses kept at every step, 1 to 64; 1 is greedy search."""
     num_hypotheses: int | None
-    """Candidates to return for every text, best first: 1 to ``beam_size``, or with sampling 1 to 64."""
+    """Candidates to return for every text: the best 1 to ``beam_size``, or 1 to 64 samples as they are drawn."""
     length_penalty: float | None
     """A hypothesis' score is its log-probability / length^length_penalty, so more than 0 favours long ones."""
     early_stopping: EarlyStopping | None

@@ -51,7 +51,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """The answer for one text: its hypotheses, best first, and what it cost."""
+    """The answer for one text: its hypotheses, best first or as they were drawn, and what it cost."""
 
     hypotheses: tuple[Hypothesis, ...]
     source_token_count: int

@@ -23,7 +23,7 @@ class Decoded:
     """The outcome for one sentence.
 
     Attributes:
-        hypotheses: best first.
+        hypotheses: best first, or as they were drawn.
         queue_s: seconds from arrival to admission.
         encode_s: seconds of the encoder run that it was part of.
         decode_s: seconds from its admission to its last step, its encoding left out.

@@ -132,19 +132,12 @@ class DecodingOptions:
     def __post_init__(self) -> None:
         _check_fields(self)
         if self.beam_size is not None:
-            may_sample = self.sample is None and self.beam_size == 1  # by the model's default
-            _check_beam(
-                self.beam_size, self.num_hypotheses, samples=bool(self.sample or self._of_sampling or may_sample)
-            )
+            may_sample = self.beam_size == 1 or bool(self._of_sampling)  # the former by the model's default
+            _check_beam(self.beam_size, self.num_hypotheses, samples=_first(self.sample, may_sample))
         if self.min_length is not None and self.max_length is not None:
             _check_lengths(self.min_length, self.max_length)
         if self.end_tokens is not None and not self.end_tokens:
             raise InvalidRequest("end_tokens must name at least one token", field="options.end_tokens")
-        if self.sample is False and self._of_sampling:
-            raise InvalidRequest(
-                f"{self._of_sampling[0]} has no meaning without sampling: leave it out, or set sample",
-                field=f"options.{self._of_sampling[0]}",
-            )
 
     @property
     def _of_sampling(self) -> list[str]:
@@ -179,6 +172,7 @@ class DecodingOptions:
         """
         self._check_vocabulary(vocabulary)
         self._check_written(special.suppress)
+        self._check_sampling(generation)
         sample = self._samples(generation)
         beam_size = _first(self.beam_size, 1 if sample else generation.beam_size)
         whence = " by the model's default" if self.beam_size is None else ""
@@ -222,6 +216,16 @@ class DecodingOptions:
         if self.sample is not None:
             return self.sample
         return bool(self._of_sampling) or (generation.sample and (self.beam_size or 1) == 1)
+
+    def _check_sampling(self, generation: GenerationDefaults) -> None:
+        """Refuse what asks for sampling where that is ruled out; the model's own values, sent back, ask for nothing."""
+        if self.sample is not False:
+            return
+        for name in self._of_sampling:
+            if name == "seed" or getattr(self, name) != getattr(generation, name):
+                raise InvalidRequest(
+                    f"{name} has no meaning without sampling: leave it out, or set sample", field=f"options.{name}"
+                )
 
     def _max_length(self, generation: GenerationDefaults, longest: int, prefix: Sequence[int]) -> int:
         room = longest - len(prefix)

@@ -170,9 +170,6 @@ def test_values_that_exclude_each_other_are_refused() -> None:
         with pytest.raises(InvalidRequest, match=r"sampling .* excludes a beam_size above 1, got 2") as caught:
             DecodingOptions(**asked)
         assert caught.value.field == "options.beam_size"
-    with pytest.raises(InvalidRequest, match="top_p has no meaning without sampling: leave it out, or set") as caught:
-        DecodingOptions(sample=False, top_p=0.5)
-    assert caught.value.field == "options.top_p"
     with pytest.raises(InvalidRequest, match="num_hypotheses must be at most beam_size, which is 1, got 2"):
         DecodingOptions(sample=False, beam_size=1, num_hypotheses=2)
 
@@ -365,6 +362,12 @@ def test_tokens_beyond_the_vocabulary_are_refused(options: DecodingOptions, mess
     assert caught.value.field == f"options.{message.partition(':')[0]}"
 
 
+def test_the_defaults_themselves_may_be_asked_for() -> None:
+    values = {name: getattr(DEFAULTS, name) for name in ("temperature", "top_k", "top_p")}
+    asked = DecodingOptions(sample=False, beam_size=DEFAULTS.beam_size, **values)
+    assert resolve(asked) == resolve(DecodingOptions())
+
+
 def test_defaults_give_way_to_what_was_asked_for() -> None:
     assert resolve(DecodingOptions(beam_size=1)).num_hypotheses == 1
     assert resolve(DecodingOptions(max_length=2)).min_length == 2
@@ -376,6 +379,12 @@ def test_defaults_give_way_to_what_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("options", "field", "message"),
     [
+        (
+            DecodingOptions(sample=False, top_p=0.5),
+            "options.top_p",
+            "no meaning without sampling: leave it out, or set",
+        ),
+        (DecodingOptions(sample=False, seed=1), "options.seed", "seed has no meaning without sampling"),
         (DecodingOptions(num_hypotheses=5), "options.num_hypotheses", "which is 4 by the model's default, got 5; ask"),
         (DecodingOptions(suppress_tokens=(1,)), "options.suppress_tokens", "hold every end token"),
         (DecodingOptions(forced_first_token=7), "options.forced_first_token", "7 is one that the model never writes"),

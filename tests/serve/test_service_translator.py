@@ -7,9 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 import jumok
+from jumok_proto.v1 import model_pb2, translation_pb2
+from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve import errors
 from jumok_serve.options import DecodingOptions
 from jumok_serve.translator import Translator
@@ -126,7 +130,7 @@ SCORE_REFUSALS: Sequence[tuple[list[str], list[str], dict[str, Any], str]] = [
     (["a", "b"], ["c", "d\0"], {}, "targets[1]"),
     (["a", ""], ["c", "d"], {}, "targets[1]"),
     (["a", "dog " * 60], ["c", "d"], {}, "contents[1]"),
-    (["a"], ["c"], {"length_penalty": float("inf")}, "options.length_penalty"),
+    (["a"], ["c"], {"length_penalty": float("inf")}, "length_penalty"),
 ]
 
 
@@ -385,3 +389,12 @@ def test_concurrent_clients_get_their_own_answers_in_order(translator: Translato
     for answer, wanted in zip(answers, expected, strict=True):
         check_same(answer, wanted)
     check_idle(translator)
+
+
+def test_the_options_of_a_models_description_may_be_sent_back(address: str, translator: Translator) -> None:
+    name = translator.manifest.name
+    with grpc.insecure_channel(address) as channel:
+        model = ModelServiceStub(channel).GetModel(model_pb2.GetModelRequest(name=name)).model
+        request = translation_pb2.TranslateTextRequest(contents=TEXTS[:1], options=model.default_options)
+        answer = TranslationServiceStub(channel).TranslateText(request)
+    assert answer.translations[0].hypotheses[0].text == translator.translate(TEXTS[0]).text

@@ -101,11 +101,11 @@ class DecodingOptions(google.protobuf.message.Message):
     """What the random numbers follow from, 0 or more: the same seed draws the same tokens for the same text."""
     @property
     def suppress_tokens(self) -> Global___TokenIds:
-        """Tokens that are not written, besides those that the model never writes."""
+        """Tokens that are not written, besides those that the model never writes; at most 256."""
 
     @property
     def end_tokens(self) -> Global___TokenIds:
-        """Tokens that end a hypothesis, instead of those of the model."""
+        """Tokens that end a hypothesis, instead of those of the model; 1 to 256."""
 
     def __init__(
         self,

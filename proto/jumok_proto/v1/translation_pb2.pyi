@@ -145,7 +145,7 @@ class Translation(google.protobuf.message.Message):
     source_token_count: builtins.int
     """Number of tokens that the model read, after a truncation."""
     output_token_count: builtins.int
-    """Number of tokens of the best hypothesis, its end of sentence counted."""
+    """Number of tokens of the first hypothesis, its end of sentence counted."""
     source_truncated: builtins.bool
     """Whether the text was longer than the model can read, and was cut."""
     model: builtins.str
@@ -158,7 +158,7 @@ class Translation(google.protobuf.message.Message):
     """Language of the translation."""
     @property
     def hypotheses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Hypothesis]:
-        """Candidate translations, best first; at least one."""
+        """Candidate translations, best first, or samples in the order in which they were drawn; at least one."""
 
     @property
     def source_tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -283,7 +283,7 @@ class ScoreTextRequest(google.protobuf.message.Message):
     """Whether a text longer than the model can read is cut to its limit instead of refused."""
     @property
     def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The texts, at least one."""
+        """The texts, at least one. An empty one, or one of white space only, has only the empty translation, with score 0."""
 
     @property
     def targets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
