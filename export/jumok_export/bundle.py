@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
@@ -46,8 +47,8 @@ from jumok_serve.tokenizer import Tokenizer
 
 PRECISIONS = ("fp32", "int8")
 """The precisions that a bundle can be written in."""
-PACKAGES = ("jumok", "torch", "onnx", "onnxscript", "onnxruntime", "sentencepiece")
-"""Their versions are noted in the manifest."""
+PACKAGES = ("jumok", "torch", "onnx", "onnxscript", "onnxruntime", "sentencepiece", "tokenizers", "transformers")
+"""Their versions are noted in the manifest, of those that are installed."""
 
 
 class ExportError(JumokError):
@@ -205,7 +206,7 @@ def describe_provenance(
     return Provenance(
         created=datetime.now(UTC).replace(microsecond=0),
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        versions={package: metadata.version(package) for package in PACKAGES},
+        versions={package: metadata.version(package) for package in PACKAGES if find_spec(package)},
         training_data=training_data,
         checkpoint=checkpoint,
         configuration=configuration,

@@ -13,10 +13,16 @@ import click
 if TYPE_CHECKING:
     from jumok_serve.bundle import Bundle
 
+
+def _need(*packages: str) -> None:
+    """Raises ``ModuleNotFoundError`` for a package that is not installed, without importing those that are."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
 # What the commands need is imported when they run: it takes seconds. That it is there is known right away.
-for _package in ("torch", "lightning", "onnx", "onnxscript", "matplotlib", "sacrebleu", "safetensors"):
-    if find_spec(_package) is None:
-        raise ModuleNotFoundError(f"No module named {_package!r}", name=_package)
+_need("torch", "lightning", "onnx", "onnxscript", "matplotlib", "sacrebleu")
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -154,6 +160,7 @@ def import_hf(
     Marian, M2M100, NLLB, BART, mBART and T5, from a local folder; nothing in it is executed. The languages must be
     given where the checkpoint does not name its own.
     """
+    _need("safetensors", "transformers")
     from jumok_export.calibrate import read_calibration  # noqa: PLC0415
     from jumok_export.huggingface.importing import import_checkpoint  # noqa: PLC0415
 

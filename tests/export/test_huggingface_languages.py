@@ -12,7 +12,7 @@ from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CO
 from jumok_export.huggingface.errors import CheckpointError
 from jumok_export.huggingface.tokenizers import M2M100_LANGUAGES
 
-from .tokenizer_checkpoints import ALL, ASKED, CHECKPOINTS, change, lines, load_reference, pieces, read, size_of
+from .tokenizer_checkpoints import ALL, CHECKPOINTS, change, lines, load_reference, pieces, read, size_of
 
 TEXTS = (
     "The cat is sleeping .",
@@ -231,27 +231,3 @@ def test_family_without_a_class_is_told_apart_by_its_tokens(make: Callable[[str]
         expected = read(folder, 1000).languages
         change(folder, tokenizer_class="PreTrainedTokenizerFast")
         assert read(folder, 1000).languages == expected
-
-
-def test_without_transformers_the_file_is_taken_as_it_is(
-    make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What transformers saved runs as in transformers; what it would have to convert is refused."""
-    folders = {kind: make(kind) for kind in CHECKPOINTS}
-    change(folders["t5"], clean_up_tokenization_spaces=True)
-    change(folders["bart"], clean_up_tokenization_spaces=True)
-    expected = {kind: read(folder, 1000, *ASKED.get(kind, ())) for kind, folder in folders.items()}
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    for kind, folder in folders.items():
-        imported = read(folder, 1000, *ASKED.get(kind, ()))
-        assert imported.languages == expected[kind].languages
-        for text in TEXTS:
-            ids = imported.tokenizer.encode_target(text)
-            assert ids == expected[kind].tokenizer.encode_target(text)
-            assert imported.tokenizer.decode(ids) == expected[kind].tokenizer.decode(ids)
-    (folders["t5"] / "tokenizer.json").write_bytes(b"{}")
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json is not a file of tokenizers: KeyError\('model'\)"):
-        read(folders["t5"], 1000)
-    (folders["mbart50"] / "tokenizer.json").unlink()
-    with pytest.raises(CheckpointError, match="install transformers, which makes one of the files of MBart50Tokenizer"):
-        read(folders["mbart50"], 1000)

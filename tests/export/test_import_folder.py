@@ -188,6 +188,28 @@ def test_a_link_that_leads_elsewhere(folder: Path, file: str) -> None:
     assert any(problem.startswith(f"{file} is a link that leaves the checkpoint's folder") for problem in said)
 
 
+def test_a_snapshot_in_the_cache_is_links_to_its_models_blobs(folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "cache" / "models--Somebody--opus-mt-en-de"
+    snapshot = model / "snapshots" / "0a1b2c"
+    shutil.copytree(folder, model / "blobs")
+    snapshot.mkdir(parents=True)
+    for file in (model / "blobs").iterdir():
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    checkpoint = open_checkpoint(snapshot)
+    assert checkpoint.problems == ()
+    assert checkpoint.name == "opus-mt-en-de"
+    (snapshot / "config.json").unlink()
+    (snapshot / "config.json").symlink_to("../../../elsewhere.json")
+    (tmp_path / "cache" / "elsewhere.json").write_text("{}")
+    assert any(problem.startswith("config.json is a link that leaves") for problem in problems(snapshot))
+
+
+def test_an_error_keeps_its_problems_when_it_is_sent_to_another_process() -> None:
+    sent = pickle.loads(pickle.dumps(CheckpointError(["first", "second"])))
+    assert sent.problems == ("first", "second")
+    assert str(sent) == str(CheckpointError(["first", "second"]))
+
+
 def test_a_link_within_the_folder(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "weights")
     (folder / "model.safetensors").symlink_to("weights")

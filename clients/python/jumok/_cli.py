@@ -13,7 +13,13 @@ from jumok_proto.errors import JumokError
 
 COMMANDS = "jumok.commands"
 
-_EXTRAS = {"jumok_serve": "serve", "jumok_export": "serve,export", "sacrebleu": "serve,evaluate"}
+_EXTRAS = {
+    "jumok_serve": "serve",
+    "jumok_export": "serve,export",
+    "sacrebleu": "serve,evaluate",
+    "safetensors": "serve,import-hf",
+    "transformers": "serve,import-hf",
+}
 """What to install where a room, or a single package that only some installations have, cannot be imported."""
 
 

@@ -46,8 +46,10 @@ class CheckpointFolder:
 
     @property
     def name(self) -> str:
-        """The folder's own name, wherever it lies."""
-        return self.path.resolve().name
+        """The folder's own name, wherever it lies; of a snapshot in Hugging Face's cache, the model's."""
+        folder = self.path.resolve()
+        cached = _cached(folder)
+        return folder.name if cached is None else cached.name.rpartition("--")[2]
 
     @cached_property
     def sha256(self) -> dict[str, str]:
@@ -121,7 +123,16 @@ def _index(whole: str) -> str:
 
 
 def _inside(folder: Path, path: Path) -> bool:
-    return path.resolve().is_relative_to(folder.resolve())
+    """Whether a path stays in the folder, or, of a snapshot in Hugging Face's cache, among that model's files."""
+    cached = _cached(folder.resolve())
+    roots = [folder.resolve(), *([] if cached is None else [cached / "blobs"])]
+    return any(path.resolve().is_relative_to(root) for root in roots)
+
+
+def _cached(folder: Path) -> Path | None:
+    """The model's folder in Hugging Face's cache, if this is a snapshot there, whose files are links to its blobs."""
+    model = folder.parent.parent
+    return model if folder.parent.name == "snapshots" and model.name.startswith("models--") else None
 
 
 def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any] | None:

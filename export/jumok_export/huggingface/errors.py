@@ -1,6 +1,7 @@
 """What can be wrong with a checkpoint that is to be imported."""
 
 from collections.abc import Sequence
+from typing import Self
 
 from jumok_export.bundle import ExportError
 
@@ -15,3 +16,6 @@ class CheckpointError(ExportError):
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("the checkpoint cannot be imported:" + "".join(f"\n  - {problem}" for problem in problems))
         self.problems = tuple(problems)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[tuple[str, ...]]]:
+        return type(self), (self.problems,)  # not the message, which is what exceptions are made of otherwise

@@ -113,35 +113,15 @@ class Backend:
 
 
 def load_backend(files: TokenizerFiles) -> Backend:
-    """The tokenizer as transformers loads it, where that is installed; else the folder's tokenizer.json as it is.
+    """The tokenizer as transformers loads it, which is not always as the folder's tokenizer.json says.
 
-    The two are not always the same: for some classes, transformers takes no more than the vocabulary from the file and
-    sets up the rest, such as the normalization of text, itself. No code that comes with the checkpoint is run.
+    For some classes, transformers takes no more than the vocabulary from that file and sets up the rest, such as the
+    normalization of text, itself. No code that comes with the checkpoint is run.
 
     Raises:
-        CheckpointError: there is no tokenizer, it is unusable, or transformers is needed and not installed.
+        CheckpointError: there is no tokenizer, or it is unusable.
     """
-    try:
-        import transformers  # noqa: F401, PLC0415 - optional, and slow to import
-    except ImportError:
-        return _as_it_is(files)
-    return _by_transformers(files)
-
-
-def _as_it_is(files: TokenizerFiles) -> Backend:
-    if not files.has(TOKENIZER_JSON):
-        raise CheckpointError(
-            [
-                f"{TOKENIZER_JSON} is missing: install transformers, which makes one of the files of "
-                f"{files.class_name or 'most tokenizers'}"
-            ]
-        )
-    content = (files.folder / TOKENIZER_JSON).read_bytes()
-    return _backend(content, clean_up_spaces=bool(files.settings.get("clean_up_tokenization_spaces", False)))
-
-
-def _by_transformers(files: TokenizerFiles) -> Backend:
-    from transformers import AutoTokenizer, __version__  # noqa: PLC0415
+    from transformers import AutoTokenizer, __version__  # noqa: PLC0415 - slow to import
 
     try:
         with _quiet():
@@ -157,16 +137,9 @@ def _by_transformers(files: TokenizerFiles) -> Backend:
     if not files.has(TOKENIZER_JSON) and not files.has(*sources):
         raise CheckpointError([f"{found} is made of {TOKENIZER_JSON}, or {' and '.join(sources)}: neither is there"])
     content = tokenizer.backend_tokenizer.to_str().encode()
-    return _backend(content, clean_up_spaces=bool(tokenizer.clean_up_tokenization_spaces))
-
-
-def _backend(content: bytes, *, clean_up_spaces: bool) -> Backend:
-    """transformers leaves alone what byte pairs make, whose spaces are the text's own."""
-    try:
-        byte_pairs = "merges" in json.loads(content)["model"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError([f"{TOKENIZER_JSON} is not a file of tokenizers: {error!r}"]) from error
-    return Backend(content, clean_up_spaces and not byte_pairs)
+    # transformers leaves alone what byte pairs make, whose spaces are the text's own.
+    byte_pairs = "merges" in json.loads(content)["model"]
+    return Backend(content, bool(tokenizer.clean_up_tokenization_spaces) and not byte_pairs)
 
 
 def _protobuf_problem() -> str | None:

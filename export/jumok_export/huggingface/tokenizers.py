@@ -67,9 +67,8 @@ def read_tokenizer(
 ) -> ImportedTokenizer:
     """Reads the tokenizer of a checkpoint.
 
-    Its ids are those of transformers' `AutoTokenizer` for the same folder, with transformers as it is installed; the
-    languages' tokens stand where the class of the tokenizer puts them. Code that comes with the checkpoint is never
-    run.
+    Its ids are those of transformers' `AutoTokenizer` for the same folder; the languages' tokens stand where the class
+    of the tokenizer puts them. Code that comes with the checkpoint is never run.
 
     Args:
         folder: the checkpoint's.
