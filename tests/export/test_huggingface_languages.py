@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
 from jumok_export.huggingface.errors import CheckpointError
@@ -193,7 +194,7 @@ def test_sentencepiece_model_alone_is_converted_by_transformers(
     for text in TEXTS:
         assert imported.tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"]
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    monkeypatch.delattr("sentencepiece.sentencepiece_model_pb2", raising=False)
+    monkeypatch.delattr(sentencepiece, "sentencepiece_model_pb2", raising=False)
     with pytest.raises(CheckpointError, match="cannot load the tokenizer: it cannot read SentencePiece models here"):
         read(folder, 1000)
 
