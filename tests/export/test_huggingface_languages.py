@@ -178,7 +178,8 @@ def use_readable_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
         importlib.import_module("sentencepiece.sentencepiece_model_pb2")
     except Exception:
         readable = importlib.import_module("transformers.utils.sentencepiece_model_pb2_new")
-        monkeypatch.setattr("transformers.convert_slow_tokenizer.import_protobuf", lambda *_: readable)
+        converter = importlib.import_module("transformers.convert_slow_tokenizer")  # a function has its name as well
+        monkeypatch.setattr(converter, "import_protobuf", lambda *_: readable)
 
 
 def test_sentencepiece_model_alone_is_converted_by_transformers(
