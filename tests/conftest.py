@@ -1,6 +1,7 @@
 """What all tests share: a tiny corpus, and a small trained model with its bundle."""
 
 import logging
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from jumok_serve.tokenizer import SentencePieceTokenizer
 
 torch.set_num_threads(1)  # the models are so small that threads would only wait for each other
 logging.getLogger("torch.__trace").propagate = False  # thousands of records an export, which pytest would keep
+
+# A shell starts what it runs in the background with Ctrl-C ignored; commands that tests interrupt must not inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DATA = Path(__file__).parent / "data"
 
