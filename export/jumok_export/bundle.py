@@ -159,7 +159,7 @@ def export_bundle(
             start=special_tokens.start if direction.start is None else direction.start,
             forced_first=generation.forced_first_token if direction.forced_first is None else direction.forced_first,
             eos=special_tokens.eos,
-            suppress=special_tokens.suppress,
+            suppress=_never_written(special_tokens, generation),
             max_length=limits.max_target_length,
         )
         calibrator = partial(calibrate, sources=sources, search=search, progress=progress)
@@ -212,6 +212,12 @@ def describe_provenance(
         configuration=configuration,
         notes=notes,
     )
+
+
+def _never_written(special_tokens: SpecialTokens, generation: GenerationDefaults) -> tuple[int, ...]:
+    """The tokens that no translation has by default: suppressed ones, and bad words of one token that ends nothing."""
+    words = (word[0] for word in generation.bad_words if len(word) == 1)
+    return (*special_tokens.suppress, *(token for token in words if token not in special_tokens.eos))
 
 
 @contextmanager

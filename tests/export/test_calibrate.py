@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -33,6 +34,7 @@ from jumok_export.vocabulary import END, START, Vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle import Bundle
 from jumok_serve.languages import Languages, SourceLanguage, TargetLanguage
+from jumok_serve.manifest import GenerationDefaults
 
 Export = Callable[..., Bundle]
 BIN = 2**-6
@@ -221,6 +223,27 @@ def test_a_bundle_says_that_it_is_calibrated_and_translates_as_in_fp32(
         outcomes.append([translation.hypotheses[0].token_ids for translation in together])
     same = sum(ids == expected for ids, expected in zip(*outcomes, strict=True))
     assert same >= 0.9 * len(texts)
+
+
+def test_calibration_writes_nothing_that_is_never_written(
+    export_tiny: Export, sentences: tuple[list[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Marian's checkpoints forbid their padding token as a bad word, and would write it over and over otherwise."""
+    met: list[set[int]] = []
+
+    def noted(*arguments: Any, **options: Any) -> Calibration:
+        found = calibrate(*arguments, **options)
+        met.append({int(token) for target in found.targets for token in target})
+        return found
+
+    monkeypatch.setattr(bundle_module, "calibrate", noted)
+    for name, bad_words in (("free", ()), ("bound", ((END,), (10, 11), *((token,) for token in range(4, 30))))):
+        generation = GenerationDefaults(max_length=40, bad_words=bad_words)
+        export_tiny(tmp_path / name, precisions=("int8",), calibration=sentences[0], generation=generation)
+    free, bound = met
+    assert free & set(range(4, 30))
+    assert END in bound  # which a bad word does not forbid, as with `generate`
+    assert not bound & set(range(4, 30))
 
 
 def product_by_another_scale(graph: onnx.ModelProto) -> None:
