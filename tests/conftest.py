@@ -25,7 +25,7 @@ from jumok_serve.tokenizer import SentencePieceTokenizer
 torch.set_num_threads(1)  # the models are so small that threads would only wait for each other
 logging.getLogger("torch.__trace").propagate = False  # thousands of records an export, which pytest would keep
 
-# A shell starts what it runs in the background with Ctrl-C ignored; commands that tests interrupt must not inherit that.
+# What a shell runs in the background ignores Ctrl-C, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DATA = Path(__file__).parent / "data"
