@@ -257,6 +257,21 @@ def test_a_broken_quantization_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_quantized_scorer_that_contradicts_the_steps_is_refused(
+    export_tiny: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(graph: Graph, scales: Scales) -> Graph:
+        quantized = quantize_graph(graph, scales)
+        if [spec.name for spec in graph.outputs] == ["log_probabilities"]:
+            scaled_scorer({"scorer": quantized})
+        return quantized
+
+    monkeypatch.setattr(bundle_module, "quantize_graph", damaged)
+    with pytest.raises(VerificationError, match="failed in int8") as caught:
+        export_tiny(tmp_path / "out", precisions=("int8",))
+    assert [check.name for check in caught.value.checks] == ["history"]
+
+
 class Unlike(Transformer):
     """A model whose one-pass scores are not those of its steps."""
 
