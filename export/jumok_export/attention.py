@@ -60,6 +60,58 @@ def scaled_dot_product_attention(
     return kept @ value, weights
 
 
+@torch.library.custom_op("jumok::fused_attention", mutates_args=())
+def fused_attention(  # noqa: PLR0917 - the operator's arguments
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    bias: Tensor | None,
+    heads: int,
+    scale: float,
+) -> Tensor:
+    """Multi-head attention without its weights: one operator of ONNX Runtime's in an exported graph.
+
+    Args:
+        query: [B, Tq, heads * Dk].
+        key: [B, Tk, heads * Dk], or split into heads already, [B, heads, Tk, Dk].
+        value: [B, Tk, heads * Dv], or [B, heads, Tk, Dv].
+        lengths: [B] int32, how many keys of each sentence may be attended to; or None: all.
+        bias: [1 or B, 1 or heads, Tq, Tk], added before the softmax; or None.
+        heads: number of heads.
+        scale: what the products of queries and keys are multiplied by.
+
+    Returns:
+        [B, Tq, heads * Dv].
+    """
+    asked, keys, values = (part if part.dim() == 4 else _split(part, heads) for part in (query, key, value))
+    if lengths is not None:
+        seen = torch.arange(keys.shape[2], device=lengths.device) < lengths[:, None]
+        masked = torch.where(seen, 0.0, torch.finfo(query.dtype).min)[:, None, None, :]
+        bias = masked if bias is None else bias + masked
+    attended = F.scaled_dot_product_attention(asked, keys, values, attn_mask=bias, scale=scale)
+    return attended.transpose(-3, -2).flatten(-2).contiguous()
+
+
+@fused_attention.register_fake
+def _(  # noqa: PLR0917 - the operator's arguments
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    bias: Tensor | None,
+    heads: int,
+    scale: float,
+) -> Tensor:
+    width = value.shape[-1] if value.dim() == 3 else heads * value.shape[-1]
+    return query.new_empty(query.shape[0], query.shape[1], width)
+
+
+def _split(projected: Tensor, heads: int) -> Tensor:
+    """[..., T, heads * D] to [..., heads, T, D]."""
+    return torch.unflatten(projected, -1, (heads, -1)).transpose(-3, -2)
+
+
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: section 3.2.2 of "Attention Is All You Need".
 
@@ -111,7 +163,7 @@ class MultiHeadAttention(nn.Module):
 
     def split(self, projected: Tensor) -> Tensor:
         """[B, T, heads * D] to [B, heads, T, D]."""
-        return torch.unflatten(projected, -1, (self.heads, -1)).transpose(-3, -2)
+        return _split(projected, self.heads)
 
     @staticmethod
     def merge(per_head: Tensor) -> Tensor:
@@ -153,6 +205,27 @@ class MultiHeadAttention(nn.Module):
         )
         output: Tensor = self.output_projection(self.merge(attended))
         return output, weights
+
+    def answer(
+        self, query: Tensor, key: Tensor, value: Tensor, *, lengths: Tensor | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        """What `attend` computes, without the weights and in one operator where it is exported; for inference.
+
+        Args:
+            query: [B, Tq, width], what asks.
+            key: projected keys, [B, Tk, heads * D] or [B, heads, Tk, D].
+            value: projected values, likewise.
+            lengths: [B] int32, how many keys may be attended to; or None: all.
+            bias: [1 or B, 1 or heads, Tq, Tk], added before the softmax; or None.
+
+        Returns:
+            The output [B, Tq, width].
+        """
+        asked = self.query_projection(query)
+        scale = (asked.shape[-1] // self.heads) ** -0.5 if self.scale is None else self.scale
+        attended = fused_attention(asked, key, value, lengths, bias, self.heads, scale)
+        output: Tensor = self.output_projection(attended)
+        return output
 
     def forward(
         self, query: Tensor, memory: Tensor, mask: Tensor | None = None, position_bias: Tensor | None = None

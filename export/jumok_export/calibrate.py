@@ -227,10 +227,18 @@ class _WatchedGraph:
         self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self._inputs = {spec.name for spec in graph.inputs}
         self._outputs = [value.name for value in self._session.get_outputs()]
-        self.empty_state = {
-            spec.name: np.zeros([1, *(size if isinstance(size, int) else 0 for size in spec.axes[1:])], spec.dtype)
-            for spec in graph.inputs
-            if spec.name.startswith("state.")
+        self._state_specs = [spec for spec in graph.inputs if spec.name.startswith("state.")]
+        self.in_place = "ancestors" in self._inputs
+        """Whether the graph writes into a state for as many tokens as there will be."""
+
+    def empty_state(self, rows: int, time: int) -> dict[str, NDArray[Any]]:
+        """A decoder's state before any token, of so many rows and with room for so many tokens."""
+        sizes = {"T": time, "K": 1}
+        return {
+            spec.name: np.zeros(
+                [rows, *(axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:])], spec.dtype
+            )
+            for spec in self._state_specs
         }
 
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -257,18 +265,22 @@ def _translate(
     lengths = np.full(len(sources), sources.shape[1])
     encoded = encoder.run({"source_ids": sources, "source_lengths": lengths})
     memory = {name: value for name, value in encoded.items() if name.startswith("memory.")}
-    state, parents = decoder.empty_state, np.zeros_like(running)
+    longest = min(search.max_length, TARGET_TOKENS * sources.shape[1])
+    times = np.arange(longest)
+    state = decoder.empty_state(len(sources), longest) if decoder.in_place else decoder.empty_state(1, 0)
+    parents = np.zeros_like(running)
     first = {name: encoded[name] for name in state if name in encoded}
     if first:
         state = {name: np.repeat(value, len(sources), axis=0) for name, value in state.items()} | first
         parents = running
     tokens = np.full(len(sources), search.start)
     translations: list[list[int]] = [[] for _ in sources]
-    for position in range(min(search.max_length, TARGET_TOKENS * sources.shape[1])):
+    for position in range(longest):
         rows = {
             "token_ids": tokens,
             "positions": np.full(len(running), position),
             "parents": parents,
+            "ancestors": np.broadcast_to(np.where(times <= position, 0, -1), (len(running), longest)),
             "source_lengths": lengths[running],
         }
         found = decoder.run({**rows, **memory, **state})
@@ -285,4 +297,6 @@ def _translate(
             break
         tokens, running = tokens[parents], running[parents]
         memory = {name: value[parents] for name, value in memory.items()}
+        if decoder.in_place:
+            state = {name: value[parents] for name, value in state.items()}
     return [np.array(translation) for translation in translations]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from jumok_export.layers import DecoderLayer, StepFrame, length_mask
+from jumok_export.layers import DecoderLayer, EncoderLayer, InPlaceFrame, StepFrame, length_mask
 
 Tensors = dict[str, Tensor]
 """Named tensors with the batch (or row) on axis 0: encoder memory or decoder state."""
@@ -127,11 +127,15 @@ class EncoderDecoder(nn.Module, ABC):
             The memory, `key.<layer>` and `value.<layer>` [B, heads, S, D]; and the decoder's first state, which is
             empty here because a Transformer's decoder starts from nothing.
         """
-        source_mask = length_mask(source_lengths, source_ids.shape[1])[:, None, None, :]
-        encoded, _ = self.run_encoder(source_ids, source_mask)
+        x = self.embed_source(source_ids)
+        bias = self.encoder_position_bias(torch.arange(source_ids.shape[1], device=source_ids.device))
+        lengths = source_lengths.to(torch.int32)
+        for layer in cast(Iterable[EncoderLayer], self.encoder):
+            x = layer.encode(x, lengths, None if bias is None else bias[None])
+        encoded = self.encoder_norm(x)
         memory = {}
-        for index, layer in enumerate(self._decoder_layers):
-            memory[f"key.{index}"], memory[f"value.{index}"] = layer.cross_attention.keys_values(encoded)
+        for index, decoder_layer in enumerate(self._decoder_layers):
+            memory[f"key.{index}"], memory[f"value.{index}"] = decoder_layer.cross_attention.keys_values(encoded)
         return memory, {}
 
     def step(  # noqa: PLR0917 - the graph contract's inputs, in its order
@@ -165,6 +169,45 @@ class EncoderDecoder(nn.Module, ABC):
             x, cache = layer.step(x, (state[key], state[value]), frame, (memory[key], memory[value]), bias)
             grown[key], grown[value] = cache
         return self.logits(self.decoder_norm(x)), grown
+
+    def step_in_place(  # noqa: PLR0917 - the graph contract's inputs, in its order
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        ancestors: Tensor,
+        source_lengths: Tensor,
+        memory: Tensors,
+        state: Tensors,
+    ) -> tuple[Tensor, Tensors]:
+        """`step` over buffers that stay where they are: this is what is exported.
+
+        Args:
+            token_ids: [R], the token each row decoded last (at first the start token); R = B * K.
+            positions: [R], how many tokens the row has decoded.
+            ancestors: [R, T], for each position the row of the sentence, 0 .. K-1, in whose place the row's token lies;
+                itself at `positions`; -1 where it has none.
+            source_lengths: [B].
+            memory: of `encode`, [B, heads, S, D].
+            state: keys and values of the sentences' rows, [B, heads, T, K, D].
+
+        Returns:
+            Logits [R, V] of the next token and the state with this token written.
+        """
+        frame = InPlaceFrame(positions, ancestors, source_lengths, state["key.0"])
+        sentences, time = source_lengths.shape[0], torch.arange(ancestors.shape[1], device=ancestors.device)
+        x = self.embed_target(token_ids, positions)
+        x = x.reshape(sentences, -1, x.shape[-1])
+        bias = self.decoder_position_bias(positions[:, None], time)  # [R, heads, 1, T]
+        if bias is not None:
+            beams = state["key.0"].shape[3]
+            bias = bias.reshape(sentences, -1, bias.shape[1], bias.shape[3]).transpose(1, 2)  # [B, heads, K, T]
+            bias = bias[..., None].expand(-1, -1, -1, -1, beams).flatten(-2)
+        written = {}
+        for index, layer in enumerate(self._decoder_layers):
+            key, value = f"key.{index}", f"value.{index}"
+            x, cache = layer.step_in_place(x, (state[key], state[value]), frame, (memory[key], memory[value]), bias)
+            written[key], written[value] = cache
+        return self.logits(self.decoder_norm(x).flatten(0, 1)), written
 
     def score(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from jumok_export.contributed import TRANSLATIONS
 from jumok_export.onnx_graph import OPSET, Graph, declare
 from jumok_export.selection import selection_graphs
 from jumok_serve.manifest import TensorSpec
@@ -25,6 +26,10 @@ class TranslationModel(Protocol):
 
     The batch or the row is axis 0 of every tensor. Sizes of other axes may depend on S, on the number T of tokens that
     were decoded, or on nothing.
+
+    A model may have `align` too, which tells of attention (see `EncoderDecoder.align`), and `step_in_place`, which is
+    then exported instead of `step` (see `EncoderDecoder.step_in_place`): it computes the same over a state in which all
+    rows of a sentence share one buffer, [B, ..., T, K, ...] where `step` has [P, ..., T, ...].
     """
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
@@ -86,7 +91,8 @@ def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: i
         raise TypeError(f"{type(model).__name__} has no {', '.join(needed)}: see jumok_export.graphs.TranslationModel")
     small = _Example(model, source_vocabulary, target_vocabulary, B=2, K=3, S=5, P=4, T=7)
     large = _Example(model, source_vocabulary, target_vocabulary, B=3, K=5, S=11, P=9, T=15)
-    views = {"encoder": "encode", "decoder": "step", "scorer": "score", "aligner": "align"}
+    step = "step_in_place" if hasattr(model, "step_in_place") else "step"
+    views = {"encoder": "encode", "decoder": step, "scorer": "score", "aligner": "align"}
     graphs = {
         graph: _export(_View(model, method), getattr(small, graph), getattr(large, graph))
         for graph, method in views.items()
@@ -119,10 +125,10 @@ class _Example:
         }
         with torch.no_grad():
             memory, first_state = model.encode(*source.values())
-            state = {name: _enlarge(row, p, t, generator) for name, row in model.empty_state().items()}
-        if first_state and first_state.keys() != state.keys():
+            empty = model.empty_state()
+        if first_state and first_state.keys() != empty.keys():
             raise ValueError(
-                f"`encode` gives first states {sorted(first_state)} and `empty_state` has {sorted(state)}: "
+                f"`encode` gives first states {sorted(first_state)} and `empty_state` has {sorted(empty)}: "
                 "there must be one for each, or none"
             )
         self.encoder = _GraphExample(
@@ -137,6 +143,18 @@ class _Example:
             "parents": torch.randint(p, (r,), generator=generator),
             "source_lengths": source["source_lengths"],
         }
+        symbols: tuple[str, ...] = ("B", "R", "P", "S", "T", "T_new")
+        if hasattr(model, "step_in_place"):
+            rows = {
+                "token_ids": rows["token_ids"],
+                "positions": rows["positions"].clamp(max=t - 1),
+                "ancestors": torch.randint(k, (r, t), generator=generator),
+                "source_lengths": source["source_lengths"],
+            }
+            symbols = ("B", "R", "S", "T", "K")
+            state = {name: _shared(row, b, t, k, generator) for name, row in empty.items()}
+        else:
+            state = {name: _enlarge(row, p, t, generator) for name, row in empty.items()}
         self.decoder = _GraphExample(
             (*rows.values(), memory, state),
             {
@@ -145,7 +163,7 @@ class _Example:
                 **{f"state.{name}": value for name, value in state.items()},
             },
             ("logits", *(f"next_state.{name}" for name in state)),
-            {name: sizes[name] for name in ("B", "R", "P", "S", "T", "T_new")},
+            {name: sizes[name] for name in symbols},
         )
         targets = {
             **source,
@@ -162,6 +180,12 @@ class _Example:
 def _enlarge(row: Tensor, rows: int, time: int, generator: torch.Generator) -> Tensor:
     """A random state of the shape of `row` [1, ...] for so many rows; an axis of size 0 is time."""
     shape = [rows, *(size or time for size in row.shape[1:])]
+    return torch.randn(shape, generator=generator).to(row.dtype)
+
+
+def _shared(row: Tensor, sentences: int, time: int, beams: int, generator: torch.Generator) -> Tensor:
+    """The same for buffers that all rows of a sentence share: these are an axis behind time."""
+    shape = [sentences, *(part for size in row.shape[1:] for part in ((size,) if size else (time, beams)))]
     return torch.randn(shape, generator=generator).to(row.dtype)
 
 
@@ -196,6 +220,7 @@ def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
             input_names=list(specs),
             output_names=list(small.output_names),
             dynamic_shapes=(shapes,),
+            custom_translation_table=TRANSLATIONS,
             verbose=False,
         )
     assert exported is not None

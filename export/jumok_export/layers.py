@@ -175,6 +175,17 @@ class EncoderLayer(nn.Module):
         fed = self.feed_forward(self.feed_forward_residual.enter(x))
         return self.feed_forward_residual.leave(x, fed), weights
 
+    def encode(self, x: Tensor, lengths: Tensor, position_bias: Tensor | None) -> Tensor:
+        """The layer over `x` [B, S, width] of so many tokens [B], without attention weights; for inference."""
+        entered = self.self_attention_residual.enter(x)
+        attention = self.self_attention
+        key, value = attention.key_projection(entered), attention.value_projection(entered)
+        attended = attention.answer(entered, key, value, lengths=lengths, bias=position_bias)
+        x = self.self_attention_residual.leave(x, attended)
+        fed = self.feed_forward(self.feed_forward_residual.enter(x))
+        left: Tensor = self.feed_forward_residual.leave(x, fed)
+        return left
+
 
 class DecoderLayer(nn.Module):
     """Self-attention over what was decoded, cross-attention over the source, and feed-forward."""
@@ -242,6 +253,96 @@ class DecoderLayer(nn.Module):
         # The beams of a sentence are queries over one memory: [R, width] as [B, K, width].
         sentences = x.reshape(frame.source_mask.shape[0], -1, x.shape[-1])
         return self.after_self_attention(sentences, *cross, frame.source_mask)[0].reshape(x.shape), cache
+
+    def step_in_place(
+        self,
+        x: Tensor,
+        cache: tuple[Tensor, Tensor],
+        frame: "InPlaceFrame",
+        cross: tuple[Tensor, Tensor],
+        position_bias: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """`step` over buffers that all rows of a sentence write to and read.
+
+        Args:
+            x: [B, K, width].
+            cache: keys and values [B, heads, T, K, D] of what the sentence's rows have decoded.
+            frame: where the rows write and what they may see.
+            cross: keys and values [B, heads, S, D] of the sources.
+            position_bias: [B, heads, K, T * K], added to the scores of self-attention; or None.
+
+        Returns:
+            `x` [B, K, width] and the cache with the new tokens in their places.
+        """
+        entered = self.self_attention_residual.enter(x)
+        attention = self.self_attention
+        key = frame.write(cache[0], attention.key_projection(entered))
+        value = frame.write(cache[1], attention.value_projection(entered))
+        bias = frame.bias if position_bias is None else frame.bias + position_bias
+        attended = attention.answer(entered, frame.entries(key), frame.entries(value), bias=bias)
+        x = self.self_attention_residual.leave(x, attended)
+        asking = self.cross_attention_residual.enter(x)
+        asked = self.cross_attention.answer(asking, *cross, lengths=frame.source_lengths)
+        x = self.cross_attention_residual.leave(x, asked)
+        fed = self.feed_forward(self.feed_forward_residual.enter(x))
+        return self.feed_forward_residual.leave(x, fed), (key, value)
+
+
+@torch.library.custom_op("jumok::write", mutates_args=())
+def write(buffer: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """`buffer` with vectors [..., D] written at places [..., n] of its first n axes: ONNX's ScatterND.
+
+    ONNX Runtime copies nothing where the buffer that is given and the one that is returned are one.
+    """
+    return buffer.index_put(places.unbind(-1), values)
+
+
+@write.register_fake
+def _(buffer: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    return torch.empty_like(buffer)
+
+
+class InPlaceFrame:
+    """Where the rows of one decoder step are in buffers that hold the tokens of all rows of a sentence.
+
+    A row's past is not moved when it continues another row: `ancestors` says in whose place each of its tokens lies.
+
+    Args:
+        positions: [R], the number of tokens before each row's new one.
+        ancestors: [R, T], for each position the row of the sentence, 0 .. K-1, that wrote what the row has there;
+            itself at its new token's, -1 where it has nothing.
+        source_lengths: [B].
+        cache: keys or values of any layer, [B, heads, T, K, D].
+
+    Attributes:
+        source_lengths: [B] int32.
+        bias: [B, 1, K, T * K], 0 where a row may attend, and the least number elsewhere.
+        places: [B, K, heads, 4], where the new token of each row lies: sentence, head, time and row.
+    """
+
+    def __init__(self, positions: Tensor, ancestors: Tensor, source_lengths: Tensor, cache: Tensor) -> None:
+        heads, beams = cache.shape[1], cache.shape[3]
+        self._sentences = source_lengths.shape[0]
+        row = torch.arange(beams, device=positions.device)
+        seen = ancestors.reshape(self._sentences, 1, -1, ancestors.shape[1], 1) == row  # [B, 1, K, T, K]
+        self.bias = torch.where(seen, 0.0, torch.finfo(cache.dtype).min).flatten(-2)
+        self.source_lengths = source_lengths.to(torch.int32)
+        coordinates = (
+            torch.arange(self._sentences, device=positions.device)[:, None, None],
+            torch.arange(heads, device=positions.device),
+            positions.reshape(self._sentences, -1, 1),
+            row[:, None],
+        )
+        self.places = torch.stack(torch.broadcast_tensors(*coordinates), dim=-1)  # type: ignore[no-untyped-call]
+
+    def write(self, cache: Tensor, new: Tensor) -> Tensor:
+        """`cache` [B, heads, T, K, D] with `new` [B, K, heads * D] written at each row's position."""
+        written: Tensor = write(cache, self.places, torch.unflatten(new, -1, (cache.shape[1], -1)))
+        return written
+
+    def entries(self, cache: Tensor) -> Tensor:
+        """The cache [B, heads, T, K, D] as what is attended to, [B, heads, T * K, D]."""
+        return cache.reshape(self._sentences, cache.shape[1], -1, cache.shape[4])
 
 
 class StepFrame:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from jumok_export.sides import Arrays, Side
 from jumok_serve.manifest import TensorSpec
-from jumok_serve.memory import SOURCE_STEP
+from jumok_serve.memory import LENGTH_STEP
 from jumok_serve.session import Floats, Integers
 
 
@@ -210,7 +210,7 @@ def play(
             state = {spec.name: _cut(state[spec.name], spec, longest) for spec in state_specs}
         sources = [rollout.sources[sentence] for sentence in step.sentences]
         lengths = np.array([len(source) for source in sources])
-        width = -(-int(lengths.max()) // SOURCE_STEP) * SOURCE_STEP + (SOURCE_STEP if padded and step.trimmed else 0)
+        width = -(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP + (LENGTH_STEP if padded and step.trimmed else 0)
         batch = {
             spec.name: _stack(
                 [memory[sentence][spec.name] for sentence in step.sentences], spec, lengths, width, random

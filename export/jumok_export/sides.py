@@ -13,7 +13,10 @@ from torch.overrides import TorchFunctionMode
 
 from jumok_export.choices import Drawing, Selection
 from jumok_export.graphs import TranslationModel
+from jumok_serve.manifest import TensorSpec
+from jumok_serve.memory import padded_length
 from jumok_serve.session import Floats, Graphs, Integers
+from jumok_serve.states import NO_ANCESTOR
 
 Arrays = dict[str, NDArray[Any]]
 """Memory or state by the graphs' names for it: `memory.<name>`, `state.<name>`."""
@@ -155,9 +158,24 @@ class RuntimeSide:
             memory, first_state = self._graphs.encode(source_ids, source_lengths)
         return _arrays(memory), _arrays(first_state)
 
+    @property
+    def state_specs(self) -> tuple[TensorSpec, ...]:
+        """Names, types and axes of the state that `step` takes, [P, ...], whatever the graph's own state looks like."""
+        if not self._graphs.in_place:
+            return self._graphs.state_specs
+        return tuple(
+            spec.model_copy(update={"axes": ("P", *(axis for axis in spec.axes[1:] if axis != "K"))})
+            for spec in self._graphs.state_specs
+        )
+
     def empty_state(self) -> Arrays:
         """See `Side`."""
-        return _arrays(self._graphs.empty_state())
+        if not self._graphs.in_place:
+            return _arrays(self._graphs.empty_state())
+        return {
+            spec.name: np.zeros([1, *(axis if isinstance(axis, int) else 0 for axis in spec.axes[1:])], spec.dtype)
+            for spec in self.state_specs
+        }
 
     def step(  # noqa: PLR0917
         self,
@@ -170,10 +188,59 @@ class RuntimeSide:
     ) -> tuple[Floats, Arrays]:
         """See `Side`."""
         with _running("decoder"):
+            if self._graphs.in_place:
+                return self._step_in_place(token_ids, positions, parents, source_lengths, memory, state)
             logits, grown = self._graphs.step(
                 token_ids, positions, parents, source_lengths, _values(memory), _values(state)
             )
         return logits.numpy(), _arrays(grown)
+
+    def _step_in_place(  # noqa: PLR0917
+        self,
+        token_ids: Integers,
+        positions: Integers,
+        parents: Integers,
+        source_lengths: Integers,
+        memory: Arrays,
+        state: Arrays,
+    ) -> tuple[Floats, Arrays]:
+        """A step over buffers into which the rows' pasts are laid by turns, where ancestors could have put them."""
+        rows, sentences = len(token_ids), len(source_lengths)
+        beam_size, time = rows // sentences, padded_length(int(positions.max()) + 1)
+        times, row = np.arange(time), np.arange(rows)[:, None]
+        places = _turned(positions.reshape(sentences, beam_size), time).reshape(rows, time)
+        ancestors = np.where(times <= positions[:, None], places, NO_ANCESTOR)
+        sentence = row // beam_size  # [R, 1]
+        buffers = {}
+        for spec in self._graphs.state_specs:
+            axis = spec.axes.index("T")
+            sizes = {"B": sentences, "T": time, "K": beam_size}
+            # What lies where no row may look is noise.
+            shape = [size if isinstance(size, int) else sizes[size] for size in spec.axes]
+            buffers[spec.name] = np.random.default_rng(0).standard_normal(shape).astype(spec.dtype)
+            past = np.moveaxis(state[spec.name], axis, 1)[parents]  # [R, T, ...]
+            known = (times < positions[:, None]) & (times < past.shape[1])
+            by_time = np.moveaxis(buffers[spec.name], (axis, axis + 1), (1, 2))  # [B, T, K, ...]
+            by_time[np.broadcast_to(sentence, known.shape)[known], np.nonzero(known)[1], places[known]] = past[
+                np.nonzero(known)
+            ]
+        logits = np.empty((rows, self._graphs.vocabulary), np.float32)
+        inputs = {
+            "token_ids": token_ids,
+            "positions": positions,
+            "ancestors": ancestors,
+            "source_lengths": source_lengths,
+        }
+        self._graphs.bind_step(_values(inputs), _values(memory), _values(buffers), _values({"": logits})[""])()
+        grown = {}
+        # Behind a row's tokens its state has no meaning; `step` repeats the new token there, and so does this.
+        present = np.minimum(times, positions[:, None])
+        found = np.take_along_axis(places, present, axis=1)
+        for spec in self._graphs.state_specs:
+            axis = spec.axes.index("T")
+            by_time = np.moveaxis(buffers[spec.name], (axis, axis + 1), (1, 2))
+            grown[spec.name] = np.moveaxis(by_time[sentence, present, found], 1, axis)
+        return logits, grown
 
     def select(self, selection: Selection) -> tuple[Integers, Floats]:
         """Token ids and running scores [R, C] of every row's best candidates."""
@@ -221,6 +288,18 @@ class RuntimeSide:
         """See `Side`."""
         with _running("aligner"):
             return self._graphs.align(source_ids, source_lengths, start_ids, target_ids, target_lengths)
+
+
+def _turned(positions: Integers, time: int) -> Integers:
+    """For rows at positions [B, K] the places [B, K, T] of their tokens: turned by one from each time to the next.
+
+    Where a row writes its new token, all rows have their own place.
+    """
+    beam_size = positions.shape[1]
+    times = np.arange(time)
+    turned = (np.arange(beam_size)[:, None] + times) % beam_size
+    writing = (positions[:, :, None] == times).any(axis=1)[:, None]
+    return np.where(writing, np.arange(beam_size)[:, None], turned)
 
 
 @contextmanager

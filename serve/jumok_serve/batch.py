@@ -9,13 +9,10 @@ import numpy as np
 from onnxruntime import OrtValue
 
 from jumok_serve.errors import JumokError, ModelFailed
-from jumok_serve.manifest import TensorSpec
-from jumok_serve.memory import SlotMemory
+from jumok_serve.memory import SlotBuffers
 from jumok_serve.search import FinishedHypothesis, Search, joined
-from jumok_serve.session import Floats, Graphs, Integers, Tensors
-
-TIME_SLACK = 32
-"""Cache entries beyond the longest row's that are carried along before the cache is cut to size."""
+from jumok_serve.session import Floats, Graphs, Integers
+from jumok_serve.states import make_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +69,9 @@ class Sentence:
 class Batch:
     """In-flight batching of sentences that share a beam size K.
 
-    Sentence b holds the consecutive rows b*K .. b*K+K-1 and one memory slot. Slots are dense: the last sentence moves
-    into the place of one that leaves. Row changes of every kind (beam reordering, leaving, joining) are the `parents`
-    of the next step.
+    The sentence in slot b holds the consecutive rows b*K .. b*K+K-1 and slot b of memory and state. A sentence that
+    joins takes a slot that one has left; slots that are still empty when the next step begins get the sentences of
+    the last ones, so that a step has no row too many and nothing else is ever moved.
 
     Args:
         graphs: the model.
@@ -84,17 +81,16 @@ class Batch:
 
     def __init__(self, graphs: Graphs, beam_size: int, pad: int) -> None:
         self.beam_size = beam_size
-        self.sentences: list[Sentence] = []
         self._graphs = graphs
         self._pad = pad
-        self._memory = SlotMemory(graphs.memory_specs)
-        self._state: Tensors = {}
-        self._previous: list[int] = []  # for every sentence, its first row in `_state`
-        self._clear()
+        self._memory = SlotBuffers(graphs.memory_specs, "S")
+        self._state = make_state(graphs, beam_size)
+        self._slots: list[Sentence | None] = []
 
-    def _clear(self) -> None:
-        self._state = self._graphs.empty_state()
-        self._previous = []
+    @property
+    def sentences(self) -> list[Sentence]:
+        """Those that are decoded, by slot."""
+        return [sentence for sentence in self._slots if sentence is not None]
 
     @property
     def rows(self) -> int:
@@ -115,72 +111,57 @@ class Batch:
             padded[: len(sentence.source_ids)] = sentence.source_ids
         encoded, first_state = self._graphs.encode(ids, lengths)
         memory = {name: value.numpy() for name, value in encoded.items()}
-        used = len(self.sentences)
-        self._memory.reserve(used + len(sentences), max(int(lengths.max()), self.longest_source), used)
-        for row in range(len(sentences)):
-            self._memory.write(used + row, memory, row)
-        first_rows = self._append_state(first_state, len(sentences))
+        used = len(self._slots)
+        empty = [slot for slot, sentence in enumerate(self._slots) if sentence is None]
+        slots = [*empty, *range(used, used + len(sentences))][: len(sentences)]
+        self._memory.reserve(max(used, slots[-1] + 1), max(int(lengths.max()), self.longest_source), used)
+        for row, slot in enumerate(slots):
+            self._memory.write(slot, memory, row)
+        self._state.join(slots, first_state)
+        self._slots += [None] * (slots[-1] + 1 - used)
         elapsed = time.monotonic() - started
-        for sentence in sentences:
+        for slot, sentence in zip(slots, sentences, strict=True):
             sentence.encode_s = elapsed
-        self.sentences += sentences
-        self._previous += first_rows
-
-    def _append_state(self, first_state: Tensors, sentences: int) -> list[int]:
-        """Appends the sentences' first states to the state's rows; where a model has none, any row will do."""
-        if not first_state:
-            return [0] * sentences
-        before = next(iter(self._state.values())).shape()[0]
-        appended = {}
-        for name, value in self._state.items():
-            rows = value.numpy()
-            if name in first_state:
-                first = first_state[name].numpy()
-            else:  # such as a cache beside a recurrent state, which begins empty
-                first = np.zeros((sentences, *rows.shape[1:]), rows.dtype)
-            appended[name] = OrtValue.ortvalue_from_numpy(np.concatenate((rows, first)))
-        self._state = appended
-        return list(range(before, before + sentences))
+            self._slots[slot] = sentence
 
     def remove(self, leaves: Callable[[Sentence], bool]) -> list[Sentence]:
         """Takes out the sentences for which `leaves` is true, and returns them; their rows are free at once."""
-        removed = []
-        slot = 0
-        while slot < len(self.sentences):
-            if not leaves(self.sentences[slot]):
-                slot += 1
-                continue
-            removed.append(self.sentences[slot])
-            last = len(self.sentences) - 1
-            if slot != last:
-                self._memory.move(last, slot)
-                self.sentences[slot], self._previous[slot] = self.sentences[last], self._previous[last]
-            self.sentences.pop()
-            self._previous.pop()
-        if removed and not self.sentences:
-            self._clear()
+        removed = [sentence for sentence in self.sentences if leaves(sentence)]
+        gone = set(map(id, removed))
+        self._slots = [None if id(sentence) in gone else sentence for sentence in self._slots]
         return removed
+
+    def _compact(self) -> None:
+        """Fills empty slots with the last sentences."""
+        last = len(self._slots) - 1
+        for slot, sentence in enumerate(self._slots):
+            while last > slot and self._slots[last] is None:
+                last -= 1
+            if sentence is None and last > slot:
+                moved = self._slots[last]
+                assert moved is not None
+                self._memory.move(last, slot, len(moved.source_ids))
+                self._state.move(last, slot)
+                self._slots[slot], self._slots[last] = moved, None
+        self._slots = [sentence for sentence in self._slots if sentence is not None]
 
     def step(self) -> None:
         """Decodes one token of every row. Sentences that are done with it stay until they are removed."""
-        searches = [sentence.search for sentence in self.sentences]
+        self._compact()
+        sentences = self.sentences
+        searches = [sentence.search for sentence in sentences]
         steps = [search.next_step() for search in searches]
-        positions = [search.position for search in searches]
-        beam_size = self.beam_size
-        fed = [token for step in steps for token in step.tokens]
-        parents = [first + parent for first, step in zip(self._previous, steps, strict=True) for parent in step.parents]
-        logits, self._state = self._graphs.step(
-            np.array(fed),
-            np.repeat(np.array(positions), beam_size),
-            np.array(parents),
-            np.array([len(sentence.source_ids) for sentence in self.sentences]),
-            self._memory.view(len(self.sentences)),
-            self._fitting_state(max(positions)),
+        logits = self._state.step(
+            np.array([step.tokens for step in steps]),
+            np.array([search.position for search in searches]),
+            np.array([step.parents for step in steps]),
+            np.array([len(sentence.source_ids) for sentence in sentences]),
+            self._memory,
         )
-        self._previous = [slot * beam_size for slot in range(len(self.sentences))]
         tokens, totals = self._choose(logits, searches)
+        beam_size = self.beam_size
         failed = {row // beam_size for row in self._failed(logits, totals)}  # slots
-        for slot, (sentence, search) in enumerate(zip(self.sentences, searches, strict=True)):
+        for slot, (sentence, search) in enumerate(zip(sentences, searches, strict=True)):
             rows = slice(slot * beam_size, (slot + 1) * beam_size)
             if slot in failed:
                 sentence.failure = ModelFailed("the model computed NaN for this text")
@@ -230,20 +211,3 @@ class Batch:
                 joined((place * size, constraints[slot]) for place, slot in enumerate(drawing)),
             )
         return tokens, totals
-
-    def _fitting_state(self, longest: int) -> Tensors:
-        """The state, its time axis cut where rows that have left made it much longer than any row needs."""
-        specs = self._graphs.state_specs
-        cached = max((_time(spec, self._state[spec.name]) for spec in specs), default=0)
-        if cached <= longest + TIME_SLACK:
-            return self._state
-        return {spec.name: _cut(spec, self._state[spec.name], longest) for spec in specs}
-
-
-def _time(spec: TensorSpec, value: OrtValue) -> int:
-    return max((int(size) for axis, size in zip(spec.axes, value.shape(), strict=True) if axis == "T"), default=0)
-
-
-def _cut(spec: TensorSpec, value: OrtValue, longest: int) -> OrtValue:
-    place = tuple(slice(longest) if axis == "T" else slice(None) for axis in spec.axes)
-    return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value.numpy()[place]))

@@ -1,4 +1,4 @@
-"""Encoder memory of the sentences that are decoded together: one slot each in buffers that stay where they are."""
+"""Buffers that hold tensors of the sentences that are decoded together: each sentence has one slot, and stays there."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,69 +8,95 @@ from onnxruntime import OrtValue
 
 from jumok_serve.manifest import TensorSpec
 
-SOURCE_STEP = 8
-"""Buffers are this many source positions longer or shorter at a time, so that they are seldom made anew."""
+LENGTH_STEP = 8
+"""Buffers are this many positions longer or shorter at a time, so that they are seldom made anew.
+
+Sums over a number of positions that is no multiple of the vector width are grouped differently when another sentence
+makes a buffer longer: in the last bit that would make a sentence depend on its company.
+"""
 
 
-def padded_source(length: int) -> int:
-    """Source positions that a buffer has for a source of so many tokens."""
-    return -(-length // SOURCE_STEP) * SOURCE_STEP
+def padded_length(length: int) -> int:
+    """Positions that a buffer has for so many tokens."""
+    return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
-class SlotMemory:
-    """Memory tensors by slot. Slots 0 .. n-1 are in use; writing or moving one copies one sentence, not all of them.
+class SlotBuffers:
+    """Tensors by slot. Slots 0 .. n-1 are in use; writing or moving one copies one sentence, not all of them.
 
     Args:
-        specs: the decoder's `memory.*` inputs; axis 0 is the slot, an axis "S" the source position.
+        specs: inputs of the decoder; axis 0 is the slot.
+        axis: the symbol of the axis that is as long as the longest sentence needs: "S" or "T".
+        beam_size: of the axis "K", where there is one.
+        growth: a buffer that has become too short becomes longer by this factor, if that is more than is needed.
     """
 
-    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], axis: str, *, beam_size: int = 1, growth: float = 1.0) -> None:
         self._specs = specs
+        self._axis = axis
+        self._beam_size = beam_size
+        self._growth = growth
         self._capacity = 0
-        self._source = 0
+        self._length = 0
         self._buffers: dict[str, NDArray[np.generic]] = {}
         self._views: dict[int, dict[str, OrtValue]] = {}
 
     @property
-    def source(self) -> int:
-        """Source positions of every slot, padding included."""
-        return self._source
+    def length(self) -> int:
+        """Positions of every slot, padding included."""
+        return self._length
 
-    def reserve(self, slots: int, source: int, used: int) -> None:
-        """Makes room for so many slots and source positions; the first `used` slots keep their content.
+    @property
+    def capacity(self) -> int:
+        """Slots that there is room for."""
+        return self._capacity
 
-        A source axis that is much longer than needed is cut, so that one long sentence does not slow down those
-        that come after it.
+    def reserve(self, slots: int, length: int, used: int) -> bool:
+        """Makes room for so many slots and positions; the first `used` slots keep their content.
+
+        Positions that are far more than needed are given up, so that one long sentence does not slow down those that
+        come after it.
+
+        Returns:
+            Whether the buffers are new ones, so that earlier views are of no more use.
         """
-        needed = padded_source(source)
-        fits = needed <= self._source <= 2 * needed
-        if slots <= self._capacity and fits:
-            return
+        needed = padded_length(length)
+        if slots <= self._capacity and needed <= self._length <= 2 * needed:
+            return False
         capacity = max(slots, 2 * used)
-        old, kept = self._buffers, min(needed, self._source)
+        if used and needed > self._length:
+            needed = max(needed, padded_length(int(self._length * self._growth)))
+        old, kept = self._buffers, min(needed, self._length)
         self._buffers = {}
         for spec in self._specs:
-            shape = [capacity, *(needed if axis == "S" else int(axis) for axis in spec.axes[1:])]
+            sizes = {self._axis: needed, "K": self._beam_size}
+            shape = [capacity, *(axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:])]
             buffer = np.zeros(shape, np.dtype(spec.dtype))
             if used:
-                place = tuple(slice(kept) if axis == "S" else slice(None) for axis in spec.axes[1:])
-                buffer[(slice(used), *place)] = old[spec.name][(slice(used), *place)]
+                place = self._place(spec, kept)
+                buffer[:used][(slice(None), *place)] = old[spec.name][:used][(slice(None), *place)]
             self._buffers[spec.name] = buffer
-        self._capacity, self._source = capacity, needed
+        self._capacity, self._length = capacity, needed
         self._views.clear()
+        return True
 
-    def write(self, slot: int, memory: Mapping[str, NDArray[np.generic]], row: int) -> None:
-        """Copies row `row` of encoded `memory` [B, ...] into a slot; what lies behind its source is masked anyway."""
+    def _place(self, spec: TensorSpec, length: int) -> tuple[slice, ...]:
+        """So many positions of one slot."""
+        return tuple(slice(length) if axis == self._axis else slice(None) for axis in spec.axes[1:])
+
+    def write(self, slot: int, values: Mapping[str, NDArray[np.generic]], row: int) -> None:
+        """Copies row `row` of `values` [B, ...] into a slot; what lies behind its length is masked anyway."""
         for spec in self._specs:
-            sentence = memory[spec.name][row]
+            sentence = values[spec.name][row]
             buffer = self._buffers[spec.name][slot]
             place = tuple(slice(min(size, room)) for size, room in zip(sentence.shape, buffer.shape, strict=True))
             buffer[place] = sentence[place]
 
-    def move(self, slot: int, to: int) -> None:
-        """Copies one slot over another."""
-        for buffer in self._buffers.values():
-            buffer[to] = buffer[slot]
+    def move(self, slot: int, to: int, length: int) -> None:
+        """Copies so many positions of one slot over another."""
+        for spec in self._specs:
+            place, buffer = self._place(spec, length), self._buffers[spec.name]
+            buffer[to][place] = buffer[slot][place]
 
     def view(self, slots: int) -> dict[str, OrtValue]:
         """The first `slots` slots as the decoder's inputs, [slots, ...], without a copy."""

@@ -1,7 +1,7 @@
 """A bundle's graphs as ONNX Runtime sessions: encode, step, select, score and align on one device."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -77,6 +77,11 @@ class Graphs:
         decoder = self._variant.graphs["decoder"]
         self.memory_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("memory."))
         self.state_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("state."))
+        logits = next(spec for spec in decoder.outputs if spec.name == "logits")
+        self.vocabulary = int(logits.axes[-1])
+        """Width of the logits."""
+        self.in_place = any(spec.name == "ancestors" for spec in decoder.inputs)
+        """Whether the decoder writes into buffers of state that stay where they are, instead of making new ones."""
         self._encoder_outputs = [spec.name for spec in self._variant.graphs["encoder"].outputs]
         self._step_outputs = ["logits", *(f"next_{spec.name}" for spec in self.state_specs)]
 
@@ -120,7 +125,7 @@ class Graphs:
         )
 
     def empty_state(self) -> Tensors:
-        """One dummy row of decoder state, [1, ...], for a step without a previous one."""
+        """One dummy row of decoder state, [1, ...], for a step without a previous one; not for a decoder in place."""
         return {
             spec.name: _value(np.zeros([_empty_size(axis) for axis in spec.axes], _DTYPES[spec.dtype]))
             for spec in self.state_specs
@@ -135,7 +140,7 @@ class Graphs:
         memory: Mapping[str, OrtValue],
         state: Mapping[str, OrtValue],
     ) -> tuple[OrtValue, Tensors]:
-        """One decoder step for R rows, R = B * K.
+        """One decoder step for R rows, R = B * K; not for a decoder in place.
 
         Args:
             token_ids: [R], the token that each row decoded last.
@@ -157,6 +162,34 @@ class Graphs:
         feeds = {**self._used("decoder", rows), **memory, **state}
         logits, *grown = self._sessions["decoder"].run_with_ort_values(self._step_outputs, feeds)
         return logits, {spec.name: value for spec, value in zip(self.state_specs, grown, strict=True)}
+
+    def bind_step(
+        self,
+        rows: Mapping[str, OrtValue],
+        memory: Mapping[str, OrtValue],
+        state: Mapping[str, OrtValue],
+        logits: OrtValue,
+    ) -> Callable[[], None]:
+        """A step of a decoder in place, over tensors whose content may change from step to step but not their places.
+
+        Args:
+            rows: `token_ids` and `positions` [R], `ancestors` [R, T] and `source_lengths` [B].
+            memory: [B, ...] of `encode`.
+            state: [B, ..., T, K, ...]; the step writes each row's new token into it.
+            logits: [R, V], where the step puts them.
+
+        Returns:
+            What runs the step.
+        """
+        session = self._sessions["decoder"]
+        binding = session.io_binding()
+        for name, value in {**rows, **memory, **state}.items():
+            if name in self._inputs["decoder"]:
+                binding.bind_ortvalue_input(name, value)
+        binding.bind_ortvalue_output("logits", logits)
+        for name, value in state.items():
+            binding.bind_ortvalue_output(f"next_{name}", value)
+        return lambda: session.run_with_iobinding(binding)
 
     def select(
         self,

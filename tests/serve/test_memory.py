@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jumok_serve.manifest import TensorSpec
-from jumok_serve.memory import SOURCE_STEP, SlotMemory
+from jumok_serve.memory import LENGTH_STEP, SlotBuffers
 
 SPECS = (
     TensorSpec(name="memory.keys", dtype="float32", axes=("B", 2, "S", 3)),
@@ -19,7 +19,7 @@ def encoded(random: np.random.Generator, sentences: int, source: int) -> dict[st
     }
 
 
-def content(memory: SlotMemory, slots: int, slot: int, source: int) -> dict[str, np.ndarray]:
+def content(memory: SlotBuffers, slots: int, slot: int, source: int) -> dict[str, np.ndarray]:
     view = memory.view(slots)
     return {
         "memory.keys": view["memory.keys"].numpy()[slot, :, :source],
@@ -39,7 +39,7 @@ def random() -> np.random.Generator:
 
 
 def test_sentences_survive_growth_of_slots_and_of_the_source_axis(random: np.random.Generator) -> None:
-    memory = SlotMemory(SPECS)
+    memory = SlotBuffers(SPECS, "S")
     first = encoded(random, 2, 5)
     memory.reserve(2, 5, 0)
     for row in range(2):
@@ -53,35 +53,35 @@ def test_sentences_survive_growth_of_slots_and_of_the_source_axis(random: np.ran
 
 
 def test_moving_copies_one_slot_over_another(random: np.random.Generator) -> None:
-    memory = SlotMemory(SPECS)
+    memory = SlotBuffers(SPECS, "S")
     sentences = encoded(random, 3, 4)
     memory.reserve(3, 4, 0)
     for row in range(3):
         memory.write(row, sentences, row)
-    memory.move(2, 0)
+    memory.move(2, 0, 4)
     assert_same(content(memory, 2, 0, 4), {name: value[2] for name, value in sentences.items()})
     assert_same(content(memory, 2, 1, 4), {name: value[1] for name, value in sentences.items()})
 
 
 def test_the_source_axis_is_cut_when_a_long_sentence_has_left(random: np.random.Generator) -> None:
-    memory = SlotMemory(SPECS)
+    memory = SlotBuffers(SPECS, "S")
     memory.reserve(1, 100, 0)
     short = encoded(random, 1, 6)
     memory.write(0, short, 0)
     memory.reserve(2, 6, 1)
-    assert memory.source == SOURCE_STEP
+    assert memory.length == LENGTH_STEP
     assert_same(content(memory, 2, 0, 6), {name: value[0] for name, value in short.items()})
 
 
 def test_few_long_sentences_do_not_get_the_room_of_many_short_ones() -> None:
-    memory = SlotMemory(SPECS)
+    memory = SlotBuffers(SPECS, "S")
     memory.reserve(1000, 8, 0)
     memory.reserve(3, 100, 2)
     assert next(iter(memory._buffers.values())).shape == (4, 2, 104, 3)
 
 
 def test_a_view_is_not_a_copy_and_is_made_once(random: np.random.Generator) -> None:
-    memory = SlotMemory(SPECS)
+    memory = SlotBuffers(SPECS, "S")
     memory.reserve(4, 8, 0)
     view = memory.view(3)
     sentence = encoded(random, 1, 8)
@@ -93,7 +93,7 @@ def test_a_view_is_not_a_copy_and_is_made_once(random: np.random.Generator) -> N
 
 def test_every_source_length_is_rounded_up_to_the_step() -> None:
     for source in range(1, 40):
-        memory = SlotMemory(SPECS)
+        memory = SlotBuffers(SPECS, "S")
         memory.reserve(1, source, 0)
-        assert memory.source % SOURCE_STEP == 0
-        assert source <= memory.source < source + SOURCE_STEP
+        assert memory.length % LENGTH_STEP == 0
+        assert source <= memory.length < source + LENGTH_STEP

@@ -1,0 +1,63 @@
+"""Operators of this package, as PyTorch's exporter writes them: in ONNX's, and those that ONNX Runtime contributes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import onnxscript
+import torch
+from onnx.defs import OpSchema
+from onnxscript import opset20
+
+from jumok_export import attention, layers  # noqa: F401 - they define the operators
+
+DOMAIN = "com.microsoft"
+
+
+def _input(name: str, kind: str, *, optional: bool = False) -> OpSchema.FormalParameter:
+    option = OpSchema.FormalParameterOption.Optional if optional else OpSchema.FormalParameterOption.Single
+    return OpSchema.FormalParameter(name, kind, param_option=option)
+
+
+_MULTI_HEAD_ATTENTION = onnxscript.values.Op(
+    onnxscript.values.Opset(DOMAIN, 1),
+    "MultiHeadAttention",
+    OpSchema(
+        "MultiHeadAttention",
+        DOMAIN,
+        1,
+        inputs=[
+            _input("query", "T"),
+            _input("key", "T"),
+            _input("value", "T"),
+            _input("bias", "T", optional=True),
+            _input("key_padding_mask", "M", optional=True),
+            _input("attention_bias", "T", optional=True),
+        ],
+        outputs=[_input("output", "T")],
+        type_constraints=[("T", ["tensor(float)", "tensor(float16)"], ""), ("M", ["tensor(int32)"], "")],
+        attributes=[
+            OpSchema.Attribute("num_heads", OpSchema.AttrType.INT, "", required=True),
+            OpSchema.Attribute("scale", OpSchema.AttrType.FLOAT, "", required=False),
+            OpSchema.Attribute("mask_filter_value", OpSchema.AttrType.FLOAT, "", required=False),
+        ],
+    ),
+)
+"""The part that is used of https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md."""
+
+
+def _fused_attention(  # noqa: PLR0917 - the operator's arguments
+    query: Any, key: Any, value: Any, lengths: Any, bias: Any, heads: int, scale: float
+) -> Any:
+    masked = {} if lengths is None else {"mask_filter_value": float(torch.finfo(torch.float32).min)}
+    return _MULTI_HEAD_ATTENTION(query, key, value, None, lengths, bias, num_heads=heads, scale=scale, **masked)
+
+
+def _write(buffer: Any, places: Any, values: Any) -> Any:
+    return opset20.ScatterND(buffer, places, values)
+
+
+TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.jumok.fused_attention.default: _fused_attention,
+    torch.ops.jumok.write.default: _write,
+}
+"""How operators of this package are written in ONNX, for `torch.onnx.export`'s `custom_translation_table`."""
