@@ -4,14 +4,22 @@ Both work on logits where these lie. Constraints come in as sparse lists: factor
 above 0 divided) and then biases (added). The semantics are those of the logits processors of Hugging Face's `generate`.
 """
 
+from collections.abc import Sequence
+
 import onnx
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 from jumok_export.onnx_graph import OPSET, Graph, declare
 from jumok_serve.manifest import TensorSpec
 
 SORTED_FOR_MASS = 512
 """Tokens among which top-p is looked for first."""
+
+TYPICAL_CANDIDATES = 8
+"""The number of candidates that blocks of tokens are cut for: those of beam size 4."""
+
+SAVED_BY_BLOCKS = 4
+"""Blocks are worth their nodes where they leave no more than this part of the vocabulary to be ordered."""
 
 
 def selection_graphs(vocabulary: int) -> dict[str, Graph]:
@@ -24,7 +32,11 @@ def select_graph(vocabulary: int) -> Graph:
 
     `totals` is the running score plus the processed log-probability. What begins with `logit` acts before the
     log-softmax (greedy search), what begins with `log_prob` after it, and is not renormalised (beam search) unless the
-    row's `renormalize` is true. Of equal candidates the lower token comes first.
+    row's `renormalize` is true. Of equal candidates the lower token comes first. Which way the graph takes depends on
+    the whole batch, a row's numbers do not: each of them comes out of the same operators in the same order.
+
+    Logits are copied only where a constraint acts on them, for an input cannot be overwritten; log-probabilities are
+    constrained in place, and pay for no more than the entries.
     """
     inputs = (
         TensorSpec(name="logits", dtype="float32", axes=("R", vocabulary)),
@@ -40,15 +52,39 @@ def select_graph(vocabulary: int) -> Graph:
     )
     node = helper.make_node
     nodes = [
-        *_constrain("logits", "logit", "constrained_logits"),
-        node("LogSoftmax", ["constrained_logits"], ["log_probabilities"], axis=-1),
+        node("Shape", ["logit_factors.values"], ["logit_factors.size"]),
+        node("Shape", ["logit_biases.values"], ["logit_biases.size"]),
+        node("Add", ["logit_factors.size", "logit_biases.size"], ["logit_entries"]),
+        *_if(
+            "logit_entries",
+            then=[
+                *_constrain("logits", "logit", "constrained_logits"),
+                node("LogSoftmax", ["constrained_logits"], ["those_constrained"], axis=-1),
+            ],
+            otherwise=[node("LogSoftmax", ["logits"], ["those_free"], axis=-1)],
+            output="log_probabilities",
+            flat=_flat_values("logit"),
+        ),
         *_constrain("log_probabilities", "log_prob", "constrained"),
         node("Min", ["candidates", "vocabulary"], ["count"]),
-        *_candidates("constrained", "renormalize"),
+        *_candidates("constrained", vocabulary),
+        node("Cast", ["renormalize"], ["renormalize.number"], to=TensorProto.INT32),
+        node("ReduceMax", ["renormalize.number"], ["renormalize.most"], keepdims=0),
+        *_if(
+            "renormalize.most",
+            then=[
+                node("LogSoftmax", ["constrained"], ["normal"], axis=-1),
+                node("GatherElements", ["normal", "tokens"], ["normal_best"], axis=1),
+                node("Unsqueeze", ["renormalize", "last"], ["asking"]),
+                node("Where", ["asking", "normal_best", "best"], ["some_normal"]),
+            ],
+            otherwise=[node("Identity", ["best"], ["none_normal"])],
+            output="processed",
+        ),
         node("Unsqueeze", ["scores", "last"], ["running"]),
-        node("Add", ["best", "running"], ["totals"]),
+        node("Add", ["processed", "running"], ["totals"]),
     ]
-    return _graph("select", nodes, inputs, outputs, vocabulary)
+    return _graph("select", nodes, inputs, outputs, vocabulary=vocabulary, flat=_flat_values("log_prob"))
 
 
 def sampler_graph(vocabulary: int) -> Graph:
@@ -106,11 +142,13 @@ def sampler_graph(vocabulary: int) -> Graph:
         node("ReduceSum", ["some_best.probabilities", "last"], ["reached"], keepdims=1),
         node("Less", ["reached", "top_p.column"], ["short"]),
         node("And", ["short", "cuts"], ["lacking"]),
-        *_if_any(
-            "lacking",
+        node("Cast", ["lacking"], ["lacking.number"], to=TensorProto.INT32),
+        node("ReduceMax", ["lacking.number"], ["lacking.most"], keepdims=0),
+        *_if(
+            "lacking.most",
             then=[node("TopK", ["warm", "vocabulary"], ["all_best", "all_order"], axis=-1, largest=1, sorted=1)],
             otherwise=[node("Identity", ["some_best"], ["few_best"])],
-            outputs={"ordered": ("all_best", "few_best")},
+            output="ordered",
         ),
         *_probabilities("ordered"),
         node("CumSum", ["ordered.probabilities", "axis"], ["mass_before"], exclusive=1),
@@ -134,7 +172,7 @@ def sampler_graph(vocabulary: int) -> Graph:
         node("GatherElements", ["log_probabilities", "tokens"], ["log_probability"], axis=1),
         node("Add", ["log_probability", "scores.column"], ["totals"]),
     ]
-    return _graph("sampler", nodes, inputs, outputs, vocabulary)
+    return _graph("sampler", nodes, inputs, outputs, vocabulary=vocabulary, flat=_flat_values("logit"))
 
 
 def _constraint_specs(stage: str) -> tuple[TensorSpec, ...]:
@@ -150,34 +188,90 @@ def _constraint_specs(stage: str) -> tuple[TensorSpec, ...]:
 
 
 def _constrain(scores: str, stage: str, output: str) -> list[NodeProto]:
-    """Factors, then biases. No place has two factors, so replacing values is safe."""
+    """Factors, then biases. No place has two factors, so replacing values is safe.
+
+    Scores lie in one axis meanwhile: `ScatterElements`, unlike `ScatterND`, may work in place.
+    """
     node = helper.make_node
     factors, biases = f"{stage}_factors", f"{stage}_biases"
+    flat, penalised, biased = _flat_names(stage)
     return [
-        node("GatherND", [scores, f"{factors}.places"], [f"{stage}_old"]),
+        node("Reshape", [scores, "last"], [flat]),
+        *_flat_places(factors),
+        node("Gather", [flat, f"{factors}.flat"], [f"{stage}_old"]),
         node("Less", [f"{stage}_old", "nothing"], [f"{stage}_negative"]),
         node("Mul", [f"{stage}_old", f"{factors}.values"], [f"{stage}_multiplied"]),
         node("Div", [f"{stage}_old", f"{factors}.values"], [f"{stage}_divided"]),
         node("Where", [f"{stage}_negative", f"{stage}_multiplied", f"{stage}_divided"], [f"{stage}_new"]),
-        node("ScatterND", [scores, f"{factors}.places", f"{stage}_new"], [f"{stage}_penalised"]),
-        node("ScatterND", [f"{stage}_penalised", f"{biases}.places", f"{biases}.values"], [output], reduction="add"),
+        node("ScatterElements", [flat, f"{factors}.flat", f"{stage}_new"], [penalised]),
+        *_flat_places(biases),
+        node("ScatterElements", [penalised, f"{biases}.flat", f"{biases}.values"], [biased], reduction="add"),
+        node("Reshape", [biased, "by_row"], [output]),
     ]
 
 
-def _candidates(scores: str, renormalized: str) -> list[NodeProto]:
-    """The `count` best of every row, as `best` and `tokens`; a log-softmax of the rows that ask for it goes before."""
+def _flat_places(kind: str) -> list[NodeProto]:
+    """The places of the entries where all scores lie in one axis."""
     node = helper.make_node
-    return _if_any(
-        renormalized,
-        then=[
-            node("LogSoftmax", [scores], ["normal"], axis=-1),
-            node("Unsqueeze", [renormalized, "last"], ["asking"]),
-            node("Where", ["asking", "normal", scores], ["processed"]),
-            node("TopK", ["processed", "count"], ["then_best", "then_tokens"], axis=-1, largest=1, sorted=1),
-        ],
-        otherwise=[node("TopK", [scores, "count"], ["else_best", "else_tokens"], axis=-1, largest=1, sorted=1)],
-        outputs={"best": ("then_best", "else_best"), "tokens": ("then_tokens", "else_tokens")},
-    )
+    return [
+        node("Gather", [f"{kind}.places", "first"], [f"{kind}.rows"], axis=1),
+        node("Gather", [f"{kind}.places", "axis"], [f"{kind}.tokens"], axis=1),
+        node("Mul", [f"{kind}.rows", "vocabulary"], [f"{kind}.starts"]),
+        node("Add", [f"{kind}.starts", f"{kind}.tokens"], [f"{kind}.flat"]),
+    ]
+
+
+def _flat_names(stage: str) -> tuple[str, ...]:
+    return tuple(f"{stage}_{name}" for name in ("flat", "penalised", "biased"))
+
+
+def _flat_values(stage: str) -> list[ValueInfoProto]:
+    """What tells ONNX Runtime that scores in one axis keep their size: without it, nothing happens in place."""
+    size = f"{stage}_scores"
+    return [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in _flat_names(stage)]
+
+
+def _candidates(scores: str, vocabulary: int) -> list[NodeProto]:
+    """The `count` best of every row, in order, as `best`, and their `tokens`.
+
+    A large vocabulary is cut into blocks of consecutive tokens, and the best are looked for in those `count` blocks
+    alone whose maxima are highest. Any other block is preceded by `count` blocks with a higher maximum, or with an
+    equal one at a lower token: that many candidates precede all of its tokens.
+    """
+    node = helper.make_node
+    width = _block_width(vocabulary)
+    if width is None:
+        return [node("TopK", [scores, "count"], ["best", "tokens"], axis=-1)]
+    return [
+        node("Constant", [], ["width"], value_ints=[width]),
+        node("Constant", [], ["cut"], value_ints=[0, vocabulary // width, width]),
+        node("Constant", [], ["blocks"], value_ints=[vocabulary // width]),
+        node("Constant", [], ["flat"], value_ints=[0, -1]),
+        node("Reshape", [scores, "cut"], ["by_block"]),
+        node("ReduceMax", ["by_block", "last"], ["maxima"], keepdims=0),
+        node("Min", ["count", "blocks"], ["depth"]),
+        node("TopK", ["maxima", "depth"], ["highest", "chosen"], axis=-1),
+        node("TopK", ["chosen", "depth"], ["ascending", "order"], axis=-1, largest=0),  # so that ties go by token
+        node("Unsqueeze", ["ascending", "last"], ["places"]),
+        node("GatherND", ["by_block", "places"], ["within_chosen"], batch_dims=1),
+        node("Reshape", ["within_chosen", "flat"], ["few"]),
+        node("TopK", ["few", "count"], ["best", "found"], axis=-1),
+        node("Div", ["found", "width"], ["which"]),
+        node("Mod", ["found", "width"], ["offset"]),
+        node("GatherElements", ["ascending", "which"], ["block"], axis=1),
+        node("Mul", ["block", "width"], ["start"]),
+        node("Add", ["start", "offset"], ["tokens"]),
+    ]
+
+
+def _block_width(vocabulary: int) -> int | None:
+    """Tokens a block, so that blocks and the tokens of those that are chosen are few; None: not worth it."""
+
+    def to_order(width: int) -> int:
+        return vocabulary // width + TYPICAL_CANDIDATES * width
+
+    best = min((width for width in range(1, vocabulary + 1) if vocabulary % width == 0), key=to_order)
+    return best if to_order(best) * SAVED_BY_BLOCKS <= vocabulary else None
 
 
 def _at_least(scores: str, least: str, output: str) -> list[NodeProto]:
@@ -199,30 +293,28 @@ def _probabilities(ordered: str) -> list[NodeProto]:
     ]
 
 
-def _if_any(
-    condition: str, *, then: list[NodeProto], otherwise: list[NodeProto], outputs: dict[str, tuple[str, str]]
+def _if(
+    number: str,
+    *,
+    then: list[NodeProto],
+    otherwise: list[NodeProto],
+    output: str,
+    flat: Sequence[ValueInfoProto] = (),
 ) -> list[NodeProto]:
-    """Computes `then` where a condition holds anywhere; the value names what each branch calls an output."""
-    node = helper.make_node
-    branches = [
+    """Computes `then` where a number is not 0; either way's value is the first of its last node."""
+    ways = [
         helper.make_graph(
             nodes,
             name,
             [],
-            [
-                helper.make_tensor_value_info(
-                    names[place], TensorProto.INT64 if output == "tokens" else TensorProto.FLOAT, None
-                )
-                for output, names in outputs.items()
-            ],
+            [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
+            value_info=values,
         )
-        for place, (name, nodes) in enumerate((("some", then), ("none", otherwise)))
+        for name, nodes, values in (("then", then, flat), ("otherwise", otherwise, ()))
     ]
     return [
-        node("Cast", [condition], [f"{condition}.number"], to=TensorProto.INT32),
-        node("ReduceMax", [f"{condition}.number"], [f"{condition}.most"], keepdims=0),
-        node("Cast", [f"{condition}.most"], [f"{condition}.any"], to=TensorProto.BOOL),
-        node("If", [f"{condition}.any"], list(outputs), then_branch=branches[0], else_branch=branches[1]),
+        helper.make_node("Cast", [number], [f"{number}.any"], to=TensorProto.BOOL),
+        helper.make_node("If", [f"{number}.any"], [output], then_branch=ways[0], else_branch=ways[1]),
     ]
 
 
@@ -231,15 +323,19 @@ def _graph(
     nodes: list[NodeProto],
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
+    *,
     vocabulary: int,
+    flat: list[ValueInfoProto],
 ) -> Graph:
     constants = [
         helper.make_tensor("last", TensorProto.INT64, [1], [-1]),
         helper.make_tensor("axis", TensorProto.INT64, [], [-1]),
+        helper.make_tensor("first", TensorProto.INT64, [], [0]),
         helper.make_tensor("zero", TensorProto.INT64, [1], [0]),
         helper.make_tensor("one", TensorProto.INT64, [1], [1]),
         helper.make_tensor("sorted_for_mass", TensorProto.INT64, [1], [SORTED_FOR_MASS]),
         helper.make_tensor("vocabulary", TensorProto.INT64, [1], [vocabulary]),
+        helper.make_tensor("by_row", TensorProto.INT64, [2], [-1, vocabulary]),
         helper.make_tensor("nothing", TensorProto.FLOAT, [1], [0.0]),
         helper.make_tensor("certain", TensorProto.FLOAT, [1], [1.0]),
         helper.make_tensor("infinity", TensorProto.FLOAT, [1], [float("inf")]),
@@ -253,5 +349,6 @@ def _graph(
         ir_version=10,
     )
     declare(model, inputs, outputs)
+    model.graph.value_info.extend(flat)
     onnx.checker.check_model(model)
     return Graph(model, inputs, outputs)

@@ -15,7 +15,8 @@ from jumok_export.selection import SORTED_FOR_MASS, sampler_graph, select_graph
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Draw, Entries
 from jumok_serve.session import Floats, Integers
 
-VOCABULARIES = (1, 2, 3, 17, 90, SORTED_FOR_MASS - 1, SORTED_FOR_MASS, SORTED_FOR_MASS + 1, 3000)
+VOCABULARIES = (1, 2, 3, 17, 90, SORTED_FOR_MASS - 1, SORTED_FOR_MASS, SORTED_FOR_MASS + 1, 2017, 2021, 3000)
+"""The last two, one odd and one even, are cut into blocks; the one before is a prime number."""
 
 
 def session(graph: Graph) -> Any:
@@ -96,6 +97,92 @@ def test_equals_go_by_lower_token_among_all_candidates() -> None:
     tokens, totals = select(session(select_graph(5)), call)
     assert tokens.tolist() == [[1, 3, 0, 2, 4], [1, 2, 4, 0, 3]]
     assert totals[1].tolist() == pytest.approx([-math.log(3)] * 3 + [-math.inf] * 2)
+
+
+def plain(logits: Floats, candidates: int) -> Selection:
+    """A call without constraints."""
+    return Selection(
+        logits=logits,
+        scores=np.zeros(len(logits), np.float32),
+        candidates=candidates,
+        on_logits=NO_CONSTRAINTS,
+        on_log_probs=NO_CONSTRAINTS,
+        renormalize=np.zeros(len(logits), np.bool_),
+    )
+
+
+@pytest.mark.parametrize("vocabulary", [2017, 3000])
+def test_equals_go_by_lower_token_across_all_blocks(vocabulary: int) -> None:
+    random = np.random.default_rng(7)
+    logits = random.integers(0, 3, (5, vocabulary)).astype(np.float32)  # hundreds of equals
+    logits[0] = 4.0
+    logits[1, :-3] = -np.inf
+    logits[2, 1700:] = 5.0
+    graph = session(select_graph(vocabulary))
+    for candidates in (1, 2, 8, 300):
+        tokens, _ = select(graph, plain(logits, candidates))
+        np.testing.assert_array_equal(tokens, np.argsort(-logits, axis=1, kind="stable")[:, :candidates])
+
+
+def test_log_probabilities_are_those_of_double_precision() -> None:
+    random = np.random.default_rng(8)
+    logits = random.normal(scale=3, size=(16, 32000)).astype(np.float32) + random.integers(-30, 30, (16, 1))
+    logits[np.arange(8), random.integers(32000, size=8)] += np.arange(8) * 5  # up to nearly certain
+    logits = logits.astype(np.float32)
+    tokens, totals = select(session(select_graph(32000)), plain(logits, 10))
+    exact = torch.from_numpy(logits).double().log_softmax(dim=-1).gather(1, torch.from_numpy(tokens))
+    # The sum of 32,000 floats is what is not exact: log-softmax of PyTorch in fp32 is off by as much.
+    np.testing.assert_allclose(totals, exact.numpy(), rtol=1e-6, atol=1e-5)
+
+
+def one_entry(row: int, value: float) -> Entries:
+    return Entries(np.array([[row, 3]]), np.array([value], np.float32))
+
+
+@pytest.mark.parametrize("vocabulary", [90, 2017, 3000])
+def test_no_row_depends_on_what_others_ask_for(vocabulary: int) -> None:
+    """Bit for bit, whichever way the graph takes."""
+    logits = np.random.default_rng(9).normal(scale=4, size=(4, vocabulary)).astype(np.float32)
+    untouched = logits.copy()
+    graph = session(select_graph(vocabulary))
+    alone = [select(graph, plain(logits[row : row + 1], 8)) for row in range(4)]
+    together = plain(logits, 8)
+    factors, biases = one_entry(1, 1.5), one_entry(1, -np.inf)
+    renormalize = np.array([False, True, False, False])
+    asking = [
+        together,
+        replace(together, on_logits=Constraints(factors, NO_ENTRIES)),
+        replace(together, on_logits=Constraints(NO_ENTRIES, biases)),
+        replace(together, on_log_probs=Constraints(factors, biases)),
+        replace(together, renormalize=renormalize),
+        replace(together, on_logits=Constraints(factors, biases), renormalize=renormalize),
+    ]
+    for call in asking:
+        tokens, totals = select(graph, call)
+        for row in (0, 2, 3):
+            np.testing.assert_array_equal(tokens[row], alone[row][0][0])
+            np.testing.assert_array_equal(totals[row], alone[row][1][0])
+    np.testing.assert_array_equal(logits, untouched)
+
+
+@pytest.mark.parametrize("vocabulary", [90, 3000])
+def test_rows_without_a_distribution_are_nan_and_no_others(vocabulary: int) -> None:
+    logits = np.random.default_rng(10).normal(size=(5, vocabulary)).astype(np.float32)
+    logits[1, 70] = np.nan
+    logits[2] = -np.inf
+    logits[3, 70] = np.inf
+    graph = session(select_graph(vocabulary))
+    for call in (plain(logits, 4), replace(plain(logits, 4), renormalize=np.array([True] * 5))):
+        tokens, totals = select(graph, call)
+        assert np.isnan(totals).all(axis=1).tolist() == [False, True, True, True, False]
+        assert np.isfinite(totals[[0, 4]]).all()
+        assert (tokens >= 0).all()
+        assert (tokens < vocabulary).all()
+    nothing_left = Entries(np.array([[0, token] for token in range(vocabulary)]), np.full(vocabulary, -np.inf, "f"))
+    _, totals = select(graph, replace(plain(logits, 4), on_logits=Constraints(NO_ENTRIES, nothing_left)))
+    assert np.isnan(totals[0]).all()
+    _, totals = select(graph, replace(plain(logits, 4), on_log_probs=Constraints(NO_ENTRIES, nothing_left)))
+    assert np.isneginf(totals[0]).all()
 
 
 def one_draw(logits: Floats, draw: Draw) -> Drawing:
