@@ -27,11 +27,11 @@ class BeamSearch:
     E * K that end, hence always the first K that run on, so that this number need not be enforced.
     """
 
-    acts_on_logits = False
-
     def __init__(self, options: SearchOptions, prompt: Sequence[int]) -> None:
         self.beam_size = options.beam_size
-        self.renormalizes = options.renormalize
+        # Biases before one log-softmax do what they do between two, and cost less; factors do not.
+        self.acts_on_logits = options.renormalize and options.repetition_penalty == 1.0
+        self.renormalizes = options.renormalize and not self.acts_on_logits
         self.position = 0
         self.finished = False
         self._options = options
@@ -119,7 +119,7 @@ class BeamSearch:
         """
         forced = self._rules.forced(self.position)
         if forced is not None:
-            added = -math.log(len(forced)) if forced and self.renormalizes else 0.0
+            added = -math.log(len(forced)) if forced and self._options.renormalize else 0.0
             return sorted(
                 (-(node.score + added), row, token) for row, node in enumerate(self._alive) for token in forced
             )
