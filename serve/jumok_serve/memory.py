@@ -1,5 +1,6 @@
 """Buffers that hold tensors of the sentences that are decoded together: each sentence has one slot, and stays there."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -21,23 +22,28 @@ def padded_length(length: int) -> int:
     return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
+ROOM = 4
+"""A buffer becomes so many times as long before memory is asked for again."""
+
+
 class SlotBuffers:
     """Tensors by slot. Slots 0 .. n-1 are in use; writing or moving one copies one sentence, not all of them.
+
+    What was once needed is kept for the next sentences: memory that is new costs as much as a copy of it.
 
     Args:
         specs: inputs of the decoder; axis 0 is the slot.
         axis: the symbol of the axis that is as long as the longest sentence needs: "S" or "T".
         beam_size: of the axis "K", where there is one.
-        growth: a buffer that has become too short becomes longer by this factor, if that is more than is needed.
     """
 
-    def __init__(self, specs: Sequence[TensorSpec], axis: str, *, beam_size: int = 1, growth: float = 1.0) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], axis: str, *, beam_size: int = 1) -> None:
         self._specs = specs
         self._axis = axis
         self._beam_size = beam_size
-        self._growth = growth
         self._capacity = 0
         self._length = 0
+        self._stores = {spec.name: np.zeros(0, np.dtype(spec.dtype)) for spec in specs}
         self._buffers: dict[str, NDArray[np.generic]] = {}
         self._views: dict[int, dict[str, OrtValue]] = {}
 
@@ -63,19 +69,20 @@ class SlotBuffers:
         needed = padded_length(length)
         if slots <= self._capacity and needed <= self._length <= 2 * needed:
             return False
-        capacity = max(slots, 2 * used)
-        if used and needed > self._length:
-            needed = max(needed, padded_length(int(self._length * self._growth)))
-        old, kept = self._buffers, min(needed, self._length)
-        self._buffers = {}
+        capacity = max(slots, 2 * used) if slots > self._capacity else max(slots, used)
         for spec in self._specs:
             sizes = {self._axis: needed, "K": self._beam_size}
-            shape = [capacity, *(axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:])]
-            buffer = np.zeros(shape, np.dtype(spec.dtype))
-            if used:
-                place = self._place(spec, kept)
-                buffer[:used][(slice(None), *place)] = old[spec.name][:used][(slice(None), *place)]
-            self._buffers[spec.name] = buffer
+            shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:]]
+            place = (slice(used), *self._place(spec, min(needed, self._length)))
+            store, size = self._stores[spec.name], math.prod(shape) * capacity
+            stays = size <= store.size and needed == self._length
+            content = None if stays or not used else self._buffers[spec.name][place].copy()
+            if size > store.size:
+                # Memory that nothing was written to yet takes no room.
+                store = self._stores[spec.name] = np.zeros(size * ROOM, store.dtype)
+            self._buffers[spec.name] = store[:size].reshape(capacity, *shape)
+            if content is not None:
+                self._buffers[spec.name][place] = content
         self._capacity, self._length = capacity, needed
         self._views.clear()
         return True

@@ -14,9 +14,6 @@ from jumok_serve.session import Floats, Graphs, Integers, Tensors
 NO_ANCESTOR = -1
 """Stands where a row has decoded nothing."""
 
-TIME_GROWTH = 1.5
-"""A buffer for so many tokens becomes one for this many times as many, so that long outputs are seldom copied."""
-
 TIME_SLACK = 32
 """Cache entries beyond the longest row's that are carried along before a gathered cache is cut to size."""
 
@@ -142,7 +139,7 @@ class InPlaceState:
     def __init__(self, graphs: Graphs, beam_size: int) -> None:
         self._graphs = graphs
         self._beam_size = beam_size
-        self._buffers = SlotBuffers(graphs.state_specs, "T", beam_size=beam_size, growth=TIME_GROWTH)
+        self._buffers = SlotBuffers(graphs.state_specs, "T", beam_size=beam_size)
         self._ancestors: Integers = np.zeros((0, beam_size, 0), np.int64)  # [slots, K, T]
         self._logits: Floats = np.zeros((0, graphs.vocabulary), np.float32)  # [slots * K, V]
         self._steps: dict[int, _BoundStep] = {}  # by the number of sentences

@@ -1,13 +1,12 @@
 """`Translator` in process: results, defaults, limits, bad input, and its search against the plain reference."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from jumok_serve import (
@@ -21,9 +20,9 @@ from jumok_serve import (
     Translator,
 )
 from jumok_serve.options import DecodingOptions
-from jumok_serve.session import Graphs
 
 from .reference_search import reference_search
+from .stepping import logits_of
 from .variants import edited, without
 
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
@@ -33,17 +32,6 @@ TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman r
 def translator(tiny_bundle: Path) -> Iterator[Translator]:
     with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
         yield translator
-
-
-def logits_of(graphs: Graphs, source: list[int], prefix: Sequence[int]) -> np.ndarray:
-    """[V], decoding the whole prefix anew, one sentence and one row: no cache is reused, reordered or shared."""
-    lengths = np.array([len(source)])
-    memory, _ = graphs.encode(np.array([source]), lengths)
-    state = graphs.empty_state()
-    for position, token in enumerate(prefix):
-        logits, state = graphs.step(np.array([token]), np.array([position]), np.array([0]), lengths, memory, state)
-    row: np.ndarray = logits.numpy()[0].astype(np.float64)
-    return row
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,18 @@
 """`Translator` with languages, task prefixes and target prefixes: what the model reads and writes, against the plain
 reference."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from jumok_serve import InvalidRequest, LanguageNotFound, Translator
 from jumok_serve.options import DecodingOptions
-from jumok_serve.session import Graphs
 
 from .reference_search import reference_search
+from .stepping import logits_of
 from .variants import edited, multilingual
 
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl."]
@@ -31,16 +30,6 @@ def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 def bilingual(tiny_bundle: Path) -> Iterator[Translator]:
     with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
         yield translator
-
-
-def logits(graphs: Graphs, source: list[int], prefix: Sequence[int]) -> np.ndarray:
-    """[V], decoding the whole prefix anew, one sentence and one row."""
-    lengths = np.array([len(source)])
-    memory, _ = graphs.encode(np.array([source]), lengths)
-    state = graphs.empty_state()
-    for position, token in enumerate(prefix):
-        step, state = graphs.step(np.array([token]), np.array([position]), np.array([0]), lengths, memory, state)
-    return np.asarray(step.numpy()[0].astype(np.float64))
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
@@ -87,7 +76,7 @@ def test_a_direction_decides_what_is_read_and_how_decoding_begins(
     for text, answer in zip(TEXTS, answers, strict=True):
         source = [*around[0], *tokenizer.encode(task_prefix + text), *around[1]]
         assert answer.source_token_count == len(source)
-        expected = reference_search(partial(logits, translator._graphs, source), resolved, start, prefix)
+        expected = reference_search(partial(logits_of, translator._graphs, source), resolved, start, prefix)
         assert [hypothesis.token_ids for hypothesis in answer.hypotheses] == [one.token_ids for one in expected]
         for hypothesis, one in zip(answer.hypotheses, expected, strict=True):
             assert hypothesis.score == pytest.approx(one.score, abs=1e-4)
