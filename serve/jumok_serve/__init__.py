@@ -2,7 +2,6 @@
 
 from jumok_proto.options import Options
 from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
-from jumok_serve.engine import EngineLimits
 from jumok_serve.errors import (
     AttentionUnavailable,
     BundleError,
@@ -18,6 +17,7 @@ from jumok_serve.errors import (
 )
 from jumok_serve.options import DecodingOptions
 from jumok_serve.pending import Pending
+from jumok_serve.queue import EngineLimits
 from jumok_serve.translator import Translator
 
 __all__ = [

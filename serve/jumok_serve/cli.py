@@ -15,9 +15,9 @@ import click
 from jumok_proto.options import EarlyStopping, Options
 from jumok_serve import describe
 from jumok_serve.bundle import Bundle
-from jumok_serve.engine import EngineLimits
 from jumok_serve.options import DecodingOptions
 from jumok_serve.parallel_text import read_parallel
+from jumok_serve.queue import EngineLimits
 from jumok_serve.service import Server, run_server
 from jumok_serve.translator import Translator
 
@@ -40,7 +40,16 @@ precision_option = click.option(
     show_default=True,
     help="Which of the bundle's precisions to run; auto takes what suits the device best.",
 )
-threads_option = click.option("--threads", type=POSITIVE, help="CPU threads of a model.  [default: as many as cores]")
+replicas_option = click.option(
+    "--replicas",
+    type=POSITIVE,
+    default=1,
+    show_default=True,
+    help="Batches that a model decodes at the same time; they share its weights and its queue.",
+)
+threads_option = click.option(
+    "--threads", type=POSITIVE, help="CPU threads of each replica.  [default: what the cores allow]"
+)
 
 EARLY_STOPPING: dict[str, EarlyStopping] = {"false": False, "true": True, "never": "never"}
 DECODING_OPTIONS = (
@@ -79,6 +88,7 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @device_option
 @precision_option
+@replicas_option
 @threads_option
 @click.option(
     "--max-batch-tokens",
@@ -116,6 +126,7 @@ def serve(
     port: int,
     device: str,
     precision: str,
+    replicas: int,
     threads: int | None,
     max_batch_tokens: int,
     max_queue_requests: int,
@@ -134,6 +145,7 @@ def serve(
                     bundle,
                     precision=precision,
                     device=device,
+                    replicas=replicas,
                     threads=threads,
                     max_batch_tokens=max_batch_tokens,
                     max_queue_requests=max_queue_requests,
@@ -173,6 +185,7 @@ def inspect(*, bundle: Path, as_json: bool) -> None:
 @decoding_options
 @device_option
 @precision_option
+@replicas_option
 @threads_option
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write the translations to.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
@@ -185,6 +198,7 @@ def evaluate(
     target_language: str | None,
     device: str,
     precision: str,
+    replicas: int,
     threads: int | None,
     output: Path | None,
     as_json: bool,
@@ -200,7 +214,7 @@ def evaluate(
     sources, references = read_parallel(source, reference)
     decoding = DecodingOptions(**options)
     with (
-        Translator(bundle, precision=precision, device=device, threads=threads) as translator,
+        Translator(bundle, precision=precision, device=device, replicas=replicas, threads=threads) as translator,
         click.progressbar(
             length=len(sources), label="translating", file=sys.stderr, hidden=not sys.stderr.isatty()
         ) as bar,

@@ -12,7 +12,7 @@ from jumok_proto.results import Score, Translation
 from jumok_serve.batch import Sentence
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import candidate_devices
-from jumok_serve.engine import RETRY_AFTER_S, Engine, EngineLimits, Load
+from jumok_serve.engine import Engine
 from jumok_serve.errors import (
     AttentionUnavailable,
     InvalidRequest,
@@ -26,6 +26,7 @@ from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions, SearchOptions
 from jumok_serve.patience import Patience, deadline_after
 from jumok_serve.pending import Job, Pending, check_attention
+from jumok_serve.queue import RETRY_AFTER_S, EngineLimits, Load
 from jumok_serve.reading import Reader
 from jumok_serve.scoring import Scoring
 from jumok_serve.search import make_search
@@ -39,7 +40,9 @@ class Translator:
         path: the bundle's folder.
         precision: a variant of the bundle, or "auto": int8 on a CPU and fp16 on CUDA, where the bundle has them.
         device: "cpu", "cuda", or "auto": CUDA if it can be used.
-        threads: threads that the model's operators share; None: one for every core this process may use.
+        replicas: threads that decode, each what it takes from one queue; the weights are in memory once.
+        threads: threads for the operators of each replica; None: as many as make, in all replicas together, one for
+            every core this process may use. See `load_graphs`.
         max_batch_tokens: bound on what is decoded at the same time; see `EngineLimits`.
         max_queue_requests: texts that may wait.
         max_queue_tokens: source tokens of the texts that may wait.
@@ -55,13 +58,15 @@ class Translator:
         *,
         precision: str = "auto",
         device: str = "cpu",
+        replicas: int = 1,
         threads: int | None = None,
         max_batch_tokens: int = EngineLimits.max_batch_tokens,
         max_queue_requests: int = EngineLimits.max_queue_requests,
         max_queue_tokens: int = EngineLimits.max_queue_tokens,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads must be at least 1, got {threads}")
+        for what, number in (("replicas", replicas), ("threads", threads)):
+            if number is not None and number < 1:
+                raise ValueError(f"{what} must be at least 1, got {number}")
         limits = EngineLimits(
             max_batch_tokens=max_batch_tokens,
             max_queue_requests=max_queue_requests,
@@ -70,7 +75,11 @@ class Translator:
         devices = candidate_devices(device)
         self._bundle = Bundle.open(path)
         self._graphs, self._device, self._precision = load_graphs(
-            self._bundle, precision, devices, threads or len(os.sched_getaffinity(0))
+            self._bundle,
+            precision,
+            devices,
+            replicas=replicas,
+            threads=threads or max(1, len(os.sched_getaffinity(0)) // replicas),
         )
         pad = self.manifest.special_tokens.pad
         self._reader = Reader(self._bundle.tokenizer, self.manifest)
@@ -78,7 +87,7 @@ class Translator:
         self._teacher_forcing = TeacherForcing(
             self._graphs, self._variant, pad=pad, vocabulary=self._bundle.tokenizer.vocab_size
         )
-        self._engine = Engine(self._graphs, pad=pad, limits=limits, name=self.name)
+        self._engine = Engine(self._graphs, pad=pad, limits=limits, name=self.name, replicas=replicas)
         self._closed = threading.Event()
 
     @property

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jumok_serve.engine import Load
+from jumok_serve.queue import Load
 from jumok_serve.service import Server
 from jumok_serve.translator import Translator
 

@@ -38,6 +38,12 @@ def test_it_says_in_one_line_what_it_serves_and_where(tiny_bundle: Path) -> None
         assert "Traceback" not in err
 
 
+def test_replicas_share_a_server(tiny_bundle: Path) -> None:
+    with serve(tiny_bundle, "--replicas", "2", "--threads", "2") as (_, address), jumok.Client(address) as client:
+        texts = ["a man in a blue shirt", "two dogs", "a girl reads"] * 10
+        assert len({answer.text for answer in client.translate(texts)}) <= 3
+
+
 @contextmanager
 def translating(bundle: Path, address: str, texts: int, beam_size: int) -> Iterator[Any]:
     """A long call that the server has begun."""
@@ -157,7 +163,14 @@ def test_cuda_without_cuda_is_refused(tiny_bundle: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--port", "65536"], ["--threads", "0"], ["--precision", "int3"], ["--max-batch-tokens", "0"], ["--grace", "-1"]],
+    [
+        ["--port", "65536"],
+        ["--replicas", "0"],
+        ["--threads", "0"],
+        ["--precision", "int3"],
+        ["--max-batch-tokens", "0"],
+        ["--grace", "-1"],
+    ],
 )
 def test_a_wrong_option_is_explained(tiny_bundle: Path, arguments: list[str]) -> None:
     done = run("serve", tiny_bundle, *arguments)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from jumok_serve import (
     Translator,
     Unavailable,
 )
-from jumok_serve.engine import EngineLimits, Load
+from jumok_serve.batch import Batch
 from jumok_serve.errors import ModelFailed
+from jumok_serve.queue import EngineLimits, Load
+from jumok_serve.session import Integers, Tensors
 
 IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
@@ -38,17 +40,30 @@ class Gate:
         self._permits = threading.Semaphore(0)
         self._arrived = threading.Semaphore(0)
         self._open = False
-        self._graphs = translator._graphs
-        self._step = self._graphs.step
-        vars(self._graphs)["step"] = self._wait_and_step
+        graphs = translator._graphs
+        step, bind_step = graphs.step, graphs.bind_step
 
-    def _wait_and_step(self, *arguments: Any) -> Any:
+        def gated_step(*arguments: Any) -> Any:
+            self._pass(arguments[0], arguments[3])
+            return step(*arguments)
+
+        def gated_bind_step(rows: Tensors, *others: Any) -> Callable[[], None]:
+            run = bind_step(rows, *others)
+
+            def gated_run() -> None:
+                self._pass(rows["token_ids"].numpy(), rows["source_lengths"].numpy())
+                run()
+
+            return gated_run
+
+        vars(graphs).update(step=gated_step, bind_step=gated_bind_step)
+
+    def _pass(self, token_ids: Integers, source_lengths: Integers) -> None:
         self._arrived.release()
         if not self._open and not self._permits.acquire(timeout=PATIENCE_S):
             raise AssertionError("no permit for a step")
-        self.rows.append(len(arguments[0]))
-        self.sources.append(int(arguments[3].max()))
-        return self._step(*arguments)
+        self.rows.append(len(token_ids))
+        self.sources.append(int(source_lengths.max()))
 
     def arrive(self) -> None:
         """Waits until the engine stands before its next step."""
@@ -279,7 +294,7 @@ def test_a_failing_step_fails_its_sentences_and_the_engine_goes_on(
         raise RuntimeError("out of memory, say")
 
     with monkeypatch.context() as patched:
-        patched.setattr(translator._graphs, "step", fail)
+        patched.setattr(Batch, "step", fail)
         with pytest.raises(Unavailable, match="failed while it translated") as failed:
             translator.translate(TEXTS)
     assert isinstance(failed.value.__cause__, RuntimeError)
@@ -319,7 +334,7 @@ def test_closing_without_draining_fails_what_is_left(tiny_bundle: Path) -> None:
     gate.arrive()
     closing = threading.Thread(target=translator.close, kwargs={"drain": False})
     closing.start()
-    while not translator._engine._aborting:
+    while not translator._engine._queue._aborting:
         pass
     gate.open()
     closing.join(PATIENCE_S)

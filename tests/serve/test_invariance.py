@@ -31,7 +31,7 @@ def test_alone_together_and_joining_at_random_moments(tiny_bundle: Path, precisi
         assert len({translation.text for translation in alone.values()}) > SENTENCES / 4
         for beam_size in BEAM_SIZES:
             together = translator.translate(texts, beam_size=beam_size, truncate=True)
-            _assert_same(precision, {(i, beam_size): value for i, value in enumerate(together)}, alone)
+            assert_same(precision, {(i, beam_size): value for i, value in enumerate(together)}, alone)
         generator.shuffle(jobs)
         pending = []
         for i, k in jobs:
@@ -39,10 +39,10 @@ def test_alone_together_and_joining_at_random_moments(tiny_bundle: Path, precisi
             if generator.random() < 0.2:  # the engine works while the others wait outside
                 _, earlier = generator.choice(pending)
                 earlier.collect()
-        _assert_same(precision, {job: joined.collect()[0] for job, joined in pending}, alone)
+        assert_same(precision, {job: joined.collect()[0] for job, joined in pending}, alone)
 
 
-def _assert_same(
+def assert_same(
     precision: str, got: dict[tuple[int, int], Translation], alone: dict[tuple[int, int], Translation]
 ) -> None:
     """The same tokens; the scores as equal as is promised for the precision."""

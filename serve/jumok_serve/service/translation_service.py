@@ -13,9 +13,9 @@ import grpc
 from jumok_proto.conversion import options_from_proto, response_to_proto, scores_to_proto
 from jumok_proto.v1 import decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
-from jumok_serve.engine import RETRY_AFTER_S
 from jumok_serve.errors import InvalidRequest, Overloaded
 from jumok_serve.options import DecodingOptions
+from jumok_serve.queue import RETRY_AFTER_S
 from jumok_serve.service.models import ModelRegistry
 from jumok_serve.service.unknown_fields import check_known
 from jumok_serve.service.workers import Workers

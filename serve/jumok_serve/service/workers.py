@@ -5,8 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from jumok_serve.engine import RETRY_AFTER_S
 from jumok_serve.errors import Overloaded
+from jumok_serve.queue import RETRY_AFTER_S
 
 Result = TypeVar("Result")
 

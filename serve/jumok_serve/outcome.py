@@ -1,0 +1,32 @@
+"""What the caller of a sentence gets: its translation, or the reason why there is none."""
+
+import time
+
+from jumok_serve.batch import Decoded, Sentence
+
+
+def deliver(sentence: Sentence) -> None:
+    """Hands over the outcome of a sentence that is done."""
+    if sentence.failure is not None:
+        fail(sentence, sentence.failure)
+        return
+    decoded = Decoded(
+        hypotheses=tuple(sentence.search.hypotheses()),
+        queue_s=sentence.admitted - sentence.arrived,
+        encode_s=sentence.encode_s,
+        decode_s=time.monotonic() - sentence.admitted - sentence.encode_s,
+    )
+    if _claim(sentence):
+        sentence.future.set_result(decoded)
+
+
+def fail(sentence: Sentence, error: Exception) -> None:
+    """Says why there is no translation."""
+    if _claim(sentence):
+        sentence.future.set_exception(error)
+
+
+def _claim(sentence: Sentence) -> bool:
+    """Whether the sentence's outcome may be set: its caller has not left, and nothing was set before."""
+    future = sentence.future
+    return not (future.done() or future.running()) and future.set_running_or_notify_cancel()

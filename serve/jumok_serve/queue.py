@@ -1,0 +1,250 @@
+"""The queue that an engine's replicas share: who waits, what each replica decodes, and who takes what next."""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from jumok_serve.batch import Batch, Sentence
+from jumok_serve.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
+from jumok_serve.memory import padded_length
+from jumok_serve.outcome import fail
+
+RETRY_AFTER_S = 1.0
+"""What a refused caller is told to wait."""
+
+SWEEP_INTERVAL_S = 0.05
+"""How often the whole queue is searched for sentences that nobody waits for any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """Bounds of an engine, all its replicas together.
+
+    Attributes:
+        max_batch_tokens: rows times source positions that are decoded at the same time, the padding of sources to a
+            multiple of 8 included; each replica has an equal part of it. A sentence that is over its replica's part by
+            itself is alone there, and one that is over the whole is decoded alone.
+        max_queue_requests: sentences that may wait.
+        max_queue_tokens: source tokens of the sentences that may wait.
+
+    Raises:
+        ValueError: a bound is less than 1.
+    """
+
+    max_batch_tokens: int = 4096
+    max_queue_requests: int = 4096
+    max_queue_tokens: int = 262_144
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch_tokens", "max_queue_requests", "max_queue_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What an engine has to do at one moment; all zero when it is idle."""
+
+    queued_requests: int
+    queued_tokens: int
+    running_sentences: int
+    rows: int
+
+
+class Occupancy:
+    """What a replica decodes or is about to: sentences and longest source of every beam size.
+
+    Args:
+        batches: its batches, one a beam size.
+    """
+
+    def __init__(self, batches: Iterable[Batch] = ()) -> None:
+        self._sentences: Counter[int] = Counter()
+        self._longest: Counter[int] = Counter()
+        for batch in batches:
+            self._sentences[batch.beam_size] = len(batch.sentences)
+            self._longest[batch.beam_size] = padded_length(batch.longest_source)
+
+    @property
+    def sentences(self) -> int:
+        """How many sentences."""
+        return self._sentences.total()
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return sum(size * sentences for size, sentences in self._sentences.items())
+
+    @property
+    def tokens(self) -> int:
+        """Rows times padded source positions."""
+        return sum(size * sentences * self._longest[size] for size, sentences in self._sentences.items())
+
+    def tokens_with(self, sentence: Sentence) -> int:
+        """What `tokens` would be with one more sentence."""
+        size = sentence.search.beam_size
+        sentences, longest = self._sentences[size], self._longest[size]
+        wider = max(longest, padded_length(len(sentence.source_ids)))
+        return self.tokens + size * ((sentences + 1) * wider - sentences * longest)
+
+    def add(self, sentence: Sentence) -> None:
+        """Counts one more sentence in."""
+        size = sentence.search.beam_size
+        self._sentences[size] += 1
+        self._longest[size] = max(self._longest[size], padded_length(len(sentence.source_ids)))
+
+
+class SentenceQueue:
+    """Sentences in the order of their arrival, for one replica or several; calls may come from any thread.
+
+    Nobody is passed: the first sentence goes to the first replica that has room for it. A replica takes up to its
+    share, which is all rows, waiting and decoded, divided by the replicas, so that those who are idle divide what
+    comes; beyond that only the one with the fewest rows takes any, so nobody waits for ever.
+
+    Args:
+        limits: bounds of queue and batches.
+        replicas: how many threads take from it.
+    """
+
+    def __init__(self, limits: EngineLimits, replicas: int) -> None:
+        self._limits = limits
+        self._changed = threading.Condition()
+        self._waiting: deque[Sentence] = deque()
+        self._tokens = 0  # source tokens of those that wait
+        self._rows = 0  # rows that they will have
+        self._occupied = [Occupancy() for _ in range(replicas)]
+        self._closing = False
+        self._aborting = False
+        self._next_sweep = 0.0
+
+    def add(self, sentences: Sequence[Sentence]) -> None:
+        """Lets sentences wait, all or none.
+
+        Raises:
+            InvalidRequest: they would not fit if nobody waited.
+            Overloaded: they do not fit now.
+            Unavailable: the queue is closed.
+        """
+        tokens = sum(len(sentence.source_ids) for sentence in sentences)
+        with self._changed:
+            if self._closing:
+                raise Unavailable("the model is being stopped", retry_after_s=RETRY_AFTER_S)
+            for what, present, more, bound in (
+                ("sentences", len(self._waiting), len(sentences), self._limits.max_queue_requests),
+                ("tokens", self._tokens, tokens, self._limits.max_queue_tokens),
+            ):
+                if more > bound:
+                    raise InvalidRequest(
+                        f"a request takes at most {bound} {what} here, got {more}: send several", field="contents"
+                    )
+                if present + more > bound:
+                    raise Overloaded(
+                        f"the queue holds {present} of at most {bound} {what}: no room for {more} more",
+                        retry_after_s=RETRY_AFTER_S,
+                    )
+            self._waiting.extend(sentences)
+            self._tokens += tokens
+            self._rows += sum(sentence.search.beam_size for sentence in sentences)
+            self._changed.notify()  # one replica; it wakes the next if it leaves any
+
+    def take(self, replica: int, occupied: Occupancy) -> list[Sentence] | None:
+        """Gives a replica what it is to admit now; blocks while it has nothing to do.
+
+        Args:
+            replica: its number, from 0.
+            occupied: what it decodes; the queue counts in what it gives.
+
+        Returns:
+            Sentences in the order of their arrival; none where it has something to decode, but nothing to admit.
+            None: the queue is closed, and nothing is left to do.
+
+        Raises:
+            Unavailable: what is decoded is to be given up.
+        """
+        with self._changed:
+            self._occupied[replica] = occupied
+            decoding = occupied.rows > 0
+            taken = self._take(occupied)
+            while not (taken or decoding or (self._closing and not self._waiting)):
+                self._changed.wait()
+                taken = self._take(occupied)
+            if self._waiting:
+                self._changed.notify()  # an idle replica may have room
+            elif self._closing:
+                self._changed.notify_all()
+            if decoding and self._aborting:
+                raise Unavailable("the model was stopped", retry_after_s=RETRY_AFTER_S)
+            return taken if taken or decoding else None
+
+    def load(self) -> Load:
+        """What waits and what is decoded now."""
+        with self._changed:
+            return Load(
+                queued_requests=len(self._waiting),
+                queued_tokens=self._tokens,
+                running_sentences=sum(occupied.sentences for occupied in self._occupied),
+                rows=sum(occupied.rows for occupied in self._occupied),
+            )
+
+    def close(self, *, drain: bool) -> list[Sentence]:
+        """Lets nobody in any more; returns those who are not waited for (without `drain`: all who wait)."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            if drain:
+                return []
+            self._aborting = True
+            given_up = list(self._waiting)
+            self._waiting.clear()
+            self._tokens = self._rows = 0
+            return given_up
+
+    def _take(self, occupied: Occupancy) -> list[Sentence]:
+        """Takes in order what the replica has room for."""
+        self._sweep()
+        others = [other for other in self._occupied if other is not occupied]
+        share = (occupied.rows + sum(other.rows for other in others) + self._rows) / len(self._occupied)
+        fewest = min((other.rows for other in others), default=0)
+        elsewhere = sum(other.tokens for other in others)
+        taken: list[Sentence] = []
+        while self._waiting:
+            sentence = self._waiting[0]
+            if not self._drop_abandoned(sentence):
+                enough = occupied.rows > fewest and occupied.rows + sentence.search.beam_size > share
+                if enough or not self._fits(sentence, occupied, elsewhere):
+                    break
+                occupied.add(sentence)
+                taken.append(sentence)
+            self._waiting.popleft()
+            self._tokens -= len(sentence.source_ids)
+            self._rows -= sentence.search.beam_size
+        return taken
+
+    def _fits(self, sentence: Sentence, occupied: Occupancy, elsewhere: int) -> bool:
+        """Whether replica and engine stay within their bounds with one more sentence, or decode nothing else."""
+        bound = self._limits.max_batch_tokens
+        tokens = occupied.tokens_with(sentence)
+        part = bound // len(self._occupied)
+        return (tokens <= part or not occupied.rows) and (
+            tokens + elsewhere <= bound or not (occupied.rows or elsewhere)
+        )
+
+    def _sweep(self) -> None:
+        """Drops abandoned sentences wherever they wait; not every time, because it looks at them all."""
+        now = time.monotonic()
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + SWEEP_INTERVAL_S
+        self._waiting = deque(sentence for sentence in self._waiting if not self._drop_abandoned(sentence))
+        self._tokens = sum(len(sentence.source_ids) for sentence in self._waiting)
+        self._rows = sum(sentence.search.beam_size for sentence in self._waiting)
+
+    @staticmethod
+    def _drop_abandoned(sentence: Sentence) -> bool:
+        """Whether nobody waits for the sentence any more; then its caller, if still there, is told why."""
+        abandoned = sentence.abandoned(time.monotonic())
+        if abandoned:
+            fail(sentence, DeadlineExceeded("the deadline passed while the text waited in the queue"))
+        return abandoned

@@ -1,0 +1,214 @@
+"""The queue that replicas share: order, shares, bounds, waking and closing, without a model."""
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from jumok_serve import Unavailable
+from jumok_serve.batch import Sentence
+from jumok_serve.queue import EngineLimits, Occupancy, SentenceQueue
+from jumok_serve.search import make_search
+
+from .search_cases import make_options
+from .test_engine import PATIENCE_S
+
+
+def sentence(tokens: int = 8, beam_size: int = 1) -> Sentence:
+    return Sentence(source_ids=[5] * tokens, search=make_search(make_options(beam_size=beam_size), 2, ()))
+
+
+def occupied(sentences: Sequence[Sentence]) -> Occupancy:
+    """What a replica with these sentences decodes."""
+    occupancy = Occupancy()
+    for one in sentences:
+        occupancy.add(one)
+    return occupancy
+
+
+def test_the_cost_is_rows_times_padded_source_of_each_beam_size() -> None:
+    occupancy = occupied([sentence(3, 4), sentence(9, 4), sentence(17, 1)])
+    assert (occupancy.sentences, occupancy.rows, occupancy.tokens) == (3, 9, 8 * 16 + 24)
+    for more in (sentence(1, 4), sentence(17, 4), sentence(30, 1), sentence(30, 2)):
+        assert occupancy.tokens_with(more) == occupied([sentence(9, 4), sentence(3, 4), sentence(17, 1), more]).tokens
+
+
+@pytest.mark.parametrize(
+    ("replicas", "beam_sizes", "expected"),
+    [
+        (1, [1] * 5, [5]),
+        (2, [1] * 64, [32, 32]),
+        (2, [4] * 3, [1, 2]),
+        (2, [4, 1, 1, 1, 1], [1, 4]),
+        (3, [1] * 10, [3, 3, 4]),
+        (4, [2] * 2, [1, 1, 0, 0]),
+        (16, [1] * 17, [1] * 15 + [2]),
+    ],
+)
+def test_idle_replicas_divide_what_waits_evenly_and_in_order(
+    replicas: int, beam_sizes: list[int], expected: list[int]
+) -> None:
+    queue = SentenceQueue(EngineLimits(), replicas)
+    sentences = [sentence(beam_size=beam_size) for beam_size in beam_sizes]
+    queue.add(sentences)
+    taken = [queue.take(replica, Occupancy()) or [] for replica in range(sum(number > 0 for number in expected))]
+    assert [len(one) for one in taken] == [number for number in expected if number]
+    assert [one for part in taken for one in part] == sentences
+    load = queue.load()
+    assert (load.queued_requests, load.queued_tokens) == (0, 0)
+    assert (load.running_sentences, load.rows) == (len(sentences), sum(beam_sizes))
+
+
+def test_a_replica_that_has_more_than_its_share_leaves_what_comes_to_the_others() -> None:
+    queue = SentenceQueue(EngineLimits(), 2)
+    queue.add([sentence() for _ in range(10)])
+    mine = queue.take(0, Occupancy())
+    theirs = queue.take(1, Occupancy())
+    assert mine is not None
+    assert theirs is not None
+    queue.add([sentence(), sentence()])
+    assert queue.take(1, occupied(theirs[:1])) != []  # of 5 and 1
+    assert queue.take(0, occupied(mine)) == []
+    assert queue.load().queued_requests == 0
+
+
+def test_each_replica_has_its_part_of_the_budget() -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=100), 2)
+    sentences = [sentence(8) for _ in range(20)]
+    queue.add(sentences)
+    mine = queue.take(0, Occupancy())
+    theirs = queue.take(1, Occupancy())
+    assert (mine, theirs) == (sentences[:6], sentences[6:12])
+    assert queue.take(0, occupied(sentences[:5])) == [sentences[12]]
+
+
+def test_what_is_over_its_part_is_alone_there_and_what_is_over_the_whole_waits_for_all_others() -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=100), 2)
+    long, short, huge, last = sentence(60), sentence(8), sentence(200), sentence(8)
+    queue.add([long, short, huge, last])
+    assert queue.take(0, Occupancy()) == [long]
+    assert queue.take(1, Occupancy()) == [short]
+    assert queue.take(0, occupied([long])) == []
+    assert queue.take(1, occupied([short])) == []  # nobody passes the one that waits for the whole
+    with ThreadPoolExecutor(1) as idle:
+        waiting = idle.submit(queue.take, 0, Occupancy())  # its long one is done; there is still another short one
+        assert queue.take(1, occupied([short])) == []
+        assert queue.close(drain=False) == [huge, last]
+        assert waiting.result(PATIENCE_S) is None
+
+
+def test_whoever_comes_wakes_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = SentenceQueue(EngineLimits(), 3)
+    asleep = threading.Semaphore(0)
+    waits = []
+
+    def wait(sleep: Callable[[], Any] = queue._changed.wait) -> Any:
+        waits.append(threading.get_ident())
+        asleep.release()
+        return sleep()
+
+    monkeypatch.setattr(queue._changed, "wait", wait)
+    only = sentence()
+    with ThreadPoolExecutor(3) as replicas:
+        taking = [replicas.submit(queue.take, number, Occupancy()) for number in range(3)]
+        for _ in taking:
+            assert asleep.acquire(timeout=PATIENCE_S)
+        with queue._changed:  # all three are asleep now
+            pass
+        queue.add([only])
+        queue.close(drain=True)
+        assert sorted(str(one.result(PATIENCE_S)) for one in taking) == sorted(["None", "None", str([only])])
+    assert len(waits) == 3  # nobody woke to find nothing
+
+
+def test_several_who_come_wake_as_many_replicas() -> None:
+    queue = SentenceQueue(EngineLimits(), 3)
+    with ThreadPoolExecutor(3) as replicas:
+        taking = [replicas.submit(queue.take, number, Occupancy()) for number in range(3)]
+        sentences = [sentence() for _ in range(9)]
+        queue.add(sentences)
+        taken = [one.result(PATIENCE_S) or [] for one in taking]
+    assert [len(one) for one in taken] == [3, 3, 3]
+    assert {id(one) for part in taken for one in part} == set(map(id, sentences))
+
+
+def test_closing_ends_the_idle_once_nothing_waits() -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=1), 2)
+    first, second = sentence(), sentence()
+    queue.add([first, second])
+    assert queue.take(0, Occupancy()) == [first]
+    with ThreadPoolExecutor(1) as idle:
+        waiting = idle.submit(queue.take, 1, Occupancy())  # there is no room beside the first
+        assert queue.close(drain=True) == []
+        with pytest.raises(Unavailable, match="being stopped"):
+            queue.add([sentence()])
+        assert queue.take(0, occupied([first])) == []
+        taken = queue.take(0, Occupancy())
+        other = waiting.result(PATIENCE_S) if taken is None else None
+        assert [taken, other].count([second]) == 1
+        assert queue.take(0 if taken else 1, Occupancy()) is None
+        assert waiting.result(PATIENCE_S) in (None, [second])
+
+
+def test_closing_without_draining_gives_back_who_waits_and_stops_who_decodes() -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=1), 2)
+    first, *others = sentences = [sentence() for _ in range(4)]
+    queue.add(sentences)
+    assert queue.take(0, Occupancy()) == [first]
+    with ThreadPoolExecutor(1) as idle:
+        waiting = idle.submit(queue.take, 1, Occupancy())
+        assert queue.close(drain=False) == others
+        assert waiting.result(PATIENCE_S) is None
+    with pytest.raises(Unavailable, match="was stopped"):
+        queue.take(0, occupied([first]))
+    assert queue.take(0, Occupancy()) is None
+    assert (queue.load().queued_requests, queue.load().rows) == (0, 0)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+def test_everybody_is_taken_once_in_order_and_within_the_budget(replicas: int) -> None:
+    bound = 160
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=bound), replicas)
+    order: list[Sentence] = []
+    decoded: list[list[Sentence]] = [[] for _ in range(replicas)]
+    together = threading.Lock()
+    over: list[int] = []
+
+    def decode(number: int) -> None:
+        generator = random.Random(number)
+        mine = decoded[number]
+        while True:
+            taken = queue.take(number, occupied(mine))
+            if taken is None:
+                return
+            with together:
+                mine.extend(taken)
+                # A moment after it was taken: what others take meanwhile is counted in by the queue, not here.
+                tokens, parts = sum(occupied(part).tokens for part in decoded), list(map(len, decoded))
+                if tokens > bound and sum(parts) > 1:
+                    over.append(tokens)
+                order.extend(taken)
+                mine[:] = [one for one in mine if generator.random() < 0.5]
+
+    sentences = []
+    with ThreadPoolExecutor(replicas) as threads:
+        running = [threads.submit(decode, number) for number in range(replicas)]
+        generator = random.Random(9)
+        for _ in range(60):
+            some = [
+                sentence(generator.choice([3, 8, 20, 50, 200]), generator.choice([1, 2, 4]))
+                for _ in range(generator.randint(1, 8))
+            ]
+            sentences += some
+            queue.add(some)
+        queue.close(drain=True)
+        for one in running:
+            one.result(PATIENCE_S)
+    assert {id(one) for one in order} == {id(one) for one in sentences}
+    assert len(order) == len(sentences)
+    assert not over
+    if replicas == 1:
+        assert order == sentences

@@ -1,0 +1,204 @@
+"""Several replicas over one queue: the results of one, work for all, and failures that stay where they happen."""
+
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jumok_serve import DeadlineExceeded, DecodingOptions, Translator, Unavailable
+from jumok_serve.batch import Batch
+
+from .test_engine import IDLE, PATIENCE_S, TEXTS, wait_until_idle
+from .test_invariance import assert_same, sentences
+
+OPTIONS = DecodingOptions(beam_size=2, min_length=12, max_length=12)
+
+
+class Steps:
+    """Notes the rows of every step by thread; holds all threads before a step until `opened`, and fails one's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: dict[str, list[int]] = defaultdict(list)
+        self.failing: set[str] = set()
+        self.opened = threading.Event()
+        self._arrived = threading.Semaphore(0)
+        step = Batch.step
+
+        def noted(batch: Batch) -> None:
+            name = threading.current_thread().name
+            self.rows[name].append(batch.rows)
+            self._arrived.release()
+            assert self.opened.wait(PATIENCE_S)
+            if name in self.failing:
+                raise RuntimeError("out of memory, say")
+            step(batch)
+
+        monkeypatch.setattr(Batch, "step", noted)
+
+    def arrive(self) -> None:
+        """Waits until one more thread stands before a step."""
+        assert self._arrived.acquire(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1) as translator:
+        yield translator
+
+
+@pytest.fixture
+def steps(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+    """Opened before the translator closes."""
+    steps = Steps(monkeypatch)
+    yield steps
+    steps.opened.set()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_results_are_those_of_one_replica(
+    tiny_bundle: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = sentences()[:80]
+    jobs = [(index, beam_size) for index in range(len(texts)) for beam_size in (1, 4)]
+    generator = random.Random(5)
+    with Translator(tiny_bundle, precision=precision, threads=1) as one:
+        expected = {
+            (i, k): translation
+            for k in (1, 4)
+            for i, translation in enumerate(one.translate(texts, beam_size=k, truncate=True))
+        }
+    with Translator(tiny_bundle, precision=precision, replicas=2, threads=1, max_batch_tokens=1000) as translator:
+        steps = Steps(monkeypatch)
+        steps.opened.set()
+        together = {(i, 4): t for i, t in enumerate(translator.translate(texts, beam_size=4, truncate=True))}
+        assert_same(precision, together, expected)
+        generator.shuffle(jobs)
+        pending = []
+        for i, k in jobs:
+            pending.append(((i, k), translator.submit([texts[i]], DecodingOptions(beam_size=k), truncate=True)))
+            if generator.random() < 0.2:  # the engine works while the others wait outside
+                generator.choice(pending)[1].collect()
+        assert_same(precision, {job: joined.collect()[0] for job, joined in pending}, expected)
+        assert len(steps.rows) == 2
+        wait_until_idle(translator)
+
+
+def test_idle_replicas_divide_a_request_and_load_sums_up(translator: Translator, steps: Steps) -> None:
+    pending = translator.submit(TEXTS * 2, OPTIONS)
+    steps.arrive()
+    steps.arrive()
+    assert list(steps.rows.values()) == [[8], [8]]
+    load = translator.load()
+    assert (load.queued_requests, load.running_sentences, load.rows) == (0, 8, 16)
+    steps.opened.set()
+    assert len(pending.collect()) == 8
+    assert list(steps.rows.values()) == [[8] * 12] * 2
+    wait_until_idle(translator)
+
+
+def test_a_single_text_is_decoded_by_one_and_the_next_by_the_other(translator: Translator, steps: Steps) -> None:
+    first = translator.submit(TEXTS[:1], OPTIONS)
+    steps.arrive()
+    assert list(steps.rows.values()) == [[2]]
+    second = translator.submit(TEXTS[1:2], OPTIONS)
+    steps.arrive()
+    assert list(steps.rows.values()) == [[2], [2]]
+    steps.opened.set()
+    first.collect()
+    second.collect()
+
+
+def test_a_failing_step_fails_its_replicas_sentences_alone(
+    translator: Translator, steps: Steps, caplog: pytest.LogCaptureFixture
+) -> None:
+    futures = translator.submit(TEXTS, OPTIONS).futures
+    steps.arrive()
+    steps.arrive()
+    failing = next(iter(steps.rows))
+    steps.failing.add(failing)
+    steps.opened.set()
+    errors = [future.exception(PATIENCE_S) for future in futures]
+    assert [type(error) for error in errors if error] == [Unavailable] * 2
+    assert "out of memory, say" in caplog.text
+    assert len(steps.rows[failing]) == 1
+    steps.failing.clear()
+    assert len(translator.translate(TEXTS)) == len(TEXTS)
+    wait_until_idle(translator)
+
+
+def test_cancelled_and_late_sentences_leave_every_replica_within_one_step(translator: Translator, steps: Steps) -> None:
+    deadline = time.monotonic() + 0.05
+    leaving = translator.submit(TEXTS[:2], OPTIONS)
+    steps.arrive()
+    steps.arrive()
+    late = translator.submit(TEXTS[2:], OPTIONS, deadline=deadline)
+    for future in leaving.futures:
+        assert future.cancel()
+    while time.monotonic() <= deadline:
+        pass
+    steps.opened.set()
+    for future in leaving.futures:
+        with pytest.raises(CancelledError):
+            future.result()
+    with pytest.raises(DeadlineExceeded):
+        late.collect()
+    wait_until_idle(translator)
+    assert list(steps.rows.values()) == [[2], [2]]
+
+
+def test_closing_finishes_what_all_replicas_have(tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle, precision="fp32", replicas=3, threads=1, max_batch_tokens=100)
+    pending = translator.submit(TEXTS * 5, DecodingOptions(beam_size=2))
+    translator.close()
+    assert len(pending.collect()) == 20
+    with pytest.raises(Unavailable, match="being stopped"):
+        translator.translate(TEXTS[0])
+    assert translator.load() == IDLE
+
+
+def test_closing_without_draining_fails_what_all_replicas_have(translator: Translator, steps: Steps) -> None:
+    running = translator.submit(TEXTS, OPTIONS).futures
+    steps.arrive()
+    steps.arrive()
+    waiting = translator.submit(TEXTS, OPTIONS).futures
+    closing = threading.Thread(target=translator.close, kwargs={"drain": False})
+    closing.start()
+    for future in waiting:
+        with pytest.raises(Unavailable, match="was stopped"):
+            future.result(PATIENCE_S)
+    steps.opened.set()
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()
+    for future in running:
+        with pytest.raises(Unavailable, match="was stopped"):
+            future.result(timeout=0)
+    assert list(map(len, steps.rows.values())) == [1, 1]
+    assert translator.load() == IDLE
+
+
+@pytest.mark.parametrize(("replicas", "threads", "pool"), [(1, 1, 1), (1, 3, 3), (2, 1, 1), (2, 3, 5)])
+def test_a_pool_has_workers_for_every_replica(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, replicas: int, threads: int, pool: int
+) -> None:
+    made: list[int] = []
+    loading = "jumok_serve.loading.Graphs"
+    graphs = Translator(tiny_bundle, precision="fp32", threads=1)._graphs
+
+    def note(*_: Any, threads: int, **__: Any) -> Any:
+        made.append(threads)
+        return graphs
+
+    monkeypatch.setattr(loading, note)
+    Translator(tiny_bundle, precision="fp32", replicas=replicas, threads=threads).close()
+    assert made == [pool]
+
+
+def test_replicas_are_checked(tiny_bundle: Path) -> None:
+    with pytest.raises(ValueError, match="replicas must be at least 1, got 0"):
+        Translator(tiny_bundle, replicas=0)
