@@ -189,6 +189,7 @@ class Batch:
         drawing = [slot for slot, drawn in enumerate(draws) if drawn is not None]
         choosing = [slot for slot, drawn in enumerate(draws) if drawn is None]
         if choosing:
+            renormalizes = [search.renormalizes for search in searches]
             on_logits = [slot for slot in choosing if searches[slot].acts_on_logits]
             on_log_probs = [slot for slot in choosing if not searches[slot].acts_on_logits]
             tokens, totals = self._graphs.select(
@@ -197,7 +198,7 @@ class Batch:
                 max(searches[slot].candidates_needed for slot in choosing),
                 on_logits=joined((slot * size, constraints[slot]) for slot in on_logits),
                 on_log_probs=joined((slot * size, constraints[slot]) for slot in on_log_probs),
-                renormalize=np.repeat([search.renormalizes for search in searches], size),
+                renormalize=np.repeat(renormalizes, size) if any(renormalizes) else None,
             )
         else:
             tokens, totals = np.zeros((self.rows, 1), np.int64), np.zeros((self.rows, 1), np.float32)

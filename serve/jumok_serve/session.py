@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnxruntime
@@ -65,6 +66,7 @@ class Graphs:
         self._options = _session_options(threads)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
+        self._selections: WeakKeyDictionary[OrtValue, _FreeSelection] = WeakKeyDictionary()
         problems: list[str] = []
         # The sampler holds no weights, and decoding must not wait while another graph is loaded.
         for name in ("encoder", "decoder", "select", *(["sampler"] if "sampler" in self._variant.graphs else [])):
@@ -214,6 +216,12 @@ class Graphs:
         Returns:
             Token ids [R, C] and running score + processed log-probability [R, C], best first; ties by lower token id.
         """
+        if on_logits is NO_CONSTRAINTS and on_log_probs is NO_CONSTRAINTS and renormalize is None and self.in_place:
+            # A step in place puts its logits where it put them before, so that all can stay bound.
+            selection = self._selections.get(logits)
+            if selection is None:
+                selection = self._selections[logits] = _FreeSelection(self._sessions["select"], logits)
+            return selection.run(scores, candidates)
         feeds = {
             "logits": logits,
             "scores": _value(scores),
@@ -334,6 +342,36 @@ class Graphs:
     def _used(self, graph: str, arrays: Mapping[str, Integers]) -> Tensors:
         """Those of the arrays that the graph has inputs for: its inputs are only what the model looks at."""
         return {name: _value(array) for name, array in arrays.items() if name in self._inputs[graph]}
+
+
+class _FreeSelection:
+    """Selection without constraints from logits [R, V] that lie where they always do."""
+
+    def __init__(self, session: Any, logits: OrtValue) -> None:
+        self._session = session
+        self._binding = session.io_binding()
+        self._scores = np.zeros(logits.shape()[0], np.float32)
+        self._candidates = np.zeros(1, np.int64)
+        self._feeds = {
+            "scores": _value(self._scores),
+            "candidates": _value(self._candidates),
+            **_constraint_feeds("logit", NO_CONSTRAINTS),
+            **_constraint_feeds("log_prob", NO_CONSTRAINTS),
+            "renormalize": _value(np.zeros(len(self._scores), np.bool_)),
+        }
+        self._binding.bind_ortvalue_input("logits", logits)
+        for name, value in self._feeds.items():
+            self._binding.bind_ortvalue_input(name, value)
+        self._binding.bind_output("tokens")
+        self._binding.bind_output("totals")
+
+    def run(self, scores: Floats, candidates: int) -> tuple[Integers, Floats]:
+        """Token ids [R, C] and running scores [R, C]."""
+        self._scores[:] = scores
+        self._candidates[0] = candidates
+        self._session.run_with_iobinding(self._binding)
+        tokens, totals = self._binding.copy_outputs_to_cpu()
+        return tokens, totals
 
 
 def _session_options(threads: int | None) -> Any:
