@@ -3,10 +3,11 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from jumok_serve.batch import Batch, Sentence
 from jumok_serve.errors import DeadlineExceeded, JumokError, Unavailable
+from jumok_serve.grouping import encoder_groups
 from jumok_serve.outcome import deliver, fail
 from jumok_serve.queue import RETRY_AFTER_S, EngineLimits, Load, Occupancy, SentenceQueue
 from jumok_serve.session import Graphs
@@ -84,10 +85,8 @@ class _Replica:
 
     def _release(self) -> None:
         """Lets those go whom nobody waits for any more."""
-        now = time.monotonic()
         for batch in list(self.batches.values()):
-            for sentence in batch.remove(lambda sentence: sentence.abandoned(now)):
-                fail(sentence, DeadlineExceeded("the deadline passed while the text was being translated"))
+            batch.remove(_gone)
             self._drop_if_empty(batch)
 
     def _admit(self, taken: list[Sentence]) -> None:
@@ -98,8 +97,10 @@ class _Replica:
         for beam_size in {sentence.search.beam_size for sentence in taken}:
             if beam_size not in self.batches:
                 self.batches[beam_size] = Batch(self._graphs, beam_size, self._pad)
-            for similar in _of_similar_length([one for one in taken if one.search.beam_size == beam_size]):
-                self.batches[beam_size].admit(similar)
+            for group in encoder_groups([one for one in taken if one.search.beam_size == beam_size]):
+                if staying := [sentence for sentence in group if not _gone(sentence)]:
+                    self.batches[beam_size].admit(staying)
+            self._drop_if_empty(self.batches[beam_size])
         self._joining = []
 
     def _step(self, batch: Batch) -> None:
@@ -129,12 +130,9 @@ class _Replica:
             fail(sentence, error)
 
 
-def _of_similar_length(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]]:
-    """Groups for the encoder, so that no source is padded to more than twice its length."""
-    group: list[Sentence] = []
-    for sentence in sorted(sentences, key=lambda sentence: len(sentence.source_ids)):
-        if group and len(sentence.source_ids) > 2 * len(group[0].source_ids):
-            yield group
-            group = []
-        group.append(sentence)
-    yield group
+def _gone(sentence: Sentence) -> bool:
+    """Whether nobody waits for the sentence any more; then its caller, if still there, is told why."""
+    abandoned = sentence.abandoned(time.monotonic())
+    if abandoned:
+        fail(sentence, DeadlineExceeded("the deadline passed while the text was being translated"))
+    return abandoned

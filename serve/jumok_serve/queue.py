@@ -18,6 +18,10 @@ SWEEP_INTERVAL_S = 0.05
 """How often the whole queue is searched for sentences that nobody waits for any more."""
 
 
+MAX_JOINING_TOKENS = 512
+"""Source tokens that a replica encodes at most between two steps, so that those it decodes are not held up for long."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineLimits:
     """Bounds of an engine, all its replicas together.
@@ -101,7 +105,8 @@ class SentenceQueue:
 
     Nobody is passed: the first sentence goes to the first replica that has room for it. A replica takes up to its
     share, which is all rows, waiting and decoded, divided by the replicas, so that those who are idle divide what
-    comes; beyond that only the one with the fewest rows takes any, so nobody waits for ever.
+    comes; beyond that only the one with the fewest rows takes any, so nobody waits for ever. One that decodes takes no
+    more than `MAX_JOINING_TOKENS` at a time, or one sentence.
 
     Args:
         limits: bounds of queue and batches.
@@ -204,6 +209,7 @@ class SentenceQueue:
     def _take(self, occupied: Occupancy) -> list[Sentence]:
         """Takes in order what the replica has room for."""
         self._sweep()
+        room = MAX_JOINING_TOKENS if occupied.rows else self._limits.max_queue_tokens
         others = [other for other in self._occupied if other is not occupied]
         share = (occupied.rows + sum(other.rows for other in others) + self._rows) / len(self._occupied)
         fewest = min((other.rows for other in others), default=0)
@@ -213,7 +219,8 @@ class SentenceQueue:
             sentence = self._waiting[0]
             if not self._drop_abandoned(sentence):
                 enough = occupied.rows > fewest and occupied.rows + sentence.search.beam_size > share
-                if enough or not self._fits(sentence, occupied, elsewhere):
+                room -= len(sentence.source_ids)
+                if enough or (taken and room < 0) or not self._fits(sentence, occupied, elsewhere):
                     break
                 occupied.add(sentence)
                 taken.append(sentence)

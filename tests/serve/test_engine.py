@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from jumok_serve import (
     Translator,
     Unavailable,
 )
-from jumok_serve.batch import Batch
+from jumok_serve.batch import Batch, Sentence
 from jumok_serve.errors import ModelFailed
 from jumok_serve.queue import EngineLimits, Load
 from jumok_serve.session import Integers, Tensors
@@ -155,6 +155,29 @@ def test_a_cancelled_sentence_never_leaves_the_queue_for_the_batch(tiny_bundle: 
         first.collect()
         wait_until_idle(translator)
         assert gate.rows == [1] * 4
+
+
+def test_who_leaves_while_others_are_encoded_is_not_encoded(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+    encoded: list[int] = []
+    admit = Batch.admit
+
+    def hold(batch: Batch, sentences: Sequence[Sentence]) -> None:
+        encoded.extend(len(sentence.source_ids) for sentence in sentences)
+        begun.set()
+        assert cancelled.wait(PATIENCE_S)
+        admit(batch, sentences)
+
+    monkeypatch.setattr(Batch, "admit", hold)
+    short, long = translator.submit(["a dog", "a dog " * 12], DecodingOptions(max_length=3)).futures
+    assert begun.wait(PATIENCE_S)
+    assert long.cancel()
+    cancelled.set()
+    assert short.result(PATIENCE_S)
+    assert len(encoded) == 1
+    wait_until_idle(translator)
 
 
 def test_a_deadline_in_the_batch_and_in_the_queue(tiny_bundle: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from jumok_serve import Unavailable
 from jumok_serve.batch import Sentence
-from jumok_serve.queue import EngineLimits, Occupancy, SentenceQueue
+from jumok_serve.queue import MAX_JOINING_TOKENS, EngineLimits, Occupancy, SentenceQueue
 from jumok_serve.search import make_search
 
 from .search_cases import make_options
@@ -212,3 +212,15 @@ def test_everybody_is_taken_once_in_order_and_within_the_budget(replicas: int) -
     assert not over
     if replicas == 1:
         assert order == sentences
+
+
+def test_who_decodes_is_held_up_for_few_tokens_at_a_time_and_who_does_not_takes_all() -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=10**6), 1)
+    sentences = [sentence(100) for _ in range(12)] + [sentence(2 * MAX_JOINING_TOKENS) for _ in range(2)]
+    queue.add(sentences)
+    assert queue.take(0, occupied([sentence()])) == sentences[: MAX_JOINING_TOKENS // 100]
+    assert queue.take(0, occupied([sentence()])) == sentences[5:10]
+    assert queue.take(0, occupied([sentence()])) == sentences[10:12]
+    assert queue.take(0, occupied([sentence()])) == sentences[12:13]
+    queue.add(sentences)
+    assert queue.take(0, Occupancy()) == [*sentences[13:], *sentences]
