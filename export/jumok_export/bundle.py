@@ -20,7 +20,7 @@ from torch import nn
 from jumok_export.calibrate import Calibration, GreedySearch, calibrate, frame_texts
 from jumok_export.graphs import export_graphs
 from jumok_export.onnx_graph import Graph
-from jumok_export.quantize import Scales, quantize_graph, quantized_weights
+from jumok_export.quantize import Scales, quantize_graph, quantized_weights, rectified_weights
 from jumok_export.samples import Frame
 from jumok_export.verify import verify_fp32, verify_int8
 from jumok_export.weights import save_graphs
@@ -273,9 +273,9 @@ class _Writer:
             {name: quantize_graph(graph, scales) for name, graph in self._graphs.items()}, folder, "int8"
         )
         weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_weights(self._graphs[name])]
-        return variant, self._verified(
-            "int8", variant, folder, partial(verify_int8, weights=weights, calibration=calibration)
-        )
+        rectified = rectified_weights(self._graphs[name] for name in ("encoder", "decoder"))
+        verify = partial(verify_int8, weights=weights, rectified=rectified, calibration=calibration)
+        return variant, self._verified("int8", variant, folder, verify)
 
     def _verified(
         self,

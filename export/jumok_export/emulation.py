@@ -1,6 +1,6 @@
 """int8 arithmetic in PyTorch: what quantization alone does to a model, to hold exported int8 graphs against."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from types import MappingProxyType
 from typing import Any
 
@@ -13,9 +13,9 @@ from torch.overrides import TorchFunctionMode
 
 from jumok_export.quantize import (
     EMBEDDING_ROWS,
-    LEVELS,
-    SMALLEST_SCALE,
-    ZERO_POINT,
+    RECTIFIED,
+    SIGNED,
+    Levels,
     Scales,
     quantize_weight,
     weight_key,
@@ -31,11 +31,13 @@ class Int8Arithmetic(TorchFunctionMode):
 
     Args:
         scales: what was calibrated.
+        rectified: keys of the weights that what a ReLU gives is multiplied with.
     """
 
-    def __init__(self, scales: Scales = MappingProxyType({})) -> None:
+    def __init__(self, scales: Scales = MappingProxyType({}), rectified: Set[str] = frozenset()) -> None:
         super().__init__()
         self._scales = scales
+        self._rectified = rectified
         self._originals: dict[int, Tensor] = {}  # kept alive, so that no other tensor gets their ids
         self._rounded: dict[int, Tensor] = {}
         self._keys: dict[int, str] = {}
@@ -47,8 +49,9 @@ class Int8Arithmetic(TorchFunctionMode):
         if function is F.linear and _is_weight(args[1]):
             activation, weight, *bias = args
             rounded = self._weight(weight)
-            scale = self._scales.get(self._keys[id(weight)])
-            activation = _round_rows(activation) if scale is None else _round_by(activation, scale)
+            key = self._keys[id(weight)]
+            levels, scale = RECTIFIED if key in self._rectified else SIGNED, self._scales.get(key)
+            activation = _round_rows(activation, levels) if scale is None else _round_by(activation, scale, levels)
             return function(activation, rounded, *bias, **(kwargs or {}))
         if function is F.embedding and _is_weight(args[1]) and len(args[1]) >= EMBEDDING_ROWS:
             ids, weight, *others = args
@@ -65,7 +68,7 @@ class Int8Arithmetic(TorchFunctionMode):
         if id(weight) not in self._rounded:
             original = weight.detach().numpy()
             values, scales = quantize_weight(original, channels=0)
-            rounded = (values.astype(np.float32) - ZERO_POINT) * scales[:, None]
+            rounded = values.astype(np.float32) * scales[:, None]
             self._originals[id(weight)] = weight
             self._rounded[id(weight)] = torch.from_numpy(rounded)
             self._keys[id(weight)] = weight_key(original.T)
@@ -76,13 +79,12 @@ def _is_weight(tensor: Tensor) -> bool:
     return isinstance(tensor, nn.Parameter) and tensor.ndim == 2
 
 
-def _round_rows(activation: Tensor) -> Tensor:
-    largest = activation.abs().amax(dim=-1, keepdim=True).clamp(min=SMALLEST_SCALE * LEVELS)
-    scale = largest * float(np.float32(1 / LEVELS))
-    rounded: Tensor = (activation / scale).round() * scale
+def _round_rows(activation: Tensor, levels: Levels) -> Tensor:
+    largest = activation.abs().amax(dim=-1, keepdim=True)
+    shares = torch.where(largest > 0, activation / largest, 0)
+    rounded: Tensor = _round_by(shares, float(levels.unit), levels) * largest
     return rounded
 
 
-def _round_by(activation: Tensor, scale: float) -> Tensor:
-    levels = (activation / scale).round().clamp(-ZERO_POINT, LEVELS)
-    return levels * scale
+def _round_by(activation: Tensor, scale: float, levels: Levels) -> Tensor:
+    return (activation / scale).round().clamp(-levels.zero_point, 255 - levels.zero_point) * scale

@@ -3,7 +3,7 @@
 What runs on ONNX Runtime's side is what serves: `jumok_serve.session.Graphs`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +76,9 @@ def verify_int8(
     model: nn.Module,
     graphs: Graphs,
     frame: Frame,
+    *,
     weights: Sequence[NDArray[np.float32]],
+    rectified: Set[str],
     calibration: Calibration | None = None,
 ) -> VerificationReport:
     """Compares graphs in int8 with the model that they were exported from, and scores alone with scores in company.
@@ -89,13 +91,14 @@ def verify_int8(
         frame: its vocabularies and limits.
         weights: the matrices that are in 8 bits in the encoder or the decoder. If PyTorch computes with one of them by
             other means than linear layers and embeddings, what int8 should cost is not known and not compared.
+        rectified: `rectified_weights` of the graphs before quantization.
         calibration: what gave the graphs constant scales, if they have any.
     """
     trial = _Trial(model, graphs, frame)
-    arithmetic, activations = Int8Arithmetic(), "one scale a row"
+    arithmetic, activations = Int8Arithmetic(rectified=rectified), "one scale a row"
     if calibration is not None:
         trial.samples = SentenceSamples(frame, trial.torch, calibration)
-        arithmetic = Int8Arithmetic(calibration.scales)
+        arithmetic = Int8Arithmetic(calibration.scales, rectified)
         activations = f"calibrated on {len(calibration.sources)} sentences"
 
     def decode() -> list[Check]:

@@ -15,6 +15,7 @@ from jumok_serve.bundle import check_graph
 from jumok_serve.device import Device, check_active
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest import PrecisionVariant
+from jumok_serve.saturation import products_saturate
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
 
 Integers = NDArray[np.int64]
@@ -382,6 +383,8 @@ def _session_options(threads: int | None) -> Any:
     options.log_severity_level = 3
     # Encoder, decoder and selection have a thread pool each; one that spins after its run steals the next one's cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    if products_saturate():
+        options.add_session_config_entry("session.x64quantprecision", "1")  # makes signed weights unsigned
     return options
 
 

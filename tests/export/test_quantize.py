@@ -17,10 +17,11 @@ from jumok_export.emulation import Int8Arithmetic
 from jumok_export.onnx_graph import Graph
 from jumok_export.quantize import (
     EMBEDDING_ROWS,
-    ZERO_POINT,
+    Scales,
     quantize_graph,
     quantize_weight,
     quantized_weights,
+    rectified_weights,
     weight_key,
 )
 from jumok_export.weights import save_graphs
@@ -60,6 +61,14 @@ def rounded_rows(activation: Array) -> Array:
     return rounded
 
 
+def rounded_positive(activation: Array) -> Array:
+    """Each row [..., K], without what is negative, to 255 levels above 0, and back."""
+    positive = activation.clip(0)
+    scale = positive.max(-1, keepdims=True).clip(1e-30) / 255
+    rounded: Array = np.rint(positive / scale) * scale
+    return rounded
+
+
 def rounded_by(activation: Array, scale: float) -> Array:
     """To the levels -128 to 127 of one scale, and back."""
     rounded: Array = np.clip(np.rint(activation / np.float32(scale)), -128, 127) * np.float32(scale)
@@ -75,30 +84,42 @@ def rounded_columns(weight: Array) -> Array:
 def test_weights_are_within_half_a_level(channels: int) -> None:
     weight = normal(30, 50) * np.linspace(0.01, 9, 50, dtype=np.float32)
     values, scales = quantize_weight(weight, channels)
-    assert values.dtype == np.uint8
+    assert values.dtype == np.int8
     assert scales.shape == (weight.shape[channels],)
     wide = np.expand_dims(scales, 1 - channels)
-    assert np.abs((values.astype(np.float32) - ZERO_POINT) * wide - weight).max() <= 0.501 * wide.max()
-    assert ((values.astype(np.float32) - ZERO_POINT) * wide - weight <= 0.501 * wide).all()
+    assert (np.abs(values * wide - weight) <= 0.501 * wide).all()
     # The largest value of each channel is a full level, so no range is wasted.
-    np.testing.assert_array_equal(np.abs(values.astype(int) - ZERO_POINT).max(1 - channels), 127)
+    np.testing.assert_array_equal(np.abs(values.astype(int)).max(1 - channels), 127)
 
 
 def test_a_channel_of_zeros_stays_zero() -> None:
     values, scales = quantize_weight(np.zeros((3, 2), np.float32), 1)
-    np.testing.assert_array_equal(values, ZERO_POINT)
+    np.testing.assert_array_equal(values, 0)
     assert np.isfinite(scales).all()
 
 
 MATMUL = [helper.make_node("MatMul", ["x", "w"], ["y"])]
 TRANSPOSED = [helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]), helper.make_node("MatMul", ["x", "t"], ["y"])]
 GEMM = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1, alpha=1.0, beta=1.0)]
+ADDED = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
+ADDED_BEFORE = [
+    helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
+    helper.make_node("MatMul", ["x", "t"], ["p"]),
+    helper.make_node("Add", ["b", "p"], ["y"]),
+]
 
 
 PRODUCTS = pytest.mark.parametrize(
     ("nodes", "turned", "shape"),
-    [(MATMUL, False, (2, 3, 16)), (MATMUL, False, (1, 16)), (TRANSPOSED, True, (5, 16)), (GEMM, True, (7, 16))],
-    ids=["matmul of rank 3", "matmul of one row", "transposed", "gemm"],
+    [
+        (MATMUL, False, (2, 3, 16)),
+        (MATMUL, False, (1, 16)),
+        (TRANSPOSED, True, (5, 16)),
+        (GEMM, True, (7, 16)),
+        (ADDED, False, (2, 3, 16)),
+        (ADDED_BEFORE, True, (2, 3, 16)),
+    ],
+    ids=["matmul of rank 3", "matmul of one row", "transposed", "gemm", "bias added", "transposed, bias added"],
 )
 
 
@@ -111,7 +132,7 @@ def test_products_are_those_of_rounded_rows_and_rounded_columns(
     graph = graph_of(
         nodes, {name: constants[name] for each in nodes for name in each.input if name in constants}, {"x": x}
     )
-    expected = rounded_rows(x) @ rounded_columns(weight) + (bias if nodes is GEMM else 0)
+    expected = rounded_rows(x) @ rounded_columns(weight) + (bias if any("b" in node.input for node in nodes) else 0)
     np.testing.assert_allclose(run(quantize_graph(graph), x=x), expected, atol=1e-4)
     assert len(quantized_weights(graph)) == 1
 
@@ -126,11 +147,49 @@ def test_calibrated_products_are_those_of_activations_rounded_by_their_scale(
     graph = graph_of(
         nodes, {name: constants[name] for each in nodes for name in each.input if name in constants}, {"x": x}
     )
-    expected = rounded_by(x, 0.02) @ rounded_columns(weight) + (bias if nodes is GEMM else 0)
+    expected = rounded_by(x, 0.02) @ rounded_columns(weight) + (bias if any("b" in node.input for node in nodes) else 0)
     quantized = quantize_graph(graph, {weight_key(weight): 0.02})
     np.testing.assert_allclose(run(quantized, x=x), expected, atol=1e-4)
     assert {"MatMulIntegerToFloat", "QuantizeLinear"} <= {node.op_type for node in quantized.model.graph.node}
     assert not {"ReduceMax", "Mul", "Add"} & {node.op_type for node in quantized.model.graph.node}
+
+
+RECTIFIED = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("MatMul", ["r", "w"], ["y"])]
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_what_a_relu_gives_has_all_levels_above_0_and_rounding_is_the_relu(calibrated: bool) -> None:
+    weight, x = normal(16, 20), normal(2, 4, 16, seed=3)
+    x[0, 1] = -np.abs(x[0, 1])
+    x[1, 2] = 0
+    graph = graph_of(RECTIFIED, {"w": weight}, {"x": x})
+    scales: Scales = {weight_key(weight): 0.005} if calibrated else {}
+    quantized = quantize_graph(graph, scales)
+    rounded = np.clip(np.rint(x / np.float32(0.005)), 0, 255) * np.float32(0.005) if calibrated else rounded_positive(x)
+    y = run(quantized, x=x)
+    np.testing.assert_allclose(y, rounded @ rounded_columns(weight), atol=1e-4)
+    assert (y[0, 1] == 0).all()
+    assert (y[1, 2] == 0).all()
+    assert rectified_weights([graph]) == {weight_key(weight)}
+    sizes = {node.op_type: node.input[0] for node in quantized.model.graph.node}
+    assert sizes.get("Relu") != "x"
+    assert calibrated == ("Relu" not in sizes)
+
+
+def test_a_relu_that_is_read_elsewhere_stays() -> None:
+    weight, x = normal(16, 16), normal(5, 16, seed=3)
+    nodes = [RECTIFIED[0], helper.make_node("MatMul", ["r", "w"], ["p"]), helper.make_node("Add", ["p", "r"], ["y"])]
+    graph = graph_of(nodes, {"w": weight}, {"x": x})
+    expected = rounded_positive(x) @ rounded_columns(weight) + x.clip(0)
+    np.testing.assert_allclose(run(quantize_graph(graph), x=x), expected, atol=1e-4)
+
+
+def test_what_is_added_is_no_bias_where_the_sum_alone_is_not_what_is_read() -> None:
+    weight, bias, x = normal(16, 20), normal(20, seed=2), normal(5, 16, seed=3)
+    nodes = [ADDED[0], helper.make_node("Add", ["p", "b"], ["s"]), helper.make_node("Mul", ["s", "p"], ["y"])]
+    graph = graph_of(nodes, {"w": weight, "b": bias}, {"x": x})
+    product = rounded_rows(x) @ rounded_columns(weight)
+    np.testing.assert_allclose(run(quantize_graph(graph), x=x), (product + bias) * product, atol=1e-3)
 
 
 def test_rows_do_not_depend_on_their_company() -> None:
@@ -232,3 +291,19 @@ def test_calibrated_int8_in_pytorch_is_that_in_numpy() -> None:
     expected = rounded_rows(hidden) @ rounded_columns(weights[1]) + second.bias.detach().numpy()
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert arithmetic.covers(weights)
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_int8_in_pytorch_rounds_what_a_relu_gives_as_the_graphs_do(calibrated: bool) -> None:
+    torch.manual_seed(1)
+    layer, x = nn.Linear(16, 20), normal(3, 16)
+    x[1] = -np.abs(x[1])
+    weight = layer.weight.detach().numpy().T
+    scales: Scales = {weight_key(weight): 0.005} if calibrated else {}
+    with torch.no_grad(), Int8Arithmetic(scales, rectified={weight_key(weight)}):
+        found = layer(torch.from_numpy(x).relu()).numpy()
+    bias = layer.bias.detach().numpy()
+    graph = graph_of(
+        [RECTIFIED[0], helper.make_node("Gemm", ["r", "w", "b"], ["y"])], {"w": weight, "b": bias}, {"x": x}
+    )
+    np.testing.assert_allclose(found, run(quantize_graph(graph, scales), x=x), atol=1e-4)
