@@ -1,0 +1,377 @@
+"""One decoder step, selection included, against its weight products alone, which nothing that uses them can undercut.
+
+The step is the engine's: a batch of searches, the decoder, the selection and what Python does around them. The products
+are those of the decoder graph, by the fastest kernel of ONNX Runtime that can compute them. Step and products take
+turns, round after round, and no session's threads spin while another runs. A profile then tells what the rest of the
+step is spent on; it comes from steps of its own, since profiling slows them down.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from jumok_export.calibrate import GreedySearch, calibrate
+from jumok_export.graphs import export_graphs
+from jumok_export.quantize import Scales, quantize_graph
+from jumok_export.transformer import Transformer, TransformerSizes
+from jumok_export.weights import save_graphs
+from jumok_serve.batch import Batch, Sentence
+from jumok_serve.bundle import Bundle
+from jumok_serve.device import CPU
+from jumok_serve.manifest import PrecisionVariant
+from jumok_serve.options import SearchOptions
+from jumok_serve.search import make_search
+from jumok_serve.session import Graphs
+from weight_products import IN_FLOATS, WEIGHT_INPUTS, ProductSession, product_graphs, weight_products
+
+PRECISIONS = ("int8", "fp32")
+CASES = ((1, 1), (32, 1), (8, 4), (128, 1), (32, 4))
+"""Sentences and beam sizes: 1, 32 and 128 rows."""
+SOURCE_LENGTH = 20
+WARM_UP = 8
+"""Tokens that are decoded before a round's steps count."""
+HEAD = 64
+"""Width of an attention head."""
+PROFILED_GRAPHS = ("decoder", "select")
+PROFILED_STEPS = 24
+"""Steps that a profile is made of."""
+CONTAINERS = ("If", "Loop", "Scan")
+"""Operators whose time is that of others inside."""
+WEIGHT_PRODUCTS = "weight products"
+LEAST_SHARE = 1.0
+"""Percent of a step below which operators are added up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Graphs to measure.
+
+    Attributes:
+        path: the folder that file names are relative to.
+        variants: graphs by precision.
+        vocabulary: number of tokens of the smaller vocabulary.
+        start: what decoding starts from.
+        pad: behind the end of a source.
+    """
+
+    path: Path
+    variants: Mapping[str, PrecisionVariant]
+    vocabulary: int
+    start: int
+    pad: int
+
+    def variant(self, precision: str) -> PrecisionVariant:
+        """The graphs of one precision."""
+        return self.variants[precision]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Step and products in one setting; times are medians over all of them, ratios one a round.
+
+    Attributes:
+        precision: of the graphs.
+        sentences: B.
+        beam_size: K; there are B * K rows.
+        step_ms: one step.
+        products_ms: the weight products of one step, by the fastest kernel.
+        kernel: which that is.
+        ratio: median of step over products.
+        lowest_ratio: of all rounds.
+        highest_ratio: of all rounds.
+        kernels_ms: what each kernel takes.
+        shares: percent of a step, by what it is spent on.
+    """
+
+    precision: str
+    sentences: int
+    beam_size: int
+    step_ms: float
+    products_ms: float
+    kernel: str
+    ratio: float
+    lowest_ratio: float
+    highest_ratio: float
+    kernels_ms: dict[str, float]
+    shares: dict[str, float]
+
+
+def opened(path: Path) -> Model:
+    """The graphs of a bundle."""
+    bundle = Bundle.open(path)
+    tokens = bundle.manifest.special_tokens
+    vocabulary = min(bundle.tokenizer.source_vocab_size, bundle.tokenizer.vocab_size)
+    return Model(
+        path=bundle.path,
+        variants=bundle.manifest.precisions,
+        vocabulary=vocabulary,
+        start=tokens.start,
+        pad=tokens.pad,
+    )
+
+
+def made(folder: Path, *, layers: int, width: int, feed_forward: int, vocabulary: int, calibrated: bool) -> Model:
+    """Graphs of a Transformer as OPUS-MT has them, with random weights: as fast as a trained one."""
+    torch.manual_seed(0)
+    sizes = TransformerSizes(
+        source_vocabulary=vocabulary,
+        target_vocabulary=vocabulary,
+        width=width,
+        heads=max(1, width // HEAD),
+        feed_forward=feed_forward,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        norm="post",
+        activation="silu",
+        output_bias=True,
+    )
+    graphs = export_graphs(Transformer(sizes).eval(), vocabulary, vocabulary)
+    scales: Scales = {}
+    if calibrated:
+        sources = [random_source(vocabulary, seed) for seed in range(4)]
+        scales = calibrate(graphs, sources, GreedySearch(start=0, eos=(1,), max_length=SOURCE_LENGTH)).scales
+    quantized = {name: quantize_graph(graph, scales) for name, graph in graphs.items()}
+    variants = {"fp32": save_graphs(graphs, folder, "fp32"), "int8": save_graphs(quantized, folder, "int8")}
+    return Model(path=folder, variants=variants, vocabulary=vocabulary, start=0, pad=0)
+
+
+def random_source(vocabulary: int, seed: int) -> list[int]:
+    """Token ids, the same ones for the same seed."""
+    return [int(token) for token in np.random.default_rng(seed).integers(2, vocabulary, SOURCE_LENGTH)]
+
+
+def running_batch(graphs: Graphs, model: Model, sentences: int, beam_size: int, steps: int) -> Batch:
+    """A batch that has decoded `WARM_UP` tokens of every sentence, and can decode `steps` more."""
+    options = SearchOptions(
+        beam_size=beam_size,
+        num_hypotheses=1,
+        length_penalty=1.0,
+        early_stopping=False,
+        min_length=0,
+        max_length=WARM_UP + steps + 1,
+        eos_ids=(),  # so that nothing ends before
+        suppress_tokens=(),
+    )
+    batch = Batch(graphs, beam_size, model.pad)
+    batch.admit(
+        [
+            Sentence(source_ids=random_source(model.vocabulary, seed), search=make_search(options, model.start))
+            for seed in range(sentences)
+        ]
+    )
+    for _ in range(WARM_UP):
+        batch.step()
+    return batch
+
+
+def seconds(action: Callable[[], None], times: int) -> list[float]:
+    """How long each of several runs takes."""
+    taken = []
+    for _ in range(times):
+        started = time.perf_counter()
+        action()
+        taken.append(time.perf_counter() - started)
+    return taken
+
+
+def measure(
+    model: Model, precision: str, *, cases: Sequence[tuple[int, int]], rounds: int, steps: int, threads: int
+) -> Iterator[Result]:
+    """Step and products in turns; the first round warms up and does not count."""
+    decoder = model.path / model.variant(precision).graphs["decoder"].file
+    products = weight_products(onnx.load(decoder, load_external_data=False))
+    contenders = {name: ProductSession(graph, threads) for name, graph in product_graphs(products).items()}
+    graphs = Graphs(model, precision, device=CPU, threads=threads)
+    for sentences, beam_size in cases:
+        alone = {name: contender.bound(sentences * beam_size) for name, contender in contenders.items()}
+        step_rounds: list[list[float]] = []
+        product_rounds: dict[str, list[list[float]]] = {name: [] for name in alone}
+        for _ in range(1 + rounds):
+            batch = running_batch(graphs, model, sentences, beam_size, steps)
+            step_rounds.append(seconds(batch.step, steps))
+            for name, run in alone.items():
+                run()  # brings its weights into the caches, as the batch's first steps did
+                product_rounds[name].append(seconds(run, steps))
+        medians = {name: statistics.median(chain(*taken[1:])) for name, taken in product_rounds.items()}
+        fastest = min(medians, key=lambda name: medians[name])
+        ratios = [
+            statistics.median(step) / statistics.median(product)
+            for step, product in zip(step_rounds[1:], product_rounds[fastest][1:], strict=True)
+        ]
+        yield Result(
+            precision=precision,
+            sentences=sentences,
+            beam_size=beam_size,
+            step_ms=1e3 * statistics.median(chain(*step_rounds[1:])),
+            products_ms=1e3 * medians[fastest],
+            kernel=fastest,
+            ratio=statistics.median(ratios),
+            lowest_ratio=min(ratios),
+            highest_ratio=max(ratios),
+            kernels_ms={name: 1e3 * median for name, median in medians.items()},
+            shares=shares(model, precision, sentences, beam_size, threads),
+        )
+
+
+class ProfiledGraphs(Graphs):
+    """Graphs that write down how long each operator of decoder and selection takes.
+
+    Args:
+        model: the graphs.
+        precision: one of its variants.
+        threads: threads that one graph's operators share.
+        folder: where profiles are written.
+    """
+
+    def __init__(self, model: Model, precision: str, *, threads: int, folder: Path) -> None:
+        self._folder = folder
+        super().__init__(model, precision, device=CPU, threads=threads)
+
+    def _load(self, name: str) -> Any:
+        self._options.enable_profiling = name in PROFILED_GRAPHS
+        self._options.profile_file_prefix = str(self._folder / name)
+        return super()._load(name)
+
+    def profiles(self) -> dict[str, list[dict[str, Any]]]:
+        """What was written down of each graph; nothing is from now on."""
+        files = {name: Path(self._sessions[name].end_profiling()) for name in PROFILED_GRAPHS}
+        return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
+
+
+def shares(model: Model, precision: str, sentences: int, beam_size: int, threads: int) -> dict[str, float]:
+    """Percent of a step by operator, the largest first."""
+    with tempfile.TemporaryDirectory() as folder:
+        graphs = ProfiledGraphs(model, precision, threads=threads, folder=Path(folder))
+        batch = running_batch(graphs, model, sentences, beam_size, PROFILED_STEPS)
+        whole = 1e6 * sum(seconds(batch.step, PROFILED_STEPS))
+        profiles = graphs.profiles()
+    spent: Counter[str] = Counter()  # microseconds
+    in_runs = 0
+    for graph, events in profiles.items():
+        runs = [event for event in events if event["name"] == "model_run"][-PROFILED_STEPS:]
+        in_runs += sum(run["dur"] for run in runs)
+        for event in events:
+            if event["name"].endswith("_kernel_time") and event["ts"] >= runs[0]["ts"]:
+                spent[_kind(graph, event["args"])] += event["dur"]
+    for container in CONTAINERS:
+        for graph in PROFILED_GRAPHS:
+            del spent[f"{graph}: {container}"]
+    spent["between operators"] = in_runs - spent.total()
+    spent["outside the graphs"] = round(whole) - in_runs
+    return {kind: 100 * duration / whole for kind, duration in spent.most_common()}
+
+
+def _kind(graph: str, node: Mapping[str, Any]) -> str:
+    """What an operator's time counts as: one that multiplies with weights, or its type."""
+    operator = node["op_name"]
+    # A product of activations has two operands with heads, and prepacked weights are not among the inputs at all.
+    operands = sum(len(shape) > 2 for value in node["input_type_shape"] for shape in value.values())
+    if operator in WEIGHT_INPUTS and (operator not in IN_FLOATS or operands < 2):
+        return WEIGHT_PRODUCTS
+    return f"{graph}: {operator}"
+
+
+def table(results: Sequence[Result]) -> str:
+    """The results, aligned, and the profiles below."""
+    kernel = max(len(result.kernel) for result in results)
+    lines = [f"{'':9}  {'rows':>8}  {'step ms':>8}  {'products ms':>11}  {'by':{kernel}}  ratio"]
+    lines += [
+        f"{result.precision:9}  {_rows(result):>8}  {result.step_ms:>8.2f}  {result.products_ms:>11.2f}  "
+        f"{result.kernel:{kernel}}  {result.ratio:.2f} ({result.lowest_ratio:.2f} to {result.highest_ratio:.2f})"
+        for result in results
+    ]
+    lines += ["", "Percent of a step:"]
+    for result in results:
+        told = [f"{kind} {share:.1f}" for kind, share in result.shares.items() if share >= LEAST_SHARE]
+        rest = sum(share for share in result.shares.values() if share < LEAST_SHARE)
+        lines.append(f"{result.precision}, {_rows(result)}: {', '.join(told)}, other operators {rest:.1f}")
+    return "\n".join(lines)
+
+
+def _rows(result: Result) -> str:
+    return f"{result.sentences} x {result.beam_size}"
+
+
+def main() -> None:
+    """Make a model or open a bundle, measure its steps, and print a table."""
+    parser = argparse.ArgumentParser(description="Measure a decoder step against its weight products alone.")
+    parser.add_argument("--bundle", type=Path, help="what to measure; default: a model as OPUS-MT's, untrained")
+    parser.add_argument("--layers", type=int, default=6, help="of its encoder and decoder; default: %(default)s")
+    parser.add_argument("--width", type=int, default=512, help="of its layers; default: %(default)s")
+    parser.add_argument("--feed-forward", type=int, default=2048, help="its inner width; default: %(default)s")
+    parser.add_argument("--vocabulary", type=int, default=32000, help="its tokens; default: %(default)s")
+    parser.add_argument("--uncalibrated", action="store_true", help="give its int8 one activation scale a row")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help="default: those that there are")
+    parser.add_argument(
+        "--cases",
+        type=_case,
+        nargs="+",
+        default=CASES,
+        metavar="SENTENCESxBEAM",
+        help=f"default: {' '.join(f'{sentences}x{beam}' for sentences, beam in CASES)}",
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
+    parser.add_argument("--steps", type=int, default=16, help="steps in each; default: %(default)s")
+    parser.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every session; default: %(default)s"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
+    arguments = parser.parse_args()
+    load, _, _ = os.getloadavg()
+    with tempfile.TemporaryDirectory() as folder:
+        model = opened(arguments.bundle) if arguments.bundle else _made(Path(folder), arguments)
+        precisions = arguments.precisions or [name for name in PRECISIONS if name in model.variants]
+        if missing := {*precisions} - {*model.variants}:
+            parser.error(f"{arguments.bundle} has no {', '.join(missing)}, but {', '.join(model.variants)}")
+        results = [
+            result
+            for precision in precisions
+            for result in measure(
+                model,
+                precision,
+                cases=arguments.cases,
+                rounds=arguments.rounds,
+                steps=arguments.steps,
+                threads=arguments.threads,
+            )
+        ]
+    print(
+        f"\nA step of sentences x beam size, {SOURCE_LENGTH} source tokens, selection included; {arguments.threads} "
+        f"threads; medians of {arguments.rounds} rounds of {arguments.steps} steps; load before: {load:.1f}\n"
+    )
+    print(table(results))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=2), encoding="utf-8")
+
+
+def _made(folder: Path, arguments: argparse.Namespace) -> Model:
+    return made(
+        folder,
+        layers=arguments.layers,
+        width=arguments.width,
+        feed_forward=arguments.feed_forward,
+        vocabulary=arguments.vocabulary,
+        calibrated=not arguments.uncalibrated,
+    )
+
+
+def _case(text: str) -> tuple[int, int]:
+    sentences, beam_size = text.split("x")
+    return int(sentences), int(beam_size)
+
+
+if __name__ == "__main__":
+    main()
