@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types proto bench parity format clean
+.PHONY: help demo test check lint types proto bench duel parity format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -37,6 +37,9 @@ proto: $(VENV)/installed-dev  ## generate the stubs from the .proto files
 
 bench: $(VENV)/installed-bench  ## measure throughput against PyTorch; ARGS are the benchmark's
 	$(VENV)/bin/python benchmarks/throughput.py $(ARGS)
+
+duel: $(VENV)/installed-bench  ## measure speed and memory against CTranslate2 at its best; ARGS are the benchmark's
+	$(VENV)/bin/python benchmarks/duel.py $(ARGS)
 
 parity: $(VENV)/installed-bench  ## compare decoding with Hugging Face's generate; ARGS are the benchmark's
 	$(VENV)/bin/python benchmarks/parity.py $(ARGS)

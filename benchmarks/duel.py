@@ -1,0 +1,289 @@
+"""How many times as fast as CTranslate2 at its best jumok is, with the same weights on the same cores.
+
+Every contender is a process of its own, and they take turns, in an order that rotates from round to round; while one
+translates the others sleep. A cell is a number of sentences that are given at once and a beam size. In each cell all
+ways of CTranslate2's to share the cores among workers, and those environment variables that have proved to help, run a
+heat; the fastest go on to the rounds, and the one with the lowest median counts. Each round gives one ratio; medians
+are printed with the range. jumok is not tuned: it sets itself up for the cores. Its times include tokenizing and
+making texts of tokens; the others are given tokens, and give tokens.
+
+Two models: a Marian checkpoint of OPUS-MT's size with random weights, whose translations are all as long as is asked
+for; and the trained one of this repository on the test sentences of Multi30k, which jumok takes as they come, and
+CTranslate2 in batches by length. ``generate`` of transformers translates with the first, too, in fp32.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import sacrebleu
+import torch
+
+from duel_sides import models
+from duel_sides.match import LEAST_S, Field, in_environment, play, try_environments, worth_playing
+from duel_sides.plot import save_plot
+from duel_sides.process import Contender, Process
+from duel_sides.random_marian import MarianSizes, sentences, source_tokens
+from duel_sides.results import Cell, Memory, Played, Trial, memory_table, ratio_table, trial_table, with_goals
+from duel_sides.worker import Task, Turn
+from jumok_serve.bundle import Bundle
+from parity import progress
+
+BATCHES, BEAMS, PRECISIONS = (1, 8, 32, 64, 128), (1, 4), ("int8", "fp32")
+SOURCE_LENGTH, TARGET_LENGTH = 20, 32
+LONGEST = 100
+"""Most tokens of a translation whose length is not fixed."""
+RANDOM, TRAINED = "Marian", "Multi30k"
+TINY = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=64)
+QUICK = 5
+"""Target tokens of the tiny model's translations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be played.
+
+    Attributes:
+        cells: batch and beam size of each, with the random model.
+        beams: with the trained model.
+        precisions: in which.
+        rounds: that count.
+        threads: of everyone.
+        tiny: whether the random model is one that takes no time.
+        trials: whether CTranslate2's environments are tried first.
+        with_generate: whether ``generate`` takes part.
+    """
+
+    cells: Sequence[tuple[int, int]]
+    beams: Sequence[int]
+    precisions: Sequence[str]
+    rounds: int
+    threads: int
+    tiny: bool
+    trials: bool
+    with_generate: bool
+
+
+@dataclass(kw_only=True)
+class Record:
+    """What has come of it so far."""
+
+    played: list[Played] = field(default_factory=list)
+    memories: list[Memory] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+
+
+def duel_random(plan: Plan, folder: Path, record: Record) -> None:
+    """Plays all cells with random weights, every translation of one length."""
+    sizes, length = (TINY, QUICK) if plan.tiny else (MarianSizes(), TARGET_LENGTH)
+    made = models.random_models(sizes, folder, source_length=SOURCE_LENGTH, progress=progress)
+    texts = sentences(sizes, max(batch for batch, _ in plan.cells), tokens=SOURCE_LENGTH, seed=0)
+    tasks = {
+        Cell(model=RANDOM, batch=batch, beam=beam): Task(
+            texts=texts[:batch],
+            tokens=[source_tokens(text) for text in texts[:batch]],
+            beam_size=beam,
+            min_length=length,
+            max_length=length,
+            least_s=0.0 if plan.tiny else LEAST_S,
+        )
+        for batch, beam in plan.cells
+    }
+    together = 8 * max(cell.rows for cell in tasks) * -(-SOURCE_LENGTH // 8)  # sources are padded to multiples of 8
+    peers = models.peers(made, plan.precisions, threads=plan.threads)
+    if plan.trials:
+        by_rows = sorted(tasks, key=lambda cell: cell.rows)
+        tried = {cell: tasks[cell] for cell in (by_rows[0], by_rows[len(by_rows) // 2])}
+        record.trials += try_environments(tried, peers, progress)
+    entered = Field(
+        ours=models.ours(made, plan.precisions, "--max-batch-tokens", str(together)),
+        peers={
+            precision: [
+                in_environment(peer, environment)
+                for environment in worth_playing(record.trials, precision)
+                for peer in peers[precision]
+            ]
+            for precision in plan.precisions
+        },
+        generate=models.generate(made, threads=plan.threads) if plan.with_generate else None,
+    )
+    with ExitStack() as stack:
+        processes = _start(entered, stack)
+        for cell, task in tasks.items():
+            for played, _, _ in play(cell, task, entered, processes, rounds=plan.rounds, progress=progress):
+                record.played.append(played if plan.tiny else with_goals(played))
+        record.memories += _memories(RANDOM, entered, processes, record.played)
+
+
+def duel_trained(plan: Plan, folder: Path, record: Record) -> None:
+    """Plays the test set of Multi30k with the model of the repository."""
+    made = models.trained_models(folder, progress=progress)
+    tokenizer = Bundle.open(made.bundle).tokenizer
+    texts, references = (models.corpus(f"test_2016_flickr.{language}") for language in ("en", "de"))
+    _, _, _, end, *_ = vocabulary = tokenizer.tokens(range(tokenizer.vocab_size))
+    ids = {token: index for index, token in enumerate(vocabulary)}
+    entered = Field(
+        ours=models.ours(made, plan.precisions),
+        peers=models.peers(made, plan.precisions, threads=plan.threads, batch_tokens=models.BATCH_TOKENS),
+        generate=None,
+    )
+
+    def bleu(turn: Turn) -> float:
+        translations = [tokenizer.decode([ids[token] for token in tokens]) for tokens in turn.tokens]
+        return sacrebleu.corpus_bleu(translations, [references]).score
+
+    with ExitStack() as stack:
+        processes = _start(entered, stack)
+        for beam in plan.beams:
+            cell = Cell(model=TRAINED, batch=len(texts), beam=beam)
+            task = Task(
+                texts=texts,
+                tokens=[[*tokenizer.source_tokens(tokenizer.encode(text)), end] for text in texts],
+                beam_size=beam,
+                min_length=0,
+                max_length=LONGEST,
+                least_s=LEAST_S,
+            )
+            for played, our, their in play(cell, task, entered, processes, rounds=plan.rounds, progress=progress):
+                record.played.append(replace(played, bleu=(bleu(our), bleu(their))))
+        record.memories += _memories(TRAINED, entered, processes, record.played)
+
+
+def _start(entered: Field, stack: ExitStack) -> dict[Contender, Process]:
+    return {each: stack.enter_context(Process(each)) for each in entered.contenders}
+
+
+def _memories(
+    model: str, entered: Field, processes: dict[Contender, Process], played: Sequence[Played]
+) -> list[Memory]:
+    best = {(each.precision, each.peer) for each in played if each.cell.model == model}
+    return [
+        Memory(
+            model=model,
+            name=each.name if mine else f"CTranslate2 {precision} {each.name}",
+            precision=precision,
+            peak=processes[each].peak,
+            size=each.size,
+            best=mine or (precision, each.name) in best,
+        )
+        for precision, of_us in entered.ours.items()
+        for each, mine in ((of_us, True), *((peer, False) for peer in entered.peers[precision]))
+    ]
+
+
+def described(threads: int) -> dict[str, Any]:
+    """Where and with what is measured."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return {
+        "processor": next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""),
+        "cores": threads,
+        "load_before": round(os.getloadavg()[0], 2),
+        "versions": {
+            name: metadata.version(name) for name in ("jumok", "onnxruntime", "ctranslate2", "torch", "transformers")
+        },
+    }
+
+
+def report(record: Record, where: dict[str, Any], rounds: int) -> str:
+    """All tables."""
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+    parts = [
+        f"{where['cores']} cores of {where['processor']}; {versions}; medians of {rounds} rounds; load before: "
+        f"{where['load_before']}",
+        ratio_table(record.played),
+        f"Peak memory of the processes, and their models on disk\n{memory_table(record.memories)}",
+    ]
+    if record.trials:
+        parts.append(f"CTranslate2's settings that were tried\n{trial_table(record.trials)}")
+    return "\n\n".join(parts)
+
+
+def as_json(record: Record, where: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """What ``--json`` writes: all seconds of all rounds, and what they come to."""
+    cells = [
+        {
+            **asdict(each),
+            "peer": each.peer,
+            "to_peer": asdict(each.to_peer),
+            "to_generate": None if each.to_generate is None else asdict(each.to_generate),
+        }
+        for each in record.played
+    ]
+    return {
+        **where,
+        "rounds": rounds,
+        "cells": cells,
+        "memory": [asdict(each) for each in record.memories],
+        "trials": [asdict(each) for each in record.trials],
+    }
+
+
+def _cell(text: str) -> tuple[int, int]:
+    batch, beam = map(int, text.split("x"))
+    return batch, beam
+
+
+def main() -> int:
+    """Play, and print the tables; the exit status."""
+    parser = argparse.ArgumentParser(description="Measure jumok against CTranslate2 at its best.")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
+    parser.add_argument("--threads", type=int, default=2, help="cores of every contender; default: %(default)s")
+    parser.add_argument("--model", choices=(RANDOM, TRAINED), action="append", help="only this; default: both")
+    parser.add_argument("--batch", type=int, nargs="+", default=BATCHES, help="sentences at once")
+    parser.add_argument("--beam", type=int, nargs="+", default=BEAMS, help="beam sizes")
+    parser.add_argument("--cells", type=_cell, nargs="+", metavar="BATCHxBEAM", help="instead of --batch and --beam")
+    parser.add_argument("--precision", choices=PRECISIONS, nargs="+", default=PRECISIONS, help="default: both")
+    parser.add_argument("--no-trials", action="store_true", help="try no environment variables of CTranslate2's")
+    parser.add_argument("--no-generate", action="store_true", help="leave out transformers' generate")
+    parser.add_argument("--quick", action="store_true", help="a tiny random model alone: seconds, and says nothing")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="make the models here, and use those that are here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to a file too")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios: a .png, .svg or .pdf")
+    arguments = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    if not 1 <= arguments.threads <= len(cores):
+        parser.error(f"--threads must be between 1 and {len(cores)}, the cores there are, got {arguments.threads}")
+    where = described(arguments.threads)
+    os.sched_setaffinity(0, cores[: arguments.threads])  # of all processes that are started from here
+    torch.set_num_threads(arguments.threads)
+    cells = arguments.cells or list(product(arguments.batch, arguments.beam))
+    plan = Plan(
+        cells=cells,
+        beams=list(dict.fromkeys(beam for _, beam in cells)),
+        precisions=arguments.precision,
+        rounds=arguments.rounds,
+        threads=arguments.threads,
+        tiny=arguments.quick,
+        trials=not (arguments.no_trials or arguments.quick),
+        with_generate=not arguments.no_generate,
+    )
+    chosen = [RANDOM] if arguments.quick else arguments.model or [RANDOM, TRAINED]
+    record = Record()
+    with tempfile.TemporaryDirectory() as folder:
+        kept = arguments.keep.resolve() if arguments.keep else Path(folder)
+        if RANDOM in chosen:
+            duel_random(plan, kept / ("tiny" if plan.tiny else "marian"), record)
+        if TRAINED in chosen and models.MULTI30K.is_dir():
+            duel_trained(plan, kept / "multi30k", record)
+    print(report(record, where, arguments.rounds))
+    if TRAINED in chosen and not models.MULTI30K.is_dir():
+        print(f"\n{TRAINED} was left out: {models.MULTI30K} is not there; name its folder in JUMOK_MULTI30K")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(as_json(record, where, arguments.rounds), indent=2), encoding="utf-8")
+    if arguments.plot:
+        title = f"{arguments.threads} cores of {where['processor']}, medians and ranges of {arguments.rounds} rounds"
+        save_plot(record.played, arguments.plot, title)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

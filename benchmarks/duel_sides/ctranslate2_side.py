@@ -1,0 +1,50 @@
+"""CTranslate2's side: a converted model, and the settings that its documentation advises to try."""
+
+import argparse
+
+import ctranslate2
+
+from duel_sides.worker import Run, Task, serve
+
+
+def main() -> None:
+    """Serve the duel with a model; it is given tokens, and gives tokens."""
+    parser = argparse.ArgumentParser(description="CTranslate2's side of a duel.")
+    parser.add_argument("model")
+    parser.add_argument("compute_type")
+    parser.add_argument("inter_threads", type=int)
+    parser.add_argument("intra_threads", type=int)
+    parser.add_argument("--batch-tokens", type=int, help="source tokens in a batch; default: a batch for each worker")
+    arguments = parser.parse_args()
+    translator = ctranslate2.Translator(
+        arguments.model,
+        compute_type=arguments.compute_type,
+        inter_threads=arguments.inter_threads,
+        intra_threads=arguments.intra_threads,
+    )
+
+    def prepare(task: Task) -> Run:
+        if arguments.batch_tokens is None:
+            batch_type, batch_size = "examples", -(-len(task.tokens) // arguments.inter_threads)
+        else:
+            batch_type, batch_size = "tokens", arguments.batch_tokens
+
+        def run() -> list[list[str]]:
+            results = translator.translate_batch(
+                task.tokens,
+                max_batch_size=batch_size,
+                batch_type=batch_type,
+                beam_size=task.beam_size,
+                length_penalty=1.0,
+                min_decoding_length=task.min_length,
+                max_decoding_length=task.max_length,
+            )
+            return [result.hypotheses[0] for result in results]
+
+        return run
+
+    serve(prepare)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""One model in the forms that the sides need: a bundle, CTranslate2's folders, and a checkpoint."""
+
+import gzip
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ctranslate2.converters import TransformersConverter
+
+from duel_sides.process import Contender, size_on_disk
+from duel_sides.random_marian import MarianSizes, make_checkpoint, sentences
+from duel_sides.trained import dequantized, specification
+from jumok_export.bundle import export_bundle
+from jumok_export.huggingface.importing import import_checkpoint
+from jumok_serve.bundle import Bundle
+from reference.run import Progress, quiet
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINED = ROOT / "models" / "multi30k-en-de-transformer"
+MULTI30K = Path(os.environ.get("JUMOK_MULTI30K", ROOT.parent / "shared" / "data" / "multi30k"))
+
+COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
+"""Precisions, by what CTranslate2 calls them; its models are stored so too."""
+CALIBRATION_TEXTS = 64
+BATCH_TOKENS = (1024, 2048, 4096, 8192)
+"""Source tokens in a batch of CTranslate2's, where sentences have several lengths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """Where the forms of one model are.
+
+    Attributes:
+        bundle: with both precisions.
+        ctranslate2: a folder for each precision.
+        checkpoint: in Hugging Face's layout, if there is one.
+    """
+
+    bundle: Path
+    ctranslate2: Mapping[str, Path]
+    checkpoint: Path | None = None
+
+
+def random_models(sizes: MarianSizes, folder: Path, *, source_length: int, progress: Progress) -> Models:
+    """A checkpoint with random weights, imported and converted; what is in the folder already is kept."""
+    with quiet():
+        checkpoint = _made(folder / "checkpoint", partial(make_checkpoint, sizes), progress)
+        texts = sentences(sizes, CALIBRATION_TEXTS, tokens=source_length, seed=1)
+        bundle = _made(
+            folder / "bundle",
+            lambda out: import_checkpoint(checkpoint, out, name="bundle", calibration=texts, progress=progress),
+            progress,
+        )
+        converted = {
+            precision: _made(
+                folder / f"ctranslate2-{compute_type}",
+                lambda out, compute_type=compute_type: TransformersConverter(str(checkpoint)).convert(  # type: ignore[misc]
+                    str(out), quantization=compute_type
+                ),
+                progress,
+            )
+            for precision, compute_type in COMPUTE_TYPES.items()
+        }
+    return Models(bundle=bundle, ctranslate2=converted, checkpoint=checkpoint)
+
+
+def trained_models(folder: Path, *, progress: Progress) -> Models:
+    """The model of the repository, exported anew and converted; what is in the folder already is kept."""
+    original = Bundle.open(TRAINED)
+    manifest, tokenizer = original.manifest, original.tokenizer
+    model = dequantized(TRAINED)
+
+    def export(out: Path) -> None:
+        export_bundle(
+            model,
+            tokenizer,
+            out,
+            name=manifest.name,
+            languages=manifest.languages,
+            special_tokens=manifest.special_tokens,
+            limits=manifest.limits,
+            generation=manifest.generation,
+            calibration=corpus("val.en")[:CALIBRATION_TEXTS],
+            progress=progress,
+        )
+
+    def convert(compute_type: str, out: Path) -> None:
+        out.mkdir()
+        spec = specification(model, tokenizer.tokens(range(tokenizer.vocab_size)))
+        spec.validate()
+        spec.optimize(compute_type)
+        spec.save(str(out))
+
+    with quiet():
+        return Models(
+            bundle=_made(folder / "bundle", export, progress),
+            ctranslate2={
+                precision: _made(folder / f"ctranslate2-{compute_type}", partial(convert, compute_type), progress)
+                for precision, compute_type in COMPUTE_TYPES.items()
+            },
+        )
+
+
+def _made(path: Path, make: Callable[[Path], object], progress: Progress) -> Path:
+    """The path, after it was made; whole, or not there."""
+    if not path.exists():
+        progress(f"making {path.name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        make(part)
+        part.rename(path)
+    return path
+
+
+def corpus(name: str) -> list[str]:
+    """The lines of a file of Multi30k's.
+
+    Raises:
+        FileNotFoundError: the corpus is not here.
+    """
+    with gzip.open(MULTI30K / f"{name}.gz", "rt", encoding="utf-8") as file:
+        return [line.rstrip("\n") for line in file]
+
+
+def ours(models: Models, precisions: Sequence[str], *options: str) -> dict[str, Contender]:
+    """Our contender in each precision."""
+    # The other precision's files are in a folder of its name.
+    return {
+        precision: Contender(
+            name=f"jumok {precision}",
+            module="duel_sides.ours",
+            arguments=(str(models.bundle), precision, *options),
+            size=size_on_disk(
+                *(path for path in models.bundle.iterdir() if path.name not in COMPUTE_TYPES or path.name == precision)
+            ),
+        )
+        for precision in precisions
+    }
+
+
+def peers(
+    models: Models, precisions: Sequence[str], *, threads: int, batch_tokens: Sequence[int | None] = (None,)
+) -> dict[str, list[Contender]]:
+    """CTranslate2's contenders in each precision: all ways to share the threads among workers."""
+    return {
+        precision: [
+            Contender(
+                name=f"{workers}x{threads // workers}" + (f" {tokens} tokens" if tokens else ""),
+                module="duel_sides.ctranslate2_side",
+                arguments=(
+                    str(models.ctranslate2[precision]),
+                    COMPUTE_TYPES[precision],
+                    str(workers),
+                    str(threads // workers),
+                    *(("--batch-tokens", str(tokens)) if tokens else ()),
+                ),
+                size=size_on_disk(models.ctranslate2[precision]),
+            )
+            for workers in _divisors(threads)
+            for tokens in batch_tokens
+        ]
+        for precision in precisions
+    }
+
+
+def _divisors(number: int) -> Iterator[int]:
+    return (divisor for divisor in range(1, number + 1) if number % divisor == 0)
+
+
+def generate(models: Models, *, threads: int) -> Contender | None:
+    """The contender that ``generate`` is, if there is a checkpoint for it."""
+    if models.checkpoint is None:
+        return None
+    return Contender(
+        name="generate fp32",
+        module="duel_sides.generate_side",
+        arguments=(str(models.checkpoint), str(threads)),
+        size=size_on_disk(models.checkpoint),
+    )
