@@ -69,19 +69,21 @@ def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, NDArray[np.float32]]
         stored = constants[transposed[matrix]] if matrix in transposed else constants[matrix].T
         centre = 128 if stored.dtype == np.uint8 else 0
         weight = (stored.astype(np.float32) - centre) * constants[scales][:, None]
-        for name in (scales.partition(".scale")[0], *_weights_of_biases(node, readers)):
+        for name in (scales.partition(".scale")[0], *_names(node, readers)):
             yield name, weight
 
 
-def _weights_of_biases(product: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]) -> Iterator[str]:
-    """What a product's weight must be called, by what is added to it: an exported weight has lost its name.
+def _names(product: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]) -> Iterator[str]:
+    """What a product's weight must be called, by what becomes of the product: it may have lost its name.
 
-    The addition is the product's own, or follows it, or its scales are multiplied with it in between.
+    A bias is part of the product, or added to it, the scales of its rows multiplied with it in between.
     """
     following = readers.get(product.output[0], [])
-    after = [node for each in following for node in readers.get(each.output[0], [])]
-    added = [name for node in (*following, *after) if node.op_type == "Add" for name in node.input]
+    nodes = [*following, *(node for each in following for node in readers.get(each.output[0], []))]
+    added = [name for node in nodes if node.op_type == "Add" for name in node.input]
     yield from (f"{name.removesuffix('.bias')}.weight" for name in (*product.input[6:], *added) if ".bias" in name)
+    if any(node.op_type == "LogSoftmax" for node in nodes):
+        yield "output.weight"
 
 
 def specification(model: Transformer, tokens: list[str]) -> TransformerSpec:
