@@ -17,6 +17,7 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
+from jumok_export.attention import scaled_queries
 from jumok_export.calibrate import Calibration, GreedySearch, calibrate, frame_texts
 from jumok_export.graphs import export_graphs
 from jumok_export.onnx_graph import Graph
@@ -167,7 +168,7 @@ def export_bundle(
         calibrator = partial(calibrate, sources=sources, search=search, progress=progress)
 
     def build(folder: Path) -> ManifestDraft:
-        with _evaluating(model):
+        with _evaluating(model), scaled_queries(model):
             progress("exporting the graphs")
             writer = _Writer(model, _export(model, frame), frame, calibrator)
             variants, reports = _write(writer, folder, precisions, progress)

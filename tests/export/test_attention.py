@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from jumok_export.attention import MultiHeadAttention, masked_softmax, scaled_dot_product_attention
+from jumok_export.attention import MultiHeadAttention, masked_softmax, scaled_dot_product_attention, scaled_queries
 
 LN3 = math.log(3.0)
 
@@ -117,3 +117,32 @@ def test_values_may_be_wider_or_narrower_than_keys() -> None:
 def test_heads_must_divide_the_widths() -> None:
     with pytest.raises(ValueError, match=r"keys \(12\) and values \(10\), got 4"):
         MultiHeadAttention(12, heads=4, value_width=10)
+
+
+@pytest.mark.parametrize(("key_width", "folded"), [(32, True), (24, False)])
+def test_queries_take_over_the_scale_where_that_changes_no_bit(key_width: int, folded: bool) -> None:
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(16, 2, key_width=key_width)
+    query, memory = torch.randn(2, 3, 16), torch.randn(2, 5, 16)
+    weights = attention.query_projection.weight.clone()
+    before, _ = attention(query, memory)
+    with torch.no_grad(), scaled_queries(attention):
+        assert attention.key_scale == (1.0 if folded else 12**-0.5)
+        torch.testing.assert_close(attention(query, memory)[0], before, rtol=0, atol=0)
+    assert attention.scale is None
+    torch.testing.assert_close(attention.query_projection.weight, weights, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_an_answer_is_what_attention_attends_to(split: bool) -> None:
+    torch.manual_seed(1)
+    attention = MultiHeadAttention(16, 4, scale=0.3)
+    query, memory = torch.randn(3, 2, 16), torch.randn(3, 6, 16)
+    lengths, bias = torch.tensor([6, 1, 4]), torch.randn(1, 4, 2, 6)
+    mask = (torch.arange(6) < lengths[:, None])[:, None, None, :]
+    key, value = attention.keys_values(memory)
+    expected, _ = attention.attend(query, key, value, mask, bias)
+    if not split:
+        key, value = attention.key_projection(memory), attention.value_projection(memory)
+    found = attention.answer(query, key, value, lengths=lengths.to(torch.int32), bias=bias)
+    torch.testing.assert_close(found, expected)
