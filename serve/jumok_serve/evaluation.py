@@ -12,7 +12,7 @@ from jumok_proto.results import Translation
 from jumok_serve.service.models import Pending
 
 REQUEST_SENTENCES = 128
-REQUESTS_UNDER_WAY = 2
+REQUESTS_UNDER_WAY = 4
 
 
 Submit = Callable[[Sequence[str]], Pending]

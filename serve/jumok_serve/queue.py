@@ -29,7 +29,9 @@ class EngineLimits:
     Attributes:
         max_batch_tokens: rows times source positions that are decoded at the same time, the padding of sources to a
             multiple of 8 included; each replica has an equal part of it. A sentence that is over its replica's part by
-            itself is alone there, and one that is over the whole is decoded alone.
+            itself is alone there, and one that is over the whole is decoded alone. A row costs no less among more than
+            128 of them (64 where a replica has one thread), while memory grows: the default has room for 128 rows of
+            64 positions.
         max_queue_requests: sentences that may wait.
         max_queue_tokens: source tokens of the sentences that may wait.
 
@@ -37,7 +39,7 @@ class EngineLimits:
         ValueError: a bound is less than 1.
     """
 
-    max_batch_tokens: int = 4096
+    max_batch_tokens: int = 8192
     max_queue_requests: int = 4096
     max_queue_tokens: int = 262_144
 
