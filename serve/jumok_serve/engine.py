@@ -67,6 +67,7 @@ class _Replica:
         self._number = number
         self._joining: list[Sentence] = []  # taken from the queue, not yet in a batch
         self.batches: dict[int, Batch] = {}
+        self._spare: Batch | None = None  # the one that emptied last: its buffers may serve the next sentences
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 
@@ -96,12 +97,16 @@ class _Replica:
             sentence.admitted = now
         for beam_size in {sentence.search.beam_size for sentence in taken}:
             if beam_size not in self.batches:
-                self.batches[beam_size] = Batch(self._graphs, beam_size, self._pad)
+                self.batches[beam_size] = self._empty_batch(beam_size)
             for group in encoder_groups([one for one in taken if one.search.beam_size == beam_size]):
                 if staying := [sentence for sentence in group if not _gone(sentence)]:
                     self.batches[beam_size].admit(staying)
             self._drop_if_empty(self.batches[beam_size])
         self._joining = []
+
+    def _empty_batch(self, beam_size: int) -> Batch:
+        spare, self._spare = self._spare, None
+        return spare if spare and spare.beam_size == beam_size else Batch(self._graphs, beam_size, self._pad)
 
     def _step(self, batch: Batch) -> None:
         batch.step()
@@ -114,13 +119,13 @@ class _Replica:
 
     def _drop_if_empty(self, batch: Batch) -> None:
         if not batch.sentences:
-            del self.batches[batch.beam_size]
+            self._spare = self.batches.pop(batch.beam_size)
 
     def _fail_all(self, error: Exception) -> None:
         """Fails everything that runs here or was about to; then the replica goes on."""
         running = [sentence for batch in self.batches.values() for sentence in batch.sentences]
         lost = [*self._joining, *running]
-        self.batches, self._joining = {}, []
+        self.batches, self._joining, self._spare = {}, [], None
         if not isinstance(error, JumokError):
             logger.error("a decoding step failed: its sentences are lost, the engine goes on", exc_info=error)
             failure = Unavailable("the model failed while it translated", retry_after_s=RETRY_AFTER_S)
