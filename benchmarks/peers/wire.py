@@ -1,0 +1,136 @@
+"""What both peers share: arguments, the tokenizer, and jumok's own service, so that one client can measure all servers.
+
+Whatever jumok answers beyond text, tokens and times, they leave out.
+"""
+
+import argparse
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import ctranslate2
+import grpc
+import sentencepiece
+from google.protobuf.duration_pb2 import Duration
+
+from jumok_proto.v1 import translation_pb2
+
+END = "</s>"
+GRACE_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translated:
+    """The pieces of a translation, without an end of sentence, and when decoding began, in ``time.monotonic()``."""
+
+    pieces: Sequence[str]
+    began: float
+
+
+Translate = Callable[[list[str]], Awaitable[Translated]]
+"""Translates the pieces of one sentence, which ends with ``END``."""
+
+
+class Decode(Protocol):
+    """Decodes a batch; what it returns are the best hypotheses' pieces."""
+
+    def __call__(self, sources: Sequence[Sequence[str]], /, *, max_batch_size: int = 0) -> list[list[str]]:
+        """See ``translate_batch`` of CTranslate2 for ``max_batch_size``."""
+
+
+class Service:
+    """Answers requests of one text each."""
+
+    def __init__(self, source: Path, target: Path, translate: Translate) -> None:
+        self._source = sentencepiece.SentencePieceProcessor(model_file=str(source))
+        self._target = sentencepiece.SentencePieceProcessor(model_file=str(target))
+        self._translate = translate
+
+    async def answer(
+        self,
+        request: translation_pb2.TranslateTextRequest,
+        context: grpc.aio.ServicerContext[translation_pb2.TranslateTextRequest, translation_pb2.TranslateTextResponse],
+    ) -> translation_pb2.TranslateTextResponse:
+        """Translate the text of a request."""
+        arrived = time.monotonic()
+        [text] = request.contents
+        source = [*self._source.encode(text, out_type=str), END]
+        translated = await self._translate(source)
+        hypothesis = translation_pb2.Hypothesis(
+            text=self._target.decode(list(translated.pieces)),
+            tokens=[*translated.pieces, END],
+            finish_reason=translation_pb2.FINISH_REASON_EOS,
+        )
+        now = time.monotonic()
+        return translation_pb2.TranslateTextResponse(
+            translations=[translation_pb2.Translation(hypotheses=[hypothesis], source_token_count=len(source))],
+            timings=translation_pb2.Timings(
+                queue_duration=_duration(translated.began - arrived),
+                decode_duration=_duration(now - translated.began),
+                total_duration=_duration(now - arrived),
+            ),
+        )
+
+
+def _duration(seconds: float) -> Duration:
+    return Duration(nanos=round(seconds % 1 * 1e9) % 10**9, seconds=int(seconds))
+
+
+def read_arguments(description: str | None) -> argparse.Namespace:
+    """What both take; CTranslate2's own names where there are any."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="a folder of CTranslate2's converters")
+    parser.add_argument("--source", type=Path, required=True, help="the SentencePiece model that texts are cut by")
+    parser.add_argument("--target", type=Path, required=True, help="that of translations")
+    parser.add_argument("--inter-threads", type=int, default=1, help="batches at a time; default: %(default)s")
+    parser.add_argument("--intra-threads", type=int, default=1, help="threads of a batch; default: %(default)s")
+    parser.add_argument("--beam-size", type=int, default=4, help="default: %(default)s")
+    parser.add_argument("--max-decoding-length", type=int, default=128, help="default: %(default)s")
+    return parser.parse_args()
+
+
+def decoder(arguments: argparse.Namespace) -> Decode:
+    """The model, in int8."""
+    translator = ctranslate2.Translator(
+        str(arguments.model),
+        device="cpu",
+        compute_type="int8",
+        inter_threads=arguments.inter_threads,
+        intra_threads=arguments.intra_threads,
+    )
+
+    def decode(sources: Sequence[Sequence[str]], /, *, max_batch_size: int = 0) -> list[list[str]]:
+        results = translator.translate_batch(
+            sources,
+            max_batch_size=max_batch_size,
+            beam_size=arguments.beam_size,
+            max_decoding_length=arguments.max_decoding_length,
+        )
+        return [result.hypotheses[0] for result in results]
+
+    return decode
+
+
+async def serve(service: Service) -> None:
+    """Serve on a free port until SIGTERM or Ctrl-C; one line says where."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    handler = grpc.unary_unary_rpc_method_handler(
+        service.answer,
+        request_deserializer=translation_pb2.TranslateTextRequest.FromString,
+        response_serializer=translation_pb2.TranslateTextResponse.SerializeToString,
+    )
+    name = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"].full_name
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"TranslateText": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(f"serving on 127.0.0.1:{port}: CTranslate2", flush=True)
+    await stop.wait()
+    await server.stop(GRACE_S)

@@ -1,0 +1,1 @@
+"""How servers are measured under load: models, server processes, the load itself, and its report."""
