@@ -21,7 +21,7 @@ from duel_sides.process import Contender, Process
 from duel_sides.random_marian import MarianSizes, sentences, source_tokens
 from duel_sides.results import Cell, Memory, Played, Ratio, Trial, memory_table, ratio, ratio_table, with_goals
 from duel_sides.trained import dequantized, specification
-from duel_sides.worker import Run, Task, Turn, take_turn
+from duel_sides.worker import Task, Turn, take_turn
 from jumok_export.corpus import pad
 from jumok_export.greedy import greedy_decode
 from jumok_export.transformer import Transformer, TransformerSizes
@@ -200,21 +200,14 @@ def test_the_fastest_settings_play_in_an_order_that_rotates() -> None:
     assert (found.generate, asked.count("generate")) == ([9.0] * 2, 2)
 
 
-@pytest.mark.parametrize(("warm_up", "least_s", "runs"), [(False, 0.0, 1), (True, 0.0, 2), (True, 1e-9, 2)])
-def test_a_turn_warms_up_uncounted(warm_up: bool, least_s: float, runs: int) -> None:
-    done: list[Task] = []
-
-    def prepare(task: Task) -> Run:
-        def run() -> list[list[str]]:
-            done.append(task)
-            return [["a"]]
-
-        return run
-
-    turn = take_turn(prepare, replace(TASK, warm_up=warm_up, least_s=least_s))
-    assert len(done) == runs
-    assert len(turn.seconds) == 1
-    assert turn.tokens == [["a"]]
+@pytest.mark.parametrize(("least_s", "runs"), [(0.0, 1), (1e-9, 1), (1e-3, 2)])
+def test_a_turn_lasts_as_long_as_is_asked_for(least_s: float, runs: int) -> None:
+    ends = iter([0.0, 0.5e-3, 1.0, 1.0 + 0.6e-3])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.perf_counter", lambda: next(ends))
+        turn = take_turn(lambda task: lambda: task.tokens, replace(TASK, least_s=least_s))
+    assert turn.seconds == pytest.approx([0.5e-3, 0.6e-3][:runs])
+    assert turn.tokens == TASK.tokens
     assert turn.peak >= turn.resident > 0
 
 

@@ -67,11 +67,10 @@ def play(
     Yields:
         For each precision the times, our translations and those of the fastest peer.
     """
-    warming = replace(task, warm_up=True)
     chosen: dict[str, list[Contender]] = {}
     for precision, ours in field.ours.items():
-        processes[ours].measure(warming)
-        heat = {peer: processes[peer].measure(warming).median for peer in field.peers[precision]}
+        processes[ours].measure(task)
+        heat = {peer: processes[peer].measure(task).median for peer in field.peers[precision]}
         chosen[precision] = sorted(heat, key=heat.__getitem__)[:FINALISTS]
     playing = [each for precision, ours in field.ours.items() for each in (ours, *chosen[precision])]
     generating = 0
@@ -121,7 +120,8 @@ def try_environments(
             for setting in each:
                 with Process(in_environment(setting, environment)) as process:
                     for cell, task in tasks.items():
-                        seconds = process.measure(replace(task, warm_up=True)).median
+                        process.measure(task)  # warms up
+                        seconds = process.measure(task).median
                         best[cell] = min(seconds, best.get(cell, seconds))
                         yield Trial(
                             cell=cell,

@@ -27,7 +27,6 @@ class Task:
         min_length: new tokens before a translation may end.
         max_length: most new tokens.
         least_s: it is translated again and again until so many seconds have passed.
-        warm_up: translate it once before, uncounted.
     """
 
     texts: list[str]
@@ -36,7 +35,6 @@ class Task:
     min_length: int
     max_length: int
     least_s: float
-    warm_up: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +70,6 @@ def serve(prepare: Callable[[Task], Run]) -> None:
 def take_turn(prepare: Callable[[Task], Run], task: Task) -> Turn:
     """Translates a task's sentences for as long as it asks for."""
     run = prepare(task)
-    if task.warm_up:
-        run()
     seconds: list[float] = []
     while not seconds or sum(seconds) < task.least_s:
         start = time.perf_counter()
