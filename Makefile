@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types proto bench duel parity format clean
+.PHONY: help demo test check lint types proto bench duel load parity format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -40,6 +40,9 @@ bench: $(VENV)/installed-bench  ## measure throughput against PyTorch; ARGS are 
 
 duel: $(VENV)/installed-bench  ## measure speed and memory against CTranslate2 at its best; ARGS are the benchmark's
 	$(VENV)/bin/python benchmarks/duel.py $(ARGS)
+
+load: $(VENV)/installed-bench  ## load the server, beside two servers around CTranslate2; ARGS are the benchmark's
+	$(VENV)/bin/python benchmarks/load.py $(ARGS)
 
 parity: $(VENV)/installed-bench  ## compare decoding with Hugging Face's generate; ARGS are the benchmark's
 	$(VENV)/bin/python benchmarks/parity.py $(ARGS)
