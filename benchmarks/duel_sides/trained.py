@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import nn
 
-from jumok_export.attention import MultiHeadAttention
+from jumok_export.attention import MultiHeadAttention, unscale_queries
 from jumok_export.checkpoint import build_model
 from jumok_export.configuration import load_configuration
 from jumok_export.layers import DecoderLayer, EncoderLayer, Residual
@@ -49,6 +49,7 @@ def dequantized(folder: Path) -> Transformer:
                 left.pop(id(parameter), None)
     if left:
         raise ValueError(f"{folder}: the int8 graphs do not tell which weights are {', '.join(left.values())}")
+    unscale_queries(model)
     return model
 
 

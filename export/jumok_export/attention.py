@@ -257,21 +257,28 @@ def scaled_queries(model: nn.Module) -> Iterator[None]:
     ONNX Runtime's products of one query with its keys take half the time then. Scales that are no powers of two stay,
     because what the model computes must not change by a bit.
     """
-    scaled = []
-    for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
-            before, scale = module.scale, module.key_scale
-            if scale != 1.0 and math.frexp(scale)[0] == 0.5:
-                scaled.append((module, before, scale))
+    scaled = [(module, module.scale, module.key_scale) for module in _with_exact_scales(model)]
+    for module, _, scale in scaled:
+        _multiply(module.query_projection, scale)
+        module.scale = 1.0
     try:
-        for module, _, scale in scaled:
-            _multiply(module.query_projection, scale)
-            module.scale = 1.0
         yield
     finally:
         for module, before, scale in scaled:
             _multiply(module.query_projection, 1 / scale)
             module.scale = before
+
+
+def unscale_queries(model: nn.Module) -> None:
+    """Undoes `scaled_queries` in a model whose weights were read from graphs that were exported within it."""
+    for module in _with_exact_scales(model):
+        _multiply(module.query_projection, 1 / module.key_scale)
+
+
+def _with_exact_scales(model: nn.Module) -> list[MultiHeadAttention]:
+    """Those that scale by a power of two."""
+    attention = (module for module in model.modules() if isinstance(module, MultiHeadAttention))
+    return [module for module in attention if module.key_scale != 1.0 and math.frexp(module.key_scale)[0] == 0.5]
 
 
 def _multiply(layer: nn.Linear, factor: float) -> None:
