@@ -8,6 +8,8 @@ from pathlib import Path
 from duel_sides.results import aligned
 from serving.closed_loop import Answer, Measured
 
+MANY = 64
+"""Outstanding requests that most goals are about."""
 JUMOK, PLAIN, BATCHING, OFFLINE = "jumok", "plain peer", "batching peer", "offline engine"
 
 
@@ -150,7 +152,7 @@ def ratios(model: str, outstanding: int, rounds: Mapping[str, Sequence[Measured]
             highest=max(found),
         )
 
-    many = outstanding >= 64
+    many = outstanding == MANY
     return [
         ratio("sentences a CPU-second", OFFLINE, _efficiency, ">= 0.9" if many else None),
         ratio("sentences a second", PLAIN, _throughput, ">= 5" if many else None),
