@@ -29,9 +29,9 @@ import sacrebleu
 import torch
 
 from duel_sides import models
-from duel_sides.match import LEAST_S, Field, in_environment, play, try_environments, worth_playing
+from duel_sides.match import LEAST_S, Field, in_environment, play, try_environments, weigh, worth_playing
 from duel_sides.plot import save_plot
-from duel_sides.process import Contender, Process
+from duel_sides.process import Process, Program
 from duel_sides.random_marian import MarianSizes, sentences, source_tokens
 from duel_sides.results import Cell, Memory, Played, Trial, memory_table, ratio_table, trial_table, with_goals
 from duel_sides.worker import Task, Turn
@@ -110,7 +110,7 @@ def duel_random(plan: Plan, folder: Path, record: Record) -> None:
             precision: [
                 in_environment(peer, environment)
                 for environment in worth_playing(record.trials, precision)
-                for peer in peers[precision]
+                for peer in models.in_smaller_batches(peers[precision])
             ]
             for precision in plan.precisions
         },
@@ -121,7 +121,7 @@ def duel_random(plan: Plan, folder: Path, record: Record) -> None:
         for cell, task in tasks.items():
             for played, _, _ in play(cell, task, entered, processes, rounds=plan.rounds, progress=progress):
                 record.played.append(played if plan.tiny else with_goals(played))
-        record.memories += _memories(RANDOM, entered, processes, record.played)
+    record.memories += weigh(RANDOM, tasks, entered, record.played, progress)
 
 
 def duel_trained(plan: Plan, folder: Path, record: Record) -> None:
@@ -131,11 +131,19 @@ def duel_trained(plan: Plan, folder: Path, record: Record) -> None:
     texts, references = (models.corpus(f"test_2016_flickr.{language}") for language in ("en", "de"))
     _, _, _, end, *_ = vocabulary = tokenizer.tokens(range(tokenizer.vocab_size))
     ids = {token: index for index, token in enumerate(vocabulary)}
+    peers = models.peers(made, plan.precisions, threads=plan.threads)
     entered = Field(
         ours=models.ours(made, plan.precisions),
-        peers=models.peers(made, plan.precisions, threads=plan.threads, batch_tokens=models.BATCH_TOKENS),
+        peers={precision: list(models.in_batches_of_tokens(peers[precision])) for precision in plan.precisions},
         generate=None,
     )
+    tokens = [[*tokenizer.source_tokens(tokenizer.encode(text)), end] for text in texts]
+    tasks = {
+        Cell(model=TRAINED, batch=len(texts), beam=beam): Task(
+            texts=texts, tokens=tokens, beam_size=beam, min_length=0, max_length=LONGEST, least_s=LEAST_S
+        )
+        for beam in plan.beams
+    }
 
     def bleu(turn: Turn) -> float:
         translations = [tokenizer.decode([ids[token] for token in tokens]) for tokens in turn.tokens]
@@ -143,41 +151,14 @@ def duel_trained(plan: Plan, folder: Path, record: Record) -> None:
 
     with ExitStack() as stack:
         processes = _start(entered, stack)
-        for beam in plan.beams:
-            cell = Cell(model=TRAINED, batch=len(texts), beam=beam)
-            task = Task(
-                texts=texts,
-                tokens=[[*tokenizer.source_tokens(tokenizer.encode(text)), end] for text in texts],
-                beam_size=beam,
-                min_length=0,
-                max_length=LONGEST,
-                least_s=LEAST_S,
-            )
+        for cell, task in tasks.items():
             for played, our, their in play(cell, task, entered, processes, rounds=plan.rounds, progress=progress):
                 record.played.append(replace(played, bleu=(bleu(our), bleu(their))))
-        record.memories += _memories(TRAINED, entered, processes, record.played)
+    record.memories += weigh(TRAINED, tasks, entered, record.played, progress)
 
 
-def _start(entered: Field, stack: ExitStack) -> dict[Contender, Process]:
-    return {each: stack.enter_context(Process(each)) for each in entered.contenders}
-
-
-def _memories(
-    model: str, entered: Field, processes: dict[Contender, Process], played: Sequence[Played]
-) -> list[Memory]:
-    best = {(each.precision, each.peer) for each in played if each.cell.model == model}
-    return [
-        Memory(
-            model=model,
-            name=each.name if mine else f"CTranslate2 {precision} {each.name}",
-            precision=precision,
-            peak=processes[each].peak,
-            size=each.size,
-            best=mine or (precision, each.name) in best,
-        )
-        for precision, of_us in entered.ours.items()
-        for each, mine in ((of_us, True), *((peer, False) for peer in entered.peers[precision]))
-    ]
+def _start(entered: Field, stack: ExitStack) -> dict[Program, Process]:
+    return {each: stack.enter_context(Process(each)) for each in entered.programs}
 
 
 def described(threads: int) -> dict[str, Any]:
@@ -200,7 +181,8 @@ def report(record: Record, where: dict[str, Any], rounds: int) -> str:
         f"{where['cores']} cores of {where['processor']}; {versions}; medians of {rounds} rounds; load before: "
         f"{where['load_before']}",
         ratio_table(record.played),
-        f"Peak memory of the processes, and their models on disk\n{memory_table(record.memories)}",
+        "Peak memory of fresh processes that translate every cell once, and their models on disk\n"
+        + memory_table(record.memories),
     ]
     if record.trials:
         parts.append(f"CTranslate2's settings that were tried\n{trial_table(record.trials)}")

@@ -14,7 +14,6 @@ def main() -> None:
     parser.add_argument("compute_type")
     parser.add_argument("inter_threads", type=int)
     parser.add_argument("intra_threads", type=int)
-    parser.add_argument("--batch-tokens", type=int, help="source tokens in a batch; default: a batch for each worker")
     arguments = parser.parse_args()
     translator = ctranslate2.Translator(
         arguments.model,
@@ -24,16 +23,13 @@ def main() -> None:
     )
 
     def prepare(task: Task) -> Run:
-        if arguments.batch_tokens is None:
-            batch_type, batch_size = "examples", -(-len(task.tokens) // arguments.inter_threads)
-        else:
-            batch_type, batch_size = "tokens", arguments.batch_tokens
+        equal_shares = -(-len(task.tokens) // arguments.inter_threads)
 
         def run() -> list[list[str]]:
             results = translator.translate_batch(
                 task.tokens,
-                max_batch_size=batch_size,
-                batch_type=batch_type,
+                max_batch_size=task.batch_size or equal_shares,
+                batch_type=task.batch_type,
                 beam_size=task.beam_size,
                 length_penalty=1.0,
                 min_decoding_length=task.min_length,

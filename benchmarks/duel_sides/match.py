@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
-from duel_sides.process import Contender, Process
-from duel_sides.results import Cell, Played, Trial, fastest
+from duel_sides.process import Contender, Process, Program
+from duel_sides.results import Cell, Memory, Played, Trial, fastest
 from duel_sides.worker import Task, Turn
 
 Progress = Callable[[str], None]
@@ -47,17 +48,16 @@ class Field:
     generate: Contender | None
 
     @property
-    def contenders(self) -> Iterator[Contender]:
-        """All of them."""
-        yield from self.ours.values()
-        for peers in self.peers.values():
-            yield from peers
+    def programs(self) -> list[Program]:
+        """Of all of them, each once."""
+        contenders = [*self.ours.values(), *chain.from_iterable(self.peers.values())]
         if self.generate is not None:
-            yield self.generate
+            contenders.append(self.generate)
+        return list(dict.fromkeys(contender.program for contender in contenders))
 
 
 def play(
-    cell: Cell, task: Task, field: Field, processes: Mapping[Contender, Process], *, rounds: int, progress: Progress
+    cell: Cell, task: Task, field: Field, processes: Mapping[Program, Process], *, rounds: int, progress: Progress
 ) -> Iterator[tuple[Played, Turn, Turn]]:
     """Plays a cell in all precisions.
 
@@ -67,11 +67,16 @@ def play(
     Yields:
         For each precision the times, our translations and those of the fastest peer.
     """
+
+    def turn(contender: Contender) -> Turn:
+        return processes[contender.program].measure(contender.task(task))
+
+    heats: dict[str, dict[Contender, float]] = {}
     chosen: dict[str, list[Contender]] = {}
     for precision, ours in field.ours.items():
-        processes[ours].measure(task)
-        heat = {peer: processes[peer].measure(task).median for peer in field.peers[precision]}
-        chosen[precision] = sorted(heat, key=heat.__getitem__)[:FINALISTS]
+        turn(ours)
+        heat = {peer: turn(peer).median for peer in field.peers[precision] if cell.batch > peer.beyond}
+        heats[precision], chosen[precision] = heat, sorted(heat, key=heat.__getitem__)[:FINALISTS]
     playing = [each for precision, ours in field.ours.items() for each in (ours, *chosen[precision])]
     generating = 0
     if field.generate is not None:
@@ -82,7 +87,7 @@ def play(
         start = number % len(playing)
         for each in (*playing[start:], *playing[:start]):
             if each is not field.generate or number < generating:
-                turns[each].append(processes[each].measure(task))
+                turns[each].append(turn(each))
         progress(f"{cell.model}, {cell}: round {number + 1} of {rounds}")
     seconds = {each: [turn.median for turn in of_each] for each, of_each in turns.items()}
     for precision, ours in field.ours.items():
@@ -95,11 +100,37 @@ def play(
             precision=precision,
             ours=seconds[ours],
             peers=peers,
+            heat={peer.name: taken for peer, taken in heats[precision].items()},
             generate=[] if field.generate is None else seconds[field.generate],
             same=sum(same) / len(same),
         )
         progress(f"{cell.model}, {cell}, {precision}: {played.to_peer}")
         yield played, our, their
+
+
+def weigh(
+    model: str, tasks: Mapping[Cell, Task], field: Field, played: Sequence[Played], progress: Progress
+) -> Iterator[Memory]:
+    """The peak memory of fresh processes that translate every cell once, the smallest first.
+
+    Of ours, and of those programs of a peer's that were the fastest in some cell; each cell in what were the program's
+    best batches in its heat.
+    """
+    for precision, ours in field.ours.items():
+        of_precision = {each.cell: each for each in played if (each.cell.model, each.precision) == (model, precision)}
+        by_name = {peer.name: peer for peer in field.peers[precision]}
+        fastest_programs = dict.fromkeys(by_name[each.peer].program for each in of_precision.values())
+        for program in (ours.program, *fastest_programs):
+            with Process(program) as process:
+                for cell in sorted(tasks, key=lambda cell: cell.rows):
+                    heat = of_precision[cell].heat
+                    names = [name for name in heat if by_name[name].program == program]
+                    contender = by_name[min(names, key=heat.__getitem__)] if names else ours
+                    peak = process.measure(replace(contender.task(tasks[cell]), least_s=0.0)).peak
+            size = next(each.size for each in (ours, *field.peers[precision]) if each.program == program)
+            name = program.name if program == ours.program else f"CTranslate2 {precision} {program.name}"
+            progress(f"{model}, {name}: {peak / 2**20:.0f} MiB")
+            yield Memory(model=model, name=name, precision=precision, peak=peak, size=size)
 
 
 def try_environments(
@@ -118,7 +149,7 @@ def try_environments(
         best: dict[Cell, float] = {}
         for environment in ({}, *ENVIRONMENTS):
             for setting in each:
-                with Process(in_environment(setting, environment)) as process:
+                with Process(in_environment(setting, environment).program) as process:
                     for cell, task in tasks.items():
                         process.measure(task)  # warms up
                         seconds = process.measure(task).median
@@ -136,7 +167,7 @@ def try_environments(
 
 
 def worth_playing(trials: Sequence[Trial], precision: str) -> list[Mapping[str, str]]:
-    """No variables, and those environments that were faster in some cell, at most two, the fastest first."""
+    """No variables, and the environment that was fastest in some cell, if it was faster than without."""
     cells = dict.fromkeys(trial.cell for trial in trials if trial.precision == precision)
 
     def gain(environment: Mapping[str, str]) -> float:
@@ -155,15 +186,14 @@ def worth_playing(trials: Sequence[Trial], precision: str) -> list[Mapping[str, 
                 shares.append(min(times[spelled(environment)]) / min(times[""]))
         return min(shares)
 
-    gains = {index: gain(environment) for index, environment in enumerate(ENVIRONMENTS)}
-    kept = [index for index in sorted(gains, key=gains.__getitem__) if gains[index] < GAIN]
-    return [{}, *(ENVIRONMENTS[index] for index in kept[:2])]
+    best = min(ENVIRONMENTS, key=gain)
+    return [{}, *([best] if gain(best) < GAIN else [])]
 
 
 def in_environment(setting: Contender, environment: Mapping[str, str]) -> Contender:
     """A setting with variables, which are part of its name."""
-    name = " ".join((setting.name, *([spelled(environment)] if environment else [])))
-    return replace(setting, name=name, environment=environment)
+    name = " ".join((setting.program.name, *([spelled(environment)] if environment else [])))
+    return replace(setting, program=replace(setting.program, name=name, environment=environment))
 
 
 def spelled(environment: Mapping[str, str]) -> str:

@@ -4,13 +4,13 @@ import gzip
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from ctranslate2.converters import TransformersConverter
 
-from duel_sides.process import Contender, size_on_disk
+from duel_sides.process import Contender, Program, size_on_disk
 from duel_sides.random_marian import MarianSizes, make_checkpoint, sentences
 from duel_sides.trained import dequantized, specification
 from jumok_export.bundle import export_bundle
@@ -25,6 +25,8 @@ MULTI30K = Path(os.environ.get("JUMOK_MULTI30K", ROOT.parent / "shared" / "data"
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 """Precisions, by what CTranslate2 calls them; its models are stored so too."""
 CALIBRATION_TEXTS = 64
+BATCH_SENTENCES = (32, 16)
+"""Sentences in a batch of CTranslate2's, besides equal shares for its workers: what is smaller stays in caches."""
 BATCH_TOKENS = (1024, 2048, 4096, 8192)
 """Source tokens in a batch of CTranslate2's, where sentences have several lengths."""
 
@@ -128,47 +130,59 @@ def corpus(name: str) -> list[str]:
 
 def ours(models: Models, precisions: Sequence[str], *options: str) -> dict[str, Contender]:
     """Our contender in each precision."""
-    # The other precision's files are in a folder of its name.
+    # What is in the folder of another precision is not needed.
+    shared = [path for path in models.bundle.iterdir() if path.name not in COMPUTE_TYPES]
     return {
         precision: Contender(
-            name=f"jumok {precision}",
-            module="duel_sides.ours",
-            arguments=(str(models.bundle), precision, *options),
-            size=size_on_disk(
-                *(path for path in models.bundle.iterdir() if path.name not in COMPUTE_TYPES or path.name == precision)
+            program=Program(
+                name=f"jumok {precision}",
+                module="duel_sides.ours",
+                arguments=(str(models.bundle), precision, *options),
             ),
+            size=size_on_disk(models.bundle / precision, *shared),
         )
         for precision in precisions
     }
 
 
-def peers(
-    models: Models, precisions: Sequence[str], *, threads: int, batch_tokens: Sequence[int | None] = (None,)
-) -> dict[str, list[Contender]]:
+def peers(models: Models, precisions: Sequence[str], *, threads: int) -> dict[str, list[Contender]]:
     """CTranslate2's contenders in each precision: all ways to share the threads among workers."""
     return {
         precision: [
             Contender(
-                name=f"{workers}x{threads // workers}" + (f" {tokens} tokens" if tokens else ""),
-                module="duel_sides.ctranslate2_side",
-                arguments=(
-                    str(models.ctranslate2[precision]),
-                    COMPUTE_TYPES[precision],
-                    str(workers),
-                    str(threads // workers),
-                    *(("--batch-tokens", str(tokens)) if tokens else ()),
+                program=Program(
+                    name=f"{workers}x{threads // workers}",
+                    module="duel_sides.ctranslate2_side",
+                    arguments=(
+                        str(models.ctranslate2[precision]),
+                        COMPUTE_TYPES[precision],
+                        str(workers),
+                        str(threads // workers),
+                    ),
                 ),
                 size=size_on_disk(models.ctranslate2[precision]),
             )
-            for workers in _divisors(threads)
-            for tokens in batch_tokens
+            for workers in range(1, threads + 1)
+            if threads % workers == 0
         ]
         for precision in precisions
     }
 
 
-def _divisors(number: int) -> Iterator[int]:
-    return (divisor for divisor in range(1, number + 1) if number % divisor == 0)
+def in_smaller_batches(peers: Sequence[Contender]) -> Iterator[Contender]:
+    """Each of CTranslate2's, and each with batches of fewer sentences than a worker's equal share."""
+    yield from peers
+    for peer in peers:
+        workers = int(peer.program.arguments[2])
+        for size in BATCH_SENTENCES:
+            yield replace(peer, batch_size=size, beyond=workers * size)
+
+
+def in_batches_of_tokens(peers: Sequence[Contender]) -> Iterator[Contender]:
+    """Each of CTranslate2's with batches of several numbers of tokens, for sentences of several lengths."""
+    for peer in peers:
+        for tokens in BATCH_TOKENS:
+            yield replace(peer, batch_size=tokens, batch_type="tokens")
 
 
 def generate(models: Models, *, threads: int) -> Contender | None:
@@ -176,8 +190,8 @@ def generate(models: Models, *, threads: int) -> Contender | None:
     if models.checkpoint is None:
         return None
     return Contender(
-        name="generate fp32",
-        module="duel_sides.generate_side",
-        arguments=(str(models.checkpoint), str(threads)),
+        program=Program(
+            name="generate fp32", module="duel_sides.generate_side", arguments=(str(models.checkpoint), str(threads))
+        ),
         size=size_on_disk(models.checkpoint),
     )

@@ -1,4 +1,4 @@
-"""Contenders, and the processes that they run in."""
+"""Contenders, and the processes that their programs run in."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,46 +22,68 @@ FOREIGN = ("CT2_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contender:
-    """A program that translates, with its settings.
+class Program:
+    """What runs in a process.
 
     Attributes:
         name: for people.
-        module: what is run in its process.
+        module: that is run.
         arguments: its command line.
-        size: bytes of its model on disk.
         environment: variables that are set for it.
     """
 
     name: str
     module: str
     arguments: tuple[str, ...]
-    size: int
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
-class Process:
-    """A contender's process; it begins with ``with`` and sleeps between its turns.
-
-    Args:
-        contender: what runs in it.
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """A program that translates, with all that there is to set.
 
     Attributes:
-        contender: likewise.
-        peak: bytes, the most that it has had in memory until the end of its last turn.
+        program: that it is.
+        size: bytes of its model on disk.
+        batch_size: of what it is told to translate together; 0: as ``Task`` has it.
+        batch_type: "examples" or "tokens".
+        beyond: it plays cells of more sentences only; in others its batches would be those of another contender.
     """
 
-    def __init__(self, contender: Contender) -> None:
-        self.contender = contender
-        self.peak = 0
+    program: Program
+    size: int
+    batch_size: int = 0
+    batch_type: str = "examples"
+    beyond: int = 0
+
+    @property
+    def name(self) -> str:
+        """For people: the program's, and its batches where these are set."""
+        unit = "sentences" if self.batch_type == "examples" else self.batch_type
+        return f"{self.program.name} of {self.batch_size} {unit}" if self.batch_size else self.program.name
+
+    def task(self, task: Task) -> Task:
+        """A task for it."""
+        return replace(task, batch_size=self.batch_size, batch_type=self.batch_type)
+
+
+class Process:
+    """A program's process; it begins with ``with`` and sleeps between its turns.
+
+    Args:
+        program: what runs in it.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
 
     def __enter__(self) -> Self:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", self.contender.module, *self.contender.arguments],
+            [sys.executable, "-m", self.program.module, *self.program.arguments],
             cwd=Path(__file__).parents[1],
-            env={**kept, **self.contender.environment},
+            env={**kept, **self.program.environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -86,9 +108,8 @@ class Process:
             self._process.wait()
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace").strip()
-            raise ChildProcessError(f"{self.contender.name} has failed:\n{said[-4000:]}")
+            raise ChildProcessError(f"{self.program.name} has failed:\n{said[-4000:]}")
         turn = Turn(**json.loads(answer))
-        self.peak = turn.peak
         time.sleep(SETTLE_S)
         return turn
 

@@ -64,6 +64,7 @@ class Played:
         precision: "fp32" or "int8".
         ours: seconds, of every round.
         peers: likewise, by setting.
+        heat: seconds of all settings before the rounds.
         generate: likewise, of ``generate`` in fp32; none where it does not take part.
         same: share of the sentences that the fastest peer translated into the same tokens.
         bleu: ours and the fastest peer's, where there are references.
@@ -75,6 +76,7 @@ class Played:
     precision: str
     ours: list[float]
     peers: dict[str, list[float]]
+    heat: dict[str, float]
     generate: list[float]
     same: float
     bleu: tuple[float, float] | None = None
@@ -125,15 +127,14 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What a contender takes, after all cells.
+    """What it takes to translate all cells.
 
     Attributes:
-        model: that it has translated with.
+        model: that translates.
         name: of the contender.
         precision: "fp32" or "int8".
         peak: bytes of its process at most.
         size: bytes of its model on disk.
-        best: whether it is ours, or has been the fastest peer in some cell.
     """
 
     model: str
@@ -141,7 +142,6 @@ class Memory:
     precision: str
     peak: int
     size: int
-    best: bool
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -183,9 +183,9 @@ def ratio_table(played: Sequence[Played]) -> str:
 
 
 def memory_table(memories: Sequence[Memory]) -> str:
-    """Peak memory and size of ours, and of the peers that were fastest somewhere, with ours as a multiple of each."""
+    """Peak memory and size of ours and of the peers, with ours as a multiple of each peer's."""
     rows = [["model", "contender", "peak MiB", "ours / it", "goal", "on disk MiB", "ours / it", "goal"]]
-    for each in (memory for memory in memories if memory.best):
+    for each in memories:
         [ours] = [
             memory
             for memory in memories

@@ -27,6 +27,8 @@ class Task:
         min_length: new tokens before a translation may end.
         max_length: most new tokens.
         least_s: it is translated again and again until so many seconds have passed.
+        batch_size: what CTranslate2 translates together at most; 0: sentences are shared equally among its workers.
+        batch_type: what it is counted in, "examples" or "tokens"; the other sides do as they think best.
     """
 
     texts: list[str]
@@ -35,6 +37,8 @@ class Task:
     min_length: int
     max_length: int
     least_s: float
+    batch_size: int = 0
+    batch_type: str = "examples"
 
 
 @dataclass(frozen=True, kw_only=True)
