@@ -14,6 +14,7 @@ from jumok_export.bundle import export_bundle
 from jumok_export.corpus import pad
 from jumok_export.graphs import export_graphs
 from jumok_export.onnx_graph import Graph
+from jumok_export.shortlist import ParallelText, ShortlistPlan
 from jumok_export.transformer import Transformer, TransformerSizes
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
 from jumok_serve.bundle import Bundle
@@ -111,3 +112,15 @@ def export_tiny(
 def tiny_bundle(export_tiny: Callable[..., Bundle], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model's verified bundle, in fp32 and int8; not to be changed."""
     return export_tiny(tmp_path_factory.mktemp("bundle") / "tiny-en-de").path
+
+
+@pytest.fixture(scope="session")
+def listed_bundle(
+    export_tiny: Callable[..., Bundle],
+    sentences: tuple[list[str], list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The same with a shortlist that leaves out most of the vocabulary; not to be changed."""
+    lexicon = ParallelText(sources=sentences[0], targets=sentences[1])
+    plan = ShortlistPlan(lexicon=lexicon, best=5, frequent=8)
+    return export_tiny(tmp_path_factory.mktemp("bundle") / "listed-en-de", shortlist=plan).path

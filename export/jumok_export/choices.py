@@ -67,8 +67,12 @@ class Drawing:
     totals: Floats
 
 
-def selections(vocabulary: int) -> Iterator[Selection]:
+def selections(vocabulary: int, unlisted: float = 0.0) -> Iterator[Selection]:
     """Calls of the select graph in many shapes; the same ones each time.
+
+    Args:
+        vocabulary: width of the logits.
+        unlisted: the share of logits that are -inf.
 
     Logits and constraints lie on a coarse grid: values are far apart or exactly equal, so that ties are met and
     rounding makes none.
@@ -78,7 +82,7 @@ def selections(vocabulary: int) -> Iterator[Selection]:
         scores = random.integers(-9, 1, rows).astype(np.float32)
         scores[random.random(rows) < 0.2] = -1e9  # rows that are dead
         yield Selection(
-            logits=_logits(random, rows, vocabulary),
+            logits=_logits(random, rows, vocabulary, unlisted),
             scores=scores,
             candidates=int(random.choice([1, 2, 10, vocabulary, vocabulary + 5])),
             on_logits=_constraints(random, rows, vocabulary),
@@ -87,8 +91,12 @@ def selections(vocabulary: int) -> Iterator[Selection]:
         )
 
 
-def drawings(vocabulary: int) -> Iterator[Drawing]:
+def drawings(vocabulary: int, unlisted: float = 0.0) -> Iterator[Drawing]:
     """Calls of the sampler graph in many shapes; the same ones each time.
+
+    Args:
+        vocabulary: width of the logits.
+        unlisted: the share of logits that are -inf.
 
     What is to be drawn is chosen first, of the likelier tokens, and then a number in the middle of its share of the
     distribution, so that rounding cannot change it.
@@ -96,7 +104,8 @@ def drawings(vocabulary: int) -> Iterator[Drawing]:
     random = np.random.default_rng(6)
     for rows in (1, *random.integers(2, 13, CASES).tolist()):
         drawing = np.sort(random.permutation(rows)[: int(random.integers(1, rows + 1))])
-        logits, scores = _logits(random, rows, vocabulary), random.integers(-9, 1, len(drawing)).astype(np.float32)
+        logits = _logits(random, rows, vocabulary, unlisted)
+        scores = random.integers(-9, 1, len(drawing)).astype(np.float32)
         constraints = _constraints(random, len(drawing), vocabulary)
         constrained = _constrained(torch.from_numpy(logits[drawing]), constraints)
         draws, tokens, totals = [], [], []
@@ -138,8 +147,11 @@ def nucleus(logits: Tensor, *, temperature: float, top_k: int, top_p: float) -> 
     return warm
 
 
-def _logits(random: np.random.Generator, rows: int, vocabulary: int) -> Floats:
-    return (random.integers(-40, 41, (rows, vocabulary)) / 4).astype(np.float32)
+def _logits(random: np.random.Generator, rows: int, vocabulary: int, unlisted: float) -> Floats:
+    logits = (random.integers(-40, 41, (rows, vocabulary)) / 4).astype(np.float32)
+    if unlisted:
+        logits[:, :-1][random.random((rows, vocabulary - 1)) < unlisted] = -np.inf  # one always remains
+    return logits
 
 
 def _constraints(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from jumok_export.shortlist import ShortlistPlan
     from jumok_serve.bundle import Bundle
 
 
@@ -77,6 +78,64 @@ precision_option = click.option(
     help="Which variants the bundle gets: fp32, int8 or both.",
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a bundle that is there already.")
+SHORTLIST_OPTIONS = (
+    click.option(
+        "--shortlist-source",
+        metavar="FILE",
+        type=FILE,
+        help="Sentences, one a line, to make a shortlist of: which tokens a text may be translated with.",
+    ),
+    click.option(
+        "--shortlist-target", metavar="FILE", type=FILE, help="Their translations; training text, for example."
+    ),
+    click.option(
+        "--lexical-table",
+        metavar="FILE",
+        type=FILE,
+        help="Lines of `target source probability` over the model's tokens, to make a shortlist of instead.",
+    ),
+    click.option(
+        "--shortlist-best",
+        metavar="N",
+        type=click.IntRange(min=1),
+        default=100,
+        show_default=True,
+        help="Target tokens that a shortlist has for each source token.",
+    ),
+    click.option(
+        "--shortlist-frequent",
+        metavar="N",
+        type=click.IntRange(min=0),
+        default=100,
+        show_default=True,
+        help="Frequent target tokens that every text may be translated with.",
+    ),
+)
+
+
+def shortlist_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command what `_shortlist` makes a plan of."""
+    for option in reversed(SHORTLIST_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _shortlist(
+    source: Path | None, target: Path | None, table: Path | None, *, best: int, frequent: int
+) -> "ShortlistPlan | None":
+    from jumok_export.shortlist import LexicalTable, ParallelText, ShortlistPlan  # noqa: PLC0415
+    from jumok_serve.parallel_text import read_parallel  # noqa: PLC0415
+
+    if (source is None) != (target is None):
+        raise click.UsageError("--shortlist-source and --shortlist-target belong together: give both files")
+    if table is not None and source is not None:
+        raise click.UsageError("a shortlist is made of --lexical-table or of --shortlist-source: leave one out")
+    if table is not None:
+        return ShortlistPlan(lexicon=LexicalTable(path=table), best=best, frequent=frequent)
+    if source is None or target is None:
+        return None
+    sources, targets = read_parallel(source, target)
+    return ShortlistPlan(lexicon=ParallelText(sources=sources, targets=targets), best=best, frequent=frequent)
 
 
 @click.command()
@@ -96,6 +155,7 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a bun
     type=FOLDER,
     help="The training files' folder, to note their SHA-256 again; it is noted when a model is trained.",
 )
+@shortlist_options
 @overwrite_option
 def export(
     *,
@@ -104,6 +164,11 @@ def export(
     precisions: Sequence[str],
     scores: Path | None,
     data: Path | None,
+    shortlist_source: Path | None,
+    shortlist_target: Path | None,
+    lexical_table: Path | None,
+    shortlist_best: int,
+    shortlist_frequent: int,
     overwrite: bool,
 ) -> None:
     """Export CHECKPOINT, a run's folder or a file of it, to a verified bundle.
@@ -115,6 +180,9 @@ def export(
     from jumok_export.trained import export_checkpoint, read_scores  # noqa: PLC0415
 
     measured = () if scores is None else read_scores(scores)
+    shortlist = _shortlist(
+        shortlist_source, shortlist_target, lexical_table, best=shortlist_best, frequent=shortlist_frequent
+    )
     loaded = load_checkpoint(checkpoint)
     bundle = export_checkpoint(
         loaded,
@@ -122,6 +190,7 @@ def export(
         precisions=precisions,
         scores=measured,
         files=None if data is None else corpus_files(loaded.configuration, data),
+        shortlist=shortlist,
         overwrite=overwrite,
         progress=_say,
     )
@@ -142,6 +211,7 @@ def export(
 )
 @click.option("--name", help="The model's name.  [default: the folder's]")
 @click.option("--model-version", metavar="VERSION", default="1", show_default=True, help="The model's version.")
+@shortlist_options
 @overwrite_option
 def import_hf(
     *,
@@ -153,6 +223,11 @@ def import_hf(
     calibration: Path | None,
     name: str | None,
     model_version: str,
+    shortlist_source: Path | None,
+    shortlist_target: Path | None,
+    lexical_table: Path | None,
+    shortlist_best: int,
+    shortlist_frequent: int,
     overwrite: bool,
 ) -> None:
     """Import CHECKPOINT_DIR, a Hugging Face checkpoint, to a verified bundle that decodes as its settings say.
@@ -164,6 +239,9 @@ def import_hf(
     from jumok_export.calibrate import read_calibration  # noqa: PLC0415
     from jumok_export.huggingface.importing import import_checkpoint  # noqa: PLC0415
 
+    shortlist = _shortlist(
+        shortlist_source, shortlist_target, lexical_table, best=shortlist_best, frequent=shortlist_frequent
+    )
     say = _timed()
     bundle = import_checkpoint(
         checkpoint,
@@ -172,6 +250,7 @@ def import_hf(
         source_language=source_lang,
         target_language=target_lang,
         calibration=None if calibration is None else read_calibration(calibration),
+        shortlist=shortlist,
         name=name,
         version=model_version,
         overwrite=overwrite,

@@ -22,12 +22,16 @@ SAVED_BY_BLOCKS = 4
 """Blocks are worth their nodes where they leave no more than this part of the vocabulary to be ordered."""
 
 
+SHORTLIST_BLOCK = 16
+"""Tokens a block where logits are as wide as shortlists, which is a multiple of it; best for 1,000 to 4,000 tokens."""
+
+
 def selection_graphs(vocabulary: int) -> dict[str, Graph]:
     """The graphs `select` and `sampler` for logits of this width."""
     return {"select": select_graph(vocabulary), "sampler": sampler_graph(vocabulary)}
 
 
-def select_graph(vocabulary: int) -> Graph:
+def select_graph(width: int | None) -> Graph:
     """The graph that picks every row's best candidates: constraints, log-softmax and top-k.
 
     `totals` is the running score plus the processed log-probability. What begins with `logit` acts before the
@@ -37,9 +41,12 @@ def select_graph(vocabulary: int) -> Graph:
 
     Logits are copied only where a constraint acts on them, for an input cannot be overwritten; log-probabilities are
     constrained in place, and pay for no more than the entries.
+
+    Args:
+        width: of the logits; None: any multiple of `SHORTLIST_BLOCK`. Tokens are columns then.
     """
     inputs = (
-        TensorSpec(name="logits", dtype="float32", axes=("R", vocabulary)),
+        _logits_spec(width),
         TensorSpec(name="scores", dtype="float32", axes=("R",)),
         TensorSpec(name="candidates", dtype="int64", axes=(1,)),
         *_constraint_specs("logit"),
@@ -52,6 +59,7 @@ def select_graph(vocabulary: int) -> Graph:
     )
     node = helper.make_node
     nodes = [
+        *_width(width),
         node("Shape", ["logit_factors.values"], ["logit_factors.size"]),
         node("Shape", ["logit_biases.values"], ["logit_biases.size"]),
         node("Add", ["logit_factors.size", "logit_biases.size"], ["logit_entries"]),
@@ -67,7 +75,7 @@ def select_graph(vocabulary: int) -> Graph:
         ),
         *_constrain("log_probabilities", "log_prob", "constrained"),
         node("Min", ["candidates", "vocabulary"], ["count"]),
-        *_candidates("constrained", vocabulary),
+        *_candidates("constrained", width),
         node("Cast", ["renormalize"], ["renormalize.number"], to=TensorProto.INT32),
         node("ReduceMax", ["renormalize.number"], ["renormalize.most"], keepdims=0),
         *_if(
@@ -84,10 +92,10 @@ def select_graph(vocabulary: int) -> Graph:
         node("Unsqueeze", ["scores", "last"], ["running"]),
         node("Add", ["processed", "running"], ["totals"]),
     ]
-    return _graph("select", nodes, inputs, outputs, vocabulary=vocabulary, flat=_flat_values("log_prob"))
+    return _graph("select", nodes, inputs, outputs, width=width, flat=_flat_values("log_prob"))
 
 
-def sampler_graph(vocabulary: int) -> Graph:
+def sampler_graph(width: int | None) -> Graph:
     """The graph that draws one token for each of the rows that `rows` names.
 
     Logits are constrained, divided by the temperature, cut to the `top_k` best (0 keeps all) and then to the fewest
@@ -97,9 +105,12 @@ def sampler_graph(vocabulary: int) -> Graph:
 
     Cutting needs the best logits in order, but seldom more than a few hundred of them: the whole vocabulary is sorted
     only where these do not reach `top_p`.
+
+    Args:
+        width: of the logits; None: any. Tokens are columns then.
     """
     inputs = (
-        TensorSpec(name="logits", dtype="float32", axes=("R", vocabulary)),
+        _logits_spec(width),
         TensorSpec(name="rows", dtype="int64", axes=("D",)),
         TensorSpec(name="scores", dtype="float32", axes=("D",)),
         *_constraint_specs("logit"),
@@ -115,6 +126,7 @@ def sampler_graph(vocabulary: int) -> Graph:
     node = helper.make_node
     columns = ("scores", "temperature", "top_k", "top_p", "uniform")
     nodes = [
+        *_width(width),
         *(node("Unsqueeze", [name, "last"], [f"{name}.column"]) for name in columns),  # [D, 1]
         node("Gather", ["logits", "rows"], ["drawn"], axis=0),
         *_constrain("drawn", "logit", "constrained"),
@@ -172,7 +184,22 @@ def sampler_graph(vocabulary: int) -> Graph:
         node("GatherElements", ["log_probabilities", "tokens"], ["log_probability"], axis=1),
         node("Add", ["log_probability", "scores.column"], ["totals"]),
     ]
-    return _graph("sampler", nodes, inputs, outputs, vocabulary=vocabulary, flat=_flat_values("logit"))
+    return _graph("sampler", nodes, inputs, outputs, width=width, flat=_flat_values("logit"))
+
+
+def _logits_spec(width: int | None) -> TensorSpec:
+    return TensorSpec(name="logits", dtype="float32", axes=("R", width or "U"))
+
+
+def _width(width: int | None) -> list[NodeProto]:
+    """What says how wide logits are where that is no constant."""
+    if width is not None:
+        return []
+    node = helper.make_node
+    return [
+        node("Shape", ["logits"], ["vocabulary"], start=1),
+        node("Concat", ["last", "vocabulary"], ["by_row"], axis=0),
+    ]
 
 
 def _constraint_specs(stage: str) -> tuple[TensorSpec, ...]:
@@ -231,7 +258,7 @@ def _flat_values(stage: str) -> list[ValueInfoProto]:
     return [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in _flat_names(stage)]
 
 
-def _candidates(scores: str, vocabulary: int) -> list[NodeProto]:
+def _candidates(scores: str, vocabulary: int | None) -> list[NodeProto]:
     """The `count` best of every row, in order, as `best`, and their `tokens`.
 
     A large vocabulary is cut into blocks of consecutive tokens, and the best are looked for in those `count` blocks
@@ -239,13 +266,18 @@ def _candidates(scores: str, vocabulary: int) -> list[NodeProto]:
     equal one at a lower token: that many candidates precede all of its tokens.
     """
     node = helper.make_node
-    width = _block_width(vocabulary)
+    width = SHORTLIST_BLOCK if vocabulary is None else _block_width(vocabulary)
     if width is None:
         return [node("TopK", [scores, "count"], ["best", "tokens"], axis=-1)]
+    if vocabulary is None:
+        number, blocks = -1, node("Div", ["vocabulary", "width"], ["blocks"])
+    else:
+        number = vocabulary // width
+        blocks = node("Constant", [], ["blocks"], value_ints=[number])
     return [
         node("Constant", [], ["width"], value_ints=[width]),
-        node("Constant", [], ["cut"], value_ints=[0, vocabulary // width, width]),
-        node("Constant", [], ["blocks"], value_ints=[vocabulary // width]),
+        node("Constant", [], ["cut"], value_ints=[0, number, width]),
+        blocks,
         node("Constant", [], ["flat"], value_ints=[0, -1]),
         node("Reshape", [scores, "cut"], ["by_block"]),
         node("ReduceMax", ["by_block", "last"], ["maxima"], keepdims=0),
@@ -324,7 +356,7 @@ def _graph(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
     *,
-    vocabulary: int,
+    width: int | None,
     flat: list[ValueInfoProto],
 ) -> Graph:
     constants = [
@@ -334,13 +366,16 @@ def _graph(
         helper.make_tensor("zero", TensorProto.INT64, [1], [0]),
         helper.make_tensor("one", TensorProto.INT64, [1], [1]),
         helper.make_tensor("sorted_for_mass", TensorProto.INT64, [1], [SORTED_FOR_MASS]),
-        helper.make_tensor("vocabulary", TensorProto.INT64, [1], [vocabulary]),
-        helper.make_tensor("by_row", TensorProto.INT64, [2], [-1, vocabulary]),
         helper.make_tensor("nothing", TensorProto.FLOAT, [1], [0.0]),
         helper.make_tensor("certain", TensorProto.FLOAT, [1], [1.0]),
         helper.make_tensor("infinity", TensorProto.FLOAT, [1], [float("inf")]),
         helper.make_tensor("minus_infinity", TensorProto.FLOAT, [1], [float("-inf")]),
     ]
+    if width is not None:
+        constants[6:6] = [
+            helper.make_tensor("vocabulary", TensorProto.INT64, [1], [width]),
+            helper.make_tensor("by_row", TensorProto.INT64, [2], [-1, width]),
+        ]
     read = {name for node in nodes for name in node.input} | {"last"}
     used = [constant for constant in constants if constant.name in read]
     model = helper.make_model(

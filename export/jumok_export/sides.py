@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from jumok_export.choices import Drawing, Selection
 from jumok_export.graphs import TranslationModel
+from jumok_serve.columns import BIAS
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import padded_length
 from jumok_serve.session import Floats, Graphs, Integers
@@ -146,7 +147,7 @@ class RuntimeSide:
     """The exported graphs, in the sessions that serve them.
 
     Args:
-        graphs: of one precision.
+        graphs: of one precision. With those for shortlists, what says which columns logits have is among the memory.
     """
 
     def __init__(self, graphs: Graphs) -> None:
@@ -224,7 +225,8 @@ class RuntimeSide:
             by_time[np.broadcast_to(sentence, known.shape)[known], np.nonzero(known)[1], places[known]] = past[
                 np.nonzero(known)
             ]
-        logits = np.empty((rows, self._graphs.vocabulary), np.float32)
+        width = memory[BIAS].shape[1] if self._graphs.listed else self._graphs.vocabulary
+        logits = np.empty((rows, width), np.float32)
         inputs = {
             "token_ids": token_ids,
             "positions": positions,

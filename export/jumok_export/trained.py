@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from jumok_export.bundle import PRECISIONS, ExportError, describe_architecture, describe_provenance, export_bundle
 from jumok_export.checkpoint import Checkpoint
 from jumok_export.configuration import ConfigurationError, load_configuration
+from jumok_export.shortlist import ShortlistPlan
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN
 from jumok_serve.bundle import Bundle
 from jumok_serve.languages import Languages
@@ -25,6 +26,7 @@ def export_checkpoint(
     precisions: Sequence[str] = PRECISIONS,
     scores: Sequence[Score] = (),
     files: Mapping[str, str] | None = None,
+    shortlist: ShortlistPlan | None = None,
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
@@ -36,11 +38,12 @@ def export_checkpoint(
         precisions: variants to write.
         scores: translation quality, as measured.
         files: SHA-256 of the training files by name; default: as noted when the model was trained.
+        shortlist: how to make one; default: there is none.
         overwrite: replace a bundle that is there already.
         progress: told what is being done.
 
     Raises:
-        ExportError, VerificationError, BundleError: as `export_bundle`.
+        ExportError, ShortlistError, VerificationError, BundleError: as `export_bundle`.
     """
     configuration = checkpoint.configuration
     data, section = configuration.data, configuration.bundle
@@ -77,6 +80,7 @@ def export_checkpoint(
         ),
         scores=scores,
         precisions=precisions,
+        shortlist=shortlist,
         overwrite=overwrite,
         progress=progress,
     )

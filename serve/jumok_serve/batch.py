@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from onnxruntime import OrtValue
 
+from jumok_serve.columns import make_columns
 from jumok_serve.errors import JumokError, ModelFailed
 from jumok_serve.memory import SlotBuffers
 from jumok_serve.search import FinishedHypothesis, Search, joined
@@ -39,6 +40,8 @@ class Sentence:
     Attributes:
         source_ids: token ids, end token included.
         search: the search for its translation.
+        listed: ascending, the tokens that it may be translated with; None: all. Nobody looks at it but a model that is
+            loaded for shortlists.
         deadline: by when it must be done, in `time.monotonic()` seconds, or None.
         future: where the outcome goes; cancelling it takes the sentence out before the next step.
         arrived: when it was submitted, in `time.monotonic()` seconds.
@@ -49,6 +52,7 @@ class Sentence:
 
     source_ids: Sequence[int]
     search: Search
+    listed: Integers | None = None
     deadline: float | None = None
     future: "Future[Decoded]" = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
@@ -85,6 +89,7 @@ class Batch:
         self._pad = pad
         self._memory = SlotBuffers(graphs.memory_specs, "S")
         self._state = make_state(graphs, beam_size)
+        self._columns = make_columns(graphs)
         self._slots: list[Sentence | None] = []
 
     @property
@@ -111,6 +116,8 @@ class Batch:
             padded[: len(sentence.source_ids)] = sentence.source_ids
         encoded, first_state = self._graphs.encode(ids, lengths)
         memory = {name: value.numpy() for name, value in encoded.items()}
+        while self._slots and self._slots[-1] is None:
+            self._slots.pop()
         used = len(self._slots)
         empty = [slot for slot, sentence in enumerate(self._slots) if sentence is None]
         slots = [*empty, *range(used, used + len(sentences))][: len(sentences)]
@@ -118,6 +125,7 @@ class Batch:
         for row, slot in enumerate(slots):
             self._memory.write(slot, memory, row)
         self._state.join(slots, first_state)
+        self._columns.join(slots, [sentence.listed for sentence in sentences])
         self._slots += [None] * (slots[-1] + 1 - used)
         elapsed = time.monotonic() - started
         for slot, sentence in zip(slots, sentences, strict=True):
@@ -142,6 +150,7 @@ class Batch:
                 assert moved is not None
                 self._memory.move(last, slot, len(moved.source_ids))
                 self._state.move(last, slot)
+                self._columns.move(last, slot)
                 self._slots[slot], self._slots[last] = moved, None
         self._slots = [sentence for sentence in self._slots if sentence is not None]
 
@@ -157,6 +166,7 @@ class Batch:
             np.array([step.parents for step in steps]),
             np.array([len(sentence.source_ids) for sentence in sentences]),
             self._memory,
+            self._columns,
         )
         tokens, totals = self._choose(logits, searches)
         beam_size = self.beam_size
@@ -182,7 +192,7 @@ class Batch:
 
     def _choose(self, logits: OrtValue, searches: Sequence[Search]) -> tuple[Integers, Floats]:
         """Every row's best candidates and their running scores, [R, C]; where a row draws, the one that it drew."""
-        size = self.beam_size
+        size, columns = self.beam_size, self._columns
         scores = np.array([score for search in searches for score in search.scores()], np.float32)
         constraints = [search.constraints() for search in searches]
         draws = [search.draws() for search in searches]
@@ -196,8 +206,8 @@ class Batch:
                 logits,
                 scores,
                 max(searches[slot].candidates_needed for slot in choosing),
-                on_logits=joined((slot * size, constraints[slot]) for slot in on_logits),
-                on_log_probs=joined((slot * size, constraints[slot]) for slot in on_log_probs),
+                on_logits=columns.places(joined((slot * size, constraints[slot]) for slot in on_logits)),
+                on_log_probs=columns.places(joined((slot * size, constraints[slot]) for slot in on_log_probs)),
                 renormalize=np.repeat(renormalizes, size) if any(renormalizes) else None,
             )
         else:
@@ -209,6 +219,6 @@ class Batch:
                 rows,
                 scores[rows],
                 [draw for slot in drawing for draw in draws[slot] or ()],
-                joined((place * size, constraints[slot]) for place, slot in enumerate(drawing)),
+                columns.places(joined((place * size, constraints[slot]) for place, slot in enumerate(drawing))),
             )
-        return tokens, totals
+        return columns.tokens(tokens), totals

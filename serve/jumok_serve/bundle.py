@@ -23,6 +23,7 @@ from jumok_serve.manifest import (
     TensorSpec,
 )
 from jumok_serve.parts import MANIFEST_FILE, RelativePath
+from jumok_serve.shortlist import Shortlist
 from jumok_serve.tokenizer import Tokenizer, load_tokenizer
 
 # Documents for people may lie beside the manifest and be edited; nothing that the runtime reads is among them.
@@ -86,6 +87,26 @@ class Bundle:
         except KeyError:
             known = ", ".join(self.manifest.precisions)
             raise BundleError(self.path, [f"has no precision {precision!r}; it has {known}"]) from None
+
+    def shortlist(self) -> Shortlist:
+        """The lists of tokens that translations may be made of; ``BundleError`` if there are none."""
+        described, tokenizer = self.manifest.shortlist, self.manifest.tokenizer
+        if described is None:
+            raise BundleError(
+                self.path,
+                [
+                    "has no shortlist: export or import the model again with --shortlist-source and --shortlist-target "
+                    "or --lexical-table, or use it without"
+                ],
+            )
+        try:
+            return Shortlist.load(
+                self.path / described.file,
+                sources=tokenizer.source_vocab_size,
+                vocabulary=tokenizer.target_vocab_size,
+            )
+        except (ValueError, OSError) as exc:
+            raise BundleError(self.path, [f"{described.file} is no shortlist of this model: {exc}"]) from exc
 
     def graph_path(self, precision: str, name: str) -> Path:
         """The ONNX file of a graph; ``BundleError`` if the bundle has no such precision or graph."""

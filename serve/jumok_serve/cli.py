@@ -51,6 +51,13 @@ threads_option = click.option(
     "--threads", type=POSITIVE, help="CPU threads of each replica.  [default: what the cores allow]"
 )
 
+shortlist_option = click.option(
+    "--shortlist/--no-shortlist",
+    default=False,
+    show_default=True,
+    help="Write only tokens of the bundle's shortlist: faster, and a few translations change.",
+)
+
 EARLY_STOPPING: dict[str, EarlyStopping] = {"false": False, "true": True, "never": "never"}
 DECODING_OPTIONS = (
     click.option("--beam-size", type=int, help="Hypotheses kept while decoding, 1 to 64; 1 is greedy."),
@@ -90,6 +97,7 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
 @precision_option
 @replicas_option
 @threads_option
+@shortlist_option
 @click.option(
     "--max-batch-tokens",
     type=POSITIVE,
@@ -128,6 +136,7 @@ def serve(
     precision: str,
     replicas: int,
     threads: int | None,
+    shortlist: bool,
     max_batch_tokens: int,
     max_queue_requests: int,
     max_queue_tokens: int,
@@ -147,6 +156,7 @@ def serve(
                     device=device,
                     replicas=replicas,
                     threads=threads,
+                    shortlist=shortlist,
                     max_batch_tokens=max_batch_tokens,
                     max_queue_requests=max_queue_requests,
                     max_queue_tokens=max_queue_tokens,
@@ -187,6 +197,7 @@ def inspect(*, bundle: Path, as_json: bool) -> None:
 @precision_option
 @replicas_option
 @threads_option
+@shortlist_option
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write the translations to.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
 def evaluate(
@@ -200,6 +211,7 @@ def evaluate(
     precision: str,
     replicas: int,
     threads: int | None,
+    shortlist: bool,
     output: Path | None,
     as_json: bool,
     **options: Unpack[Options],
@@ -214,7 +226,9 @@ def evaluate(
     sources, references = read_parallel(source, reference)
     decoding = DecodingOptions(**options)
     with (
-        Translator(bundle, precision=precision, device=device, replicas=replicas, threads=threads) as translator,
+        Translator(
+            bundle, precision=precision, device=device, replicas=replicas, threads=threads, shortlist=shortlist
+        ) as translator,
         click.progressbar(
             length=len(sources), label="translating", file=sys.stderr, hidden=not sys.stderr.isatty()
         ) as bar,
@@ -228,7 +242,7 @@ def evaluate(
         )
         scores, translations = evaluation.evaluate(submit, sources, references, bar.update)
         model = f"{translator.manifest.name} {translator.manifest.version}"
-        setting = {"precision": translator.precision, "device": translator.device}
+        setting = {"precision": translator.precision, "device": translator.device, "shortlist": translator.shortlisted}
     if output is not None:
         lines = (" ".join(translation.text.splitlines()) for translation in translations)
         output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -236,7 +250,7 @@ def evaluate(
         click.echo(json.dumps({"model": model, **setting, **asdict(scores)}, ensure_ascii=False))
         return
     rate = scores.sentences / scores.duration_s
-    click.echo(f"{model} ({setting['precision']}, {setting['device']})")
+    click.echo(f"{model} ({setting['precision']}, {setting['device']}{', shortlist' if shortlist else ''})")
     click.echo(f"BLEU {scores.bleu:.2f}  {scores.bleu_signature}")
     click.echo(f"chrF {scores.chrf:.2f}  {scores.chrf_signature}")
     click.echo(

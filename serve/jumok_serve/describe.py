@@ -6,7 +6,7 @@ from typing import Any
 
 from jumok_serve.bundle import Bundle
 from jumok_serve.languages import Languages
-from jumok_serve.manifest import Check, GenerationDefaults, Manifest
+from jumok_serve.manifest import Check, GenerationDefaults, Manifest, ShortlistDescription
 
 WIDTH = 100
 MOST_PAIRS = 12
@@ -56,9 +56,17 @@ def _overview(bundle: Bundle) -> str:
         ("tokenizer", f"{tokenizer.kind}, {vocabulary}"),
         ("limits", f"source {limits.max_source_length} tokens, target {limits.max_target_length} tokens"),
         ("generation", _settings(_chosen(generation))),
+        *([("shortlist", _shortlist(manifest.shortlist))] if manifest.shortlist else []),
         ("path", str(bundle.path)),
     ]
     return f"{manifest.name} {manifest.version}\n" + "\n".join(_pairs(rows))
+
+
+def _shortlist(described: ShortlistDescription) -> str:
+    return (
+        f"{described.source} to {described.target}: {described.best} tokens for each source token and the "
+        f"{described.frequent} most frequent; {described.lexicon}"
+    )
 
 
 def _languages(languages: Languages) -> str:

@@ -15,7 +15,7 @@ PREFERRED_PRECISIONS = {"cpu": ("int8", "fp32"), "cuda": ("fp16", "fp32")}
 
 
 def load_graphs(
-    bundle: Bundle, precision: str, devices: Sequence[Device], *, replicas: int, threads: int
+    bundle: Bundle, precision: str, devices: Sequence[Device], *, replicas: int, threads: int, listed: bool = False
 ) -> tuple[Graphs, Device, str]:
     """The bundle's graphs on the first of the devices that works, with that device and the precision.
 
@@ -30,6 +30,7 @@ def load_graphs(
         devices: where to run, in this order; at least one.
         replicas: threads that will call the graphs at the same time.
         threads: threads for the operators of each.
+        listed: for texts with shortlists; see `Graphs`.
 
     Raises:
         BundleError: the bundle has no such variant, or a graph does not load.
@@ -38,11 +39,11 @@ def load_graphs(
     *preferred, last = devices
     for device in preferred:
         try:
-            return load_graphs(bundle, precision, [device], replicas=replicas, threads=threads)
+            return load_graphs(bundle, precision, [device], replicas=replicas, threads=threads, listed=listed)
         except DeviceError as error:
             logger.warning("not using %s: %s", device.name, error)
     if precision == "auto":
         present = bundle.manifest.precisions
         precision = next((name for name in PREFERRED_PRECISIONS[last.name] if name in present), next(iter(present)))
     pool = replicas * (threads - 1) + 1  # ONNX Runtime counts one caller in
-    return Graphs(bundle, precision, device=last, threads=pool), last, precision
+    return Graphs(bundle, precision, device=last, threads=pool, listed=listed), last, precision

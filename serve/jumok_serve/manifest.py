@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
 from jumok_serve.languages import Languages
-from jumok_serve.parts import Count, Name, Part, Positive, RelativePath, Sha256, Symbol, TokenId
+from jumok_serve.parts import Count, LanguageTag, Name, Part, Positive, RelativePath, Sha256, Symbol, TokenId
 from jumok_serve.tokenizer_descriptions import TokenizerDescription
 
 FORMAT_VERSION: Final = 1
@@ -17,6 +17,8 @@ READABLE_FORMAT_VERSIONS = (FORMAT_VERSION,)
 
 REQUIRED_GRAPHS = ("encoder", "decoder", "select")
 OPTIONAL_GRAPHS = ("sampler", "scorer", "aligner")
+SHORTLIST_GRAPHS = ("projection", "decoder_shortlist", "select_shortlist")
+"""What a precision of a bundle with a shortlist has besides, and ``sampler_shortlist`` where it has a sampler."""
 
 
 class Architecture(Part):
@@ -122,11 +124,35 @@ class PrecisionVariant(Part):
         missing = [name for name in REQUIRED_GRAPHS if name not in self.graphs]
         if missing:
             raise ValueError(f"graph {missing[0]!r} is missing; {', '.join(REQUIRED_GRAPHS)} are needed")
-        known = (*REQUIRED_GRAPHS, *OPTIONAL_GRAPHS)
+        known = (*REQUIRED_GRAPHS, *OPTIONAL_GRAPHS, *SHORTLIST_GRAPHS, "sampler_shortlist")
         unknown = [name for name in self.graphs if name not in known]
         if unknown:
             raise ValueError(f"graph {unknown[0]!r} is unknown; the graphs are {', '.join(known)}")
+        needed = (*SHORTLIST_GRAPHS, *(["sampler_shortlist"] if "sampler" in self.graphs else []))
+        lacking = [name for name in needed if name not in self.graphs]
+        if lacking and len(lacking) < len(needed):
+            raise ValueError(f"graph {lacking[0]!r} is missing; a shortlist needs {', '.join(needed)}")
         return self
+
+    @property
+    def listed(self) -> bool:
+        """Whether there are graphs for a shortlist."""
+        return SHORTLIST_GRAPHS[0] in self.graphs
+
+
+class ShortlistDescription(Part):
+    """The lists of target tokens that texts of one direction may be translated with; see ``jumok_serve.shortlist``.
+
+    ``best`` is how many target tokens each source token lists at most, ``frequent`` how many of the most frequent ones
+    are in every list, and ``lexicon`` says where their probabilities come from.
+    """
+
+    file: RelativePath
+    source: LanguageTag
+    target: LanguageTag
+    best: Positive
+    frequent: Count
+    lexicon: str
 
 
 class Check(Part):
@@ -218,6 +244,7 @@ class ManifestDraft(Part):
     generation: GenerationDefaults
     tokenizer: TokenizerDescription
     precisions: Annotated[dict[Name, PrecisionVariant], Field(min_length=1)]
+    shortlist: ShortlistDescription | None = None
     verification: dict[Name, VerificationReport] = Field(default_factory=dict)
     scores: tuple[Score, ...] = ()
     provenance: Provenance
@@ -229,6 +256,8 @@ class ManifestDraft(Part):
         for precision, variant in self.precisions.items():
             named |= {graph.file: f"precisions.{precision}.graphs.{name}" for name, graph in variant.graphs.items()}
             named[variant.weights] = f"precisions.{precision}.weights"
+        if self.shortlist is not None:
+            named[self.shortlist.file] = "shortlist.file"
         return named
 
     @model_validator(mode="after")
@@ -239,7 +268,12 @@ class ManifestDraft(Part):
         return self
 
     def _problems(self) -> list[str]:
-        return [*self._token_problems(), *self._length_problems(), *self._reference_problems()]
+        return [
+            *self._token_problems(),
+            *self._length_problems(),
+            *self._shortlist_problems(),
+            *self._reference_problems(),
+        ]
 
     def _token_problems(self) -> list[str]:
         target, source = self.tokenizer.target_vocab_size, self.tokenizer.source_vocab_size
@@ -288,6 +322,23 @@ class ManifestDraft(Part):
         if around >= limit:
             problems.append(f"languages: {around} tokens around a text leave no room in max_source_length {limit}")
         return problems
+
+    def _shortlist_problems(self) -> list[str]:
+        described = self.shortlist
+        if described is None:
+            wrong, problems = "there are graphs for a shortlist, and there is none", []
+        else:
+            wrong = f"graph {SHORTLIST_GRAPHS[0]!r} is missing, which a bundle with a shortlist has"
+            problems = [
+                f"shortlist: {source} to {target} is none of the model's pairs"
+                for source, target in [(described.source, described.target)]
+                if (source, target) not in self.languages.all_pairs
+            ]
+        return problems + [
+            f"precisions.{precision}.graphs: {wrong}"
+            for precision, variant in self.precisions.items()
+            if variant.listed != (described is not None)
+        ]
 
     def _reference_problems(self) -> list[str]:
         known = ", ".join(self.precisions)

@@ -14,9 +14,10 @@ from onnxruntime import OrtValue
 from jumok_serve.bundle import check_graph
 from jumok_serve.device import Device, check_active
 from jumok_serve.errors import BundleError, DeviceError
-from jumok_serve.manifest import PrecisionVariant
+from jumok_serve.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.saturation import products_saturate
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
+from jumok_serve.selecting import FreeSelection, as_value, constraint_feeds
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -26,6 +27,13 @@ Tensors = dict[str, OrtValue]
 
 CROSS_ATTENTION = "cross_attention"
 """The aligner's output that attention of translations is made of."""
+
+DECODING_GRAPHS = ("decoder", "select", "sampler")
+"""Those that make logits or read them."""
+LISTED = "_shortlist"
+"""What ends the names of these graphs where logits have columns for some tokens alone."""
+SATURATES = "saturates"
+"""An input of such a decoder in int8: whether `products_saturate`, for no session changes weights that it is given."""
 
 _LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
@@ -53,43 +61,59 @@ class Graphs:
         precision: one of its variants.
         device: where to run.
         threads: threads that one graph's operators share; None: as many as ONNX Runtime finds cores.
+        listed: load the decoder whose logits have columns for some tokens alone, and not the other.
 
     Raises:
         BundleError: a graph does not load or differs from the manifest; lists everything that does.
         DeviceError: the device cannot be used.
     """
 
-    def __init__(self, bundle: GraphFolder, precision: str, *, device: Device, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        bundle: GraphFolder,
+        precision: str,
+        *,
+        device: Device,
+        threads: int | None = None,
+        listed: bool = False,
+    ) -> None:
         self._bundle = bundle
         self._variant = bundle.variant(precision)
-        self._inputs = {name: {spec.name for spec in graph.inputs} for name, graph in self._variant.graphs.items()}
+        self.listed = listed
+        """Whether logits have columns for those tokens alone whose weights the step is given: see `columns`."""
+        graphs = dict(self._variant.graphs)
+        self.vocabulary = int(_logits(graphs["decoder"]).axes[-1])
+        """Number of target tokens."""
+        if listed:
+            graphs |= {name: graphs[f"{name}{LISTED}"] for name in DECODING_GRAPHS if f"{name}{LISTED}" in graphs}
+        self._graphs = graphs
+        self._inputs = {name: {spec.name for spec in graph.inputs} for name, graph in graphs.items()}
         self._device = device
         self._options = _session_options(threads)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
-        self._selections: WeakKeyDictionary[OrtValue, _FreeSelection] = WeakKeyDictionary()
+        self._selections: WeakKeyDictionary[OrtValue, FreeSelection] = WeakKeyDictionary()
         problems: list[str] = []
         # The sampler holds no weights, and decoding must not wait while another graph is loaded.
-        for name in ("encoder", "decoder", "select", *(["sampler"] if "sampler" in self._variant.graphs else [])):
+        for name in ("encoder", *DECODING_GRAPHS, *(["projection"] if listed else [])):
+            if name not in graphs:
+                continue
             try:
                 self._sessions[name] = self._load(name)
             except BundleError as error:
                 problems += error.problems
         if problems:
             raise BundleError(bundle.path, problems)
-        decoder = self._variant.graphs["decoder"]
+        decoder = graphs["decoder"]
         self.memory_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("memory."))
         self.state_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("state."))
-        logits = next(spec for spec in decoder.outputs if spec.name == "logits")
-        self.vocabulary = int(logits.axes[-1])
-        """Width of the logits."""
         self.in_place = any(spec.name == "ancestors" for spec in decoder.inputs)
         """Whether the decoder writes into buffers of state that stay where they are, instead of making new ones."""
-        self._encoder_outputs = [spec.name for spec in self._variant.graphs["encoder"].outputs]
+        self._encoder_outputs = [spec.name for spec in graphs["encoder"].outputs]
         self._step_outputs = ["logits", *(f"next_{spec.name}" for spec in self.state_specs)]
 
     def _load(self, name: str) -> Any:
-        spec = self._variant.graphs[name]
+        spec = self._graphs[name]
         path = self._bundle.path / spec.file
         try:
             session = onnxruntime.InferenceSession(path, self._options, providers=list(self._device.providers))
@@ -127,10 +151,23 @@ class Graphs:
             {name: value for name, value in named.items() if name.startswith("state.")},
         )
 
+    def columns(self, tokens: Integers) -> Tensors:
+        """What a step with `listed` columns is given to compute the logits of some tokens: their part of the weights.
+
+        Args:
+            tokens: [U], in the order of the columns.
+        """
+        names = [spec.name for spec in self._graphs["projection"].outputs]
+        weights = self._sessions["projection"].run_with_ort_values(names, {"tokens": as_value(tokens)})
+        gathered = dict(zip(names, weights, strict=True))
+        if SATURATES in self._inputs["decoder"]:
+            gathered[SATURATES] = as_value(np.array(products_saturate()))
+        return gathered
+
     def empty_state(self) -> Tensors:
         """One dummy row of decoder state, [1, ...], for a step without a previous one; not for a decoder in place."""
         return {
-            spec.name: _value(np.zeros([_empty_size(axis) for axis in spec.axes], _DTYPES[spec.dtype]))
+            spec.name: as_value(np.zeros([_empty_size(axis) for axis in spec.axes], _DTYPES[spec.dtype]))
             for spec in self.state_specs
         }
 
@@ -150,11 +187,11 @@ class Graphs:
             positions: [R], how many tokens it has decoded.
             parents: [R], the row of `state` that it continues.
             source_lengths: [B].
-            memory: [B, ...] of `encode`.
+            memory: [B, ...] of `encode`, and what `jumok_serve.columns` gives.
             state: [P, ...] of the previous step, or `empty_state`.
 
         Returns:
-            Logits [R, V], as a tensor of ONNX Runtime's, and the state [R, ...].
+            Logits [R, U], as a tensor of ONNX Runtime's, and the state [R, ...].
         """
         rows = {
             "token_ids": token_ids,
@@ -177,9 +214,9 @@ class Graphs:
 
         Args:
             rows: `token_ids` and `positions` [R], `ancestors` [R, T] and `source_lengths` [B].
-            memory: [B, ...] of `encode`.
+            memory: [B, ...] of `encode`, and what `jumok_serve.columns` gives.
             state: [B, ..., T, K, ...]; the step writes each row's new token into it.
-            logits: [R, V], where the step puts them.
+            logits: [R, U], where the step puts them.
 
         Returns:
             What runs the step.
@@ -207,29 +244,30 @@ class Graphs:
         """The best continuations of every row.
 
         Args:
-            logits: [R, V] of `step`.
+            logits: [R, U] of `step`.
             scores: [R], the rows' running scores.
-            candidates: how many to return for each row, C; no more than V come back.
+            candidates: how many to return for each row, C; no more than U come back.
             on_logits: constraints before the log-softmax.
             on_log_probs: constraints after it.
             renormalize: [R], whether a log-softmax follows these; None: in no row.
 
         Returns:
-            Token ids [R, C] and running score + processed log-probability [R, C], best first; ties by lower token id.
+            Columns [R, C] and running score + processed log-probability [R, C], best first; ties by lower column. They
+            are token ids where every token has a column.
         """
         if on_logits is NO_CONSTRAINTS and on_log_probs is NO_CONSTRAINTS and renormalize is None and self.in_place:
             # A step in place puts its logits where it put them before, so that all can stay bound.
             selection = self._selections.get(logits)
             if selection is None:
-                selection = self._selections[logits] = _FreeSelection(self._sessions["select"], logits)
+                selection = self._selections[logits] = FreeSelection(self._sessions["select"], logits)
             return selection.run(scores, candidates)
         feeds = {
             "logits": logits,
-            "scores": _value(scores),
-            "candidates": _value(np.array([candidates])),
-            **_constraint_feeds("logit", on_logits),
-            **_constraint_feeds("log_prob", on_log_probs),
-            "renormalize": _value(np.zeros(len(scores), np.bool_) if renormalize is None else renormalize),
+            "scores": as_value(scores),
+            "candidates": as_value(np.array([candidates])),
+            **constraint_feeds("logit", on_logits),
+            **constraint_feeds("log_prob", on_log_probs),
+            "renormalize": as_value(np.zeros(len(scores), np.bool_) if renormalize is None else renormalize),
         }
         tokens, totals = self._sessions["select"].run_with_ort_values(["tokens", "totals"], feeds)
         return tokens.numpy(), totals.numpy()
@@ -245,26 +283,26 @@ class Graphs:
         """One continuation drawn for each of some rows.
 
         Args:
-            logits: [R, V] of `step`.
+            logits: [R, U] of `step`.
             rows: [D], the rows that draw.
             scores: [D], their running scores.
             draws: D, how each draws.
             on_logits: constraints on them; rows are counted among those that draw.
 
         Returns:
-            Token ids [D, 1] and running score + log-probability among what could be drawn [D, 1].
+            Columns [D, 1] and running score + log-probability among what could be drawn [D, 1].
         """
         temperature, top_k, top_p, uniform = zip(*draws, strict=True)
         feeds = {
             "logits": logits,
-            "rows": _value(rows),
-            "scores": _value(scores),
-            **_constraint_feeds("logit", on_logits),
+            "rows": as_value(rows),
+            "scores": as_value(scores),
+            **constraint_feeds("logit", on_logits),
             # What its type cannot hold must become neither 0 nor infinite.
-            "temperature": _value(np.clip(temperature, _LEAST, _MOST).astype(np.float32)),
-            "top_k": _value(np.array(top_k, np.int64)),
-            "top_p": _value(np.maximum(top_p, _LEAST, dtype=np.float32)),
-            "uniform": _value(np.array(uniform, np.float32)),
+            "temperature": as_value(np.clip(temperature, _LEAST, _MOST).astype(np.float32)),
+            "top_k": as_value(np.array(top_k, np.int64)),
+            "top_p": as_value(np.maximum(top_p, _LEAST, dtype=np.float32)),
+            "uniform": as_value(np.array(uniform, np.float32)),
         }
         tokens, totals = self._sessions["sampler"].run_with_ort_values(["tokens", "totals"], feeds)
         return tokens.numpy(), totals.numpy()
@@ -286,7 +324,7 @@ class Graphs:
             target_ids: [B, T], padded.
             target_lengths: [B].
         """
-        names = [spec.name for spec in self._variant.graphs["scorer"].outputs]
+        names = [spec.name for spec in self._graphs["scorer"].outputs]
         return self._run_targets("scorer", names, source_ids, source_lengths, start_ids, target_ids, target_lengths)[0]
 
     def align(
@@ -303,7 +341,7 @@ class Graphs:
             Its outputs in the manifest's order: cross-attention [B, L, H, T, S], and where the model has them the
             encoder's [B, L, H, S, S] and the decoder's [B, L, H, T, T].
         """
-        names = [spec.name for spec in self._variant.graphs["aligner"].outputs]
+        names = [spec.name for spec in self._graphs["aligner"].outputs]
         return tuple(
             self._run_targets("aligner", names, source_ids, source_lengths, start_ids, target_ids, target_lengths)
         )
@@ -342,37 +380,7 @@ class Graphs:
 
     def _used(self, graph: str, arrays: Mapping[str, Integers]) -> Tensors:
         """Those of the arrays that the graph has inputs for: its inputs are only what the model looks at."""
-        return {name: _value(array) for name, array in arrays.items() if name in self._inputs[graph]}
-
-
-class _FreeSelection:
-    """Selection without constraints from logits [R, V] that lie where they always do."""
-
-    def __init__(self, session: Any, logits: OrtValue) -> None:
-        self._session = session
-        self._binding = session.io_binding()
-        self._scores = np.zeros(logits.shape()[0], np.float32)
-        self._candidates = np.zeros(1, np.int64)
-        self._feeds = {
-            "scores": _value(self._scores),
-            "candidates": _value(self._candidates),
-            **_constraint_feeds("logit", NO_CONSTRAINTS),
-            **_constraint_feeds("log_prob", NO_CONSTRAINTS),
-            "renormalize": _value(np.zeros(len(self._scores), np.bool_)),
-        }
-        self._binding.bind_ortvalue_input("logits", logits)
-        for name, value in self._feeds.items():
-            self._binding.bind_ortvalue_input(name, value)
-        self._binding.bind_output("tokens")
-        self._binding.bind_output("totals")
-
-    def run(self, scores: Floats, candidates: int) -> tuple[Integers, Floats]:
-        """Token ids [R, C] and running scores [R, C]."""
-        self._scores[:] = scores
-        self._candidates[0] = candidates
-        self._session.run_with_iobinding(self._binding)
-        tokens, totals = self._binding.copy_outputs_to_cpu()
-        return tokens, totals
+        return {name: as_value(array) for name, array in arrays.items() if name in self._inputs[graph]}
 
 
 def _session_options(threads: int | None) -> Any:
@@ -388,19 +396,10 @@ def _session_options(threads: int | None) -> Any:
     return options
 
 
-def _value(array: NDArray[Any]) -> OrtValue:
-    """The array as ONNX Runtime's tensor, without a copy on the CPU."""
-    return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+def _logits(decoder: GraphSpec) -> TensorSpec:
+    return next(spec for spec in decoder.outputs if spec.name == "logits")
 
 
 def _empty_size(axis: int | str) -> int:
     """Rows are one dummy; any other axis that varies (time) is empty."""
     return axis if isinstance(axis, int) else int(axis == "P")
-
-
-def _constraint_feeds(stage: str, constraints: Constraints) -> Tensors:
-    feeds = {}
-    for name, entries in ((f"{stage}_factors", constraints.factors), (f"{stage}_biases", constraints.biases)):
-        feeds[f"{name}.places"] = _value(entries.places)
-        feeds[f"{name}.values"] = _value(entries.values)
-    return feeds

@@ -1,12 +1,13 @@
 """The decoder's state of the sentences that are decoded together, and the step that continues it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from onnxruntime import OrtValue
 
+from jumok_serve.columns import Columns
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import SlotBuffers
 from jumok_serve.session import Floats, Graphs, Integers, Tensors
@@ -32,8 +33,14 @@ class DecoderState(Protocol):
     def move(self, slot: int, to: int) -> None:
         """Puts the sentence of one slot into another."""
 
-    def step(
-        self, tokens: Integers, positions: Integers, parents: Integers, lengths: Integers, memory: SlotBuffers
+    def step(  # noqa: PLR0917 - what the graph contract has
+        self,
+        tokens: Integers,
+        positions: Integers,
+        parents: Integers,
+        lengths: Integers,
+        memory: SlotBuffers,
+        columns: Columns,
     ) -> OrtValue:
         """Decodes one token of every row.
 
@@ -43,9 +50,10 @@ class DecoderState(Protocol):
             parents: [n, K], which of its sentence's rows each row continues.
             lengths: [n], of the sources.
             memory: the encoder's, by slot.
+            columns: that logits are to have.
 
         Returns:
-            Logits [n * K, V]. They may lie where those of the next step will.
+            Logits [n * K, U]. They may lie where those of the next step will.
         """
 
 
@@ -83,8 +91,14 @@ class GatheredState:
         """See `DecoderState`."""
         self._first_rows[to] = self._first_rows[slot]
 
-    def step(
-        self, tokens: Integers, positions: Integers, parents: Integers, lengths: Integers, memory: SlotBuffers
+    def step(  # noqa: PLR0917 - what the graph contract has
+        self,
+        tokens: Integers,
+        positions: Integers,
+        parents: Integers,
+        lengths: Integers,
+        memory: SlotBuffers,
+        columns: Columns,
     ) -> OrtValue:
         """See `DecoderState`."""
         sentences = len(tokens)
@@ -94,7 +108,7 @@ class GatheredState:
             np.repeat(positions, self._beam_size),
             (first[:, None] + parents).ravel(),
             lengths,
-            memory.view(sentences),
+            {**memory.view(sentences), **columns.inputs(sentences)},
             self._fitting(int(positions.max())),
         )
         self._first_rows = {slot: slot * self._beam_size for slot in range(sentences)}
@@ -141,7 +155,7 @@ class InPlaceState:
         self._beam_size = beam_size
         self._buffers = SlotBuffers(graphs.state_specs, "T", beam_size=beam_size)
         self._ancestors: Integers = np.zeros((0, beam_size, 0), np.int64)  # [slots, K, T]
-        self._logits: Floats = np.zeros((0, graphs.vocabulary), np.float32)  # [slots * K, V]
+        self._logits: Floats = np.zeros(0, np.float32)  # room for [slots * K, U]
         self._steps: dict[int, _BoundStep] = {}  # by the number of sentences
         self._slots = 0  # that hold something
         self._longest = 0  # tokens that any of them holds
@@ -157,8 +171,14 @@ class InPlaceState:
         self._buffers.move(slot, to, int((self._ancestors[slot, 0] != NO_ANCESTOR).sum()))
         self._ancestors[to] = self._ancestors[slot]
 
-    def step(
-        self, tokens: Integers, positions: Integers, parents: Integers, lengths: Integers, memory: SlotBuffers
+    def step(  # noqa: PLR0917 - what the graph contract has
+        self,
+        tokens: Integers,
+        positions: Integers,
+        parents: Integers,
+        lengths: Integers,
+        memory: SlotBuffers,
+        columns: Columns,
     ) -> OrtValue:
         """See `DecoderState`."""
         sentences = len(tokens)
@@ -170,9 +190,9 @@ class InPlaceState:
             ancestors[:] = ancestors[sentence, parents]
         ancestors[sentence, row, positions[:, None]] = row
         step = self._steps.get(sentences)
-        view = memory.view(sentences)
-        if step is None or step.memory is not view:
-            step = self._steps[sentences] = self._bind(sentences, view)
+        view, inputs = memory.view(sentences), columns.inputs(sentences)
+        if step is None or step.memory is not view or step.columns is not inputs:
+            step = self._steps[sentences] = self._bind(sentences, view, inputs, columns.width)
         step.token_ids[:] = tokens.ravel()
         step.positions[:] = np.repeat(positions, self._beam_size)
         step.source_lengths[:] = lengths
@@ -187,16 +207,17 @@ class InPlaceState:
             (self._buffers.capacity, self._beam_size, self._buffers.length), NO_ANCESTOR, np.int64
         )
         self._ancestors[: len(old), :, : old.shape[2]] = old
-        rows = self._buffers.capacity * self._beam_size
-        if rows > len(self._logits):
-            self._logits = np.empty((rows, self._graphs.vocabulary), np.float32)
         self._steps.clear()
 
-    def _bind(self, sentences: int, memory: dict[str, OrtValue]) -> "_BoundStep":
+    def _bind(
+        self, sentences: int, memory: dict[str, OrtValue], columns: Mapping[str, OrtValue], width: int
+    ) -> "_BoundStep":
         rows = sentences * self._beam_size
+        if rows * width > len(self._logits):
+            self._logits = np.empty(self._buffers.capacity * self._beam_size * width, np.float32)
         token_ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         source_lengths = np.zeros(sentences, np.int64)
-        logits = OrtValue.ortvalue_from_numpy(self._logits[:rows])
+        logits = OrtValue.ortvalue_from_numpy(self._logits[: rows * width].reshape(rows, width))
         run = self._graphs.bind_step(
             {
                 "token_ids": OrtValue.ortvalue_from_numpy(token_ids),
@@ -204,7 +225,7 @@ class InPlaceState:
                 "ancestors": OrtValue.ortvalue_from_numpy(self._ancestors[:sentences].reshape(rows, -1)),
                 "source_lengths": OrtValue.ortvalue_from_numpy(source_lengths),
             },
-            memory,
+            {**memory, **columns},
             self._buffers.view(sentences),
             logits,
         )
@@ -213,6 +234,7 @@ class InPlaceState:
             positions=positions,
             source_lengths=source_lengths,
             memory=memory,
+            columns=columns,
             logits=logits,
             run=run,
         )
@@ -227,7 +249,8 @@ class _BoundStep:
         positions: [R].
         source_lengths: [n].
         memory: the encoder's, as it was bound.
-        logits: [R, V], where they come to lie.
+        columns: likewise what says which columns logits have.
+        logits: [R, U], where they come to lie.
         run: decodes.
     """
 
@@ -235,5 +258,6 @@ class _BoundStep:
     positions: Integers
     source_lengths: Integers
     memory: dict[str, OrtValue]
+    columns: Mapping[str, OrtValue]
     logits: OrtValue
     run: Callable[[], None]

@@ -30,6 +30,7 @@ from jumok_serve.queue import RETRY_AFTER_S, EngineLimits, Load
 from jumok_serve.reading import Reader
 from jumok_serve.scoring import Scoring
 from jumok_serve.search import make_search
+from jumok_serve.session import Integers
 from jumok_serve.teacher_forcing import TeacherForcing
 
 
@@ -43,12 +44,14 @@ class Translator:
         replicas: threads that decode, each what it takes from one queue; the weights are in memory once.
         threads: threads for the operators of each replica; None: as many as make, in all replicas together, one for
             every core this process may use. See `load_graphs`.
+        shortlist: write only those tokens that the bundle's shortlist has for a text, which is faster and changes a few
+            translations. Texts in another direction than the shortlist's may be translated with all tokens.
         max_batch_tokens: bound on what is decoded at the same time; see `EngineLimits`.
         max_queue_requests: texts that may wait.
         max_queue_tokens: source tokens of the texts that may wait.
 
     Raises:
-        BundleError: the bundle cannot be used; lists everything that is wrong with it.
+        BundleError: the bundle cannot be used, or lacks a shortlist; lists everything that is wrong with it.
         DeviceError: the device cannot be used; it is never replaced by another unless `device` is "auto".
     """
 
@@ -60,6 +63,7 @@ class Translator:
         device: str = "cpu",
         replicas: int = 1,
         threads: int | None = None,
+        shortlist: bool = False,
         max_batch_tokens: int = EngineLimits.max_batch_tokens,
         max_queue_requests: int = EngineLimits.max_queue_requests,
         max_queue_tokens: int = EngineLimits.max_queue_tokens,
@@ -74,12 +78,14 @@ class Translator:
         )
         devices = candidate_devices(device)
         self._bundle = Bundle.open(path)
+        self._shortlist = self._bundle.shortlist() if shortlist else None
         self._graphs, self._device, self._precision = load_graphs(
             self._bundle,
             precision,
             devices,
             replicas=replicas,
             threads=threads or max(1, len(os.sched_getaffinity(0)) // replicas),
+            listed=shortlist,
         )
         pad = self.manifest.special_tokens.pad
         self._reader = Reader(self._bundle.tokenizer, self.manifest)
@@ -114,6 +120,11 @@ class Translator:
     def device(self) -> str:
         """Where it runs: "cpu" or "cuda"."""
         return self._device.name
+
+    @property
+    def shortlisted(self) -> bool:
+        """Whether translations are made of the tokens of a shortlist."""
+        return self._shortlist is not None
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
@@ -252,7 +263,8 @@ class Translator:
                         error.field = f"target_prefixes[{index}]"
                     raise
                 search = make_search(of_text, prompt[0], prefix, source.token_ids)
-                sentences.append(Sentence(source_ids=source.token_ids, search=search, deadline=deadline))
+                listed = self._listed(source.token_ids, direction)
+                sentences.append(Sentence(source_ids=source.token_ids, search=search, listed=listed, deadline=deadline))
                 future = sentences[-1].future
             jobs.append(Job(source, prompt, future))
         self._engine.submit(sentences)
@@ -394,6 +406,15 @@ class Translator:
             forced_first=direction.forced_first,
             prefix=prefix,
         )
+
+    def _listed(self, source_ids: Sequence[int], direction: Direction) -> Integers | None:
+        """The tokens that a text may be translated with; None: all."""
+        described = self.manifest.shortlist
+        if self._shortlist is None or described is None:
+            return None
+        if (direction.source, direction.target) != (described.source, described.target):
+            return None
+        return self._shortlist.of(source_ids)
 
     def load(self) -> Load:
         """What waits and what is decoded now; all zero when idle."""

@@ -43,9 +43,7 @@ def test_axes_are_those_of_the_contract(tiny_graphs: dict[str, Graph]) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "sizes", [{"B": 1, "K": 1, "S": 1, "T": 1}, {"B": 4, "K": 5, "S": 13, "T": 20}], ids=str
-)
+@pytest.mark.parametrize("sizes", [{"B": 1, "K": 1, "S": 1, "T": 1}, {"B": 4, "K": 5, "S": 13, "T": 20}], ids=str)
 def test_outputs_have_the_shapes_that_their_axes_say(tiny_graphs: dict[str, Graph], sizes: dict[str, int]) -> None:
     sizes = {**sizes, "R": sizes["B"] * sizes["K"]}
     values = {"source_lengths": sizes["S"], "target_lengths": 1, "positions": sizes["T"] - 1}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jumok_serve.columns import AllColumns
 from jumok_serve.memory import SlotBuffers
 from jumok_serve.session import Graphs
 from jumok_serve.states import make_state
@@ -13,11 +14,11 @@ def logits_of(graphs: Graphs, source: Sequence[int], prefix: Sequence[int]) -> n
     """[V], decoding the whole prefix anew: no cache is reused, reordered or shared."""
     lengths = np.array([len(source)])
     encoded, first_state = graphs.encode(np.array([source]), lengths)
-    memory, state = SlotBuffers(graphs.memory_specs, "S"), make_state(graphs, 1)
+    memory, state, columns = SlotBuffers(graphs.memory_specs, "S"), make_state(graphs, 1), AllColumns(graphs)
     memory.reserve(1, len(source), 0)
     memory.write(0, {name: value.numpy() for name, value in encoded.items()}, 0)
     state.join([0], first_state)
     for position, token in enumerate(prefix):
-        logits = state.step(np.array([[token]]), np.array([position]), np.array([[0]]), lengths, memory)
+        logits = state.step(np.array([[token]]), np.array([position]), np.array([[0]]), lengths, memory, columns)
     row: np.ndarray = logits.numpy()[0].astype(np.float64)
     return row

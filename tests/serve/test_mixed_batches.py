@@ -1,7 +1,7 @@
 """Requests that want different things, decoded together: each gets what it gets alone."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,45 +49,56 @@ KINDS: dict[str, SearchOptions] = {
 }
 
 
-@pytest.fixture(scope="module")
-def engine(tiny_bundle: Path) -> Iterator[Engine]:
-    graphs = Graphs(Bundle.open(tiny_bundle), "fp32", device=CPU, threads=1)
+Submit = Callable[[tuple[str, list[int], list[int]]], Sentence]
+
+
+@pytest.fixture(scope="module", params=["all tokens", "shortlists"])
+def submit(request: pytest.FixtureRequest, listed_bundle: Path) -> Iterator[Submit]:
+    """Submits jobs to an engine; with shortlists each may write other tokens, but for every seventh, which has none."""
+    bundle = Bundle.open(listed_bundle)
+    listed = request.param == "shortlists"
+    shortlist = bundle.shortlist()
+    graphs = Graphs(bundle, "fp32", device=CPU, threads=1, listed=listed)
     engine = Engine(graphs, pad=0, limits=EngineLimits(), name="mixed")
-    yield engine
+
+    def submit(job: tuple[str, list[int], list[int]]) -> Sentence:
+        kind, source_ids, prefix = job
+        options = KINDS[kind]
+        if prefix:
+            options = replace(options, forced_first_token=None)
+        sentence = Sentence(
+            source_ids=source_ids,
+            search=make_search(options, 2, prefix, source_ids),
+            listed=shortlist.of(source_ids) if listed and sum(source_ids) % 7 else None,
+        )
+        engine.submit([sentence])
+        return sentence
+
+    yield submit
     engine.close()
 
 
-def test_whatever_is_decoded_together_is_what_it_is_alone(engine: Engine, tiny_bundle: Path) -> None:
-    tokenizer = Bundle.open(tiny_bundle).tokenizer
+def test_whatever_is_decoded_together_is_what_it_is_alone(submit: Submit, listed_bundle: Path) -> None:
+    tokenizer = Bundle.open(listed_bundle).tokenizer
     generator = random.Random(3)
     jobs: list[tuple[str, list[int], list[int]]] = []
     for number in range(SENTENCES):
         text = " ".join(generator.choices(WORDS.split(), k=generator.randint(1, 12)))
         prefix = generator.choices(range(4, 100), k=generator.choice([0, 0, 0, 1, 3, 7]))
         jobs.append((list(KINDS)[number % len(KINDS)], [*tokenizer.encode(text), EOS], prefix))
-    alone = [submit(engine, job).future.result(timeout=60).hypotheses for job in jobs]
+    alone = [submit(job).future.result(timeout=60).hypotheses for job in jobs]
     assert {len(hypothesis.token_ids) for found in alone for hypothesis in found} > {5, 10, 24}
-    together = [submit(engine, job) for job in jobs]
+    together = [submit(job) for job in jobs]
     for job, sentence, expected in zip(jobs, together, alone, strict=True):
         assert_same(job[0], sentence.future.result(timeout=60).hypotheses, expected)
     order = generator.sample(range(SENTENCES), SENTENCES)
     joining: list[tuple[int, Sentence]] = []
     for number in order:
-        joining.append((number, submit(engine, jobs[number])))
+        joining.append((number, submit(jobs[number])))
         if generator.random() < 0.2:  # the engine works while the others wait outside
             generator.choice(joining)[1].future.result(timeout=60)
     for number, sentence in joining:
         assert_same(jobs[number][0], sentence.future.result(timeout=60).hypotheses, alone[number])
-
-
-def submit(engine: Engine, job: tuple[str, list[int], list[int]]) -> Sentence:
-    kind, source_ids, prefix = job
-    options = KINDS[kind]
-    if prefix:
-        options = replace(options, forced_first_token=None)
-    sentence = Sentence(source_ids=source_ids, search=make_search(options, 2, prefix, source_ids))
-    engine.submit([sentence])
-    return sentence
 
 
 def assert_same(kind: str, found: tuple[FinishedHypothesis, ...], expected: tuple[FinishedHypothesis, ...]) -> None:

@@ -17,6 +17,7 @@ from jumok_export.huggingface.families import build_model, require_supported
 from jumok_export.huggingface.generation import ImportedGeneration, read_generation
 from jumok_export.huggingface.imported import ImportedModel
 from jumok_export.huggingface.tokenizers import ImportedTokenizer, read_tokenizer
+from jumok_export.shortlist import ShortlistPlan
 from jumok_export.t5 import T5
 from jumok_export.transformer import Transformer
 from jumok_serve.bundle import Bundle
@@ -42,6 +43,7 @@ def import_checkpoint(
     source_language: str | None = None,
     target_language: str | None = None,
     calibration: Sequence[str] | None = None,
+    shortlist: ShortlistPlan | None = None,
     name: str | None = None,
     version: str = "1",
     overwrite: bool = False,
@@ -60,6 +62,7 @@ def import_checkpoint(
         source_language: of a request that names none; also tells a checkpoint's language where it does not itself.
         target_language: likewise, of translations.
         calibration: source texts that the scales of int8 activations are taken from; default: each row has its own.
+        shortlist: how to make one; default: there is none.
         name: under which the model is served; default: the folder's name.
         version: of the model.
         overwrite: replace a bundle that is there already.
@@ -70,18 +73,19 @@ def import_checkpoint(
 
     Raises:
         CheckpointError: the checkpoint cannot be imported; lists everything that is wrong with it.
-        ExportError, VerificationError, BundleError: as `export_bundle`.
+        ExportError, ShortlistError, VerificationError, BundleError: as `export_bundle`.
     """
     progress("reading the checkpoint")
     checkpoint = open_checkpoint(folder)
     model_name = _model_name(checkpoint.name if name is None else name, given=name is not None)
     parts = _read(checkpoint, source_language, target_language)
-    if calibration is not None:
+    if calibration is not None or shortlist is not None:
+        what = "calibration translates in" if calibration is not None else "a shortlist is for"
         try:
             parts.tokenizer.languages.direction()
         except InvalidRequest as error:
             raise ExportError(
-                f"calibration translates in the default direction, and there is none: give both languages ({error})"
+                f"{what} the default direction, and there is none: give both languages ({error})"
             ) from error
     notes = (*parts.generation.notes, *_unused(parts.model))
     for note in notes:
@@ -108,6 +112,7 @@ def import_checkpoint(
         ),
         precisions=precisions,
         calibration=calibration,
+        shortlist=shortlist,
         overwrite=overwrite,
         progress=progress,
     )
