@@ -10,6 +10,9 @@ making texts of tokens; the others are given tokens, and give tokens.
 Two models: a Marian checkpoint of OPUS-MT's size with random weights, whose translations are all as long as is asked
 for; and the trained one of this repository on the test sentences of Multi30k, which jumok takes as they come, and
 CTranslate2 in batches by length. ``generate`` of transformers translates with the first, too, in fp32.
+
+With ``--shortlist`` both sides keep to lists of target tokens, the same ones: of the first model they are made up, of
+the second they come from its training text. jumok keeps each sentence to its own list, CTranslate2 a batch to all.
 """
 
 import argparse
@@ -61,6 +64,7 @@ class Plan:
         tiny: whether the random model is one that takes no time.
         trials: whether CTranslate2's environments are tried first.
         with_generate: whether ``generate`` takes part.
+        listed: whether there are shortlists.
     """
 
     cells: Sequence[tuple[int, int]]
@@ -71,6 +75,7 @@ class Plan:
     tiny: bool
     trials: bool
     with_generate: bool
+    listed: bool
 
 
 @dataclass(kw_only=True)
@@ -85,7 +90,7 @@ class Record:
 def duel_random(plan: Plan, folder: Path, record: Record) -> None:
     """Plays all cells with random weights, every translation of one length."""
     sizes, length = (TINY, QUICK) if plan.tiny else (MarianSizes(), TARGET_LENGTH)
-    made = models.random_models(sizes, folder, source_length=SOURCE_LENGTH, progress=progress)
+    made = models.random_models(sizes, folder, source_length=SOURCE_LENGTH, listed=plan.listed, progress=progress)
     texts = sentences(sizes, max(batch for batch, _ in plan.cells), tokens=SOURCE_LENGTH, seed=0)
     tasks = {
         Cell(model=RANDOM, batch=batch, beam=beam): Task(
@@ -120,13 +125,13 @@ def duel_random(plan: Plan, folder: Path, record: Record) -> None:
         processes = _start(entered, stack)
         for cell, task in tasks.items():
             for played, _, _ in play(cell, task, entered, processes, rounds=plan.rounds, progress=progress):
-                record.played.append(played if plan.tiny else with_goals(played))
+                record.played.append(played if plan.tiny or plan.listed else with_goals(played))
     record.memories += weigh(RANDOM, tasks, entered, record.played, progress)
 
 
 def duel_trained(plan: Plan, folder: Path, record: Record) -> None:
     """Plays the test set of Multi30k with the model of the repository."""
-    made = models.trained_models(folder, progress=progress)
+    made = models.trained_models(folder, listed=plan.listed, progress=progress)
     tokenizer = Bundle.open(made.bundle).tokenizer
     texts, references = (models.corpus(f"test_2016_flickr.{language}") for language in ("en", "de"))
     _, _, _, end, *_ = vocabulary = tokenizer.tokens(range(tokenizer.vocab_size))
@@ -226,6 +231,9 @@ def main() -> int:
     parser.add_argument("--precision", choices=PRECISIONS, nargs="+", default=PRECISIONS, help="default: both")
     parser.add_argument("--no-trials", action="store_true", help="try no environment variables of CTranslate2's")
     parser.add_argument("--no-generate", action="store_true", help="leave out transformers' generate")
+    parser.add_argument(
+        "--shortlist", action="store_true", help="keep all but generate, which is left out, to shortlists"
+    )
     parser.add_argument("--quick", action="store_true", help="a tiny random model alone: seconds, and says nothing")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="make the models here, and use those that are here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to a file too")
@@ -246,16 +254,20 @@ def main() -> int:
         threads=arguments.threads,
         tiny=arguments.quick,
         trials=not (arguments.no_trials or arguments.quick),
-        with_generate=not arguments.no_generate,
+        with_generate=not (arguments.no_generate or arguments.shortlist),
+        listed=arguments.shortlist,
     )
     chosen = [RANDOM] if arguments.quick else arguments.model or [RANDOM, TRAINED]
     record = Record()
     with tempfile.TemporaryDirectory() as folder:
         kept = arguments.keep.resolve() if arguments.keep else Path(folder)
+        ending = "-shortlist" if plan.listed else ""
         if RANDOM in chosen:
-            duel_random(plan, kept / ("tiny" if plan.tiny else "marian"), record)
+            duel_random(plan, kept / f"{'tiny' if plan.tiny else 'marian'}{ending}", record)
         if TRAINED in chosen and models.MULTI30K.is_dir():
-            duel_trained(plan, kept / "multi30k", record)
+            duel_trained(plan, kept / f"multi30k{ending}", record)
+    if plan.listed:
+        print("With shortlists")
     print(report(record, where, arguments.rounds))
     if TRAINED in chosen and not models.MULTI30K.is_dir():
         print(f"\n{TRAINED} was left out: {models.MULTI30K} is not there; name its folder in JUMOK_MULTI30K")

@@ -14,6 +14,7 @@ def main() -> None:
     parser.add_argument("compute_type")
     parser.add_argument("inter_threads", type=int)
     parser.add_argument("intra_threads", type=int)
+    parser.add_argument("--shortlist", action="store_true", help="use the model's vocabulary map")
     arguments = parser.parse_args()
     translator = ctranslate2.Translator(
         arguments.model,
@@ -34,6 +35,7 @@ def main() -> None:
                 length_penalty=1.0,
                 min_decoding_length=task.min_length,
                 max_decoding_length=task.max_length,
+                use_vmap=arguments.shortlist,
             )
             return [result.hypotheses[0] for result in results]
 

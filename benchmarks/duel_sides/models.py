@@ -12,9 +12,11 @@ from ctranslate2.converters import TransformersConverter
 
 from duel_sides.process import Contender, Program, size_on_disk
 from duel_sides.random_marian import MarianSizes, make_checkpoint, sentences
+from duel_sides.shortlists import MadeUpLexicon, save_vocabulary_map
 from duel_sides.trained import dequantized, specification
 from jumok_export.bundle import export_bundle
 from jumok_export.huggingface.importing import import_checkpoint
+from jumok_export.shortlist import ParallelText, ShortlistPlan
 from jumok_serve.bundle import Bundle
 from reference.run import Progress, quiet
 
@@ -39,37 +41,45 @@ class Models:
         bundle: with both precisions.
         ctranslate2: a folder for each precision.
         checkpoint: in Hugging Face's layout, if there is one.
+        listed: whether they have shortlists, which are used then.
     """
 
     bundle: Path
     ctranslate2: Mapping[str, Path]
     checkpoint: Path | None = None
+    listed: bool = False
 
 
-def random_models(sizes: MarianSizes, folder: Path, *, source_length: int, progress: Progress) -> Models:
+def random_models(
+    sizes: MarianSizes, folder: Path, *, source_length: int, listed: bool = False, progress: Progress
+) -> Models:
     """A checkpoint with random weights, imported and converted; what is in the folder already is kept."""
+    shortlist = ShortlistPlan(lexicon=MadeUpLexicon()) if listed else None
     with quiet():
         checkpoint = _made(folder / "checkpoint", partial(make_checkpoint, sizes), progress)
         texts = sentences(sizes, CALIBRATION_TEXTS, tokens=source_length, seed=1)
         bundle = _made(
             folder / "bundle",
-            lambda out: import_checkpoint(checkpoint, out, name="bundle", calibration=texts, progress=progress),
+            lambda out: import_checkpoint(
+                checkpoint, out, name="bundle", calibration=texts, shortlist=shortlist, progress=progress
+            ),
             progress,
         )
+        lists = _vocabulary_map(bundle, folder, progress) if listed else None
         converted = {
             precision: _made(
                 folder / f"ctranslate2-{compute_type}",
                 lambda out, compute_type=compute_type: TransformersConverter(str(checkpoint)).convert(  # type: ignore[misc]
-                    str(out), quantization=compute_type
+                    str(out), quantization=compute_type, vmap=lists and str(lists)
                 ),
                 progress,
             )
             for precision, compute_type in COMPUTE_TYPES.items()
         }
-    return Models(bundle=bundle, ctranslate2=converted, checkpoint=checkpoint)
+    return Models(bundle=bundle, ctranslate2=converted, checkpoint=checkpoint, listed=listed)
 
 
-def trained_models(folder: Path, *, progress: Progress) -> Models:
+def trained_models(folder: Path, *, listed: bool = False, progress: Progress) -> Models:
     """The model of the repository, exported anew and converted; what is in the folder already is kept."""
     original = Bundle.open(TRAINED)
     manifest, tokenizer = original.manifest, original.tokenizer
@@ -86,12 +96,15 @@ def trained_models(folder: Path, *, progress: Progress) -> Models:
             limits=manifest.limits,
             generation=manifest.generation,
             calibration=corpus("val.en")[:CALIBRATION_TEXTS],
+            shortlist=ShortlistPlan(lexicon=_training_text()) if listed else None,
             progress=progress,
         )
 
     def convert(compute_type: str, out: Path) -> None:
         out.mkdir()
         spec = specification(model, tokenizer.tokens(range(tokenizer.vocab_size)))
+        if listed:
+            spec.register_vocabulary_mapping(str(_vocabulary_map(folder / "bundle", folder, progress)))
         spec.validate()
         spec.optimize(compute_type)
         spec.save(str(out))
@@ -103,7 +116,16 @@ def trained_models(folder: Path, *, progress: Progress) -> Models:
                 precision: _made(folder / f"ctranslate2-{compute_type}", partial(convert, compute_type), progress)
                 for precision, compute_type in COMPUTE_TYPES.items()
             },
+            listed=listed,
         )
+
+
+def _training_text() -> ParallelText:
+    return ParallelText(sources=corpus("train.en"), targets=corpus("train.de"))
+
+
+def _vocabulary_map(bundle: Path, folder: Path, progress: Progress) -> Path:
+    return _made(folder / "vmap.txt", partial(save_vocabulary_map, Bundle.open(bundle)), progress)
 
 
 def _made(path: Path, make: Callable[[Path], object], progress: Progress) -> Path:
@@ -112,7 +134,7 @@ def _made(path: Path, make: Callable[[Path], object], progress: Progress) -> Pat
         progress(f"making {path.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)  # a file is written over
         make(part)
         part.rename(path)
     return path
@@ -132,6 +154,7 @@ def ours(models: Models, precisions: Sequence[str], *options: str) -> dict[str, 
     """Our contender in each precision."""
     # What is in the folder of another precision is not needed.
     shared = [path for path in models.bundle.iterdir() if path.name not in COMPUTE_TYPES]
+    options += ("--shortlist",) if models.listed else ()
     return {
         precision: Contender(
             program=Program(
@@ -158,6 +181,7 @@ def peers(models: Models, precisions: Sequence[str], *, threads: int) -> dict[st
                         COMPUTE_TYPES[precision],
                         str(workers),
                         str(threads // workers),
+                        *(["--shortlist"] if models.listed else []),
                     ),
                 ),
                 size=size_on_disk(models.ctranslate2[precision]),

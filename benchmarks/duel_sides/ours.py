@@ -12,9 +12,13 @@ def main() -> None:
     parser.add_argument("bundle")
     parser.add_argument("precision")
     parser.add_argument("--max-batch-tokens", type=int, default=EngineLimits.max_batch_tokens)
+    parser.add_argument("--shortlist", action="store_true", help="use the bundle's shortlist")
     arguments = parser.parse_args()
     with Translator(
-        arguments.bundle, precision=arguments.precision, max_batch_tokens=arguments.max_batch_tokens
+        arguments.bundle,
+        precision=arguments.precision,
+        shortlist=arguments.shortlist,
+        max_batch_tokens=arguments.max_batch_tokens,
     ) as translator:
 
         def prepare(task: Task) -> Run:
