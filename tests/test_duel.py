@@ -21,6 +21,7 @@ from duel_sides.match import ENVIRONMENTS, Field, play, spelled, worth_playing
 from duel_sides.process import Contender, Process, Program
 from duel_sides.random_marian import MarianSizes, sentences, source_tokens
 from duel_sides.results import Cell, Memory, Played, Ratio, Trial, memory_table, ratio, ratio_table, with_goals
+from duel_sides.shortlists import MadeUpLexicon, save_vocabulary_map
 from duel_sides.trained import dequantized, specification
 from duel_sides.worker import Task, Turn, take_turn
 from jumok_export.attention import unscale_queries
@@ -268,3 +269,39 @@ def test_ctranslate2_has_the_same_model(
     expected = greedy_decode(model, *pad([torch.tensor(source) for source in sources]), 20)
     for result, token_ids in zip(found, expected, strict=True):
         assert result.hypotheses[0] == tokenizer.tokens([token for token in token_ids if token != END])
+
+
+def test_with_shortlists_both_sides_have_the_same_lists(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks/duel.py"), "--quick", "--shortlist", "--cells", "1x1"]
+    command += ["--rounds", "1", "--threads", "1", "--precision", "fp32", "--keep", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "duel.json")], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("With shortlists\n")
+    [played] = json.loads((tmp_path / "duel.json").read_text(encoding="utf-8"))["cells"]
+    assert (played["same"], played["goal"], played["generate"]) == (1.0, None, [])
+    made = tmp_path / "tiny-shortlist"
+    assert (made / "ctranslate2-float32" / "vmap.txt").read_bytes() == (made / "vmap.txt").read_bytes()
+
+
+def test_a_vocabulary_map_is_a_bundles_shortlist(listed_bundle: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(listed_bundle)
+    shortlist, tokenizer = bundle.shortlist(), bundle.tokenizer
+    save_vocabulary_map(bundle, tmp_path / "vmap.txt")
+    lines = dict(line.split("\t") for line in (tmp_path / "vmap.txt").read_text(encoding="utf-8").splitlines())
+    ids = {token: index for index, token in enumerate(tokenizer.tokens(range(tokenizer.vocab_size)))}
+    listed = {token: {ids[target] for target in targets.split(" ")} for token, targets in lines.items()}
+    for source, token in enumerate(tokenizer.source_tokens(range(tokenizer.source_vocab_size))):
+        assert listed[""] | listed.get(token, set()) == {*shortlist.of([source]).tolist()}
+
+
+def test_a_made_up_lexicon_has_lists_of_many_lengths_that_overlap(vocabulary: Vocabulary) -> None:
+    tokenizer = SentencePieceTokenizer(vocabulary.model)
+    lexicon = MadeUpLexicon().lexicon(tokenizer, lambda _: None)
+    again = MadeUpLexicon().lexicon(tokenizer, lambda _: None)
+    assert lexicon.targets.tolist() == again.targets.tolist()
+    shortlist = lexicon.shortlist(tokenizer, best=100, frequent=5, always=[END], never=[])
+    lists = [shortlist.of([source]) for source in range(len(vocabulary))]
+    assert len({len(listed) for listed in lists}) > 5
+    assert 40 < max(map(len, lists)) <= 107
