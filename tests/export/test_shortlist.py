@@ -11,16 +11,19 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from torch import nn
 
 from jumok._cli import run as run_command
 from jumok_export import model1
 from jumok_export.bundle import ExportError, VerificationError
+from jumok_export.graphs import export_graphs
 from jumok_export.lexicon import Lexicon
 from jumok_export.model1 import align
 from jumok_export.onnx_graph import Graph
 from jumok_export.projection import with_shortlist
 from jumok_export.quantize import Scales, quantize_graph, weight_key
 from jumok_export.shortlist import LexicalTable, ParallelText, ShortlistError, ShortlistPlan
+from jumok_export.transformer import Transformer
 from jumok_export.vocabulary import END, Vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle import Bundle
@@ -441,3 +444,39 @@ def test_a_shortlist_through_the_command(
     ):
         assert run_command([*command, "--overwrite", *wrong]) != 0
         assert problem in capfd.readouterr().err
+
+
+class Gathering(nn.Module):
+    """A model whose decoder makes its state anew at every step."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+        self.encode, self.empty_state, self.step, self.score = (
+            model.encode,
+            model.empty_state,
+            model.step,
+            model.score,
+        )
+
+
+def test_a_decoder_that_gathers_its_state_has_one_too(
+    tiny_model: Transformer,
+    vocabulary: Vocabulary,
+    export_tiny: Callable[..., Bundle],
+    listed_bundle: Path,
+    sentences: tuple[list[str], list[str]],
+    tmp_path: Path,
+) -> None:
+    model = Gathering(tiny_model).eval()
+    graphs = export_graphs(model, len(vocabulary), len(vocabulary))
+    same = ShortlistPlan(lexicon=plan(sentences).lexicon, best=5, frequent=8)
+    export_tiny(tmp_path / "bundle", model=model, graphs=graphs, precisions=["fp32"], shortlist=same)
+    with (
+        Translator(tmp_path / "bundle", threads=1, shortlist=True) as gathering,
+        Translator(listed_bundle, precision="fp32", threads=1, shortlist=True) as in_place,
+    ):
+        for texts in (sentences[0], sentences[0][:1]):
+            for found, expected in zip(gathering.translate(texts), in_place.translate(texts), strict=True):
+                assert found.hypotheses[0].token_ids == expected.hypotheses[0].token_ids
+                assert found.hypotheses[0].score == pytest.approx(expected.hypotheses[0].score, abs=1e-4)
