@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from jumok_export.attention import scaled_queries
 from jumok_export.bundle import export_bundle
 from jumok_export.corpus import pad
 from jumok_export.graphs import export_graphs
@@ -76,8 +77,9 @@ def tiny_model(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -
 
 @pytest.fixture(scope="session")
 def tiny_graphs(tiny_model: Transformer, vocabulary: Vocabulary) -> dict[str, Graph]:
-    """The tiny model's graphs in fp32; not to be changed."""
-    return export_graphs(tiny_model, len(vocabulary), len(vocabulary))
+    """The tiny model's graphs in fp32, as a bundle has them; not to be changed."""
+    with scaled_queries(tiny_model):
+        return export_graphs(tiny_model, len(vocabulary), len(vocabulary))
 
 
 @pytest.fixture(scope="session")
