@@ -23,6 +23,10 @@ Arrays = dict[str, NDArray[Any]]
 """Memory or state by the graphs' names for it: `memory.<name>`, `state.<name>`."""
 
 
+UNSEEN = 7.0
+"""Fills what no row may attend to; drawing as many random numbers would take longer than all else."""
+
+
 class Side(Protocol):
     """A model that can be asked for everything that its graphs compute. Shapes are those of the graph contract."""
 
@@ -216,9 +220,9 @@ class RuntimeSide:
         for spec in self._graphs.state_specs:
             axis = spec.axes.index("T")
             sizes = {"B": sentences, "T": time, "K": beam_size}
-            # What lies where no row may look is noise.
+            # What lies where no row may look would be seen if any did.
             shape = [size if isinstance(size, int) else sizes[size] for size in spec.axes]
-            buffers[spec.name] = np.random.default_rng(0).standard_normal(shape).astype(spec.dtype)
+            buffers[spec.name] = np.full(shape, UNSEEN, spec.dtype)
             past = np.moveaxis(state[spec.name], axis, 1)[parents]  # [R, T, ...]
             known = (times < positions[:, None]) & (times < past.shape[1])
             by_time = np.moveaxis(buffers[spec.name], (axis, axis + 1), (1, 2))  # [B, T, K, ...]
