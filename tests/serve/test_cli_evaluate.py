@@ -112,7 +112,7 @@ def test_files_of_different_lengths_are_refused(tiny_bundle: Path, source: Path,
     [
         ("empty", b"", "has no lines"),
         ("latin", b"a\nb\xe4\n", "line 2, byte 2: 0xe4 is not UTF-8"),
-        ("cut.gz", gzip.compress(b"a\n" * 1000)[:-12], "cannot be read: "),
+        ("cut.gz", gzip.compress(b"a\n" * 1000, mtime=0)[:-12], "cannot be read: "),
         ("text.gz", b"plain text", "cannot be read: "),
     ],
 )
