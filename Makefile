@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types proto bench duel load parity format clean
+.PHONY: help demo test check lint types proto bench duel load step parity format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -17,7 +17,7 @@ demo: $(VENV)/installed-serve  ## serve the bundle and translate some sentences 
 	@$(VENV)/bin/python examples/demo.py $(BUNDLE)
 
 test: $(VENV)/installed-dev  ## run all tests; ARGS are pytest's
-	$(VENV)/bin/pytest $(ARGS)
+	$(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 $(ARGS)
 
 check: lint types  ## lint, formatting and types
 
@@ -43,6 +43,9 @@ duel: $(VENV)/installed-bench  ## measure speed and memory against CTranslate2 a
 
 load: $(VENV)/installed-bench  ## load the server, beside two servers around CTranslate2; ARGS are the benchmark's
 	$(VENV)/bin/python benchmarks/load.py $(ARGS)
+
+step: $(VENV)/installed-bench  ## measure a decoder step against its weight products alone; ARGS are the benchmark's
+	$(VENV)/bin/python benchmarks/step.py $(ARGS)
 
 parity: $(VENV)/installed-bench  ## compare decoding with Hugging Face's generate; ARGS are the benchmark's
 	$(VENV)/bin/python benchmarks/parity.py $(ARGS)

@@ -1,11 +1,11 @@
 """How many times as fast as CTranslate2 at its best jumok is, with the same weights on the same cores.
 
 Every contender is a process of its own, and they take turns, in an order that rotates from round to round; while one
-translates the others sleep. A cell is a number of sentences that are given at once and a beam size. In each cell all
-ways of CTranslate2's to share the cores among workers, and those environment variables that have proved to help, run a
-heat; the fastest go on to the rounds, and the one with the lowest median counts. Each round gives one ratio; medians
-are printed with the range. jumok is not tuned: it sets itself up for the cores. Its times include tokenizing and
-making texts of tokens; the others are given tokens, and give tokens.
+translates the others are stopped. A cell is a number of sentences that are given at once and a beam size. In each cell
+all ways of CTranslate2's to share the cores among workers, and those environment variables that have proved to help,
+run a heat; the fastest go on to the rounds, and the one with the lowest median counts. Each round gives one ratio;
+medians are printed with the range. jumok is not tuned: it sets itself up for the cores. Its times include tokenizing
+and making texts of tokens; the others are given tokens, and give tokens.
 
 Two models: a Marian checkpoint of OPUS-MT's size with random weights, whose translations are all as long as is asked
 for; and the trained one of this repository on the test sentences of Multi30k, which jumok takes as they come, and
@@ -103,14 +103,13 @@ def duel_random(plan: Plan, folder: Path, record: Record) -> None:
         )
         for batch, beam in plan.cells
     }
-    together = 8 * max(cell.rows for cell in tasks) * -(-SOURCE_LENGTH // 8)  # sources are padded to multiples of 8
     peers = models.peers(made, plan.precisions, threads=plan.threads)
     if plan.trials:
         by_rows = sorted(tasks, key=lambda cell: cell.rows)
         tried = {cell: tasks[cell] for cell in (by_rows[0], by_rows[len(by_rows) // 2])}
         record.trials += try_environments(tried, peers, progress)
     entered = Field(
-        ours=models.ours(made, plan.precisions, "--max-batch-tokens", str(together)),
+        ours=models.ours(made, plan.precisions),
         peers={
             precision: [
                 in_environment(peer, environment)

@@ -1,9 +1,11 @@
 """One decoder step, selection included, against its weight products alone, which nothing that uses them can undercut.
 
 The step is the engine's: a batch of searches, the decoder, the selection and what Python does around them. The products
-are those of the decoder graph, by the fastest kernel of ONNX Runtime that can compute them. Step and products take
-turns, round after round, and no session's threads spin while another runs. A profile then tells what the rest of the
-step is spent on; it comes from steps of its own, since profiling slows them down.
+are those of the decoder graph, by the fastest kernel of ONNX Runtime that can compute them. Beside them stands the
+time that the machine needs to read the keys and values that attention reads, nothing computed: products and reads
+together are what a step cannot undercut. All take turns, round after round, and no session's threads spin while another
+runs. A profile then tells what the rest of the step is spent on; it comes from steps of its own, since profiling slows
+them down.
 """
 
 import argparse
@@ -23,6 +25,7 @@ import numpy as np
 import onnx
 import torch
 
+from attention_reads import AttentionReads
 from jumok_export.calibrate import GreedySearch, calibrate
 from jumok_export.graphs import export_graphs
 from jumok_export.quantize import Scales, quantize_graph
@@ -45,7 +48,7 @@ WARM_UP = 8
 """Tokens that are decoded before a round's steps count."""
 HEAD = 64
 """Width of an attention head."""
-PROFILED_GRAPHS = ("decoder", "select")
+PROFILED_GRAPHS = ("decoder",)
 PROFILED_STEPS = 24
 """Steps that a profile is made of."""
 CONTAINERS = ("If", "Loop", "Scan")
@@ -93,6 +96,8 @@ class Result:
         lowest_ratio: of all rounds.
         highest_ratio: of all rounds.
         kernels_ms: what each kernel takes.
+        reads_ms: reading what attention reads in one step.
+        ratio_with_reads: median of step over products and reads.
         shares: percent of a step, by what it is spent on.
     """
 
@@ -106,6 +111,8 @@ class Result:
     lowest_ratio: float
     highest_ratio: float
     kernels_ms: dict[str, float]
+    reads_ms: float
+    ratio_with_reads: float
     shares: dict[str, float]
 
 
@@ -197,7 +204,15 @@ def measure(
     graphs = Graphs(model, precision, device=CPU, threads=threads)
     for sentences, beam_size in cases:
         alone = {name: contender.bound(sentences * beam_size) for name, contender in contenders.items()}
+        reads = AttentionReads(
+            graphs,
+            sentences=sentences,
+            source=SOURCE_LENGTH,
+            entries=WARM_UP + steps // 2 + (beam_size - 1),  # beams differ in one token at least
+            threads=threads,
+        )
         step_rounds: list[list[float]] = []
+        read_rounds: list[list[float]] = []
         product_rounds: dict[str, list[list[float]]] = {name: [] for name in alone}
         for _ in range(1 + rounds):
             batch = running_batch(graphs, model, sentences, beam_size, steps)
@@ -205,12 +220,15 @@ def measure(
             for name, run in alone.items():
                 run()  # brings its weights into the caches, as the batch's first steps did
                 product_rounds[name].append(seconds(run, steps))
+            reads()
+            read_rounds.append(seconds(reads, steps))
         medians = {name: statistics.median(chain(*taken[1:])) for name, taken in product_rounds.items()}
         fastest = min(medians, key=lambda name: medians[name])
-        ratios = [
-            statistics.median(step) / statistics.median(product)
-            for step, product in zip(step_rounds[1:], product_rounds[fastest][1:], strict=True)
+        rounds_of = [
+            tuple(map(statistics.median, taken))
+            for taken in zip(step_rounds[1:], product_rounds[fastest][1:], read_rounds[1:], strict=True)
         ]
+        ratios = [step / product for step, product, _ in rounds_of]
         yield Result(
             precision=precision,
             sentences=sentences,
@@ -222,6 +240,8 @@ def measure(
             lowest_ratio=min(ratios),
             highest_ratio=max(ratios),
             kernels_ms={name: 1e3 * median for name, median in medians.items()},
+            reads_ms=1e3 * statistics.median(chain(*read_rounds[1:])),
+            ratio_with_reads=statistics.median(step / (product + read) for step, product, read in rounds_of),
             shares=shares(model, precision, sentences, beam_size, threads),
         )
 
@@ -287,10 +307,15 @@ def _kind(graph: str, node: Mapping[str, Any]) -> str:
 def table(results: Sequence[Result]) -> str:
     """The results, aligned, and the profiles below."""
     kernel = max(len(result.kernel) for result in results)
-    lines = [f"{'':9}  {'rows':>8}  {'step ms':>8}  {'products ms':>11}  {'by':{kernel}}  ratio"]
+    lines = [
+        f"{'':9}  {'rows':>8}  {'step ms':>8}  {'products ms':>11}  {'by':{kernel}}  "
+        f"{'ratio':21}  {'reads ms':>8}  ratio to both"
+    ]
     lines += [
         f"{result.precision:9}  {_rows(result):>8}  {result.step_ms:>8.2f}  {result.products_ms:>11.2f}  "
-        f"{result.kernel:{kernel}}  {result.ratio:.2f} ({result.lowest_ratio:.2f} to {result.highest_ratio:.2f})"
+        f"{result.kernel:{kernel}}  "
+        f"{f'{result.ratio:.2f} ({result.lowest_ratio:.2f} to {result.highest_ratio:.2f})':21}  "
+        f"{result.reads_ms:>8.2f}  {result.ratio_with_reads:.2f}"
         for result in results
     ]
     lines += ["", "Percent of a step:"]

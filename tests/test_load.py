@@ -227,6 +227,7 @@ def test_figures_are_medians_of_rounds_and_percentiles_of_all_answers() -> None:
         p99_ms=1000.0,
         queue_ms=137.5,
         decoding=0.65,
+        cpu_s=1.0,
         sentences_a_cpu_second=4.0,
         cores=1.0,
         client_cores=0.1,

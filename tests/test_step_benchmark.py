@@ -34,10 +34,12 @@ def test_it_compares_the_steps_of_a_bundle_with_their_products(tiny_bundle: Path
         assert result["products_ms"] == min(result["kernels_ms"].values()) == result["kernels_ms"][result["kernel"]]
         assert 0 < result["lowest_ratio"] <= result["ratio"] <= result["highest_ratio"]
         assert sum(result["shares"].values()) == pytest.approx(100, abs=0.1)
-        assert {"weight products", "select: LogSoftmax", "between operators", "outside the graphs"} <= {
+        assert {"weight products", "decoder: LogSoftmax", "between operators", "outside the graphs"} <= {
             *result["shares"]
         }
         assert f"{result['ratio']:.2f} (" in printed
+        assert result["reads_ms"] > 0
+        assert 0 < result["ratio_with_reads"] < result["ratio"]
     assert "2 x 3" in printed
 
 

@@ -150,11 +150,11 @@ def corpus(name: str) -> list[str]:
         return [line.rstrip("\n") for line in file]
 
 
-def ours(models: Models, precisions: Sequence[str], *options: str) -> dict[str, Contender]:
+def ours(models: Models, precisions: Sequence[str]) -> dict[str, Contender]:
     """Our contender in each precision."""
     # What is in the folder of another precision is not needed.
     shared = [path for path in models.bundle.iterdir() if path.name not in COMPUTE_TYPES]
-    options += ("--shortlist",) if models.listed else ()
+    options = ("--shortlist",) if models.listed else ()
     return {
         precision: Contender(
             program=Program(

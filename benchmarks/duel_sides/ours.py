@@ -3,7 +3,7 @@
 import argparse
 
 from duel_sides.worker import Run, Task, serve
-from jumok_serve import EngineLimits, FinishReason, Hypothesis, Translator
+from jumok_serve import FinishReason, Hypothesis, Translator
 
 
 def main() -> None:
@@ -11,14 +11,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="jumok's side of a duel.")
     parser.add_argument("bundle")
     parser.add_argument("precision")
-    parser.add_argument("--max-batch-tokens", type=int, default=EngineLimits.max_batch_tokens)
     parser.add_argument("--shortlist", action="store_true", help="use the bundle's shortlist")
     arguments = parser.parse_args()
     with Translator(
         arguments.bundle,
         precision=arguments.precision,
         shortlist=arguments.shortlist,
-        max_batch_tokens=arguments.max_batch_tokens,
     ) as translator:
 
         def prepare(task: Task) -> Run:

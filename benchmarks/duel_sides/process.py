@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,7 +69,7 @@ class Contender:
 
 
 class Process:
-    """A program's process; it begins with ``with`` and sleeps between its turns.
+    """A program's process; it begins with ``with``, and is stopped between its turns: waiting threads may spin.
 
     Args:
         program: what runs in it.
@@ -100,6 +101,7 @@ class Process:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
+            self._process.send_signal(signal.SIGCONT)
             print(json.dumps(asdict(task)), file=self._process.stdin, flush=True)
             answer = self._process.stdout.readline()
         except BrokenPipeError:
@@ -111,6 +113,7 @@ class Process:
             raise ChildProcessError(f"{self.program.name} has failed:\n{said[-4000:]}")
         turn = Turn(**json.loads(answer))
         time.sleep(SETTLE_S)
+        self._process.send_signal(signal.SIGSTOP)
         return turn
 
     def __exit__(

@@ -34,7 +34,8 @@ class Figures:
         queue_ms: mean time from arrival to the beginning of decoding, as the server reports it.
         decoding: mean number of sentences that are decoded at the same time: by Little's law (1961), the throughput
             times the mean time in encoder and decoder, as the server reports it.
-        sentences_a_cpu_second: of the server's process.
+        cpu_s: processor time of the server's process in the measured time of a round, the median.
+        sentences_a_cpu_second: of that process.
         cores: processor time over time.
         client_cores: of the clients.
         peak_rss_mib: the most memory of the server's process up to then.
@@ -52,6 +53,7 @@ class Figures:
     p99_ms: float | None
     queue_ms: float | None
     decoding: float | None
+    cpu_s: float
     sentences_a_cpu_second: float
     cores: float
     client_cores: float | None
@@ -129,6 +131,7 @@ def figures(
         decoding=of_answers(
             lambda _: median(lambda measured: sum(answer.busy_s for answer in measured.answers) / measured.wall_s)
         ),
+        cpu_s=median(lambda measured: measured.cpu_s),
         sentences_a_cpu_second=median(_efficiency),
         cores=median(lambda measured: measured.cpu_s / measured.wall_s),
         client_cores=of_answers(lambda _: median(lambda measured: measured.client_cpu_s / measured.wall_s)),
@@ -200,6 +203,7 @@ def table(found: Sequence[Figures], compared: Sequence[Ratio]) -> str:
             "p99 ms": _cell(one.p99_ms),
             "queue ms": _cell(one.queue_ms),
             "decoding": _cell(one.decoding, 1),
+            "CPU s": _cell(one.cpu_s, 2),
             "sent/CPU-s": _cell(one.sentences_a_cpu_second, 1),
             "cores": _cell(one.cores, 2),
             "peak MiB": _cell(one.peak_rss_mib),
@@ -232,29 +236,34 @@ def _aligned(found: Sequence[Mapping[str, str]]) -> str:
 
 
 def plot(found: Sequence[Figures], title: str, path: Path) -> None:
-    """Draw throughput and latency by outstanding requests: a row of pictures a model, a line a server."""
+    """Draw throughput, its cost and latency by outstanding requests: a row of pictures a model, a line a contender."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - takes a second
 
     models = list(dict.fromkeys(one.model for one in found))
     ticks = sorted({one.outstanding for one in found})
-    figure = Figure(figsize=(10, 0.5 + 3.5 * len(models)), layout="constrained")
+    figure = Figure(figsize=(14, 0.5 + 3.5 * len(models)), layout="constrained")
     figure.suptitle(title)
-    for model, (throughput, latency) in zip(models, figure.subplots(len(models), 2, squeeze=False), strict=True):
-        for index, contender in enumerate((JUMOK, BATCHING, PLAIN)):
+    for model, pictures in zip(models, figure.subplots(len(models), 3, squeeze=False), strict=True):
+        throughput, cost, latency = pictures
+        for index, contender in enumerate((JUMOK, BATCHING, PLAIN, OFFLINE)):
             own = [one for one in found if (one.model, one.contender) == (model, contender)]
             outstanding, color = [one.outstanding for one in own], f"C{index}"
-            throughput.plot(outstanding, [one.sentences_a_second for one in own], "o-", color=color, label=contender)
-            for style, name, values in (
-                ("o-", "p50", [one.p50_ms for one in own]),
-                ("x--", "p99", [one.p99_ms for one in own]),
+            for axes, rates in (
+                (throughput, [one.sentences_a_second for one in own]),
+                (cost, [one.sentences_a_cpu_second for one in own]),
             ):
-                latency.plot(outstanding, values, style, color=color, label=f"{contender}, {name}")
+                axes.plot(outstanding, rates, ":" if contender == OFFLINE else "o-", color=color, label=contender)
+            if contender == OFFLINE:
+                continue
+            latency.plot(outstanding, [one.p50_ms for one in own], "o-", color=color)
+            latency.plot(outstanding, [one.p99_ms for one in own], "x--", color=color)
         throughput.set(title=model, ylabel="sentences a second", ylim=(0, None))
-        latency.set(title=model, ylabel="latency, ms", yscale="log")
-        for axes in (throughput, latency):
+        cost.set(title=model, ylabel="sentences a CPU-second", ylim=(0, None))
+        latency.set(title=model, ylabel="latency, ms; p50 solid, p99 dashed", yscale="log")
+        for axes in pictures:
             axes.set(xlabel="outstanding requests", xscale="log")
             axes.set_xticks(ticks, labels=[str(tick) for tick in ticks])
             axes.minorticks_off()
             axes.grid(alpha=0.3)
-            axes.legend(fontsize="small")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.savefig(path)

@@ -1,0 +1,41 @@
+"""What attention must read in a decoder step, read as fast as the machine can, and nothing computed with it."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jumok_serve.memory import padded_length
+from jumok_serve.session import Graphs
+
+
+class AttentionReads:
+    """The keys and values of a step, and threads that read them: their time is what memory needs, cached or not.
+
+    Args:
+        graphs: the model.
+        sentences: B.
+        source: tokens of every source.
+        entries: tokens that the rows of a sentence have decoded, those that they share counted once.
+        threads: threads that divide the reading.
+    """
+
+    def __init__(self, graphs: Graphs, *, sentences: int, source: int, entries: int, threads: int) -> None:
+        sizes = {"S": padded_length(source), "E": padded_length(entries)}
+        shapes = [
+            [axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:]]
+            for spec in (*graphs.memory_specs, *graphs.state_specs)
+        ]
+        tensors = [np.ones(sentences * int(np.prod(shape)), np.float32) for shape in shapes]
+        self._parts = [[np.array_split(tensor, threads)[part] for tensor in tensors] for part in range(threads)]
+        self._workers = ThreadPoolExecutor(threads)
+
+    def __call__(self) -> None:
+        """Reads them all."""
+        list(self._workers.map(_read, self._parts))
+
+
+def _read(arrays: Sequence[NDArray[np.float32]]) -> None:
+    for array in arrays:
+        array.max()
