@@ -30,7 +30,7 @@ from jumok_serve.errors import (
 )
 from jumok_serve.options import DecodingOptions
 from jumok_serve.service import Server
-from jumok_serve.service.translation_service import MAX_CONTENTS, MAX_LISTED_TOKENS
+from jumok_serve.service.translation_service import MAX_CHARACTERS_AT_ONCE, MAX_CONTENTS, MAX_LISTED_TOKENS
 
 from .held_model import Answer, HeldModel, fail, failure, hold, serving
 
@@ -211,7 +211,7 @@ def test_a_call_cancelled_while_it_is_tokenized_is_not_decoded() -> None:
 
         model = HeldModel(on_submit=tokenize)
         async with serving(model) as (_, channel):
-            call = TranslationServiceStub(channel).TranslateText(request("a"))
+            call = TranslationServiceStub(channel).TranslateText(request("a" * MAX_CHARACTERS_AT_ONCE))
             await entered.wait()
             call.cancel()
             with pytest.raises(asyncio.CancelledError):

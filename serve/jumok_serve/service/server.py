@@ -12,10 +12,8 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from jumok_proto.v1 import model_pb2, translation_pb2
-from jumok_proto.v1.model_pb2_grpc import add_ModelServiceServicer_to_server
-from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
 from jumok_serve.errors import ListenError
-from jumok_serve.service.guard import Guard
+from jumok_serve.service.guard import guarded
 from jumok_serve.service.health import Health
 from jumok_serve.service.model_service import ModelService
 from jumok_serve.service.models import LoadedModel, ModelRegistry
@@ -24,10 +22,9 @@ from jumok_serve.service.translation_service import TranslationService
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 32 * 2**20
-SERVICES = (
-    translation_pb2.DESCRIPTOR.services_by_name["TranslationService"].full_name,
-    model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name,
-)
+TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
+MODEL_SERVICE = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
+SERVICES = (TRANSLATION_SERVICE.full_name, MODEL_SERVICE.full_name)
 
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and share its calls
@@ -47,9 +44,13 @@ class Server:
         self._host = host
         self._port = port
         self._health = Health(SERVICES)
-        self._server = grpc.aio.server(interceptors=[Guard()], options=_OPTIONS)
-        add_TranslationServiceServicer_to_server(TranslationService(self.models), self._server)
-        add_ModelServiceServicer_to_server(ModelService(self.models), self._server)
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server.add_generic_rpc_handlers(
+            (
+                guarded(TRANSLATION_SERVICE, TranslationService(self.models)),
+                guarded(MODEL_SERVICE, ModelService(self.models)),
+            )
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
