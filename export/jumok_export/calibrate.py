@@ -235,12 +235,12 @@ class _WatchedGraph:
         self._inputs = {spec.name for spec in graph.inputs}
         self._outputs = [value.name for value in self._session.get_outputs()]
         self._state_specs = [spec for spec in graph.inputs if spec.name.startswith("state.")]
-        self.in_place = "ancestors" in self._inputs
+        self.in_place = "visible" in self._inputs
         """Whether the graph writes into a state for as many tokens as there will be."""
 
     def empty_state(self, rows: int, time: int) -> dict[str, NDArray[Any]]:
         """A decoder's state before any token, of so many rows and with room for so many tokens."""
-        sizes = {"T": time, "K": 1}
+        sizes = {"T": time, "E": time}
         return {
             spec.name: np.zeros(
                 [rows, *(axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:])], spec.dtype
@@ -283,11 +283,14 @@ def _translate(
     tokens = np.full(len(sources), search.start)
     translations: list[list[int]] = [[] for _ in sources]
     for position in range(longest):
+        zeros = np.zeros_like(running)
         rows = {
-            "token_ids": tokens,
-            "positions": np.full(len(running), position),
+            "token_ids": tokens[:, None] if decoder.in_place else tokens,
+            "positions": zeros[:, None] + position if decoder.in_place else zeros + position,
             "parents": parents,
-            "ancestors": np.broadcast_to(np.where(times <= position, 0, -1), (len(running), longest)),
+            "places": np.stack([np.arange(len(running)), zeros, zeros + position], axis=1)[:, None],
+            "visible": np.broadcast_to(times <= position, (len(running), 1, longest)),
+            "entry_positions": np.broadcast_to(times, (len(running), longest)),
             "source_lengths": lengths[running],
         }
         found = decoder.run({**rows, **memory, **state})

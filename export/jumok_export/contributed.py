@@ -52,8 +52,9 @@ def _fused_attention(  # noqa: PLR0917 - the operator's arguments
     return _MULTI_HEAD_ATTENTION(query, key, value, None, lengths, bias, num_heads=heads, scale=scale, **masked)
 
 
-def _write(buffer: Any, places: Any, values: Any) -> Any:
-    return opset20.ScatterND(buffer, places, values)
+def _write(buffer: Any, places: Any, values: Any, heads: int) -> Any:
+    in_heads: Any = opset20.Constant(value_ints=[0, 0, heads, -1])  # 0 keeps a size
+    return opset20.ScatterND(buffer, places, opset20.Reshape(values, in_heads))
 
 
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {

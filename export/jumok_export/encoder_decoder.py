@@ -49,7 +49,7 @@ class EncoderDecoder(nn.Module, ABC):
         return None
 
     def decoder_position_bias(self, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """What distance adds to the decoder's self-attention scores, for queries at the places [..., Tq] and keys [Tk].
+        """What distance adds to the decoder's self-attention scores, for queries at [..., Tq] and keys at [..., Tk].
 
         Returns:
             [..., heads, Tq, Tk], or None.
@@ -174,34 +174,33 @@ class EncoderDecoder(nn.Module, ABC):
         self,
         token_ids: Tensor,
         positions: Tensor,
-        ancestors: Tensor,
+        places: Tensor,
+        visible: Tensor,
+        entry_positions: Tensor,
         source_lengths: Tensor,
         memory: Tensors,
         state: Tensors,
     ) -> tuple[Tensor, Tensors]:
         """`step` over buffers that stay where they are: this is what is exported.
 
+        The rows of a sentence share E entries of state, each of which holds one token of one row or of several.
+
         Args:
-            token_ids: [R], the token each row decoded last (at first the start token); R = B * K.
-            positions: [R], how many tokens the row has decoded.
-            ancestors: [R, T], for each position the row of the sentence, 0 .. K-1, in whose place the row's token lies;
-                itself at `positions`; -1 where it has none.
+            token_ids: [B, K], the token each row decoded last (at first the start token).
+            positions: [B, K], how many tokens the row has decoded.
+            places: [B, K, 3], where each row's new token goes: its sentence, 0 (head 0), and the entry.
+            visible: [B, K, E], the entries that hold a row's tokens, the new one's included.
+            entry_positions: [B, E], the positions of the tokens that entries hold.
             source_lengths: [B].
             memory: of `encode`, [B, heads, S, D].
-            state: keys and values of the sentences' rows, [B, heads, T, K, D].
+            state: keys and values of the sentences' rows, [B, heads, E, D].
 
         Returns:
-            Logits [R, V] of the next token and the state with this token written.
+            Logits [B * K, V] of the next token and the state with this token written.
         """
-        frame = InPlaceFrame(positions, ancestors, source_lengths, state["key.0"])
-        sentences, time = source_lengths.shape[0], torch.arange(ancestors.shape[1], device=ancestors.device)
+        frame = InPlaceFrame(places, visible, source_lengths, state["key.0"])
         x = self.embed_target(token_ids, positions)
-        x = x.reshape(sentences, -1, x.shape[-1])
-        bias = self.decoder_position_bias(positions[:, None], time)  # [R, heads, 1, T]
-        if bias is not None:
-            beams = state["key.0"].shape[3]
-            bias = bias.reshape(sentences, -1, bias.shape[1], bias.shape[3]).transpose(1, 2)  # [B, heads, K, T]
-            bias = bias[..., None].expand(-1, -1, -1, -1, beams).flatten(-2)
+        bias = self.decoder_position_bias(positions, entry_positions)  # [B, heads, K, E]
         written = {}
         for index, layer in enumerate(self._decoder_layers):
             key, value = f"key.{index}", f"value.{index}"

@@ -29,7 +29,7 @@ class TranslationModel(Protocol):
 
     A model may have `align` too, which tells of attention (see `EncoderDecoder.align`), and `step_in_place`, which is
     then exported instead of `step` (see `EncoderDecoder.step_in_place`): it computes the same over a state in which all
-    rows of a sentence share one buffer, [B, ..., T, K, ...] where `step` has [P, ..., T, ...].
+    rows of a sentence share E entries of one buffer, [B, ..., E, ...] where `step` has [P, ..., T, ...].
     """
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
@@ -146,15 +146,17 @@ class _Example:
         symbols: tuple[str, ...] = ("B", "R", "P", "S", "T", "T_new")
         if hasattr(model, "step_in_place"):
             rows = {
-                "token_ids": rows["token_ids"],
-                "positions": rows["positions"].clamp(max=t - 1),
-                "ancestors": torch.randint(k, (r, t), generator=generator),
+                "token_ids": rows["token_ids"].reshape(b, k),
+                "positions": rows["positions"].reshape(b, k),
+                "places": torch.zeros(b, k, 3, dtype=torch.int64),
+                "visible": torch.rand(b, k, t, generator=generator) < 0.5,
+                "entry_positions": torch.randint(t, (b, t), generator=generator),
                 "source_lengths": source["source_lengths"],
             }
-            symbols = ("B", "R", "S", "T", "K")
-            state = {name: _shared(row, b, t, k, generator) for name, row in empty.items()}
-        else:
-            state = {name: _enlarge(row, p, t, generator) for name, row in empty.items()}
+            sizes["E"] = t
+            symbols = ("B", "K", "R", "S", "E")
+        state_rows = b if hasattr(model, "step_in_place") else p
+        state = {name: _enlarge(row, state_rows, t, generator) for name, row in empty.items()}
         self.decoder = _GraphExample(
             (*rows.values(), memory, state),
             {
@@ -180,12 +182,6 @@ class _Example:
 def _enlarge(row: Tensor, rows: int, time: int, generator: torch.Generator) -> Tensor:
     """A random state of the shape of `row` [1, ...] for so many rows; an axis of size 0 is time."""
     shape = [rows, *(size or time for size in row.shape[1:])]
-    return torch.randn(shape, generator=generator).to(row.dtype)
-
-
-def _shared(row: Tensor, sentences: int, time: int, beams: int, generator: torch.Generator) -> Tensor:
-    """The same for buffers that all rows of a sentence share: these are an axis behind time."""
-    shape = [sentences, *(part for size in row.shape[1:] for part in ((size,) if size else (time, beams)))]
     return torch.randn(shape, generator=generator).to(row.dtype)
 
 

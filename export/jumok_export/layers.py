@@ -266,10 +266,10 @@ class DecoderLayer(nn.Module):
 
         Args:
             x: [B, K, width].
-            cache: keys and values [B, heads, T, K, D] of what the sentence's rows have decoded.
+            cache: keys and values [B, heads, E, D], entries of what the sentence's rows have decoded.
             frame: where the rows write and what they may see.
             cross: keys and values [B, heads, S, D] of the sources.
-            position_bias: [B, heads, K, T * K], added to the scores of self-attention; or None.
+            position_bias: [B, heads, K, E], added to the scores of self-attention; or None.
 
         Returns:
             `x` [B, K, width] and the cache with the new tokens in their places.
@@ -279,7 +279,7 @@ class DecoderLayer(nn.Module):
         key = frame.write(cache[0], attention.key_projection(entered))
         value = frame.write(cache[1], attention.value_projection(entered))
         bias = frame.bias if position_bias is None else frame.bias + position_bias
-        attended = attention.answer(entered, frame.entries(key), frame.entries(value), bias=bias)
+        attended = attention.answer(entered, key, value, bias=bias)
         x = self.self_attention_residual.leave(x, attended)
         asking = self.cross_attention_residual.enter(x)
         asked = self.cross_attention.answer(asking, *cross, lengths=frame.source_lengths)
@@ -289,60 +289,52 @@ class DecoderLayer(nn.Module):
 
 
 @torch.library.custom_op("jumok::write", mutates_args=())
-def write(buffer: Tensor, places: Tensor, values: Tensor) -> Tensor:
-    """`buffer` with vectors [..., D] written at places [..., n] of its first n axes: ONNX's ScatterND.
+def write(buffer: Tensor, places: Tensor, values: Tensor, heads: int) -> Tensor:
+    """`buffer` with the vectors of all heads written in their places: ONNX's ScatterND.
 
     ONNX Runtime copies nothing where the buffer that is given and the one that is returned are one.
+
+    Args:
+        buffer: [B, heads, E, D].
+        places: [B, K, heads, 3], a place on each of the first three axes.
+        values: [B, K, heads * D].
+        heads: how many vectors lie side by side.
     """
-    return buffer.index_put(places.unbind(-1), values)
+    return buffer.index_put(places.unbind(-1), torch.unflatten(values, -1, (heads, -1)))
 
 
 @write.register_fake
-def _(buffer: Tensor, places: Tensor, values: Tensor) -> Tensor:
+def _(buffer: Tensor, places: Tensor, values: Tensor, heads: int) -> Tensor:
     return torch.empty_like(buffer)
 
 
 class InPlaceFrame:
     """Where the rows of one decoder step are in buffers that hold the tokens of all rows of a sentence.
 
-    A row's past is not moved when it continues another row: `ancestors` says in whose place each of its tokens lies.
+    A row's past is not moved when it continues another row: rows see the entries of what they have in common.
 
     Args:
-        positions: [R], the number of tokens before each row's new one.
-        ancestors: [R, T], for each position the row of the sentence, 0 .. K-1, that wrote what the row has there;
-            itself at its new token's, -1 where it has nothing.
+        places: [B, K, 3], where each row's new token lies: its sentence, 0 and its entry.
+        visible: [B, K, E], the entries that each row attends to, its new one included.
         source_lengths: [B].
-        cache: keys or values of any layer, [B, heads, T, K, D].
+        cache: keys or values of any layer, [B, heads, E, D].
 
     Attributes:
         source_lengths: [B] int32.
-        bias: [B, 1, K, T * K], 0 where a row may attend, and the least number elsewhere.
-        places: [B, K, heads, 4], where the new token of each row lies: sentence, head, time and row.
+        bias: [B, 1, K, E], 0 where a row may attend, and the least number elsewhere.
+        places: [B, K, heads, 3], where each row's new token lies: sentence, head and entry.
     """
 
-    def __init__(self, positions: Tensor, ancestors: Tensor, source_lengths: Tensor, cache: Tensor) -> None:
-        heads, beams = cache.shape[1], cache.shape[3]
-        self._sentences = source_lengths.shape[0]
-        row = torch.arange(beams, device=positions.device)
-        seen = ancestors.reshape(self._sentences, 1, -1, ancestors.shape[1], 1) == row  # [B, 1, K, T, K]
-        self.bias = torch.where(seen, 0.0, torch.finfo(cache.dtype).min).flatten(-2)
+    def __init__(self, places: Tensor, visible: Tensor, source_lengths: Tensor, cache: Tensor) -> None:
+        self._heads = cache.shape[1]
+        self.bias = torch.where(visible[:, None], 0.0, torch.finfo(cache.dtype).min)
         self.source_lengths = source_lengths.to(torch.int32)
-        coordinates = (
-            torch.arange(self._sentences, device=positions.device)[:, None, None],
-            torch.arange(heads, device=positions.device),
-            positions.reshape(self._sentences, -1, 1),
-            row[:, None],
-        )
-        self.places = torch.stack(torch.broadcast_tensors(*coordinates), dim=-1)  # type: ignore[no-untyped-call]
+        self.places = places[:, :, None] + torch.tensor([[0, head, 0] for head in range(self._heads)])
 
     def write(self, cache: Tensor, new: Tensor) -> Tensor:
-        """`cache` [B, heads, T, K, D] with `new` [B, K, heads * D] written at each row's position."""
-        written: Tensor = write(cache, self.places, torch.unflatten(new, -1, (cache.shape[1], -1)))
+        """`cache` [B, heads, E, D] with `new` [B, K, heads * D] written in each row's place."""
+        written: Tensor = write(cache, self.places, new, self._heads)
         return written
-
-    def entries(self, cache: Tensor) -> Tensor:
-        """The cache [B, heads, T, K, D] as what is attended to, [B, heads, T * K, D]."""
-        return cache.reshape(self._sentences, cache.shape[1], -1, cache.shape[4])
 
 
 class StepFrame:

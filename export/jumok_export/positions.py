@@ -126,8 +126,8 @@ class RelativePositions(nn.Module):
         self.register_buffer("buckets", each, persistent=False)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """The addition for queries at the places [..., Tq] and keys at the places [Tk]; [..., heads, Tq, Tk]."""
-        distance = queries[..., None] - keys  # [..., Tq, Tk]
+        """The addition for queries at the places [..., Tq] and keys at [Tk] or [..., Tk]; [..., heads, Tq, Tk]."""
+        distance = queries[..., None] - keys[..., None, :]  # [..., Tq, Tk]
         if self.after:
             bucket = self.buckets[distance.abs().clamp(max=self.max_distance)] + (distance < 0) * self.after
         else:

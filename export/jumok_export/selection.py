@@ -31,12 +31,12 @@ def selection_graphs(vocabulary: int) -> dict[str, Graph]:
     return {"select": select_graph(vocabulary), "sampler": sampler_graph(vocabulary)}
 
 
-def select_graph(width: int | None) -> Graph:
+def select_graph(width: int | None, *, overwrite: bool = False) -> Graph:
     """The graph that picks every row's best candidates: constraints, log-softmax and top-k.
 
     `totals` is the running score plus the processed log-probability. What begins with `logit` acts before the
-    log-softmax (greedy search), what begins with `log_prob` after it, and is not renormalised (beam search) unless the
-    row's `renormalize` is true. Of equal candidates the lower token comes first. Which way the graph takes depends on
+    log-softmax (greedy search), what begins with `log_prob` after it, and is not renormalised (beam search) but in the
+    rows that `renormalize` names. Of equal candidates the lower token comes first. Which way the graph takes depends on
     the whole batch, a row's numbers do not: each of them comes out of the same operators in the same order.
 
     Logits are copied only where a constraint acts on them, for an input cannot be overwritten; log-probabilities are
@@ -44,6 +44,7 @@ def select_graph(width: int | None) -> Graph:
 
     Args:
         width: of the logits; None: any multiple of `SHORTLIST_BLOCK`. Tokens are columns then.
+        overwrite: whether logits may be overwritten, because another graph that this one becomes part of makes them.
     """
     inputs = (
         _logits_spec(width),
@@ -51,15 +52,43 @@ def select_graph(width: int | None) -> Graph:
         TensorSpec(name="candidates", dtype="int64", axes=(1,)),
         *_constraint_specs("logit"),
         *_constraint_specs("log_prob"),
-        TensorSpec(name="renormalize", dtype="bool", axes=("R",)),
+        TensorSpec(name="renormalize", dtype="int64", axes=("N",)),
     )
     outputs = (
         TensorSpec(name="tokens", dtype="int64", axes=("R", "C")),
         TensorSpec(name="totals", dtype="float32", axes=("R", "C")),
     )
     node = helper.make_node
+    if overwrite:
+        log_softmax = [
+            *_constrain("logits", "logit", "constrained_logits"),
+            node("LogSoftmax", ["constrained_logits"], ["log_probabilities"], axis=-1),
+        ]
+    else:
+        log_softmax = _log_softmax_of_input()
     nodes = [
         *_width(width),
+        *log_softmax,
+        *_constrain("log_probabilities", "log_prob", "constrained"),
+        node("Min", ["candidates", "vocabulary"], ["count"]),
+        *_candidates("constrained", width),
+        node("Gather", ["constrained", "renormalize"], ["asking"], axis=0),
+        node("LogSoftmax", ["asking"], ["normal"], axis=-1),
+        node("Gather", ["tokens", "renormalize"], ["asking_tokens"], axis=0),
+        node("GatherElements", ["normal", "asking_tokens"], ["normal_best"], axis=1),
+        node("Unsqueeze", ["renormalize", "last"], ["asking_rows"]),
+        node("ScatterND", ["best", "asking_rows", "normal_best"], ["processed"]),
+        node("Unsqueeze", ["scores", "last"], ["running"]),
+        node("Add", ["processed", "running"], ["totals"]),
+    ]
+    flat = [*(_flat_values("logit") if overwrite else ()), *_flat_values("log_prob")]
+    return _graph("select", nodes, inputs, outputs, width=width, flat=flat)
+
+
+def _log_softmax_of_input() -> list[NodeProto]:
+    """The log-probabilities of constrained logits that cannot be overwritten."""
+    node = helper.make_node
+    return [
         node("Shape", ["logit_factors.values"], ["logit_factors.size"]),
         node("Shape", ["logit_biases.values"], ["logit_biases.size"]),
         node("Add", ["logit_factors.size", "logit_biases.size"], ["logit_entries"]),
@@ -73,26 +102,7 @@ def select_graph(width: int | None) -> Graph:
             output="log_probabilities",
             flat=_flat_values("logit"),
         ),
-        *_constrain("log_probabilities", "log_prob", "constrained"),
-        node("Min", ["candidates", "vocabulary"], ["count"]),
-        *_candidates("constrained", width),
-        node("Cast", ["renormalize"], ["renormalize.number"], to=TensorProto.INT32),
-        node("ReduceMax", ["renormalize.number"], ["renormalize.most"], keepdims=0),
-        *_if(
-            "renormalize.most",
-            then=[
-                node("LogSoftmax", ["constrained"], ["normal"], axis=-1),
-                node("GatherElements", ["normal", "tokens"], ["normal_best"], axis=1),
-                node("Unsqueeze", ["renormalize", "last"], ["asking"]),
-                node("Where", ["asking", "normal_best", "best"], ["some_normal"]),
-            ],
-            otherwise=[node("Identity", ["best"], ["none_normal"])],
-            output="processed",
-        ),
-        node("Unsqueeze", ["scores", "last"], ["running"]),
-        node("Add", ["processed", "running"], ["totals"]),
     ]
-    return _graph("select", nodes, inputs, outputs, width=width, flat=_flat_values("log_prob"))
 
 
 def sampler_graph(width: int | None) -> Graph:
@@ -203,12 +213,12 @@ def _width(width: int | None) -> list[NodeProto]:
 
 
 def _constraint_specs(stage: str) -> tuple[TensorSpec, ...]:
-    """Factors and biases of one stage, as (row, token) and value."""
+    """Factors and biases of one stage, as values and their places among all scores: row * width + token."""
     return tuple(
         spec
         for kind in ("factors", "biases")
         for spec in (
-            TensorSpec(name=f"{stage}_{kind}.places", dtype="int64", axes=(f"{stage}_{kind}", 2)),
+            TensorSpec(name=f"{stage}_{kind}.places", dtype="int64", axes=(f"{stage}_{kind}",)),
             TensorSpec(name=f"{stage}_{kind}.values", dtype="float32", axes=(f"{stage}_{kind}",)),
         )
     )
@@ -224,27 +234,14 @@ def _constrain(scores: str, stage: str, output: str) -> list[NodeProto]:
     flat, penalised, biased = _flat_names(stage)
     return [
         node("Reshape", [scores, "last"], [flat]),
-        *_flat_places(factors),
-        node("Gather", [flat, f"{factors}.flat"], [f"{stage}_old"]),
+        node("Gather", [flat, f"{factors}.places"], [f"{stage}_old"]),
         node("Less", [f"{stage}_old", "nothing"], [f"{stage}_negative"]),
         node("Mul", [f"{stage}_old", f"{factors}.values"], [f"{stage}_multiplied"]),
         node("Div", [f"{stage}_old", f"{factors}.values"], [f"{stage}_divided"]),
         node("Where", [f"{stage}_negative", f"{stage}_multiplied", f"{stage}_divided"], [f"{stage}_new"]),
-        node("ScatterElements", [flat, f"{factors}.flat", f"{stage}_new"], [penalised]),
-        *_flat_places(biases),
-        node("ScatterElements", [penalised, f"{biases}.flat", f"{biases}.values"], [biased], reduction="add"),
+        node("ScatterElements", [flat, f"{factors}.places", f"{stage}_new"], [penalised]),
+        node("ScatterElements", [penalised, f"{biases}.places", f"{biases}.values"], [biased], reduction="add"),
         node("Reshape", [biased, "by_row"], [output]),
-    ]
-
-
-def _flat_places(kind: str) -> list[NodeProto]:
-    """The places of the entries where all scores lie in one axis."""
-    node = helper.make_node
-    return [
-        node("Gather", [f"{kind}.places", "first"], [f"{kind}.rows"], axis=1),
-        node("Gather", [f"{kind}.places", "axis"], [f"{kind}.tokens"], axis=1),
-        node("Mul", [f"{kind}.rows", "vocabulary"], [f"{kind}.starts"]),
-        node("Add", [f"{kind}.starts", f"{kind}.tokens"], [f"{kind}.flat"]),
     ]
 
 
@@ -289,10 +286,10 @@ def _candidates(scores: str, vocabulary: int | None) -> list[NodeProto]:
         node("Reshape", ["within_chosen", "flat"], ["few"]),
         node("TopK", ["few", "count"], ["best", "found"], axis=-1),
         node("Div", ["found", "width"], ["which"]),
-        node("Mod", ["found", "width"], ["offset"]),
         node("GatherElements", ["ascending", "which"], ["block"], axis=1),
-        node("Mul", ["block", "width"], ["start"]),
-        node("Add", ["start", "offset"], ["tokens"]),
+        node("Sub", ["block", "which"], ["moved"]),  # from block number `which` of the few to `block` of them all
+        node("Mul", ["moved", "width"], ["distance"]),
+        node("Add", ["found", "distance"], ["tokens"]),
     ]
 
 
@@ -362,7 +359,6 @@ def _graph(
     constants = [
         helper.make_tensor("last", TensorProto.INT64, [1], [-1]),
         helper.make_tensor("axis", TensorProto.INT64, [], [-1]),
-        helper.make_tensor("first", TensorProto.INT64, [], [0]),
         helper.make_tensor("zero", TensorProto.INT64, [1], [0]),
         helper.make_tensor("one", TensorProto.INT64, [1], [1]),
         helper.make_tensor("sorted_for_mass", TensorProto.INT64, [1], [SORTED_FOR_MASS]),
@@ -372,7 +368,7 @@ def _graph(
         helper.make_tensor("minus_infinity", TensorProto.FLOAT, [1], [float("-inf")]),
     ]
     if width is not None:
-        constants[6:6] = [
+        constants[5:5] = [
             helper.make_tensor("vocabulary", TensorProto.INT64, [1], [width]),
             helper.make_tensor("by_row", TensorProto.INT64, [2], [-1, width]),
         ]

@@ -16,8 +16,9 @@ from jumok_export.graphs import TranslationModel
 from jumok_serve.columns import BIAS
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import padded_length
+from jumok_serve.search import Constraints, Entries
+from jumok_serve.selecting import Choice
 from jumok_serve.session import Floats, Graphs, Integers
-from jumok_serve.states import NO_ANCESTOR
 
 Arrays = dict[str, NDArray[Any]]
 """Memory or state by the graphs' names for it: `memory.<name>`, `state.<name>`."""
@@ -169,7 +170,7 @@ class RuntimeSide:
         if not self._graphs.in_place:
             return self._graphs.state_specs
         return tuple(
-            spec.model_copy(update={"axes": ("P", *(axis for axis in spec.axes[1:] if axis != "K"))})
+            spec.model_copy(update={"axes": ("P", *("T" if axis == "E" else axis for axis in spec.axes[1:]))})
             for spec in self._graphs.state_specs
         )
 
@@ -209,55 +210,64 @@ class RuntimeSide:
         memory: Arrays,
         state: Arrays,
     ) -> tuple[Floats, Arrays]:
-        """A step over buffers into which the rows' pasts are laid by turns, where ancestors could have put them."""
+        """A step over entries into which the rows' pasts are laid by turns, where sharing could have put them."""
         rows, sentences = len(token_ids), len(source_lengths)
         beam_size, time = rows // sentences, padded_length(int(positions.max()) + 1)
         times, row = np.arange(time), np.arange(rows)[:, None]
-        places = _turned(positions.reshape(sentences, beam_size), time).reshape(rows, time)
-        ancestors = np.where(times <= positions[:, None], places, NO_ANCESTOR)
+        turns = _turned(positions.reshape(sentences, beam_size), time).reshape(rows, time)
+        entries = times * beam_size + turns  # [R, T]
         sentence = row // beam_size  # [R, 1]
+        past_rows, past_times = np.nonzero(times < positions[:, None])
         buffers = {}
         for spec in self._graphs.state_specs:
-            axis = spec.axes.index("T")
-            sizes = {"B": sentences, "T": time, "K": beam_size}
+            axis = spec.axes.index("E")
+            sizes = {"B": sentences, "E": time * beam_size}
             # What lies where no row may look would be seen if any did.
             shape = [size if isinstance(size, int) else sizes[size] for size in spec.axes]
             buffers[spec.name] = np.full(shape, UNSEEN, spec.dtype)
             past = np.moveaxis(state[spec.name], axis, 1)[parents]  # [R, T, ...]
-            known = (times < positions[:, None]) & (times < past.shape[1])
-            by_time = np.moveaxis(buffers[spec.name], (axis, axis + 1), (1, 2))  # [B, T, K, ...]
-            by_time[np.broadcast_to(sentence, known.shape)[known], np.nonzero(known)[1], places[known]] = past[
-                np.nonzero(known)
-            ]
-        width = memory[BIAS].shape[1] if self._graphs.listed else self._graphs.vocabulary
-        logits = np.empty((rows, width), np.float32)
+            by_entry = np.moveaxis(buffers[spec.name], axis, 1)  # [B, E, ...]
+            by_entry[sentence[past_rows, 0], entries[past_rows, past_times]] = past[past_rows, past_times]
+        visible = np.zeros((rows, time * beam_size), np.bool_)
+        known = times <= positions[:, None]
+        visible[np.nonzero(known)[0], entries[known]] = True
+        written = np.take_along_axis(entries, positions[:, None], axis=1)
+        by_sentence = (sentences, beam_size)
         inputs = {
-            "token_ids": token_ids,
-            "positions": positions,
-            "ancestors": ancestors,
+            "token_ids": token_ids.reshape(by_sentence),
+            "positions": positions.reshape(by_sentence),
+            "places": np.concatenate((sentence, np.zeros_like(sentence), written), axis=1).reshape(*by_sentence, 3),
+            "visible": visible.reshape(*by_sentence, -1),
+            "entry_positions": np.broadcast_to(np.repeat(times, beam_size), (sentences, time * beam_size)),
             "source_lengths": source_lengths,
         }
-        self._graphs.bind_step(_values(inputs), _values(memory), _values(buffers), _values({"": logits})[""])()
+        width = memory[BIAS].shape[1] if self._graphs.listed else self._graphs.vocabulary
+        step = self._graphs.bind_step(_values(inputs), _values(memory), _values(buffers), width=width)
+        choice = _any_choice(rows, width)
+        (tokens, totals), logits = step.run(choice), step.logits()
+        expected_tokens, expected_totals = self._graphs.select(logits, choice)
+        if not (np.array_equal(tokens, expected_tokens) and np.array_equal(totals, expected_totals, equal_nan=True)):
+            raise GraphFailed("decoder chooses other candidates than select")
         grown = {}
         # Behind a row's tokens its state has no meaning; `step` repeats the new token there, and so does this.
-        present = np.minimum(times, positions[:, None])
-        found = np.take_along_axis(places, present, axis=1)
+        found = np.take_along_axis(entries, np.minimum(times, positions[:, None]), axis=1)
         for spec in self._graphs.state_specs:
-            axis = spec.axes.index("T")
-            by_time = np.moveaxis(buffers[spec.name], (axis, axis + 1), (1, 2))
-            grown[spec.name] = np.moveaxis(by_time[sentence, present, found], 1, axis)
-        return logits, grown
+            axis = spec.axes.index("E")
+            grown[spec.name] = np.moveaxis(np.moveaxis(buffers[spec.name], axis, 1)[sentence, found], 1, axis)
+        return logits.numpy(), grown
 
     def select(self, selection: Selection) -> tuple[Integers, Floats]:
         """Token ids and running scores [R, C] of every row's best candidates."""
         with _running("select"):
             return self._graphs.select(
                 OrtValue.ortvalue_from_numpy(selection.logits),
-                selection.scores,
-                selection.candidates,
-                on_logits=selection.on_logits,
-                on_log_probs=selection.on_log_probs,
-                renormalize=selection.renormalize,
+                Choice(
+                    scores=selection.scores,
+                    candidates=selection.candidates,
+                    on_logits=selection.on_logits,
+                    on_log_probs=selection.on_log_probs,
+                    renormalize=selection.renormalize,
+                ),
             )
 
     def sample(self, drawing: Drawing) -> tuple[Integers, Floats]:
@@ -297,15 +307,33 @@ class RuntimeSide:
 
 
 def _turned(positions: Integers, time: int) -> Integers:
-    """For rows at positions [B, K] the places [B, K, T] of their tokens: turned by one from each time to the next.
+    """For rows at positions [B, K] the turns [B, K, T] of their tokens: one on from each time to the next.
 
-    Where a row writes its new token, all rows have their own place.
+    Where a row writes its new token, all rows have their own turn.
     """
     beam_size = positions.shape[1]
     times = np.arange(time)
     turned = (np.arange(beam_size)[:, None] + times) % beam_size
     writing = (positions[:, :, None] == times).any(axis=1)[:, None]
     return np.where(writing, np.arange(beam_size)[:, None], turned)
+
+
+def _any_choice(rows: int, width: int) -> Choice:
+    """Candidates with constraints of every kind, on some of the rows."""
+    places = np.stack((np.arange(rows), np.arange(rows) * 7 % width), axis=1)
+
+    def entries(first: int, value: float) -> Entries:
+        some = places[first::2]
+        return Entries(some, np.full(len(some), value, np.float32))
+
+    return Choice(
+        scores=-np.arange(rows, dtype=np.float32),
+        candidates=1 + rows % 8,
+        on_logits=Constraints(entries(0, 1.5), entries(1, -np.inf)),
+        on_log_probs=Constraints(entries(1, 2.0), entries(0, -1.0)),
+        renormalize=np.arange(rows) % 3 == 1,
+        with_logits=True,
+    )
 
 
 @contextmanager

@@ -1,18 +1,32 @@
 """The sentences of one beam size that are decoded together; they join and leave between steps."""
 
+import math
+import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
 
 import numpy as np
-from onnxruntime import OrtValue
+from numpy.typing import NDArray
 
 from jumok_serve.columns import make_columns
 from jumok_serve.errors import JumokError, ModelFailed
 from jumok_serve.memory import SlotBuffers
-from jumok_serve.search import FinishedHypothesis, Search, joined
-from jumok_serve.session import Floats, Graphs, Integers
+from jumok_serve.search import (
+    NO_CONSTRAINTS,
+    Constraints,
+    Continuations,
+    FinishedHypothesis,
+    Search,
+    best_continuations,
+    each_rows_best,
+    joined,
+)
+from jumok_serve.selecting import Choice
+from jumok_serve.session import Booleans, Floats, Graphs, Integers
 from jumok_serve.states import make_state
 
 
@@ -60,11 +74,6 @@ class Sentence:
     encode_s: float = 0.0
     failure: JumokError | None = None
 
-    @property
-    def done(self) -> bool:
-        """Whether no further step is needed."""
-        return self.failure is not None or self.search.finished
-
     def abandoned(self, now: float) -> bool:
         """Whether nobody waits for it any more at the monotonic time `now`: cancelled, or past its deadline."""
         return self.future.cancelled() or (self.deadline is not None and now > self.deadline)
@@ -85,17 +94,32 @@ class Batch:
 
     def __init__(self, graphs: Graphs, beam_size: int, pad: int) -> None:
         self.beam_size = beam_size
-        self._graphs = graphs
+        self.done: Sequence[Sentence] = ()
+        """Those that need no further step after the last one."""
         self._pad = pad
         self._memory = SlotBuffers(graphs.memory_specs, "S")
         self._state = make_state(graphs, beam_size)
         self._columns = make_columns(graphs)
         self._slots: list[Sentence | None] = []
+        self._together: _Together | None = _Together([], beam_size)  # None: to be made anew
+        self._joined_for: tuple[object, ...] = ()  # what `_joined` was made for
+        self._joined = (NO_CONSTRAINTS, NO_CONSTRAINTS)
+        self._cancellations = _Cancellations()
+        self._next_deadline = math.inf
 
     @property
-    def sentences(self) -> list[Sentence]:
+    def graphs(self) -> Graphs:
+        """The model; between two steps the same graphs in other sessions may take their place."""
+        return self._state.graphs
+
+    @graphs.setter
+    def graphs(self, graphs: Graphs) -> None:
+        self._state.graphs = graphs
+
+    @property
+    def sentences(self) -> Sequence[Sentence]:
         """Those that are decoded, by slot."""
-        return [sentence for sentence in self._slots if sentence is not None]
+        return self._those_together().sentences
 
     @property
     def rows(self) -> int:
@@ -105,7 +129,13 @@ class Batch:
     @property
     def longest_source(self) -> int:
         """Tokens of the longest source that is decoded."""
-        return max((len(sentence.source_ids) for sentence in self.sentences), default=0)
+        return self._those_together().longest_source
+
+    def _those_together(self) -> "_Together":
+        if self._together is None:
+            sentences = [sentence for sentence in self._slots if sentence is not None]
+            self._together = _Together(sentences, self.beam_size)
+        return self._together
 
     def admit(self, sentences: Sequence[Sentence]) -> None:
         """Encodes sentences and lets them take part from the next step on."""
@@ -114,7 +144,7 @@ class Batch:
         ids = np.full((len(sentences), int(lengths.max())), self._pad)
         for padded, sentence in zip(ids, sentences, strict=True):
             padded[: len(sentence.source_ids)] = sentence.source_ids
-        encoded, first_state = self._graphs.encode(ids, lengths)
+        encoded, first_state = self.graphs.encode(ids, lengths)
         memory = {name: value.numpy() for name, value in encoded.items()}
         while self._slots and self._slots[-1] is None:
             self._slots.pop()
@@ -131,16 +161,33 @@ class Batch:
         for slot, sentence in zip(slots, sentences, strict=True):
             sentence.encode_s = elapsed
             self._slots[slot] = sentence
+            sentence.future.add_done_callback(self._cancellations.note)
+        self._next_deadline = min(self._next_deadline, *_deadlines(sentences))
+        self._together = None
 
-    def remove(self, leaves: Callable[[Sentence], bool]) -> list[Sentence]:
-        """Takes out the sentences for which `leaves` is true, and returns them; their rows are free at once."""
-        removed = [sentence for sentence in self.sentences if leaves(sentence)]
-        gone = set(map(id, removed))
-        self._slots = [None if id(sentence) in gone else sentence for sentence in self._slots]
-        return removed
+    def abandoned(self, now: float) -> list[Sentence]:
+        """The sentences that nobody waits for any more at the monotonic time `now`.
+
+        They are looked at one by one only where one was cancelled or the first deadline has passed.
+        """
+        if not self._cancellations.present and now <= self._next_deadline:
+            return []
+        self._cancellations.present = False  # first, so that nobody who leaves from here on is missed the next time
+        abandoned = [sentence for sentence in self.sentences if sentence.abandoned(now)]
+        self._next_deadline = min(deadline for deadline in _deadlines(self.sentences) if deadline >= now)
+        return abandoned
+
+    def remove(self, leaving: Collection[Sentence]) -> None:
+        """Takes out sentences; their rows are free at once."""
+        if leaving:
+            gone = set(leaving)
+            self._slots = [None if sentence in gone else sentence for sentence in self._slots]
+            self._together = None
 
     def _compact(self) -> None:
         """Fills empty slots with the last sentences."""
+        if len(self.sentences) == len(self._slots):
+            return
         last = len(self._slots) - 1
         for slot, sentence in enumerate(self._slots):
             while last > slot and self._slots[last] is None:
@@ -153,72 +200,149 @@ class Batch:
                 self._columns.move(last, slot)
                 self._slots[slot], self._slots[last] = moved, None
         self._slots = [sentence for sentence in self._slots if sentence is not None]
+        self._together = None
 
     def step(self) -> None:
-        """Decodes one token of every row. Sentences that are done with it stay until they are removed."""
+        """Decodes one token of every row. Sentences that are `done` with it stay until they are removed."""
         self._compact()
-        sentences = self.sentences
-        searches = [sentence.search for sentence in sentences]
-        steps = [search.next_step() for search in searches]
-        logits = self._state.step(
-            np.array([step.tokens for step in steps]),
-            np.array([search.position for search in searches]),
-            np.array([step.parents for step in steps]),
-            np.array([len(sentence.source_ids) for sentence in sentences]),
+        together, size = self._those_together(), self.beam_size
+        asked = zip(*map(_ASKED, together.searches), strict=True)
+        fed, parents, scores, positions, candidates, constraints = asked
+        choice = self._choice(together, constraints, _table(scores, np.float32, size).ravel(), max(candidates))
+        tokens, totals = self._state.step(
+            _table(fed, np.int64, size),
+            np.array(positions),
+            _table(parents, np.int64, size),
+            together.source_lengths,
             self._memory,
             self._columns,
+            choice,
         )
-        tokens, totals = self._choose(logits, searches)
-        beam_size = self.beam_size
-        failed = {row // beam_size for row in self._failed(logits, totals)}  # slots
-        for slot, (sentence, search) in enumerate(zip(sentences, searches, strict=True)):
-            rows = slice(slot * beam_size, (slot + 1) * beam_size)
-            if slot in failed:
-                sentence.failure = ModelFailed("the model computed NaN for this text")
-            else:
-                search.advance(tokens[rows].tolist(), totals[rows].tolist())
+        if together.drawing:
+            rows = np.concatenate([np.arange(size) + slot * size for slot in together.drawing])
+            parts = ((place * size, constraints[slot]) for place, slot in enumerate(together.drawing))
+            tokens[rows, :1], totals[rows, :1] = self.graphs.sample(
+                self._state.logits(),
+                rows,
+                choice.scores[rows],
+                [draw for slot in together.drawing for draw in together.searches[slot].draws or ()],
+                self._columns.places(joined(parts)),
+            )
+        self.done = self._advance(together, self._columns.tokens(tokens), totals)
 
-    @staticmethod
-    def _failed(logits: OrtValue, totals: Floats) -> list[int]:
+    def _choice(
+        self, together: "_Together", constraints: Sequence[Constraints], scores: Floats, candidates: int
+    ) -> Choice:
+        """What to ask of the selection; rows that draw are no concern of it."""
+        size, columns = self.beam_size, self._columns
+        # Most constraints are those of the step before.
+        key = (together, columns.inputs(len(together.searches)), *constraints)
+        if len(key) != len(self._joined_for) or not all(map(operator.is_, key, self._joined_for)):
+            on_logits, on_log_probs = (
+                columns.places(joined((slot * size, constraints[slot]) for slot in slots))
+                for slots in (together.constrained_on_logits, together.constrained_on_log_probs)
+            )
+            self._joined_for, self._joined = key, (on_logits, on_log_probs)
+        on_logits, on_log_probs = self._joined
+        return Choice(
+            scores=scores,
+            candidates=candidates,
+            on_logits=on_logits,
+            on_log_probs=on_log_probs,
+            renormalize=together.renormalize,
+            with_logits=bool(together.drawing),
+        )
+
+    def _advance(self, together: "_Together", tokens: Integers, totals: Floats) -> list[Sentence]:
+        """Hands each sentence what it asked for, unless the model computed no numbers for one of its rows.
+
+        Returns:
+            Those that need no further step.
+        """
+        size = self.beam_size
+        failed = {row // size for row in self._failed(totals)}  # slots
+        best = of_rows = Continuations([], [], [])
+        if together.continuations_needed:
+            best = best_continuations(tokens, totals, size, together.continuations_needed)
+        if together.rows_alone:
+            of_rows = each_rows_best(tokens, totals, size)
+        done = []
+        for slot, search in enumerate(together.searches):
+            if slot in failed:
+                together.sentences[slot].failure = ModelFailed("the model computed NaN for this text")
+            else:
+                seen = best if search.continuations_needed else of_rows
+                search.advance(seen.tokens[slot], seen.scores[slot], seen.rows[slot])
+            if slot in failed or search.finished:
+                done.append(together.sentences[slot])
+        return done
+
+    def _failed(self, totals: Floats) -> list[int]:
         """The rows for which the model computed no numbers.
 
         A log-softmax of nothing but -inf is NaN too: that is not the model's fault, but constraints left no token.
         """
-        undefined = np.flatnonzero(np.isnan(totals).any(axis=1))
-        if not len(undefined):
+        missing = np.isnan(totals)
+        if not missing.any():
             return []
-        best = logits.numpy()[undefined].max(axis=1)
+        undefined = np.flatnonzero(missing.any(axis=1))
+        best = self._state.logits().numpy()[undefined].max(axis=1)
         return [int(row) for row, value in zip(undefined, best, strict=True) if not np.isfinite(value)]
 
-    def _choose(self, logits: OrtValue, searches: Sequence[Search]) -> tuple[Integers, Floats]:
-        """Every row's best candidates and their running scores, [R, C]; where a row draws, the one that it drew."""
-        size, columns = self.beam_size, self._columns
-        scores = np.array([score for search in searches for score in search.scores()], np.float32)
-        constraints = [search.constraints() for search in searches]
-        draws = [search.draws() for search in searches]
-        drawing = [slot for slot, drawn in enumerate(draws) if drawn is not None]
-        choosing = [slot for slot, drawn in enumerate(draws) if drawn is None]
-        if choosing:
-            renormalizes = [search.renormalizes for search in searches]
-            on_logits = [slot for slot in choosing if searches[slot].acts_on_logits]
-            on_log_probs = [slot for slot in choosing if not searches[slot].acts_on_logits]
-            tokens, totals = self._graphs.select(
-                logits,
-                scores,
-                max(searches[slot].candidates_needed for slot in choosing),
-                on_logits=columns.places(joined((slot * size, constraints[slot]) for slot in on_logits)),
-                on_log_probs=columns.places(joined((slot * size, constraints[slot]) for slot in on_log_probs)),
-                renormalize=np.repeat(renormalizes, size) if any(renormalizes) else None,
-            )
-        else:
-            tokens, totals = np.zeros((self.rows, 1), np.int64), np.zeros((self.rows, 1), np.float32)
-        if drawing:
-            rows = np.concatenate([np.arange(size) + slot * size for slot in drawing])
-            tokens[rows, :1], totals[rows, :1] = self._graphs.sample(
-                logits,
-                rows,
-                scores[rows],
-                [draw for slot in drawing for draw in draws[slot] or ()],
-                columns.places(joined((place * size, constraints[slot]) for place, slot in enumerate(drawing))),
-            )
-        return columns.tokens(tokens), totals
+
+class _Cancellations:
+    """Whether a future was cancelled. Futures keep this alive, but not the batch with its buffers."""
+
+    def __init__(self) -> None:
+        self.present = False
+
+    def note(self, future: "Future[Decoded]") -> None:
+        """Is called when a future is done."""
+        if future.cancelled():
+            self.present = True
+
+
+def _deadlines(sentences: Iterable[Sentence]) -> list[float]:
+    """When they must be done, in `time.monotonic()` seconds, and the end of time, so that there is one."""
+    return [math.inf, *(sentence.deadline for sentence in sentences if sentence.deadline is not None)]
+
+
+class _Together:
+    """What stays as it is while the same sentences are decoded together.
+
+    Attributes:
+        sentences: by slot.
+        searches: theirs.
+        source_lengths: theirs, [n].
+        longest_source: the longest of these.
+        drawing: slots of the sentences whose tokens are drawn.
+        constrained_on_logits: slots of the others whose constraints act on logits.
+        constrained_on_log_probs: slots of those whose constraints act on log-probabilities.
+        renormalize: [n * K], whether a log-softmax follows these; None: nowhere.
+        continuations_needed: most that any search asks for.
+        rows_alone: whether any search asks for none, but for the best of every row.
+    """
+
+    def __init__(self, sentences: Sequence[Sentence], beam_size: int) -> None:
+        self.sentences = sentences
+        self.searches = [sentence.search for sentence in sentences]
+        self.source_lengths: Integers = np.array([len(sentence.source_ids) for sentence in sentences], np.int64)
+        self.longest_source = int(self.source_lengths.max(initial=0))
+        self.drawing = [slot for slot, search in enumerate(self.searches) if search.draws is not None]
+        choosing = [slot for slot, search in enumerate(self.searches) if search.draws is None]
+        self.constrained_on_logits = [slot for slot in choosing if self.searches[slot].acts_on_logits]
+        self.constrained_on_log_probs = [slot for slot in choosing if not self.searches[slot].acts_on_logits]
+        renormalizes = [search.renormalizes for search in self.searches]
+        self.renormalize: Booleans | None = np.repeat(renormalizes, beam_size) if any(renormalizes) else None
+        needed = [search.continuations_needed for search in self.searches]
+        self.continuations_needed = max(needed, default=0)
+        self.rows_alone = not all(needed)
+
+
+_ASKED = operator.attrgetter("tokens", "parents", "scores", "position", "candidates_needed", "constraints")
+"""What searches ask of each step, in one call."""
+
+
+def _table(rows: Iterable[Sequence[float]], dtype: type[np.generic], beam_size: int) -> NDArray[Any]:
+    """Values of the rows of each sentence, as [n, K]."""
+    return np.fromiter(chain.from_iterable(rows), dtype).reshape(-1, beam_size)

@@ -19,20 +19,31 @@ class Engine:
     """Decodes sentences in flight: what waits joins, and what is finished, cancelled or late leaves, between two steps.
 
     Each replica is a thread with batches of its own, one for every beam size in use, which take turns. All replicas
-    run the same graphs, so that weights are in memory once, and take sentences from one queue; see `SentenceQueue`.
+    run the same graphs, and take sentences from one queue; see `SentenceQueue`.
 
     Args:
-        graphs: the model.
+        graphs: the model, for a replica that is alone at work.
         pad: id of the padding token.
         limits: bounds of batches and queue.
         name: what the threads are called.
         replicas: how many there are, at least 1.
+        shared: the same graphs, for replicas that work at the same time; default: `graphs`.
     """
 
-    def __init__(self, graphs: Graphs, *, pad: int, limits: EngineLimits, name: str, replicas: int = 1) -> None:
+    def __init__(
+        self,
+        graphs: Graphs,
+        *,
+        pad: int,
+        limits: EngineLimits,
+        name: str,
+        replicas: int = 1,
+        shared: Graphs | None = None,
+    ) -> None:
         self._queue = SentenceQueue(limits, replicas)
         self._replicas = [
-            _Replica(graphs, pad, self._queue, number, f"engine {name} {number}") for number in range(replicas)
+            _Replica(graphs, shared or graphs, pad, self._queue, number, f"engine {name} {number}")
+            for number in range(replicas)
         ]
 
     def submit(self, sentences: Sequence[Sentence]) -> None:
@@ -60,8 +71,12 @@ class Engine:
 class _Replica:
     """A thread that decodes what it takes from the queue."""
 
-    def __init__(self, graphs: Graphs, pad: int, queue: SentenceQueue, number: int, name: str) -> None:
-        self._graphs = graphs
+    def __init__(  # noqa: PLR0917 - the engine's own
+        self, graphs: Graphs, shared: Graphs, pad: int, queue: SentenceQueue, number: int, name: str
+    ) -> None:
+        self._graphs_alone = graphs
+        self._graphs_shared = shared
+        self._graphs = graphs  # what the next step runs
         self._pad = pad
         self._queue = queue
         self._number = number
@@ -78,7 +93,9 @@ class _Replica:
                 taken = self._queue.take(self._number, Occupancy(self.batches.values()))
                 if taken is None:
                     return
-                self._admit(taken)
+                self._graphs = self._graphs_alone if self._queue.alone(self._number) else self._graphs_shared
+                if taken:
+                    self._admit(taken)
                 for batch in list(self.batches.values()):
                     self._step(batch)
             except Exception as error:
@@ -87,7 +104,10 @@ class _Replica:
     def _release(self) -> None:
         """Lets those go whom nobody waits for any more."""
         for batch in list(self.batches.values()):
-            batch.remove(_gone)
+            abandoned = batch.abandoned(time.monotonic())
+            for sentence in abandoned:
+                _tell_why(sentence)
+            batch.remove(abandoned)
             self._drop_if_empty(batch)
 
     def _admit(self, taken: list[Sentence]) -> None:
@@ -98,6 +118,7 @@ class _Replica:
         for beam_size in {sentence.search.beam_size for sentence in taken}:
             if beam_size not in self.batches:
                 self.batches[beam_size] = self._empty_batch(beam_size)
+            self.batches[beam_size].graphs = self._graphs
             for group in encoder_groups([one for one in taken if one.search.beam_size == beam_size]):
                 if staying := [sentence for sentence in group if not _gone(sentence)]:
                     self.batches[beam_size].admit(staying)
@@ -109,12 +130,12 @@ class _Replica:
         return spare if spare and spare.beam_size == beam_size else Batch(self._graphs, beam_size, self._pad)
 
     def _step(self, batch: Batch) -> None:
+        batch.graphs = self._graphs
         batch.step()
         # Delivered first and removed then: if anything fails between the two, nobody is forgotten.
-        for sentence in batch.sentences:
-            if sentence.done:
-                deliver(sentence)
-        batch.remove(lambda sentence: sentence.done)
+        for sentence in batch.done:
+            deliver(sentence)
+        batch.remove(batch.done)
         self._drop_if_empty(batch)
 
     def _drop_if_empty(self, batch: Batch) -> None:
@@ -136,8 +157,13 @@ class _Replica:
 
 
 def _gone(sentence: Sentence) -> bool:
-    """Whether nobody waits for the sentence any more; then its caller, if still there, is told why."""
+    """Whether nobody waits for the sentence any more; then its caller is told why."""
     abandoned = sentence.abandoned(time.monotonic())
     if abandoned:
-        fail(sentence, DeadlineExceeded("the deadline passed while the text was being translated"))
+        _tell_why(sentence)
     return abandoned
+
+
+def _tell_why(sentence: Sentence) -> None:
+    """Tells the caller of an abandoned sentence, if still there, why there is no translation."""
+    fail(sentence, DeadlineExceeded("the deadline passed while the text was being translated"))

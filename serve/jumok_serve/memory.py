@@ -1,6 +1,7 @@
 """Buffers that hold tensors of the sentences that are decoded together: each sentence has one slot, and stays there."""
 
 import math
+import mmap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -22,8 +23,8 @@ def padded_length(length: int) -> int:
     return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
-ROOM = 4
-"""A buffer becomes so many times as long before memory is asked for again."""
+ROOM = 16
+"""A buffer becomes so many times as long before memory is asked for again: for a moment there are two of them then."""
 
 
 class SlotBuffers:
@@ -33,17 +34,15 @@ class SlotBuffers:
 
     Args:
         specs: inputs of the decoder; axis 0 is the slot.
-        axis: the symbol of the axis that is as long as the longest sentence needs: "S" or "T".
-        beam_size: of the axis "K", where there is one.
+        axis: the symbol of the axis that is as long as the longest sentence needs: "S" or "E".
     """
 
-    def __init__(self, specs: Sequence[TensorSpec], axis: str, *, beam_size: int = 1) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], axis: str) -> None:
         self._specs = specs
         self._axis = axis
-        self._beam_size = beam_size
         self._capacity = 0
         self._length = 0
-        self._stores = {spec.name: np.zeros(0, np.dtype(spec.dtype)) for spec in specs}
+        self._stores: dict[str, mmap.mmap | bytes] = {spec.name: b"" for spec in specs}
         self._buffers: dict[str, NDArray[np.generic]] = {}
         self._views: dict[int, dict[str, OrtValue]] = {}
 
@@ -71,18 +70,16 @@ class SlotBuffers:
             return False
         capacity = max(slots, 2 * used) if slots > self._capacity else max(slots, used)
         for spec in self._specs:
-            sizes = {self._axis: needed, "K": self._beam_size}
-            shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:]]
-            place = (slice(used), *self._place(spec, min(needed, self._length)))
-            store, size = self._stores[spec.name], math.prod(shape) * capacity
-            stays = size <= store.size and needed == self._length
-            content = None if stays or not used else self._buffers[spec.name][place].copy()
-            if size > store.size:
-                # Memory that nothing was written to yet takes no room.
-                store = self._stores[spec.name] = np.zeros(size * ROOM, store.dtype)
-            self._buffers[spec.name] = store[:size].reshape(capacity, *shape)
-            if content is not None:
-                self._buffers[spec.name][place] = content
+            shape = (capacity, *(axis if isinstance(axis, int) else needed for axis in spec.axes[1:]))
+            values, dtype = math.prod(shape), np.dtype(spec.dtype)
+            grows = len(self._stores[spec.name]) < values * dtype.itemsize
+            if grows:
+                self._stores[spec.name] = _untouched(values * dtype.itemsize)
+            before = self._buffers.get(spec.name)
+            after = self._buffers[spec.name] = np.frombuffer(self._stores[spec.name], dtype, values).reshape(shape)
+            if before is not None and (grows or before.strides != after.strides):
+                place = (slice(used), *self._place(spec, min(needed, self._length)))
+                _carry_over(before[place], after[place])
         self._capacity, self._length = capacity, needed
         self._views.clear()
         return True
@@ -112,3 +109,23 @@ class SlotBuffers:
                 name: OrtValue.ortvalue_from_numpy(buffer[:slots]) for name, buffer in self._buffers.items()
             }
         return self._views[slots]
+
+
+def _untouched(size: int) -> mmap.mmap:
+    """`ROOM` times so many bytes, or just so many where the process may not have more.
+
+    Those that nothing is written to take no room, of which other ways to get memory are less sure.
+    """
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    try:
+        return mmap.mmap(-1, size * ROOM, flags=flags)
+    except OSError:  # such as where address space is limited, or nothing may be overcommitted
+        return mmap.mmap(-1, size, flags=flags)
+
+
+def _carry_over(before: NDArray[np.generic], after: NDArray[np.generic]) -> None:
+    """Copies slots [n, ...] to where they lie from now on, which may be the same memory, but for their distance."""
+    slots = range(len(before))
+    # One by one, so that nothing is overwritten before it is copied; within a slot NumPy takes care of that.
+    for slot in reversed(slots) if after.strides[0] > before.strides[0] else slots:
+        after[slot] = before[slot]

@@ -32,6 +32,8 @@ class EngineLimits:
             itself is alone there, and one that is over the whole is decoded alone. A row costs no less among more than
             128 of them (64 where a replica has one thread), while memory grows: the default has room for 128 rows of
             64 positions.
+        max_alone_rows: rows that one replica decodes with all threads rather than share them with others. With two
+            cores, 32 rows took as long either way, fewer up to a third less with one replica, and 128 less with two.
         max_queue_requests: sentences that may wait.
         max_queue_tokens: source tokens of the sentences that may wait.
 
@@ -40,11 +42,12 @@ class EngineLimits:
     """
 
     max_batch_tokens: int = 8192
+    max_alone_rows: int = 48
     max_queue_requests: int = 4096
     max_queue_tokens: int = 262_144
 
     def __post_init__(self) -> None:
-        for name in ("max_batch_tokens", "max_queue_requests", "max_queue_tokens"):
+        for name in ("max_batch_tokens", "max_alone_rows", "max_queue_requests", "max_queue_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
@@ -105,10 +108,11 @@ class Occupancy:
 class SentenceQueue:
     """Sentences in the order of their arrival, for one replica or several; calls may come from any thread.
 
-    Nobody is passed: the first sentence goes to the first replica that has room for it. A replica takes up to its
-    share, which is all rows, waiting and decoded, divided by the replicas, so that those who are idle divide what
-    comes; beyond that only the one with the fewest rows takes any, so nobody waits for ever. One that decodes takes no
-    more than `MAX_JOINING_TOKENS` at a time, or one sentence.
+    Nobody is passed: the first sentence goes to the first replica that has room for it. While there are few rows,
+    waiting and decoded, they all go to the replica that decodes most, as far as it has room. A replica takes up to its
+    share of more, which is all rows divided by the replicas, so that those who are idle divide what comes; beyond that
+    only the one with the fewest rows takes any, so nobody waits for ever. One that decodes takes no more than
+    `MAX_JOINING_TOKENS` at a time, or one sentence.
 
     Args:
         limits: bounds of queue and batches.
@@ -185,6 +189,11 @@ class SentenceQueue:
                 raise Unavailable("the model was stopped", retry_after_s=RETRY_AFTER_S)
             return taken if taken or decoding else None
 
+    def alone(self, replica: int) -> bool:
+        """Whether no other replica decodes anything."""
+        with self._changed:
+            return not any(other.rows for number, other in enumerate(self._occupied) if number != replica)
+
     def load(self) -> Load:
         """What waits and what is decoded now."""
         with self._changed:
@@ -213,7 +222,9 @@ class SentenceQueue:
         self._sweep()
         room = MAX_JOINING_TOKENS if occupied.rows else self._limits.max_queue_tokens
         others = [other for other in self._occupied if other is not occupied]
-        share = (occupied.rows + sum(other.rows for other in others) + self._rows) / len(self._occupied)
+        rows = occupied.rows + sum(other.rows for other in others) + self._rows
+        few = rows <= self._limits.max_alone_rows
+        share = rows if few else rows / len(self._occupied)
         fewest = min((other.rows for other in others), default=0)
         elsewhere = sum(other.tokens for other in others)
         taken: list[Sentence] = []
@@ -221,6 +232,7 @@ class SentenceQueue:
             sentence = self._waiting[0]
             if not self._drop_abandoned(sentence):
                 enough = occupied.rows > fewest and occupied.rows + sentence.search.beam_size > share
+                enough = enough or (few and self._has_a_busier_replica(sentence, occupied))
                 room -= len(sentence.source_ids)
                 if enough or (taken and room < 0) or not self._fits(sentence, occupied, elsewhere):
                     break
@@ -230,6 +242,13 @@ class SentenceQueue:
             self._tokens -= len(sentence.source_ids)
             self._rows -= sentence.search.beam_size
         return taken
+
+    def _has_a_busier_replica(self, sentence: Sentence, occupied: Occupancy) -> bool:
+        """Whether a replica that decodes more has room for the sentence."""
+        tokens = sum(each.tokens for each in self._occupied)
+        return any(
+            each.rows > occupied.rows and self._fits(sentence, each, tokens - each.tokens) for each in self._occupied
+        )
 
     def _fits(self, sentence: Sentence, occupied: Occupancy, elsewhere: int) -> bool:
         """Whether replica and engine stay within their bounds with one more sentence, or decode nothing else."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from jumok_serve.errors import DeadlineExceeded, InvalidRequest
 from jumok_serve.languages import Direction
@@ -12,6 +13,9 @@ from jumok_serve.tokenizer import Tokenizer
 
 CHARACTERS_PER_TOKEN = 32
 """More than any token spells: SentencePiece's longest have 16 characters."""
+
+MOST_REMEMBERED = 256
+"""Directions, and resolved options, that are kept for the next request: few are ever asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class Reader:
         self._tokenizer = tokenizer
         self._manifest = manifest
         self._limits = manifest.limits
+        self._direction = lru_cache(MOST_REMEMBERED)(manifest.languages.direction)
 
     def direction(self, source_language: str | None, target_language: str | None) -> Direction:
         """What a translation from and to these languages needs; None, or no name, is the model's default.
@@ -49,7 +54,7 @@ class Reader:
             if tag is not None and not isinstance(tag, str):
                 field = f"{role}_language_code"
                 raise InvalidRequest(f"{field} must be a string, got {type(tag).__name__}", field=field)
-        return self._manifest.languages.direction(source_language or None, target_language or None)
+        return self._direction(source_language or None, target_language or None)
 
     def start(self, direction: Direction) -> int:
         """What the decoder is fed first."""

@@ -1,5 +1,7 @@
-"""What the graphs that choose tokens are given, and their calls over tensors that stay where they are."""
+"""What is asked of the selection of tokens, and decoder steps over tensors that stay where they are."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,46 +16,125 @@ def as_value(array: NDArray[Any]) -> OrtValue:
     return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
 
 
-def constraint_feeds(stage: str, constraints: Constraints) -> dict[str, OrtValue]:
-    """The inputs that constraints of a stage are, which is "logit" or "log_prob"."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What continuations are asked for.
+
+    Attributes:
+        scores: [R], the rows' running scores.
+        candidates: how many are wanted of each row, C; there are no more than columns.
+        on_logits: constraints before the log-softmax.
+        on_log_probs: constraints after it.
+        renormalize: [R], whether a log-softmax follows these; None: in no row.
+        with_logits: whether the step's logits will be asked for too.
+    """
+
+    scores: NDArray[np.float32]
+    candidates: int
+    on_logits: Constraints = NO_CONSTRAINTS
+    on_log_probs: Constraints = NO_CONSTRAINTS
+    renormalize: NDArray[np.bool_] | None = None
+    with_logits: bool = False
+
+    def feeds(self, width: int) -> dict[str, OrtValue]:
+        """The inputs of a graph that selects from logits of this width."""
+        return {
+            "scores": as_value(self.scores.astype(np.float32, copy=False)),
+            "candidates": as_value(np.array([self.candidates])),
+            **constraint_feeds("logit", self.on_logits, width),
+            **constraint_feeds("log_prob", self.on_log_probs, width),
+            "renormalize": _rows(self.renormalize),
+        }
+
+
+def constraint_feeds(stage: str, constraints: Constraints, width: int) -> dict[str, OrtValue]:
+    """The inputs that constraints of a stage are, which is "logit" or "log_prob", on scores of this width."""
     feeds = {}
     for name, entries in ((f"{stage}_factors", constraints.factors), (f"{stage}_biases", constraints.biases)):
-        feeds[f"{name}.places"] = as_value(entries.places)
+        feeds[f"{name}.places"] = as_value(entries.places[:, 0] * width + entries.places[:, 1])
         feeds[f"{name}.values"] = as_value(entries.values)
     return feeds
 
 
-class FreeSelection:
-    """Selection without constraints from logits [R, U] that lie where they always do.
+def _rows(chosen: NDArray[np.bool_] | None) -> OrtValue:
+    """The numbers of the rows [R] that are chosen."""
+    return as_value(np.zeros(0, np.int64) if chosen is None else np.flatnonzero(chosen))
+
+
+class BoundStep:
+    """A step of a decoder in place, selection included, over tensors whose content may change but not their places.
 
     Args:
-        session: of the select graph.
-        logits: what is chosen from.
+        session: of the decoder.
+        inputs: all but the state and what `Choice` has.
+        state: [B, ..., E, ...]; the step writes each row's new token into it.
+        rows: R.
+        width: of the logits, U.
     """
 
-    def __init__(self, session: Any, logits: OrtValue) -> None:
+    def __init__(
+        self, session: Any, inputs: Mapping[str, OrtValue], state: Mapping[str, OrtValue], *, rows: int, width: int
+    ) -> None:
         self._session = session
+        self._width = width
         self._binding = session.io_binding()
-        self._scores = np.zeros(logits.shape()[0], np.float32)
+        self._scores = np.zeros(rows, np.float32)
         self._candidates = np.zeros(1, np.int64)
-        self._feeds = {
+        self._logit_rows = np.zeros(1, np.int64)
+        self._renormalize: NDArray[np.bool_] | None = None
+        self._constraints = {"logit": NO_CONSTRAINTS, "log_prob": NO_CONSTRAINTS}
+        self._tokens = np.zeros((rows, 0), np.int64)
+        self._totals = np.zeros((rows, 0), np.float32)
+        bound = {
+            **inputs,
+            **state,
             "scores": as_value(self._scores),
             "candidates": as_value(self._candidates),
-            **constraint_feeds("logit", NO_CONSTRAINTS),
-            **constraint_feeds("log_prob", NO_CONSTRAINTS),
-            "renormalize": as_value(np.zeros(len(self._scores), np.bool_)),
+            "renormalize": _rows(None),
+            "logit_rows": as_value(self._logit_rows),
         }
-        self._binding.bind_ortvalue_input("logits", logits)
-        for name, value in self._feeds.items():
+        for stage, constraints in self._constraints.items():
+            bound |= constraint_feeds(stage, constraints, width)
+        for name, value in bound.items():
             self._binding.bind_ortvalue_input(name, value)
+        self._binding.bind_output("logits")
+        for name, value in state.items():
+            self._binding.bind_ortvalue_output(f"next_{name}", value)
 
-    def run(self, scores: NDArray[np.float32], candidates: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Columns [R, C] and running scores [R, C]."""
-        self._scores[:] = scores
-        if self._candidates[0] != candidates:
-            self._candidates[0] = candidates
-            for name in ("tokens", "totals"):  # a binding keeps the shapes that outputs had
-                self._binding.bind_output(name)
+    def run(self, choice: Choice) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Columns and running scores [R, C] of the best candidates; they lie where those of the next step will."""
+        self._scores[:] = choice.scores
+        self._ask_for_logits(choice.with_logits)
+        if choice.renormalize is not self._renormalize:
+            self._renormalize = choice.renormalize
+            self._binding.bind_ortvalue_input("renormalize", _rows(choice.renormalize))
+        for stage, constraints in (("logit", choice.on_logits), ("log_prob", choice.on_log_probs)):
+            if constraints is not self._constraints[stage]:
+                self._constraints[stage] = constraints
+                for name, value in constraint_feeds(stage, constraints, self._width).items():
+                    self._binding.bind_ortvalue_input(name, value)
+        if choice.candidates != self._candidates[0]:
+            self._bind_candidates(choice.candidates)
         self._session.run_with_iobinding(self._binding)
-        tokens, totals = self._binding.copy_outputs_to_cpu()
-        return tokens, totals
+        return self._tokens, self._totals
+
+    def _bind_candidates(self, candidates: int) -> None:
+        self._candidates[0] = candidates
+        shape = (len(self._scores), min(candidates, self._width))
+        self._tokens, self._totals = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+        self._binding.bind_ortvalue_output("tokens", OrtValue.ortvalue_from_numpy(self._tokens))
+        self._binding.bind_ortvalue_output("totals", OrtValue.ortvalue_from_numpy(self._totals))
+
+    def _ask_for_logits(self, wanted: bool) -> None:
+        rows = len(self._scores) if wanted else 0
+        if self._logit_rows[0] != rows:
+            self._logit_rows[0] = rows
+            self._binding.bind_output("logits")  # a binding keeps the shape that an output had
+
+    def logits(self) -> OrtValue:
+        """[R, U] of the last step, which is taken again where it was not known that they would be wanted."""
+        if not self._logit_rows[0]:
+            self._ask_for_logits(True)
+            self._session.run_with_iobinding(self._binding)
+        logits: OrtValue = self._binding.get_outputs()[0]
+        return logits

@@ -1,10 +1,10 @@
 """A bundle's graphs as ONNX Runtime sessions: encode, step, select, score and align on one device."""
 
+import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnxruntime
@@ -17,7 +17,7 @@ from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.saturation import products_saturate
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
-from jumok_serve.selecting import FreeSelection, as_value, constraint_feeds
+from jumok_serve.selecting import BoundStep, Choice, as_value, constraint_feeds
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -34,6 +34,13 @@ LISTED = "_shortlist"
 """What ends the names of these graphs where logits have columns for some tokens alone."""
 SATURATES = "saturates"
 """An input of such a decoder in int8: whether `products_saturate`, for no session changes weights that it is given."""
+
+LOGIT_ROWS = "logit_rows"
+"""An input of a decoder that has the selection in it: of how many rows logits come out too."""
+
+SLOWER = ["SkipLayerNormFusion"]
+"""What ONNX Runtime would do to graphs to make them faster, and does not: on the CPU its normalisation that adds takes
+nine times as long as an addition and a normalisation."""
 
 _LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
@@ -92,7 +99,6 @@ class Graphs:
         self._options = _session_options(threads)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
-        self._selections: WeakKeyDictionary[OrtValue, FreeSelection] = WeakKeyDictionary()
         problems: list[str] = []
         # The sampler holds no weights, and decoding must not wait while another graph is loaded.
         for name in ("encoder", *DECODING_GRAPHS, *(["projection"] if listed else [])):
@@ -107,7 +113,7 @@ class Graphs:
         decoder = graphs["decoder"]
         self.memory_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("memory."))
         self.state_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("state."))
-        self.in_place = any(spec.name == "ancestors" for spec in decoder.inputs)
+        self.in_place = any(spec.name == "visible" for spec in decoder.inputs)
         """Whether the decoder writes into buffers of state that stay where they are, instead of making new ones."""
         self._encoder_outputs = [spec.name for spec in graphs["encoder"].outputs]
         self._step_outputs = ["logits", *(f"next_{spec.name}" for spec in self.state_specs)]
@@ -116,7 +122,9 @@ class Graphs:
         spec = self._graphs[name]
         path = self._bundle.path / spec.file
         try:
-            session = onnxruntime.InferenceSession(path, self._options, providers=list(self._device.providers))
+            session = onnxruntime.InferenceSession(
+                path, self._options, providers=list(self._device.providers), disabled_optimizers=SLOWER
+            )
         except Exception as error:
             if self._device.name != "cpu" and "CUDA" in str(error):
                 raise DeviceError(f"device {self._device.name!r} cannot be used: {error}") from error
@@ -126,6 +134,13 @@ class Graphs:
             raise BundleError(self._bundle.path, problems)
         check_active(self._device, session.get_providers())
         return session
+
+    def with_threads(self, threads: int) -> "Graphs":
+        """The same graphs with encoder and decoder in sessions that have so many threads: a second copy of weights."""
+        other = copy.copy(self)
+        other._options = _session_options(threads)
+        other._sessions = {**self._sessions, **{name: other._load(name) for name in ("encoder", "decoder")}}
+        return other
 
     def _lazy(self, name: str) -> Any:
         with self._lock:
@@ -204,71 +219,33 @@ class Graphs:
         return logits, {spec.name: value for spec, value in zip(self.state_specs, grown, strict=True)}
 
     def bind_step(
-        self,
-        rows: Mapping[str, OrtValue],
-        memory: Mapping[str, OrtValue],
-        state: Mapping[str, OrtValue],
-        logits: OrtValue,
-    ) -> Callable[[], None]:
+        self, rows: Mapping[str, OrtValue], memory: Mapping[str, OrtValue], state: Mapping[str, OrtValue], *, width: int
+    ) -> BoundStep:
         """A step of a decoder in place, over tensors whose content may change from step to step but not their places.
 
         Args:
-            rows: `token_ids` and `positions` [R], `ancestors` [R, T] and `source_lengths` [B].
+            rows: `token_ids` and `positions` [B, K], `places` [B, K, 3], `visible` [B, K, E], `entry_positions`
+                [B, E] and `source_lengths` [B]: see `jumok_export.encoder_decoder`.
             memory: [B, ...] of `encode`, and what `jumok_serve.columns` gives.
-            state: [B, ..., T, K, ...]; the step writes each row's new token into it.
-            logits: [R, U], where the step puts them.
-
-        Returns:
-            What runs the step.
+            state: [B, ..., E, ...]; the step writes each row's new token into it.
+            width: columns of the logits, U.
         """
-        session = self._sessions["decoder"]
-        binding = session.io_binding()
-        for name, value in {**rows, **memory, **state}.items():
-            if name in self._inputs["decoder"]:
-                binding.bind_ortvalue_input(name, value)
-        binding.bind_ortvalue_output("logits", logits)
-        for name, value in state.items():
-            binding.bind_ortvalue_output(f"next_{name}", value)
-        return lambda: session.run_with_iobinding(binding)
+        inputs = {name: value for name, value in {**rows, **memory}.items() if name in self._inputs["decoder"]}
+        sentences, beam_size = rows["token_ids"].shape()
+        return BoundStep(self._sessions["decoder"], inputs, state, rows=sentences * beam_size, width=width)
 
-    def select(
-        self,
-        logits: OrtValue,
-        scores: Floats,
-        candidates: int,
-        *,
-        on_logits: Constraints = NO_CONSTRAINTS,
-        on_log_probs: Constraints = NO_CONSTRAINTS,
-        renormalize: Booleans | None = None,
-    ) -> tuple[Integers, Floats]:
+    def select(self, logits: OrtValue, choice: Choice) -> tuple[Integers, Floats]:
         """The best continuations of every row.
 
         Args:
             logits: [R, U] of `step`.
-            scores: [R], the rows' running scores.
-            candidates: how many to return for each row, C; no more than U come back.
-            on_logits: constraints before the log-softmax.
-            on_log_probs: constraints after it.
-            renormalize: [R], whether a log-softmax follows these; None: in no row.
+            choice: what is asked for.
 
         Returns:
             Columns [R, C] and running score + processed log-probability [R, C], best first; ties by lower column. They
             are token ids where every token has a column.
         """
-        if on_logits is NO_CONSTRAINTS and on_log_probs is NO_CONSTRAINTS and renormalize is None and self.in_place:
-            # A step in place puts its logits where it put them before, so that all can stay bound.
-            selection = self._selections.get(logits)
-            if selection is None:
-                selection = self._selections[logits] = FreeSelection(self._sessions["select"], logits)
-            return selection.run(scores, candidates)
-        feeds = {
-            "logits": logits,
-            "scores": as_value(scores),
-            "candidates": as_value(np.array([candidates])),
-            **constraint_feeds("logit", on_logits),
-            **constraint_feeds("log_prob", on_log_probs),
-            "renormalize": as_value(np.zeros(len(scores), np.bool_) if renormalize is None else renormalize),
-        }
+        feeds = {"logits": logits, **choice.feeds(logits.shape()[-1])}
         tokens, totals = self._sessions["select"].run_with_ort_values(["tokens", "totals"], feeds)
         return tokens.numpy(), totals.numpy()
 
@@ -297,7 +274,7 @@ class Graphs:
             "logits": logits,
             "rows": as_value(rows),
             "scores": as_value(scores),
-            **constraint_feeds("logit", on_logits),
+            **constraint_feeds("logit", on_logits, logits.shape()[-1]),
             # What its type cannot hold must become neither 0 nor infinite.
             "temperature": as_value(np.clip(temperature, _LEAST, _MOST).astype(np.float32)),
             "top_k": as_value(np.array(top_k, np.int64)),

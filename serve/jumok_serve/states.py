@@ -1,26 +1,31 @@
 """The decoder's state of the sentences that are decoded together, and the step that continues it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from jumok_serve.columns import Columns
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import SlotBuffers
-from jumok_serve.session import Floats, Graphs, Integers, Tensors
-
-NO_ANCESTOR = -1
-"""Stands where a row has decoded nothing."""
+from jumok_serve.selecting import BoundStep, Choice
+from jumok_serve.session import Booleans, Floats, Graphs, Integers, Tensors
 
 TIME_SLACK = 32
 """Cache entries beyond the longest row's that are carried along before a gathered cache is cut to size."""
 
 
 class DecoderState(Protocol):
-    """The state of sentences in slots 0 .. n-1, K rows each."""
+    """The state of sentences in slots 0 .. n-1, K rows each.
+
+    Attributes:
+        graphs: the model; between two steps the same graphs in other sessions may take their place.
+    """
+
+    graphs: Graphs
 
     def join(self, slots: Sequence[int], first_state: Tensors) -> None:
         """Gives sentences, each in the slot named for it, the state that decoding starts from.
@@ -41,8 +46,9 @@ class DecoderState(Protocol):
         lengths: Integers,
         memory: SlotBuffers,
         columns: Columns,
-    ) -> OrtValue:
-        """Decodes one token of every row.
+        choice: Choice,
+    ) -> tuple[Integers, Floats]:
+        """Decodes one token of every row, and finds the candidates for the next.
 
         Args:
             tokens: [n, K], what is fed.
@@ -51,14 +57,18 @@ class DecoderState(Protocol):
             lengths: [n], of the sources.
             memory: the encoder's, by slot.
             columns: that logits are to have.
+            choice: what candidates are asked for, of rows [n * K].
 
         Returns:
-            Logits [n * K, U]. They may lie where those of the next step will.
+            Columns and running scores [n * K, C], best first. They may lie where those of the next step will.
         """
+
+    def logits(self) -> OrtValue:
+        """Logits [n * K, U] of the last step. They may lie where those of the next step will."""
 
 
 def make_state(graphs: Graphs, beam_size: int) -> DecoderState:
-    """The state that suits a decoder: in place where it takes `ancestors`, gathered where it takes `parents`."""
+    """The state that suits a decoder: in place where it takes `places`, gathered where it takes `parents`."""
     return InPlaceState(graphs, beam_size) if graphs.in_place else GatheredState(graphs, beam_size)
 
 
@@ -71,9 +81,10 @@ class GatheredState:
     """
 
     def __init__(self, graphs: Graphs, beam_size: int) -> None:
-        self._graphs = graphs
+        self.graphs = graphs
         self._beam_size = beam_size
         self._state = graphs.empty_state()
+        self._logits: OrtValue | None = None
         self._first_rows: dict[int, int] = {}  # of the sentence in each slot, in `_state`
 
     def join(self, slots: Sequence[int], first_state: Tensors) -> None:
@@ -99,11 +110,12 @@ class GatheredState:
         lengths: Integers,
         memory: SlotBuffers,
         columns: Columns,
-    ) -> OrtValue:
+        choice: Choice,
+    ) -> tuple[Integers, Floats]:
         """See `DecoderState`."""
         sentences = len(tokens)
         first = np.array([self._first_rows[slot] for slot in range(sentences)])
-        logits, self._state = self._graphs.step(
+        logits, self._state = self.graphs.step(
             tokens.ravel(),
             np.repeat(positions, self._beam_size),
             (first[:, None] + parents).ravel(),
@@ -112,11 +124,17 @@ class GatheredState:
             self._fitting(int(positions.max())),
         )
         self._first_rows = {slot: slot * self._beam_size for slot in range(sentences)}
-        return logits
+        self._logits = logits
+        return self.graphs.select(logits, choice)
+
+    def logits(self) -> OrtValue:
+        """See `DecoderState`."""
+        assert self._logits is not None
+        return self._logits
 
     def _fitting(self, longest: int) -> Tensors:
         """The state, its time axis cut where rows that have left made it much longer than any row needs."""
-        specs = self._graphs.state_specs
+        specs = self.graphs.state_specs
         cached = max((_time(spec, self._state[spec.name]) for spec in specs), default=0)
         if cached <= longest + TIME_SLACK:
             return self._state
@@ -141,7 +159,11 @@ def _cut(spec: TensorSpec, value: OrtValue, longest: int) -> OrtValue:
 
 
 class InPlaceState:
-    """State that stays where it is: every row writes into its sentence's buffer, and finds its past by `ancestors`.
+    """State that stays where it is: rows write into entries of their sentence's buffer, and see those of their past.
+
+    An entry is shared by all rows that continue the one that wrote it, and free when none is left that sees it. A new
+    token takes the lowest that is free, so that the entries in use stay few and low: about as many as a row has tokens,
+    and a few for each row where these differ.
 
     Inputs and outputs of the decoder are bound to these buffers once, until they grow.
 
@@ -151,25 +173,28 @@ class InPlaceState:
     """
 
     def __init__(self, graphs: Graphs, beam_size: int) -> None:
-        self._graphs = graphs
+        self.graphs = graphs
         self._beam_size = beam_size
-        self._buffers = SlotBuffers(graphs.state_specs, "T", beam_size=beam_size)
-        self._ancestors: Integers = np.zeros((0, beam_size, 0), np.int64)  # [slots, K, T]
-        self._logits: Floats = np.zeros(0, np.float32)  # room for [slots * K, U]
-        self._steps: dict[int, _BoundStep] = {}  # by the number of sentences
+        self._buffers = SlotBuffers(graphs.state_specs, "E")
+        self._visible: Booleans = np.zeros((0, beam_size, 0), np.bool_)  # [slots, K, E]
+        self._entry_positions: Integers = np.zeros((0, 0), np.int64)  # [slots, E]
+        self._steps: dict[tuple[Graphs, int], _Step] = {}  # by the number of sentences
+        self._last: _Step | None = None
         self._slots = 0  # that hold something
-        self._longest = 0  # tokens that any of them holds
+        self._longest = 0  # entries up to the last that any of them needs
 
     def join(self, slots: Sequence[int], first_state: Tensors) -> None:
         """See `DecoderState`."""
-        self._reserve(max(slots) + 1, self._longest + 1)
+        self._reserve(max(slots) + 1, max(self._longest, self._beam_size))
         self._slots = max(self._slots, max(slots) + 1)
-        self._ancestors[slots] = NO_ANCESTOR
+        self._visible[slots] = False
 
     def move(self, slot: int, to: int) -> None:
         """See `DecoderState`."""
-        self._buffers.move(slot, to, int((self._ancestors[slot, 0] != NO_ANCESTOR).sum()))
-        self._ancestors[to] = self._ancestors[slot]
+        used = np.any(self._visible[slot], axis=0)
+        self._buffers.move(slot, to, int(_ends(used)))
+        self._visible[to] = self._visible[slot]
+        self._entry_positions[to] = self._entry_positions[slot]
 
     def step(  # noqa: PLR0917 - what the graph contract has
         self,
@@ -179,85 +204,121 @@ class InPlaceState:
         lengths: Integers,
         memory: SlotBuffers,
         columns: Columns,
-    ) -> OrtValue:
+        choice: Choice,
+    ) -> tuple[Integers, Floats]:
         """See `DecoderState`."""
-        sentences = len(tokens)
-        self._slots, self._longest = sentences, int(positions.max()) + 1
-        self._reserve(sentences, self._longest)
-        sentence, row = np.arange(sentences)[:, None], np.arange(self._beam_size)
-        ancestors = self._ancestors[:sentences]
-        if self._beam_size > 1:
-            ancestors[:] = ancestors[sentence, parents]
-        ancestors[sentence, row, positions[:, None]] = row
-        step = self._steps.get(sentences)
+        sentences = self._slots = len(tokens)
+        places = self._place(positions, parents)
+        step = self._steps.get((self.graphs, sentences))
         view, inputs = memory.view(sentences), columns.inputs(sentences)
         if step is None or step.memory is not view or step.columns is not inputs:
-            step = self._steps[sentences] = self._bind(sentences, view, inputs, columns.width)
-        step.token_ids[:] = tokens.ravel()
-        step.positions[:] = np.repeat(positions, self._beam_size)
+            step = self._steps[self.graphs, sentences] = self._bind(sentences, view, inputs, columns.width)
+        step.token_ids[:] = tokens
+        step.positions[:] = positions[:, None]
+        step.places[:, :, 2] = places
         step.source_lengths[:] = lengths
-        step.run()
-        return step.logits
+        self._last = step
+        return step.bound.run(choice)
 
-    def _reserve(self, slots: int, length: int) -> None:
-        if not self._buffers.reserve(slots, length, self._slots):
-            return
-        old = self._ancestors[: self._slots, :, : self._buffers.length]
-        self._ancestors = np.full(
-            (self._buffers.capacity, self._beam_size, self._buffers.length), NO_ANCESTOR, np.int64
-        )
-        self._ancestors[: len(old), :, : old.shape[2]] = old
+    def logits(self) -> OrtValue:
+        """See `DecoderState`."""
+        assert self._last is not None
+        return self._last.bound.logits()
+
+    def _place(self, positions: Integers, parents: Integers) -> Integers:
+        """Gives each row an entry [n, K] for its new token, and has it see what the row sees that it continues."""
+        sentences, beam_size = parents.shape
+        sentence, row = np.arange(sentences)[:, None], np.arange(beam_size)
+        if beam_size == 1:  # whose tokens lie in their order
+            self._longest = int(positions.max()) + 1
+            self._reserve(sentences, self._longest)
+            places = positions[:, None]
+        else:
+            visible = self._visible[:sentences]
+            visible[:] = visible[sentence, parents]
+            used = np.any(visible, axis=1)
+            self._longest = int(max(used.sum(axis=1).max() + beam_size, _ends(used).max()))
+            if self._reserve(sentences, self._longest):
+                used = self._visible[:sentences].any(axis=1)
+            places = np.argsort(used, axis=1, kind="stable")[:, :beam_size]
+        self._visible[sentence, row, places] = True
+        self._entry_positions[sentence, places] = positions[:, None]
+        return places
+
+    def _reserve(self, slots: int, entries: int) -> bool:
+        """Makes room; whether anything has moved."""
+        if not self._buffers.reserve(slots, entries, self._slots):
+            return False
+        capacity, length = self._buffers.capacity, self._buffers.length
+        self._visible = _resized(self._visible, self._slots, (capacity, self._beam_size, length))
+        self._entry_positions = _resized(self._entry_positions, self._slots, (capacity, length))
         self._steps.clear()
+        return True
 
     def _bind(
         self, sentences: int, memory: dict[str, OrtValue], columns: Mapping[str, OrtValue], width: int
-    ) -> "_BoundStep":
-        rows = sentences * self._beam_size
-        if rows * width > len(self._logits):
-            self._logits = np.empty(self._buffers.capacity * self._beam_size * width, np.float32)
-        token_ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    ) -> "_Step":
+        token_ids, positions = (np.zeros((sentences, self._beam_size), np.int64) for _ in range(2))
+        places = np.zeros((sentences, self._beam_size, 3), np.int64)
+        places[:, :, 0] = np.arange(sentences)[:, None]
         source_lengths = np.zeros(sentences, np.int64)
-        logits = OrtValue.ortvalue_from_numpy(self._logits[: rows * width].reshape(rows, width))
-        run = self._graphs.bind_step(
+        bound = self.graphs.bind_step(
             {
                 "token_ids": OrtValue.ortvalue_from_numpy(token_ids),
                 "positions": OrtValue.ortvalue_from_numpy(positions),
-                "ancestors": OrtValue.ortvalue_from_numpy(self._ancestors[:sentences].reshape(rows, -1)),
+                "places": OrtValue.ortvalue_from_numpy(places),
+                "visible": OrtValue.ortvalue_from_numpy(self._visible[:sentences]),
+                "entry_positions": OrtValue.ortvalue_from_numpy(self._entry_positions[:sentences]),
                 "source_lengths": OrtValue.ortvalue_from_numpy(source_lengths),
             },
             {**memory, **columns},
             self._buffers.view(sentences),
-            logits,
+            width=width,
         )
-        return _BoundStep(
+        return _Step(
             token_ids=token_ids,
             positions=positions,
+            places=places,
             source_lengths=source_lengths,
             memory=memory,
             columns=columns,
-            logits=logits,
-            run=run,
+            bound=bound,
         )
 
 
+def _ends(used: Booleans) -> Integers:
+    """How many entries [...] there are up to the last of those that are used [..., E]."""
+    last = used.shape[-1] - np.argmax(used[..., ::-1], axis=-1)
+    ends: Integers = np.where(used.any(axis=-1), last, 0)
+    return ends
+
+
+def _resized(array: NDArray[Any], slots: int, shape: Sequence[int]) -> NDArray[Any]:
+    """An array of another shape, with what the first slots hold as far as there is room."""
+    resized = np.zeros(shape, array.dtype)
+    kept = array[:slots, ..., : shape[-1]]
+    resized[: len(kept), ..., : kept.shape[-1]] = kept
+    return resized
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _BoundStep:
+class _Step:
     """A decoder step whose tensors have their places: what changes is written into the arrays.
 
     Attributes:
-        token_ids: [R].
-        positions: [R].
+        token_ids: [n, K].
+        positions: [n, K].
+        places: [n, K, 3], where new tokens go: sentence, 0, entry.
         source_lengths: [n].
         memory: the encoder's, as it was bound.
         columns: likewise what says which columns logits have.
-        logits: [R, U], where they come to lie.
-        run: decodes.
+        bound: decodes.
     """
 
     token_ids: Integers
     positions: Integers
+    places: Integers
     source_lengths: Integers
     memory: dict[str, OrtValue]
     columns: Mapping[str, OrtValue]
-    logits: OrtValue
-    run: Callable[[], None]
+    bound: BoundStep

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Self, Unpack, cast, overload
 
@@ -27,7 +28,7 @@ from jumok_serve.options import DecodingOptions, SearchOptions
 from jumok_serve.patience import Patience, deadline_after
 from jumok_serve.pending import Job, Pending, check_attention
 from jumok_serve.queue import RETRY_AFTER_S, EngineLimits, Load
-from jumok_serve.reading import Reader
+from jumok_serve.reading import MOST_REMEMBERED, Reader
 from jumok_serve.scoring import Scoring
 from jumok_serve.search import make_search
 from jumok_serve.session import Integers
@@ -41,9 +42,10 @@ class Translator:
         path: the bundle's folder.
         precision: a variant of the bundle, or "auto": int8 on a CPU and fp16 on CUDA, where the bundle has them.
         device: "cpu", "cuda", or "auto": CUDA if it can be used.
-        replicas: threads that decode, each what it takes from one queue; the weights are in memory once.
+        replicas: threads that decode, each what it takes from one queue; None: as many as suit precision and device,
+            see `load_graphs`. With several, the weights of encoder and decoder are in memory twice.
         threads: threads for the operators of each replica; None: as many as make, in all replicas together, one for
-            every core this process may use. See `load_graphs`.
+            every core this process may use. A replica that works alone has the threads of all.
         shortlist: write only those tokens that the bundle's shortlist has for a text, which is faster and changes a few
             translations. Texts in another direction than the shortlist's may be translated with all tokens.
         max_batch_tokens: bound on what is decoded at the same time; see `EngineLimits`.
@@ -61,7 +63,7 @@ class Translator:
         *,
         precision: str = "auto",
         device: str = "cpu",
-        replicas: int = 1,
+        replicas: int | None = None,
         threads: int | None = None,
         shortlist: bool = False,
         max_batch_tokens: int = EngineLimits.max_batch_tokens,
@@ -79,22 +81,19 @@ class Translator:
         devices = candidate_devices(device)
         self._bundle = Bundle.open(path)
         self._shortlist = self._bundle.shortlist() if shortlist else None
-        self._graphs, self._device, self._precision = load_graphs(
-            self._bundle,
-            precision,
-            devices,
-            replicas=replicas,
-            threads=threads or max(1, len(os.sched_getaffinity(0)) // replicas),
-            listed=shortlist,
-        )
+        loaded = load_graphs(self._bundle, precision, devices, replicas=replicas, threads=threads, listed=shortlist)
+        self._graphs, self._device, self._precision = loaded.graphs, loaded.device, loaded.precision
         pad = self.manifest.special_tokens.pad
         self._reader = Reader(self._bundle.tokenizer, self.manifest)
         self._variant = self._bundle.variant(self._precision)
         self._teacher_forcing = TeacherForcing(
             self._graphs, self._variant, pad=pad, vocabulary=self._bundle.tokenizer.vocab_size
         )
-        self._engine = Engine(self._graphs, pad=pad, limits=limits, name=self.name, replicas=replicas)
+        self._engine = Engine(
+            self._graphs, pad=pad, limits=limits, name=self.name, replicas=loaded.replicas, shared=loaded.shared
+        )
         self._closed = threading.Event()
+        self._resolved = lru_cache(MOST_REMEMBERED)(partial(_resolve, self.manifest, self._bundle.tokenizer.vocab_size))
 
     @property
     def manifest(self) -> Manifest:
@@ -244,7 +243,7 @@ class Translator:
         if attention and not self._teacher_forcing.can_align:
             raise AttentionUnavailable(self.name)
         direction = self._reader.direction(source_language, target_language)
-        search_options = self._resolve(options, direction, ())
+        search_options = self._resolved(options, direction.forced_first, ())
         if search_options.sampling is not None and "sampler" not in self._variant.graphs:
             raise SamplingUnavailable(self.name)
         sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
@@ -257,7 +256,7 @@ class Translator:
             future = None
             if source.token_ids:
                 try:
-                    of_text = self._resolve(options, direction, prefix) if prefix else search_options
+                    of_text = self._resolved(options, direction.forced_first, prefix) if prefix else search_options
                 except InvalidRequest as error:
                     if error.field == "target_prefix":  # say of which text
                         error.field = f"target_prefixes[{index}]"
@@ -379,7 +378,7 @@ class Translator:
             raise ScoringUnavailable(self.name)
         direction = self._reader.direction(source_language, target_language)
         try:
-            options = self._resolve(DecodingOptions(length_penalty=length_penalty), direction, ())
+            options = self._resolved(DecodingOptions(length_penalty=length_penalty), direction.forced_first, ())
         except InvalidRequest as error:
             error.field = "length_penalty"  # which is no part of any options here
             raise
@@ -395,16 +394,6 @@ class Translator:
             forced=forced,
             length_penalty=options.length_penalty,
             patience=Patience(deadline),
-        )
-
-    def _resolve(self, options: DecodingOptions, direction: Direction, prefix: Sequence[int]) -> SearchOptions:
-        return options.resolve(
-            self.manifest.generation,
-            self.manifest.special_tokens,
-            self.manifest.limits,
-            vocabulary=self._bundle.tokenizer.vocab_size,
-            forced_first=direction.forced_first,
-            prefix=prefix,
         )
 
     def _listed(self, source_ids: Sequence[int], direction: Direction) -> Integers | None:
@@ -432,3 +421,16 @@ class Translator:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close(drain=error is None)
+
+
+def _resolve(
+    manifest: Manifest, vocabulary: int, options: DecodingOptions, forced_first: int | None, prefix: tuple[int, ...]
+) -> SearchOptions:
+    return options.resolve(
+        manifest.generation,
+        manifest.special_tokens,
+        manifest.limits,
+        vocabulary=vocabulary,
+        forced_first=forced_first,
+        prefix=prefix,
+    )

@@ -27,8 +27,9 @@ def test_axes_are_those_of_the_contract(tiny_graphs: dict[str, Graph]) -> None:
     memory = {"memory.key.0": ("B", 2, "S", 16), "memory.value.0": ("B", 2, "S", 16)}
     source = {"source_ids": ("B", "S"), "source_lengths": ("B",)}
     targets = {**source, "start_ids": ("B",), "target_ids": ("B", "T"), "target_lengths": ("B",)}
-    rows = {"token_ids": ("R",), "positions": ("R",), "ancestors": ("R", "T"), "source_lengths": ("B",)}
-    state = {"state.key.0": ("B", 2, "T", "K", 16), "state.value.0": ("B", 2, "T", "K", 16)}
+    row = {"token_ids": ("B", "K"), "positions": ("B", "K"), "places": ("B", "K", 3)}
+    rows = {**row, "visible": ("B", "K", "E"), "source_lengths": ("B",)}
+    state = {"state.key.0": ("B", 2, "E", 16), "state.value.0": ("B", 2, "E", 16)}
     written = {f"next_{name}": axes for name, axes in state.items()}
     assert axes("encoder") == (source, memory)
     assert axes("decoder") == ({**rows, **memory, **state}, {"logits": ("R", 180), **written})
@@ -43,7 +44,9 @@ def test_axes_are_those_of_the_contract(tiny_graphs: dict[str, Graph]) -> None:
     )
 
 
-@pytest.mark.parametrize("sizes", [{"B": 1, "K": 1, "S": 1, "T": 1}, {"B": 4, "K": 5, "S": 13, "T": 20}], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [{"B": 1, "K": 1, "S": 1, "T": 1, "E": 1}, {"B": 4, "K": 5, "S": 13, "T": 20, "E": 30}], ids=str
+)
 def test_outputs_have_the_shapes_that_their_axes_say(tiny_graphs: dict[str, Graph], sizes: dict[str, int]) -> None:
     sizes = {**sizes, "R": sizes["B"] * sizes["K"]}
     values = {"source_lengths": sizes["S"], "target_lengths": 1, "positions": sizes["T"] - 1}

@@ -89,8 +89,8 @@ def attention_is_too_sharp(graphs: Graphs) -> None:
             attribute.f *= 1.1
 
 
-def no_reordering(graphs: Graphs) -> None:
-    insert(graphs["decoder"], "ancestors", "Min", constant(graphs["decoder"], np.array(0)))
+def entries_of_all_rows_are_seen(graphs: Graphs) -> None:
+    insert(graphs["decoder"], "visible", "Or", constant(graphs["decoder"], np.array(True)))
 
 
 def token_cannot_see_itself(graphs: Graphs) -> None:
@@ -133,7 +133,7 @@ def select_normalizes_again_after_constraints(graphs: Graphs) -> None:
 
 
 def select_never_renormalizes(graphs: Graphs) -> None:
-    insert(graphs["select"], "renormalize", "And", constant(graphs["select"], np.array(False)))
+    insert(graphs["select"], "renormalize", "Mul", constant(graphs["select"], np.array(0)))
 
 
 def select_penalises_too_much(graphs: Graphs) -> None:
@@ -169,7 +169,7 @@ BREAKS: dict[Callable[[Graphs], None], str] = {
     perturbed_bias: "encoder",
     swapped_operator: "step logits",
     attention_is_too_sharp: "encoder",
-    no_reordering: "decode, beam 3",
+    entries_of_all_rows_are_seen: "decode, beam 3",
     token_cannot_see_itself: "step logits",
     padding_is_seen: "company, beam 1",
     position_ignored: "history, beam 1",

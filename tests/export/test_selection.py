@@ -25,13 +25,12 @@ def session(graph: Graph) -> Any:
     return onnxruntime.InferenceSession(graph.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def constraint_feeds(stage: str, constraints: Constraints) -> dict[str, Any]:
-    return {
-        f"{stage}_factors.places": constraints.factors.places,
-        f"{stage}_factors.values": constraints.factors.values,
-        f"{stage}_biases.places": constraints.biases.places,
-        f"{stage}_biases.values": constraints.biases.values,
-    }
+def constraint_feeds(stage: str, constraints: Constraints, logits: Floats) -> dict[str, Any]:
+    feeds: dict[str, Any] = {}
+    for name, entries in ((f"{stage}_factors", constraints.factors), (f"{stage}_biases", constraints.biases)):
+        feeds[f"{name}.places"] = np.ravel_multi_index((entries.places[:, 0], entries.places[:, 1]), logits.shape)
+        feeds[f"{name}.values"] = entries.values
+    return feeds
 
 
 def select(graph: Any, call: Selection) -> tuple[Integers, Floats]:
@@ -39,9 +38,9 @@ def select(graph: Any, call: Selection) -> tuple[Integers, Floats]:
         "logits": call.logits,
         "scores": call.scores,
         "candidates": np.array([call.candidates]),
-        "renormalize": call.renormalize,
-        **constraint_feeds("logit", call.on_logits),
-        **constraint_feeds("log_prob", call.on_log_probs),
+        "renormalize": np.flatnonzero(call.renormalize),
+        **constraint_feeds("logit", call.on_logits, call.logits),
+        **constraint_feeds("log_prob", call.on_log_probs, call.logits),
     }
     tokens, totals = graph.run(["tokens", "totals"], feeds)
     return tokens, totals
@@ -57,7 +56,7 @@ def sample(graph: Any, call: Drawing) -> tuple[Integers, Floats]:
         "top_k": np.array(top_k, np.int64),
         "top_p": np.array(top_p, np.float32),
         "uniform": np.array(uniform, np.float32),
-        **constraint_feeds("logit", call.on_logits),
+        **constraint_feeds("logit", call.on_logits, call.logits),
     }
     tokens, totals = graph.run(["tokens", "totals"], feeds)
     return tokens, totals

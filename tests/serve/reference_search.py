@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from jumok_proto.results import FinishReason
 from jumok_serve.options import SearchOptions
-from jumok_serve.search import Constraints, FinishedHypothesis, Search
+from jumok_serve.search import Constraints, FinishedHypothesis, Search, best_continuations, each_rows_best
 
 Scores = npt.NDArray[np.float64]
 StepFunction = Callable[[tuple[int, ...]], Scores]
@@ -189,22 +189,27 @@ def drive(search: Search, step: StepFunction, *, extra_candidates: int = 0) -> l
     """Run a search to its end, with the candidates it asks for and no more unless ``extra_candidates`` says so."""
     prefixes: list[tuple[int, ...]] = [()]
     while not search.finished:
-        feed = search.next_step()
-        assert len(feed.tokens) == len(feed.parents) == len(search.scores()) == search.beam_size
-        prefixes = [(*prefixes[parent], token) for token, parent in zip(feed.tokens, feed.parents, strict=True)]
+        assert len(search.tokens) == len(search.parents) == len(search.scores) == search.beam_size
+        prefixes = [(*prefixes[parent], token) for token, parent in zip(search.tokens, search.parents, strict=True)]
         assert {len(prefix) for prefix in prefixes} == {search.position + 1}
 
         scores = np.stack([step(prefix) for prefix in prefixes])  # [K, V]
-        constraints = search.constraints()
         if search.acts_on_logits:
-            scores = log_softmax(_constrained(scores, constraints))
+            scores = log_softmax(_constrained(scores, search.constraints))
         else:
-            scores = _constrained(log_softmax(scores), constraints)
+            scores = _constrained(log_softmax(scores), search.constraints)
             if search.renormalizes:
                 scores = log_softmax(scores)
-        scores = np.array(search.scores())[:, None] + scores
+        scores = np.array(search.scores)[:, None] + scores
         best = np.argsort(-scores, axis=-1, kind="stable")[:, : search.candidates_needed + extra_candidates]  # [K, C]
-        search.advance(best.tolist(), np.take_along_axis(scores, best, axis=-1).tolist())
+        totals = np.take_along_axis(scores, best, axis=-1)
+        if search.continuations_needed:
+            seen = best_continuations(
+                best, totals, search.beam_size, search.continuations_needed + search.beam_size * extra_candidates
+            )
+        else:
+            seen = each_rows_best(best, totals, search.beam_size)
+        search.advance(seen.tokens[0], seen.scores[0], seen.rows[0])
     return search.hypotheses()
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from jumok_serve.columns import AllColumns
 from jumok_serve.memory import SlotBuffers
+from jumok_serve.selecting import Choice
 from jumok_serve.session import Graphs
 from jumok_serve.states import make_state
 
@@ -18,7 +19,8 @@ def logits_of(graphs: Graphs, source: Sequence[int], prefix: Sequence[int]) -> n
     memory.reserve(1, len(source), 0)
     memory.write(0, {name: value.numpy() for name, value in encoded.items()}, 0)
     state.join([0], first_state)
+    choice = Choice(scores=np.zeros(1, np.float32), candidates=1)
     for position, token in enumerate(prefix):
-        logits = state.step(np.array([[token]]), np.array([position]), np.array([[0]]), lengths, memory, columns)
-    row: np.ndarray = logits.numpy()[0].astype(np.float64)
+        state.step(np.array([[token]]), np.array([position]), np.array([[0]]), lengths, memory, columns, choice)
+    row: np.ndarray = state.logits().numpy()[0].astype(np.float64)
     return row

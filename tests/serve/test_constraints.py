@@ -1,5 +1,6 @@
 """Constraints of a search against tables worked by hand: what they say at every step, and what comes of it."""
 
+import itertools
 import math
 from typing import Any
 
@@ -133,6 +134,33 @@ def test_forced_tokens() -> None:
     assert rules(forced_last_tokens=(7,), begin_suppress_tokens=(7,), max_length=1).forced(1) == ()
 
 
+@pytest.mark.parametrize("prefix", [(), (8,), (8, 9, 10)])
+@pytest.mark.parametrize("max_length", [1, 2, 5, 9])
+def test_nothing_changes_before_the_next_change(prefix: tuple[int, ...], max_length: int) -> None:
+    options: dict[str, Any] = {
+        "min_length": min(3, max_length),
+        "begin_suppress_tokens": (6, 7),
+        "forced_first_token": 5,
+        "forced_last_tokens": (7, 4),
+        "suppress_tokens": (3,),
+    }
+    for asked in itertools.chain.from_iterable(itertools.combinations(options, count) for count in range(6)):
+        made = rules(prefix, max_length=max_length, **{name: options[name] for name in asked})
+        change = first = 1 + len(prefix)
+        for length in range(first, first + max_length):
+            if length == change:
+                change = made.next_change(length)
+                assert change > length
+            else:
+                assert made.forced(length) == made.forced(length - 1)
+                assert made.at(length, ()) is made.at(length - 1, ())
+
+
+def test_what_depends_on_the_history_may_change_with_every_token() -> None:
+    made = rules((8,), no_repeat_ngram_size=2)
+    assert [made.next_change(length) for length in range(2, 9)] == [*range(3, 10)]
+
+
 def test_constraints_of_several_searches_are_joined_by_their_first_rows() -> None:
     made = rules(rows=2, suppress_tokens=(4,), repetition_penalty=2.0)
     one = at(made, (0, 5), (0, 6))
@@ -151,11 +179,11 @@ def test_a_prefix_is_fed_and_counts_for_nothing_but_constraints(beam_size: int) 
     search = make_search(options, START, (2, 3))
     fed = []
     for _ in range(2):
-        fed.append(search.next_step())
-        assert search.constraints() is NO_CONSTRAINTS
+        fed.append((search.tokens[0], search.parents[0]))
+        assert search.constraints is NO_CONSTRAINTS
         assert search.candidates_needed == 1
-        search.advance([[1]] * beam_size, [[0.0]] * beam_size)
-    assert [(step.tokens[0], step.parents[0]) for step in fed] == [(START, 0), (2, 0)]
+        search.advance([1] * beam_size, [0.0] * beam_size, [*range(beam_size)])
+    assert fed == [(START, 0), (2, 0)]
     (best,) = drive(make_search(options, START, (2, 3)), step)
     assert best.token_ids == (2,)
     assert best.score == pytest.approx(math.log(0.6 / 0.9 if beam_size == 1 else 0.6))

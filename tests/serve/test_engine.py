@@ -2,14 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnxruntime import OrtValue
 
 from jumok_proto.results import FinishReason
 from jumok_serve import (
@@ -23,6 +22,7 @@ from jumok_serve import (
 from jumok_serve.batch import Batch, Sentence
 from jumok_serve.errors import ModelFailed
 from jumok_serve.queue import EngineLimits, Load
+from jumok_serve.selecting import BoundStep, Choice
 from jumok_serve.session import Integers, Tensors
 
 IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
@@ -47,14 +47,16 @@ class Gate:
             self._pass(arguments[0], arguments[3])
             return step(*arguments)
 
-        def gated_bind_step(rows: Tensors, *others: Any) -> Callable[[], None]:
-            run = bind_step(rows, *others)
+        def gated_bind_step(rows: Tensors, *others: Any, **width: Any) -> BoundStep:
+            bound = bind_step(rows, *others, **width)
+            run = bound.run
 
-            def gated_run() -> None:
-                self._pass(rows["token_ids"].numpy(), rows["source_lengths"].numpy())
-                run()
+            def gated_run(choice: Choice) -> Any:
+                self._pass(rows["token_ids"].numpy().ravel(), rows["source_lengths"].numpy())
+                return run(choice)
 
-            return gated_run
+            vars(bound)["run"] = gated_run
+            return bound
 
         vars(graphs).update(step=gated_step, bind_step=gated_bind_step)
 
@@ -265,25 +267,27 @@ def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
 def test_a_sentence_for_which_the_model_computes_nan_fails_alone(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    select = translator._graphs.select
-    rows: list[int] = []
+    encode = translator._graphs.encode
 
-    def spoil(logits: OrtValue, *arguments: Any, **constraints: Any) -> Any:
-        broken = logits.numpy().copy()
-        broken[2 : 4 if not rows else 2] = np.nan  # in the first step, the sentence in the middle
-        logits.update_inplace(broken)
-        rows.append(len(broken))
-        return select(logits, *arguments, **constraints)
+    def spoil(source_ids: Integers, source_lengths: Integers) -> Any:
+        memory, first_state = encode(source_ids, source_lengths)
+        for value in memory.values():
+            broken = value.numpy().copy()
+            broken[source_lengths == middle + 1] = np.nan
+            value.update_inplace(broken)
+        return memory, first_state
 
     options = DecodingOptions(beam_size=2, min_length=3, max_length=3)
     expected = translator.submit(TEXTS[:3], options).collect()
-    monkeypatch.setattr(translator._graphs, "select", spoil)
+    lengths = [len(translator._bundle.tokenizer.encode(text)) for text in TEXTS[:3]]
+    middle = lengths[1]
+    assert lengths.count(middle) == 1
+    monkeypatch.setattr(translator._graphs, "encode", spoil)
     futures = translator.submit(TEXTS[:3], options).futures
     errors = [future.exception(PATIENCE_S) for future in futures]
     assert [type(error) for error in errors if error] == [ModelFailed]
     for future, error, other in zip(futures, errors, expected, strict=True):
         assert error or future.result().hypotheses[0].token_ids == other.hypotheses[0].token_ids
-    assert rows == [6, 4, 4]
     wait_until_idle(translator)
 
 

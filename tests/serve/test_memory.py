@@ -1,5 +1,8 @@
 """Slots of encoder memory: what is written stays, wherever it is moved and however the buffers grow."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -52,6 +55,28 @@ def test_sentences_survive_growth_of_slots_and_of_the_source_axis(random: np.ran
     assert_same(content(memory, 3, 2, 21), {name: value[0] for name, value in second.items()})
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_sentences_survive_whatever_is_reserved(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    memory = SlotBuffers(SPECS, "S")
+    sources: list[int] = []
+    written: list[dict[str, np.ndarray]] = []
+    for _ in range(100):
+        longest = int(random.choice([5, 20, 60, 300]))  # over `ROOM` times as many as the shortest, and under it
+        kept = int(random.integers(0, len(written) + 1))
+        while kept and max(sources[:kept]) > longest:
+            kept -= 1
+        joining = int(random.integers(1, 5))
+        memory.reserve(kept + joining, longest, kept)
+        sources[kept:] = random.integers(1, longest + 1, joining).tolist()
+        written[kept:] = [encoded(random, 1, source) for source in sources[kept:]]
+        for slot in range(kept, len(written)):
+            memory.write(slot, written[slot], 0)
+        for slot, (source, sentence) in enumerate(zip(sources, written, strict=True)):
+            expected = {name: value[0] for name, value in sentence.items()}
+            assert_same(content(memory, len(written), slot, source), expected)
+
+
 def test_moving_copies_one_slot_over_another(random: np.random.Generator) -> None:
     memory = SlotBuffers(SPECS, "S")
     sentences = encoded(random, 3, 4)
@@ -97,3 +122,19 @@ def test_every_source_length_is_rounded_up_to_the_step() -> None:
         memory.reserve(1, source, 0)
         assert memory.length % LENGTH_STEP == 0
         assert source <= memory.length < source + LENGTH_STEP
+
+
+def test_buffers_are_made_where_the_process_may_have_no_more_than_they_need() -> None:
+    """The child may map 256 MiB more; its buffer needs 64, and would have 1,024."""
+    program = """
+import re, resource
+from jumok_serve.manifest import TensorSpec
+from jumok_serve.memory import SlotBuffers
+mapped = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (256 << 20), resource.RLIM_INFINITY))
+memory = SlotBuffers([TensorSpec(name="state", dtype="float32", axes=("B", "E", 1024))], "E")
+memory.reserve(16, 1024, 0)
+print(memory.view(16)["state"].shape())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "[16, 1024, 1024]\n", done.stderr

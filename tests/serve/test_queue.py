@@ -51,7 +51,7 @@ def test_the_cost_is_rows_times_padded_source_of_each_beam_size() -> None:
 def test_idle_replicas_divide_what_waits_evenly_and_in_order(
     replicas: int, beam_sizes: list[int], expected: list[int]
 ) -> None:
-    queue = SentenceQueue(EngineLimits(), replicas)
+    queue = SentenceQueue(EngineLimits(max_alone_rows=1), replicas)
     sentences = [sentence(beam_size=beam_size) for beam_size in beam_sizes]
     queue.add(sentences)
     taken = [queue.take(replica, Occupancy()) or [] for replica in range(sum(number > 0 for number in expected))]
@@ -62,8 +62,32 @@ def test_idle_replicas_divide_what_waits_evenly_and_in_order(
     assert (load.running_sentences, load.rows) == (len(sentences), sum(beam_sizes))
 
 
+def test_few_rows_go_to_the_replica_that_works_as_far_as_it_has_room() -> None:
+    queue = SentenceQueue(EngineLimits(max_alone_rows=16, max_batch_tokens=8 * 20), 2)
+    sentences = [sentence(beam_size=4) for _ in range(4)]
+    queue.add(sentences[:1])
+    assert queue.take(1, Occupancy()) == sentences[:1]
+    assert queue.alone(1)
+    assert not queue.alone(0)
+    queue.add(sentences[1:])
+    idle = Occupancy()
+    assert queue._take(idle) == []
+    # Its part of the bound is 10 rows of 8 positions.
+    working = occupied(sentences[:1])
+    assert queue.take(1, working) == sentences[1:2]
+    assert queue.take(0, idle) == sentences[2:]
+    assert not queue.alone(0)
+    assert not queue.alone(1)
+
+
+def test_many_rows_are_divided() -> None:
+    queue = SentenceQueue(EngineLimits(max_alone_rows=16), 2)
+    queue.add([sentence(beam_size=4) for _ in range(6)])
+    assert [len(queue.take(replica, Occupancy()) or []) for replica in (0, 1)] == [3, 3]
+
+
 def test_a_replica_that_has_more_than_its_share_leaves_what_comes_to_the_others() -> None:
-    queue = SentenceQueue(EngineLimits(), 2)
+    queue = SentenceQueue(EngineLimits(max_alone_rows=1), 2)
     queue.add([sentence() for _ in range(10)])
     mine = queue.take(0, Occupancy())
     theirs = queue.take(1, Occupancy())
@@ -76,7 +100,7 @@ def test_a_replica_that_has_more_than_its_share_leaves_what_comes_to_the_others(
 
 
 def test_each_replica_has_its_part_of_the_budget() -> None:
-    queue = SentenceQueue(EngineLimits(max_batch_tokens=100), 2)
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=100, max_alone_rows=1), 2)
     sentences = [sentence(8) for _ in range(20)]
     queue.add(sentences)
     mine = queue.take(0, Occupancy())
@@ -86,7 +110,7 @@ def test_each_replica_has_its_part_of_the_budget() -> None:
 
 
 def test_what_is_over_its_part_is_alone_there_and_what_is_over_the_whole_waits_for_all_others() -> None:
-    queue = SentenceQueue(EngineLimits(max_batch_tokens=100), 2)
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=100, max_alone_rows=1), 2)
     long, short, huge, last = sentence(60), sentence(8), sentence(200), sentence(8)
     queue.add([long, short, huge, last])
     assert queue.take(0, Occupancy()) == [long]
@@ -101,7 +125,7 @@ def test_what_is_over_its_part_is_alone_there_and_what_is_over_the_whole_waits_f
 
 
 def test_whoever_comes_wakes_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = SentenceQueue(EngineLimits(), 3)
+    queue = SentenceQueue(EngineLimits(max_alone_rows=1), 3)
     asleep = threading.Semaphore(0)
     waits = []
 
@@ -125,7 +149,7 @@ def test_whoever_comes_wakes_one_replica(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_several_who_come_wake_as_many_replicas() -> None:
-    queue = SentenceQueue(EngineLimits(), 3)
+    queue = SentenceQueue(EngineLimits(max_alone_rows=1), 3)
     with ThreadPoolExecutor(3) as replicas:
         taking = [replicas.submit(queue.take, number, Occupancy()) for number in range(3)]
         sentences = [sentence() for _ in range(9)]
@@ -136,7 +160,7 @@ def test_several_who_come_wake_as_many_replicas() -> None:
 
 
 def test_closing_ends_the_idle_once_nothing_waits() -> None:
-    queue = SentenceQueue(EngineLimits(max_batch_tokens=1), 2)
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=1, max_alone_rows=1), 2)
     first, second = sentence(), sentence()
     queue.add([first, second])
     assert queue.take(0, Occupancy()) == [first]
@@ -154,7 +178,7 @@ def test_closing_ends_the_idle_once_nothing_waits() -> None:
 
 
 def test_closing_without_draining_gives_back_who_waits_and_stops_who_decodes() -> None:
-    queue = SentenceQueue(EngineLimits(max_batch_tokens=1), 2)
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=1, max_alone_rows=1), 2)
     first, *others = sentences = [sentence() for _ in range(4)]
     queue.add(sentences)
     assert queue.take(0, Occupancy()) == [first]
@@ -171,7 +195,7 @@ def test_closing_without_draining_gives_back_who_waits_and_stops_who_decodes() -
 @pytest.mark.parametrize("replicas", [1, 2, 5])
 def test_everybody_is_taken_once_in_order_and_within_the_budget(replicas: int) -> None:
     bound = 160
-    queue = SentenceQueue(EngineLimits(max_batch_tokens=bound), replicas)
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=bound, max_alone_rows=1), replicas)
     order: list[Sentence] = []
     decoded: list[list[Sentence]] = [[] for _ in range(replicas)]
     together = threading.Lock()

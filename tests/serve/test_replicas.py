@@ -6,13 +6,18 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jumok_serve import DeadlineExceeded, DecodingOptions, Translator, Unavailable
+from jumok_serve import DeadlineExceeded, DecodingOptions, EngineLimits, Translator, Unavailable
 from jumok_serve.batch import Batch
+from jumok_serve.bundle import Bundle
+from jumok_serve.device import CPU
+from jumok_serve.loading import load_graphs
+from jumok_serve.session import _session_options
 
 from .test_engine import IDLE, PATIENCE_S, TEXTS, wait_until_idle
 from .test_invariance import assert_same, sentences
@@ -47,7 +52,8 @@ class Steps:
 
 
 @pytest.fixture
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
+def translator(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Translator]:
+    monkeypatch.setattr("jumok_serve.translator.EngineLimits", partial(EngineLimits, max_alone_rows=1))
     with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1) as translator:
         yield translator
 
@@ -182,21 +188,55 @@ def test_closing_without_draining_fails_what_all_replicas_have(translator: Trans
     assert translator.load() == IDLE
 
 
-@pytest.mark.parametrize(("replicas", "threads", "pool"), [(1, 1, 1), (1, 3, 3), (2, 1, 1), (2, 3, 5)])
-def test_a_pool_has_workers_for_every_replica(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, replicas: int, threads: int, pool: int
+@pytest.mark.parametrize(
+    ("replicas", "threads", "made"), [(1, 1, [1]), (1, 3, [3]), (2, 1, [2, 1]), (2, 3, [6, 5]), (4, None, [4, 1])]
+)
+def test_pools_have_workers_for_one_replica_alone_and_for_all(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, replicas: int, threads: int | None, made: list[int]
 ) -> None:
-    made: list[int] = []
-    loading = "jumok_serve.loading.Graphs"
-    graphs = Translator(tiny_bundle, precision="fp32", threads=1)._graphs
+    options: list[int] = []
 
-    def note(*_: Any, threads: int, **__: Any) -> Any:
-        made.append(threads)
-        return graphs
+    def note(threads: int | None) -> Any:
+        options.append(threads or 0)
+        return _session_options(threads)
 
-    monkeypatch.setattr(loading, note)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("jumok_serve.session._session_options", note)
     Translator(tiny_bundle, precision="fp32", replicas=replicas, threads=threads).close()
-    assert made == [pool]
+    assert options == made
+
+
+@pytest.mark.parametrize(
+    ("precision", "cores", "threads", "replicas"),
+    [("int8", 1, None, 1), ("int8", 2, None, 2), ("int8", 64, None, 4), ("int8", 8, 4, 2), ("fp32", 8, None, 1)],
+)
+def test_int8_has_several_replicas_where_there_are_cores_for_them(
+    tiny_bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+    cores: int,
+    threads: int | None,
+    replicas: int,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    loaded = load_graphs(Bundle.open(tiny_bundle), precision, [CPU], replicas=None, threads=threads)
+    assert loaded.replicas == replicas
+
+
+def test_few_rows_are_decoded_by_one_replica_with_the_threads_of_all(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: dict[str, set[int]] = defaultdict(set)
+    step = Batch.step
+
+    def noted(batch: Batch) -> None:
+        used[threading.current_thread().name].add(id(batch.graphs))
+        step(batch)
+
+    monkeypatch.setattr(Batch, "step", noted)
+    with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1) as translator:
+        translator.translate(TEXTS, beam_size=4)
+        assert list(used.values()) == [{id(translator._graphs)}]
 
 
 def test_replicas_are_checked(tiny_bundle: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from jumok_proto.options import EarlyStopping
 from jumok_proto.results import FinishReason
 from jumok_serve.options import SearchOptions
-from jumok_serve.search import FinishedHypothesis, make_search
+from jumok_serve.search import FinishedHypothesis, best_continuations, each_rows_best, make_search
 
 from .reference_search import (
     START,
@@ -164,6 +164,34 @@ def test_more_candidates_than_asked_for_change_nothing(seed: int) -> None:
         assert drive(case.search(), case.step, extra_candidates=30) == drive(case.search(), case.step)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_continuations_of_many_sentences_are_sorted_by_score_row_and_token(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for sentences, beam_size, candidates in itertools.product((1, 5), (1, 2, 4), (1, 3, 6)):
+        # So few different scores that many are equal; of a row's equal candidates the lower token comes first.
+        scores = rng.choice([0.0, -1.0, -2.5, -np.inf, np.nan], (sentences * beam_size, candidates)).astype(np.float32)
+        tokens = rng.integers(0, 9, scores.shape)
+        by_row = np.lexsort((tokens, -scores))
+        tokens, scores = np.take_along_axis(tokens, by_row, axis=1), np.take_along_axis(scores, by_row, axis=1)
+        best = best_continuations(tokens, scores, beam_size, 7)
+        firsts = each_rows_best(tokens, scores, beam_size)
+        for sentence in range(sentences):
+            rows = slice(sentence * beam_size, (sentence + 1) * beam_size)
+            every = [
+                (score, row, token)
+                for row in range(beam_size)
+                for score, token in zip(scores[rows][row].tolist(), tokens[rows][row].tolist(), strict=True)
+            ]
+            every.sort(key=lambda one: (math.isnan(one[0]), 0.0 if math.isnan(one[0]) else -one[0], *one[1:]))
+            expected_scores, expected_rows, expected_tokens = zip(*every[:7], strict=True)
+            assert best.tokens[sentence] == [*expected_tokens]
+            assert best.rows[sentence] == [*expected_rows]
+            np.testing.assert_array_equal(best.scores[sentence], expected_scores)
+            assert firsts.tokens[sentence] == tokens[rows, 0].tolist()
+            assert firsts.rows[sentence] == [*range(beam_size)]
+            np.testing.assert_array_equal(firsts.scores[sentence], scores[rows, 0])
+
+
 # --- hand-worked tables; tokens are 0 = start, never written, 1 = EOS, 2 and 3 ---
 
 # A beam of two writes 2 and EOS first; then 22 and 2-EOS; the list of two is full: EOS .4, 2-EOS .15; 22 stands at .3.
@@ -292,10 +320,9 @@ def test_hypotheses_are_consistent(seed: int) -> None:
 def test_first_step_feeds_the_start_token_with_one_row_alive() -> None:
     search = make_search(make_options(beam_size=3), START + 5)
     assert (search.beam_size, search.position, search.finished) == (3, 0, False)
-    step = search.next_step()
-    assert (step.tokens, step.parents) == ([5, 5, 5], [0, 0, 0])
-    assert search.scores()[0] == 0.0
-    assert all(score <= -1e9 for score in search.scores()[1:])
+    assert (search.tokens, search.parents) == ([5, 5, 5], [0, 0, 0])
+    assert search.scores[0] == 0.0
+    assert all(score <= -1e9 for score in search.scores[1:])
 
 
 def test_rows_that_suppression_leaves_without_a_continuation_stay_dead() -> None:
@@ -343,7 +370,7 @@ def test_misuse_is_refused(beam_size: int) -> None:
     search = make_search(make_options(beam_size=beam_size, max_length=1), START)
     with pytest.raises(RuntimeError, match="has not finished"):
         search.hypotheses()
-    search.advance([[2, 3, 4]] * beam_size, [[-1.0, -2.0, -3.0]] * beam_size)
+    search.advance([2, 3, 4], [-1.0, -2.0, -3.0], [0, 0, 0])
     assert search.finished
     with pytest.raises(RuntimeError, match="cannot advance"):
-        search.advance([[2, 3, 4]] * beam_size, [[-1.0, -2.0, -3.0]] * beam_size)
+        search.advance([2, 3, 4], [-1.0, -2.0, -3.0], [0, 0, 0])

@@ -14,6 +14,7 @@ from jumok_serve import BundleError, Translator
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import CPU
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Draw, Entries
+from jumok_serve.selecting import Choice
 from jumok_serve.session import Graphs
 
 
@@ -61,12 +62,12 @@ def rename_output(old: str, new: str) -> Callable[[onnx.ModelProto], None]:
 
 def test_wrong_tensor_names_are_all_reported(forge: Callable[..., Path]) -> None:
     forge("fp32/encoder.onnx", rename_output("memory.key.0", "memory.keys"))
-    path = forge("fp32/decoder.onnx", rename_output("logits", "logit"))
+    path = forge("fp32/decoder.onnx", rename_output("totals", "total"))
     with pytest.raises(BundleError) as refused:
         Translator(path, precision="fp32")
     problems = "\n".join(refused.value.problems)
     assert "fp32/encoder.onnx: output 'memory.key.0' is missing" in problems
-    assert "fp32/decoder.onnx: output 'logits' is missing" in problems
+    assert "fp32/decoder.onnx: output 'totals' is missing" in problems
     with Translator(path, precision="int8", threads=1) as translator:
         assert translator.precision == "int8"
 
@@ -85,9 +86,8 @@ def select(
     on_logits: Constraints = NO_CONSTRAINTS,
     on_log_probs: Constraints = NO_CONSTRAINTS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    return graphs.select(
-        OrtValue.ortvalue_from_numpy(logits), scores, count, on_logits=on_logits, on_log_probs=on_log_probs
-    )
+    choice = Choice(scores=scores, candidates=count, on_logits=on_logits, on_log_probs=on_log_probs)
+    return graphs.select(OrtValue.ortvalue_from_numpy(logits), choice)
 
 
 def entries(*values: tuple[int, int, float]) -> Entries:
@@ -125,13 +125,13 @@ def test_rows_that_ask_for_it_are_renormalized(graphs: Graphs, tiny_bundle: Path
     vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
     logits = np.random.default_rng(6).standard_normal((2, vocabulary), np.float32)
     after = Constraints(NO_ENTRIES, entries(*((row, token, -np.inf) for row in (0, 1) for token in range(100))))
-    _, totals = graphs.select(
-        OrtValue.ortvalue_from_numpy(logits),
-        np.zeros(2, np.float32),
-        vocabulary,
+    choice = Choice(
+        scores=np.zeros(2, np.float32),
+        candidates=vocabulary,
         on_log_probs=after,
         renormalize=np.array([True, False]),
     )
+    _, totals = graphs.select(OrtValue.ortvalue_from_numpy(logits), choice)
     probabilities = np.exp(logits.astype(np.float64))
     left = probabilities[:, 100:].sum(axis=1) / probabilities.sum(axis=1)
     np.testing.assert_allclose(np.exp(totals.astype(np.float64)).sum(axis=1), [1.0, left[1]], atol=1e-5)

@@ -1,8 +1,8 @@
 """Greedy search, beam search and sampling for one sentence: candidate tokens and scores go in, hypotheses come out.
 
-A search knows no model, no tensor and no other sentence, so that any batch can be made of any searches: the scheduler
-asks each for its rows (``next_step``), runs the decoder once for all of them, picks the best candidates of every row
-or draws one, and hands each search its own (``advance``).
+A search knows no model, no tensor and no other sentence, so that any batch can be made of any searches: each says what
+its rows are fed and what is asked for, the scheduler runs the decoder once for all of them, picks the best candidates
+of every row or draws one, and hands each search what these come to (``advance``).
 
 The semantics are those of Hugging Face's ``generate``. A sum of token scores at or below -1e9 marks a row as dead: it
 takes up a place in the batch and can neither finish nor come back to life.
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from jumok_serve.options import SearchOptions
 from jumok_serve.search.beam import BeamSearch
 from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, joined
-from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, Search, Step
+from jumok_serve.search.continuations import Continuations, best_continuations, each_rows_best
+from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, Search
 from jumok_serve.search.rows import RowSearch
 
 __all__ = [
@@ -22,12 +23,14 @@ __all__ = [
     "NO_ENTRIES",
     "BeamSearch",
     "Constraints",
+    "Continuations",
     "Draw",
     "Entries",
     "FinishedHypothesis",
     "RowSearch",
     "Search",
-    "Step",
+    "best_continuations",
+    "each_rows_best",
     "joined",
     "make_search",
 ]

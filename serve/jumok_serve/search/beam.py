@@ -2,15 +2,14 @@
 
 # ruff: noqa: D102 - the methods of all searches are documented once, in Search
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from jumok_proto.results import FinishReason
 from jumok_serve.options import SearchOptions
-from jumok_serve.search.constraints import NO_CONSTRAINTS, ConstraintRules, Constraints
-from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, Step, normalised
+from jumok_serve.search.constraints import NO_CONSTRAINTS, ConstraintRules
+from jumok_serve.search.protocol import DEAD_SCORE, FinishedHypothesis, finished_hypothesis, normalised
 
 
 class BeamSearch:
@@ -24,111 +23,109 @@ class BeamSearch:
     K + E candidates of each row suffice to know these. Of one row at most K candidates can be among the first K, and
     they are its best K. At most E of its candidates end with EOS, so its best K + E hold its best K that run on (or
     all of them), and of these no row can supply more than K. The first max(2, 1 + E) * K, in turn, hold no more than
-    E * K that end, hence always the first K that run on, so that this number need not be enforced.
+    E * K that end, hence always the first K that run on, so that (1 + E) * K suffice.
     """
 
     def __init__(self, options: SearchOptions, prompt: Sequence[int]) -> None:
         self.beam_size = options.beam_size
+        self.continuations_needed = (1 + len(options.eos_ids)) * self.beam_size
         # Biases before one log-softmax do what they do between two, and cost less; factors do not.
         self.acts_on_logits = options.renormalize and options.repetition_penalty == 1.0
         self.renormalizes = options.renormalize and not self.acts_on_logits
+        # Rows that are alive come first, best first. Only the first is at first: K equal rows would make K equal
+        # hypotheses.
+        self.tokens = [prompt[0]] * self.beam_size
+        self.parents = [0] * self.beam_size
+        self.scores = [0.0] + [DEAD_SCORE] * (self.beam_size - 1)
         self.position = 0
+        self.candidates_needed = 1
+        self.constraints = NO_CONSTRAINTS
+        self.draws = None
         self.finished = False
         self._options = options
         self._prompt = prompt
         self._rules = ConstraintRules(options, prompt, rows=options.beam_size)
-        # Only the first row is alive at first: K equal rows would make K equal hypotheses.
-        self._alive = [_Node(None, prompt[0], 0.0)]  # best first, at most K; dead rows follow
-        self._parents = [0]
+        self._forced: tuple[int, ...] | None = None  # what the next token must be one of
+        self._next_change = len(prompt)  # at which length something else may be asked for
+        self._alive = 1
+        self._written: list[_Written] = []  # so that a step copies no history
         self._histories = [tuple(prompt)]  # tokens of the rows that are alive, where constraints look at them
         self._ended: list[_Ended] = []  # best first, at most K
+        self._ask()
 
-    @property
-    def candidates_needed(self) -> int:
-        return 1 if self._knows_next else self.beam_size + len(self._options.eos_ids)
+    def _ask(self) -> None:
+        """Says what is asked of the step to come, beside what it is fed."""
+        length = self.position + 1
+        if length < self._next_change:
+            return
+        self._next_change = self._rules.next_change(length)
+        self._forced = self._rules.forced(length)
+        if self._forced is None:
+            self.candidates_needed = self.beam_size + len(self._options.eos_ids)
+            self.constraints = self._rules.at(length, self._histories)
+        else:
+            self.candidates_needed, self.constraints = 1, NO_CONSTRAINTS
 
-    @property
-    def _in_prompt(self) -> bool:
-        """Whether the next token is known, because it is part of the prompt."""
-        return self.position + 1 < len(self._prompt)
-
-    @property
-    def _knows_next(self) -> bool:
-        """Whether the model has no say in the next token, because it is part of the prompt or forced."""
-        return self._in_prompt or self._rules.forced(self.position + 1) is not None
-
-    def next_step(self) -> Step:
-        dead = self.beam_size - len(self._alive)
-        return Step([node.token for node in self._alive] + [self._prompt[0]] * dead, self._parents + [0] * dead)
-
-    def scores(self) -> list[float]:
-        return [node.score for node in self._alive] + [DEAD_SCORE] * (self.beam_size - len(self._alive))
-
-    def constraints(self) -> Constraints:
-        if self._knows_next:
-            return NO_CONSTRAINTS
-        return self._rules.at(self.position + 1, self._histories)
-
-    def draws(self) -> list[Draw] | None:
-        return None
-
-    def advance(self, tokens: Sequence[Sequence[int]], scores: Sequence[Sequence[float]]) -> None:
+    def advance(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
         if self.finished:
             raise RuntimeError("this search has finished; it cannot advance")
-        in_prompt = self._in_prompt
         self.position += 1
-        if in_prompt:
-            self._alive = [_Node(None, self._prompt[self.position], 0.0)]
-            return
+        if self.position < len(self._prompt):
+            self.tokens = [self._prompt[self.position]] * self.beam_size
+        else:
+            if self._forced is not None:
+                tokens, scores, rows = self._forced_continuations(self._forced)
+            self._write(tokens, scores, rows)
+        if not self.finished:
+            self._ask()
+
+    def _forced_continuations(self, forced: Sequence[int]) -> tuple[list[int], list[float], list[int]]:
+        """All that can follow, in the order of ``best_continuations``."""
+        added = -math.log(len(forced)) if forced and self._options.renormalize else 0.0
+        ordered = sorted((-(self.scores[row] + added), row, token) for row in range(self._alive) for token in forced)
+        return [token for *_, token in ordered], [-negated for negated, *_ in ordered], [row for _, row, _ in ordered]
+
+    def _write(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
+        """Goes on with the continuations that do not end, and takes note of those that do."""
         beam_size, options = self.beam_size, self._options
         length = self.position + 1 - len(self._prompt)  # of the continuations
-        at_maximum = length == options.max_length
-
-        alive: list[_Node] = []
-        parents: list[int] = []
+        at_maximum, eos_ids = length == options.max_length, options.eos_ids
+        written = _Written([], [], [])
+        running, sums, parents = written
         ended: list[_Ended] = []
-        for rank, (negated, row, token) in enumerate(self._continuations(tokens, scores)):
-            if at_maximum or token in options.eos_ids:
+        for rank, (token, score, row) in enumerate(zip(tokens, scores, rows, strict=True)):
+            if not score > DEAD_SCORE:  # or NaN: so are all that follow
+                break
+            if at_maximum or token in eos_ids:
                 if rank < beam_size:
-                    score = normalised(-negated, length, options.length_penalty)
-                    ended.append(_Ended(score, _Node(self._alive[row], token, -negated)))
+                    final = normalised(score, length, options.length_penalty)
+                    ended.append(_Ended(final, length - 1, row, (token, score)))
             else:
-                alive.append(_Node(self._alive[row], token, -negated))
+                running.append(token)
+                sums.append(score)
                 parents.append(row)
-                if len(alive) == beam_size:  # so `rank` is K - 1 at least, and nothing after it can end
+                if len(running) == beam_size:  # so `rank` is K - 1 at least, and nothing after it can end
                     break
+        alive = len(running)
         if ended:
             ended = self._ended + ended
             ended.sort(key=_by_score, reverse=True)  # stable: of equal ones the earlier stays first
             self._ended = ended[:beam_size]
         elif not alive and not self._ended:  # constraints leave no continuation: the rows themselves are the result
             self._ended = [
-                _Ended(normalised(node.score, length - 1, options.length_penalty), node) for node in self._alive
+                _Ended(normalised(score, length - 1, options.length_penalty), length - 1, row, None)
+                for row, score in enumerate(self.scores[: self._alive])
             ]
-        self._alive, self._parents = alive, parents
         if self._rules.need_history:
-            self._histories = [(*self._histories[row], node.token) for row, node in zip(parents, alive, strict=True)]
+            self._histories = [(*self._histories[row], token) for row, token in zip(parents, running, strict=True)]
+        self._written.append(written)
+        self._alive, dead = alive, beam_size - alive
+        self.tokens, self.scores, self.parents = running, sums, parents
+        if dead:
+            running += [self._prompt[0]] * dead
+            sums += [DEAD_SCORE] * dead
+            parents += [0] * dead
         self.finished = not alive or (len(self._ended) == beam_size and self._is_settled(length))
-
-    def _continuations(
-        self, tokens: Sequence[Sequence[int]], scores: Sequence[Sequence[float]]
-    ) -> list[tuple[float, int, int]]:
-        """(-score, row, token) of every continuation of a row that is alive, in their order.
-
-        Sorting these triples is the whole order: best score, then lower row, then lower token. NaN stays out.
-        """
-        forced = self._rules.forced(self.position)
-        if forced is not None:
-            added = -math.log(len(forced)) if forced and self._options.renormalize else 0.0
-            return sorted(
-                (-(node.score + added), row, token) for row, node in enumerate(self._alive) for token in forced
-            )
-        return sorted(
-            (-score, row, token)
-            for row in range(len(self._alive))
-            for score, token in zip(scores[row], tokens[row], strict=True)
-            if score > DEAD_SCORE
-        )
 
     def _is_settled(self, length: int) -> bool:
         """Whether the full list of ended hypotheses is final when those that run have ``length`` new tokens."""
@@ -139,7 +136,7 @@ class BeamSearch:
         # the length where the penalty favours it most ("never"), or by default at its present length.
         favours_length = options.early_stopping == "never" and options.length_penalty > 0
         hoped = options.max_length if favours_length else length
-        return normalised(self._alive[0].score, hoped, options.length_penalty) <= self._ended[-1].score
+        return normalised(self.scores[0], hoped, options.length_penalty) <= self._ended[-1].score
 
     def hypotheses(self) -> list[FinishedHypothesis]:
         if not self.finished:
@@ -147,39 +144,32 @@ class BeamSearch:
         return [self._trace(ended) for ended in self._ended[: self._options.num_hypotheses]]
 
     def _trace(self, ended: "_Ended") -> FinishedHypothesis:
-        path = _path(ended.node)
-        scores = [0.0, *(node.score for node in path)]
-        reached_eos = bool(path) and path[-1].token in self._options.eos_ids
-        return FinishedHypothesis(
-            token_ids=tuple(node.token for node in path),
-            token_scores=tuple(after - before for before, after in itertools.pairwise(scores)),
-            score=ended.score,
-            finish_reason=FinishReason.EOS if reached_eos else FinishReason.LENGTH,
-        )
+        path = [] if ended.last is None else [ended.last]  # tokens and their sums, last to first
+        row = ended.row
+        for tokens, scores, parents in reversed(self._written[: ended.length]):
+            path.append((tokens[row], scores[row]))
+            row = parents[row]
+        path.reverse()
+        reached_eos = bool(path) and path[-1][0] in self._options.eos_ids
+        return finished_hypothesis(path, ended.score, FinishReason.EOS if reached_eos else FinishReason.LENGTH)
 
 
-class _Node(NamedTuple):
-    """The last token of a prefix; prefixes share their beginnings, so that a step copies no history."""
+class _Written(NamedTuple):
+    """What one step has written in the rows that it left alive."""
 
-    parent: "_Node | None"
-    token: int
-    score: float  # sum of the token scores up to here
+    tokens: list[int]
+    scores: list[float]  # sums of the token scores up to here
+    parents: list[int]  # the rows of the step before that these continue
 
 
 class _Ended(NamedTuple):
+    """The first ``length`` new tokens of a row, and the one behind them if that is what ended it."""
+
     score: float  # normalised
-    node: _Node
+    length: int
+    row: int
+    last: tuple[int, float] | None
 
 
 def _by_score(ended: _Ended) -> float:
     return ended.score
-
-
-def _path(node: _Node) -> list[_Node]:
-    """The nodes of the new tokens, first to last."""
-    path = []
-    while node.parent is not None:
-        path.append(node)
-        node = node.parent
-    path.reverse()
-    return path

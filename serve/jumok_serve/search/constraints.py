@@ -6,7 +6,9 @@ forced token overrules both, but for tokens that are suppressed.
 """
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -75,14 +77,22 @@ class ConstraintRules:
         }
         self._longer_bad_words = [(word[:-1], word[-1]) for word in options.bad_words if len(word) > 1]
         # Where the first token is forced, the second is the first that is free to choose.
-        self._begin = len(prompt) + (len(prompt) == 1 and options.forced_first_token is not None)
-        self._general: dict[tuple[bool, bool], Constraints] = {}
-
-    @property
-    def need_history(self) -> bool:
+        self._begin = self._prompt + (self._prompt == 1 and options.forced_first_token is not None)
+        self._before_last = self._prompt + options.max_length - 1
+        self.need_history = bool(
+            self._longer_bad_words or options.no_repeat_ngram_size or options.repetition_penalty != 1.0
+        )
         """Whether what is forbidden depends on the tokens before."""
-        options = self._options
-        return bool(self._longer_bad_words or options.no_repeat_ngram_size or options.repetition_penalty != 1.0)
+        self._general: dict[tuple[bool, bool], Constraints] = {}
+        long_enough = self._prompt + options.min_length
+        self._turns = sorted({self._begin, self._begin + 1, long_enough, self._before_last})
+
+    def next_change(self, length: int) -> int:
+        """The first length above ``length`` at which something else may be allowed than at the length before.
+
+        Lengths are those of what has been written, prompt included.
+        """
+        return length + 1 if self.need_history else next((turn for turn in self._turns if turn > length), sys.maxsize)
 
     def forced(self, length: int) -> tuple[int, ...] | None:
         """The only tokens, all equally likely, that can follow ``length`` tokens, prompt included; None: any can."""
@@ -90,7 +100,7 @@ class ConstraintRules:
         tokens: tuple[int, ...] = ()
         if length == 1 and options.forced_first_token is not None:
             tokens = (options.forced_first_token,)
-        if options.forced_last_tokens and length == self._prompt + options.max_length - 1:
+        if options.forced_last_tokens and length == self._before_last:
             tokens = options.forced_last_tokens
         if not tokens:
             return None
@@ -130,9 +140,14 @@ class ConstraintRules:
         if key not in self._general:
             barred = {*self._barred, *(options.eos_ids if key[0] else ())}
             barred |= {*(options.begin_suppress_tokens if key[1] else ())}
-            biases = _entries([barred] * self._rows, -math.inf)
-            self._general[key] = Constraints(NO_ENTRIES, biases) if barred else NO_CONSTRAINTS
+            self._general[key] = _barring(tuple(sorted(barred)), self._rows) if barred else NO_CONSTRAINTS
         return self._general[key]
+
+
+@lru_cache(maxsize=16)
+def _barring(tokens: Sequence[int], rows: int) -> Constraints:
+    """The tokens are forbidden in all rows. Most searches share theirs, as they come from the same options."""
+    return Constraints(NO_ENTRIES, _entries([tokens] * rows, -math.inf))
 
 
 def _entries(tokens: Sequence[Iterable[int]], value: float) -> Entries:

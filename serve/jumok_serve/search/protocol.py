@@ -1,5 +1,6 @@
 """What a search is to the batch that runs it, and what comes out of it."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +10,6 @@ from jumok_proto.results import FinishReason
 from jumok_serve.search.constraints import Constraints
 
 DEAD_SCORE = -1e9
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one sentence asks of the next decoder step, K entries each."""
-
-    tokens: list[int]
-    """The token to feed to each row."""
-    parents: list[int]
-    """The row of the sentence's previous step that each row continues; 0 at the first step."""
 
 
 class Draw(NamedTuple):
@@ -42,11 +33,20 @@ class FinishedHypothesis:
 
 
 class Search(Protocol):
-    """The search for one sentence's translations. K is ``beam_size``, C is ``candidates_needed``."""
+    """The search for one sentence's translations. K is ``beam_size``.
+
+    Its attributes say what it asks of the next decoder step, and ``advance`` takes in what has come of that, which
+    changes them. They are read for every sentence at every step, so they are at hand instead of being made; lists are
+    the search's own, to be read before it advances and not to be changed. Up to ``renormalizes``, none ever changes.
+    """
 
     @property
     def beam_size(self) -> int:
         """Rows that the sentence takes up at every step."""
+
+    @property
+    def continuations_needed(self) -> int:
+        """How many of the best continuations of all rows ``advance`` must see; 0: it sees the best of every row."""
 
     @property
     def acts_on_logits(self) -> bool:
@@ -57,36 +57,47 @@ class Search(Protocol):
         """Whether a log-softmax follows constraints that act on log-probabilities."""
 
     @property
-    def candidates_needed(self) -> int:
-        """How many of each row's best candidates ``advance`` must see."""
+    def tokens(self) -> Sequence[int]:
+        """What is fed to each row, [K]."""
+
+    @property
+    def parents(self) -> Sequence[int]:
+        """The row of the sentence's previous step that each row continues, [K]; 0 at the first step."""
+
+    @property
+    def scores(self) -> Sequence[float]:
+        """Sum of token scores of every row so far, [K]; at or below -1e9 for a dead row."""
 
     @property
     def position(self) -> int:
         """Tokens that the rows have fed so far, which is the position of the token about to be fed."""
 
     @property
-    def finished(self) -> bool:
-        """Whether there is nothing left to do but to read ``hypotheses``."""
+    def candidates_needed(self) -> int:
+        """How many of each row's best candidates are needed to know what ``advance`` must see."""
 
-    def next_step(self) -> Step:
-        """What to feed next."""
-
-    def scores(self) -> list[float]:
-        """Sum of token scores of every row so far, [K]; at or below -1e9 for a dead row."""
-
+    @property
     def constraints(self) -> Constraints:
         """What acts on the scores of this step; `NO_CONSTRAINTS` where nothing does. Shared: not to be changed."""
 
-    def draws(self) -> list[Draw] | None:
-        """How to draw each row's next token, [K]; None where the best candidates are asked for."""
+    @property
+    def draws(self) -> Sequence[Draw] | None:
+        """How to draw each row's next token, [K]; None in a search that asks for the best candidates."""
 
-    def advance(self, tokens: Sequence[Sequence[int]], scores: Sequence[Sequence[float]]) -> None:
-        """Take in the step's outcome.
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do but to read ``hypotheses``."""
+
+    def advance(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
+        """Take in the step's outcome: continuations [N].
+
+        They are at least the ``continuations_needed`` best of all rows (or as many as there are), in the order of
+        ``best_continuations``; where that is 0, the best one of each row or the one that was drawn for it, by row, [K].
 
         Args:
-            tokens: the C best candidates of each row, best first, equal ones by lower token id, [K][C]; all of the
-                vocabulary where it has fewer than C tokens. Or the one token that was drawn for each row.
-            scores: their sums, the row's score plus the candidate's processed log-probability, [K][C].
+            tokens: what may be written.
+            scores: their sums, the row's score plus the token's processed log-probability.
+            rows: which each continues.
 
         Raises:
             RuntimeError: the search has finished.
@@ -108,3 +119,16 @@ def normalised(score: float, length: int, length_penalty: float) -> float:
         divisor = 1e200
     # Powers without any use are cut, so that no finite penalty leads to a division by zero or to an infinite score.
     return score / min(max(divisor, 1e-200), 1e200)
+
+
+def finished_hypothesis(
+    path: Sequence[tuple[int, float]], score: float, finish_reason: FinishReason
+) -> FinishedHypothesis:
+    """The hypothesis made of tokens, each with the sum of token scores up to it."""
+    sums = (0.0, *(total for _, total in path))
+    return FinishedHypothesis(
+        token_ids=tuple(token for token, _ in path),
+        token_scores=tuple(after - before for before, after in itertools.pairwise(sums)),
+        score=score,
+        finish_reason=finish_reason,
+    )

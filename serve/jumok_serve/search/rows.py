@@ -11,8 +11,8 @@ import numpy as np
 
 from jumok_proto.results import FinishReason
 from jumok_serve.options import SearchOptions
-from jumok_serve.search.constraints import NO_CONSTRAINTS, ConstraintRules, Constraints
-from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, Step, normalised
+from jumok_serve.search.constraints import NO_CONSTRAINTS, ConstraintRules
+from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, finished_hypothesis, normalised
 
 
 class RowSearch:
@@ -27,99 +27,94 @@ class RowSearch:
         source_ids: what is translated; random numbers depend on it, so that texts do not share theirs.
     """
 
+    continuations_needed = 0
+    candidates_needed = 1
     acts_on_logits = True
     renormalizes = False
-    candidates_needed = 1
 
     def __init__(self, options: SearchOptions, prompt: Sequence[int], source_ids: Sequence[int]) -> None:
+        self.beam_size = 1 if options.sampling is None else options.num_hypotheses
+        self.tokens = [prompt[0]] * self.beam_size
+        self.parents: Sequence[int] = (0,) * self.beam_size
+        self.scores = [0.0] * self.beam_size
+        self.position = 0
+        self.constraints = NO_CONSTRAINTS
+        self.draws: list[Draw] | None = None
+        self.finished = False
         self._options = options
         self._prompt = prompt
-        self._rows = [_Row() for _ in range(1 if options.sampling is None else options.num_hypotheses)]
-        self._rules = ConstraintRules(options, prompt, rows=len(self._rows))
+        self._rows = [_Row() for _ in range(self.beam_size)]
+        self._rules = ConstraintRules(options, prompt, rows=self.beam_size)
+        self._forced: tuple[int, ...] | None = None  # what the next token must be one of
+        self._next_change = len(prompt)  # at which length something else may be asked for
         self._numbers = None if options.sampling is None else UniformNumbers(options.sampling.seed, source_ids)
-        self.beam_size = len(self._rows)
-        self.position = 0
+        self._ask()
 
-    @property
-    def finished(self) -> bool:
-        return all(row.finish_reason is not None for row in self._rows)
-
-    def next_step(self) -> Step:
-        if self.position < len(self._prompt):
-            return Step([self._prompt[self.position]] * self.beam_size, [0] * self.beam_size)
-        # A row that has ended feeds anything: nobody reads what becomes of it.
-        tokens = [row.token_ids[-1] if row.token_ids else self._prompt[0] for row in self._rows]
-        return Step(tokens, list(range(self.beam_size)))
-
-    def scores(self) -> list[float]:
-        return [DEAD_SCORE if row.finish_reason else row.score for row in self._rows]
-
-    @property
-    def _in_prompt(self) -> bool:
-        """Whether the next token is known, because it is part of the prompt."""
-        return self.position + 1 < len(self._prompt)
-
-    def constraints(self) -> Constraints:
-        if self._in_prompt or self._rules.forced(self.position + 1) is not None:
-            return NO_CONSTRAINTS
+    def _ask(self) -> None:
+        """Says what is asked of the step to come, beside what it is fed."""
+        sampling = self._options.sampling
+        if sampling is not None and self._numbers is not None:
+            uniform = self._numbers.at(self.position, self.beam_size)
+            self.draws = [Draw(sampling.temperature, sampling.top_k, sampling.top_p, number) for number in uniform]
+        length = self.position + 1
+        if length < self._next_change:
+            return
+        self._next_change = self._rules.next_change(length)
+        self._forced = self._rules.forced(length)
         histories: list[list[int]] = []
         if self._rules.need_history:
-            histories = [[] if row.finish_reason else [*self._prompt, *row.token_ids] for row in self._rows]
-        return self._rules.at(self.position + 1, histories)
+            histories = [[] if row.finish_reason else [*self._prompt, *row.tokens()] for row in self._rows]
+        self.constraints = self._rules.at(length, histories) if self._forced is None else NO_CONSTRAINTS
 
-    def draws(self) -> list[Draw] | None:
-        sampling = self._options.sampling
-        if sampling is None or self._numbers is None:
-            return None
-        uniform = self._numbers.at(self.position, self.beam_size)
-        return [Draw(sampling.temperature, sampling.top_k, sampling.top_p, number) for number in uniform]
-
-    def advance(self, tokens: Sequence[Sequence[int]], scores: Sequence[Sequence[float]]) -> None:
+    def advance(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
         if self.finished:
             raise RuntimeError("this search has finished; it cannot advance")
-        if not self._in_prompt:
-            forced = self._rules.forced(self.position + 1)
-            for index, row in enumerate(self._rows):
-                if row.finish_reason is None and forced is None:
-                    row.take(tokens[index][0], scores[index][0], self._options)
-                elif row.finish_reason is None:
-                    self._take_forced(row, index, forced or ())
         self.position += 1
+        if self.position < len(self._prompt):
+            self.tokens = [self._prompt[self.position]] * self.beam_size
+        else:
+            if self.position == len(self._prompt):
+                self.parents = range(self.beam_size)
+            self.finished = True
+            for index, row in enumerate(self._rows):
+                if row.finish_reason is not None:
+                    continue
+                if self._forced is None:
+                    row.take(tokens[index], scores[index], self._options)
+                else:
+                    self._take_forced(row, index, self._forced)
+                if row.finish_reason is None:
+                    self.tokens[index], self.scores[index] = row.path[-1]
+                    self.finished = False
+                else:  # what it feeds from now on is all the same: nobody reads what becomes of it
+                    self.scores[index] = DEAD_SCORE
+        if not self.finished:
+            self._ask()
 
     def _take_forced(self, row: "_Row", index: int, forced: Sequence[int]) -> None:
         """The first of equally likely tokens, or one drawn from them."""
         if not forced:
             row.finish_reason = FinishReason.LENGTH
             return
-        draws = self.draws()
-        if draws is not None:  # the nucleus holds as many of them as reach its mass; top-k never parts equals
-            forced = forced[: math.ceil(len(forced) * draws[index].top_p)]
-        choice = 0 if draws is None else int(draws[index].uniform * len(forced))
-        row.take(forced[choice], row.score - math.log(len(forced)), self._options)
+        choice = 0
+        if self.draws is not None:  # the nucleus holds as many of them as reach its mass; top-k never parts equals
+            forced = forced[: math.ceil(len(forced) * self.draws[index].top_p)]
+            choice = int(self.draws[index].uniform * len(forced))
+        row.take(forced[choice], self.scores[index] - math.log(len(forced)), self._options)
 
     def hypotheses(self) -> list[FinishedHypothesis]:
         if not self.finished:
             raise RuntimeError("this search has not finished; advance it until it has")
-        return [
-            FinishedHypothesis(
-                token_ids=tuple(row.token_ids),
-                token_scores=tuple(row.token_scores),
-                score=normalised(row.score, len(row.token_ids), self._options.length_penalty),
-                finish_reason=row.finish_reason or FinishReason.LENGTH,
-            )
-            for row in self._rows
-        ]
+        return [row.hypothesis(self._options) for row in self._rows]
 
 
 class _Row:
     """What has been written in one row."""
 
-    __slots__ = ("finish_reason", "score", "token_ids", "token_scores")
+    __slots__ = ("finish_reason", "path")
 
     def __init__(self) -> None:
-        self.token_ids: list[int] = []
-        self.token_scores: list[float] = []
-        self.score = 0.0
+        self.path: list[tuple[int, float]] = []  # tokens, each with the sum of token scores up to it
         self.finish_reason: FinishReason | None = None
 
     def take(self, token: int, score: float, options: SearchOptions) -> None:
@@ -127,13 +122,21 @@ class _Row:
         if not score > DEAD_SCORE:  # every token is suppressed: the score is -inf, or NaN as -inf less -inf
             self.finish_reason = FinishReason.LENGTH
             return
-        self.token_ids.append(token)
-        self.token_scores.append(score - self.score)
-        self.score = score
+        self.path.append((token, score))
         if token in options.eos_ids:
             self.finish_reason = FinishReason.EOS
-        elif len(self.token_ids) == options.max_length:
+        elif len(self.path) == options.max_length:
             self.finish_reason = FinishReason.LENGTH
+
+    def tokens(self) -> list[int]:
+        """What has been written."""
+        return [token for token, _ in self.path]
+
+    def hypothesis(self, options: SearchOptions) -> FinishedHypothesis:
+        """The result, of a row that has ended."""
+        total = self.path[-1][1] if self.path else 0.0
+        score = normalised(total, len(self.path), options.length_penalty)
+        return finished_hypothesis(self.path, score, self.finish_reason or FinishReason.LENGTH)
 
 
 class UniformNumbers:

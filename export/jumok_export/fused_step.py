@@ -1,0 +1,90 @@
+"""Decoder and selection in one graph: a step then writes no logits that are only read once."""
+
+from collections.abc import Callable, Mapping
+
+import onnx
+from onnx import NodeProto, helper
+
+from jumok_export.onnx_graph import Graph, declare
+from jumok_export.selection import select_graph
+from jumok_serve.manifest import TensorSpec
+from jumok_serve.session import LISTED, LOGIT_ROWS
+
+_PREFIX = "select."
+_LOGITS = "decoded_logits"
+"""What the decoder's logits are called within the graph, where they are passed on only if they are asked for."""
+_FLAT = "logits.in_one_axis"
+"""The shape that they are constrained in."""
+
+
+def with_selection(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
+    """The graphs of a precision, with the selection in every decoder that works in place.
+
+    Such a decoder chooses candidates where its logits lie, and overwrites them: nothing is copied. It takes what
+    `select` takes and gives what it gives, and the logits of as many rows as `logit_rows` says, none or all: sampling
+    needs them.
+    """
+    fused = dict(graphs)
+    for name in ("decoder", f"decoder{LISTED}"):
+        if name in graphs and any(spec.name == "visible" for spec in graphs[name].inputs):
+            fused[name] = _fused(graphs[name])
+    return fused
+
+
+def _fused(decoder: Graph) -> Graph:
+    logits = next(spec for spec in decoder.outputs if spec.name == "logits")
+    width = logits.axes[-1]
+    select = select_graph(width if isinstance(width, int) else None, overwrite=True)
+    outside = {spec.name for spec in (*select.inputs, *select.outputs)}
+
+    def renamed(name: str) -> str:
+        return _LOGITS if name == "logits" else name if name in outside or not name else _PREFIX + name
+
+    model = onnx.ModelProto()
+    model.CopyFrom(decoder.model)
+    _rename(model.graph, lambda name: _LOGITS if name == "logits" else name)
+    _rename(select.model.graph, renamed)
+    for node in select.model.graph.node:
+        if node.op_type == "Reshape" and node.input[0] == _LOGITS:  # nothing may overwrite them before
+            node.input[1] = _FLAT
+    model.graph.initializer.extend(select.model.graph.initializer)
+    model.graph.node.extend((*_asked_logits(), *select.model.graph.node))
+    inputs = (
+        *decoder.inputs,
+        TensorSpec(name=LOGIT_ROWS, dtype="int64", axes=(1,)),
+        *(spec for spec in select.inputs if spec.name != "logits"),
+    )
+    outputs = (
+        *(spec for spec in decoder.outputs if spec.name != "logits"),
+        *select.outputs,
+        logits.model_copy(update={"axes": ("L", width)}),
+    )
+    declare(model, inputs, outputs)
+    model.graph.value_info.extend(select.model.graph.value_info)  # by which ONNX Runtime knows what it may overwrite
+    return Graph(model, inputs, outputs)
+
+
+def _asked_logits() -> list[NodeProto]:
+    """Passes logits on, and only then tells the shape in which they are overwritten."""
+    node = helper.make_node
+    return [
+        node("Constant", [], ["logits.first"], value_ints=[0]),
+        node("Constant", [], ["logits.all_in_one"], value_ints=[-1]),
+        node("Slice", [_LOGITS, "logits.first", LOGIT_ROWS, "logits.first"], ["logits"]),
+        node("Shape", ["logits"], ["logits.rows"], end=1),
+        node("Min", ["logits.rows", "logits.all_in_one"], [_FLAT]),
+    ]
+
+
+def _rename(graph: onnx.GraphProto, renamed: Callable[[str], str]) -> None:
+    """Renames what nodes, tensors and the graphs within nodes are called by."""
+    for tensor in graph.initializer:
+        tensor.name = renamed(tensor.name)
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        value.name = renamed(value.name)
+    for node in graph.node:
+        node.input[:] = map(renamed, node.input)
+        node.output[:] = map(renamed, node.output)
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                _rename(attribute.g, renamed)
