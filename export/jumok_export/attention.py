@@ -1,4 +1,4 @@
-"""Attention: masked softmax, scaled dot-product attention, and multi-head attention built from them."""
+"""Scaled dot-product attention, and multi-head attention built from it."""
 
 import math
 from collections.abc import Iterator
@@ -8,22 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
-def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over the last axis, restricted to the places where `mask` is true.
-
-    Args:
-        scores: [..., Tq, Tk].
-        mask: boolean, broadcastable to `scores`; true where the query may attend. None: everywhere.
-
-    Returns:
-        Weights of the shape of `scores`: each row sums to 1, exactly 0 where masked. A row that is masked
-        everywhere is all zeros rather than NaN, so that a padded query adds nothing.
-    """
-    if mask is None:
-        return scores.softmax(dim=-1)
-    weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
-    return weights * mask.any(dim=-1, keepdim=True).to(weights.dtype)
+from jumok_export.attention_functions import context, dot_scores, masked_softmax, scaled_dot_scores
 
 
 def scaled_dot_product_attention(
@@ -50,16 +35,15 @@ def scaled_dot_product_attention(
     Returns:
         The output [..., Tq, Dv] and the attention weights [..., Tq, Tk], before dropout.
     """
-    scores = query @ key.transpose(-2, -1)
     if scale is None:
-        scores = scores / math.sqrt(query.shape[-1])
-    elif scale != 1.0:
-        scores = scores * scale
+        scores = scaled_dot_scores(query, key)
+    else:
+        scores = dot_scores(query, key) if scale == 1.0 else dot_scores(query, key) * scale
     if position_bias is not None:
         scores = scores + position_bias
     weights = masked_softmax(scores, mask)
     kept = F.dropout(weights, dropout) if dropout else weights
-    return kept @ value, weights
+    return context(kept, value), weights
 
 
 @torch.library.custom_op("jumok::fused_attention", mutates_args=())

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from jumok_export.configuration import Configuration, configuration_from_values
+from jumok_export.configuration import Configuration, RecurrentSection, configuration_from_values
+from jumok_export.recurrent import RecurrentSizes, make_recurrent
+from jumok_export.seq2seq import Seq2Seq
 from jumok_export.transformer import Transformer, TransformerSizes
 from jumok_export.vocabulary import Vocabulary
 from jumok_serve.errors import JumokError
@@ -41,15 +43,19 @@ class Checkpoint:
     configuration: Configuration
     source_vocabulary: Vocabulary
     target_vocabulary: Vocabulary
-    model: Transformer
+    model: Seq2Seq
     epoch: int
     validation_bleu: float | None
     files: Mapping[str, str]
 
 
-def build_model(configuration: Configuration, source_vocabulary: int, target_vocabulary: int) -> Transformer:
+def build_model(configuration: Configuration, source_vocabulary: int, target_vocabulary: int) -> Seq2Seq:
     """The untrained model of a configuration, for vocabularies of so many tokens."""
     sizes = configuration.model.model_dump(exclude={"family"})
+    if isinstance(configuration.model, RecurrentSection):
+        return make_recurrent(
+            RecurrentSizes(source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary, **sizes)
+        )
     limits = configuration.bundle.limits
     longest = max(limits.max_source_length, limits.max_target_length, 2 * configuration.data.max_length)
     return Transformer(

@@ -1,14 +1,18 @@
 """The training configuration: one TOML file, its schema, and errors that name what is wrong in it."""
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from jumok_export.cells import CellKind
+from jumok_export.recurrent import RecurrentSizes
+from jumok_export.recurrent_attention import AttentionKind
 from jumok_serve.errors import JumokError
 from jumok_serve.manifest import GenerationDefaults, Limits
 from jumok_serve.parts import LanguageTag, Name
@@ -75,8 +79,8 @@ class TokenizerSection(_Section):
     sampling_alpha: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
-class ModelSection(_Section):
-    """`[model]`: sizes of the Transformer; see `TransformerSizes`."""
+class TransformerSection(_Section):
+    """`[model]` of family "transformer", which is the default: see `TransformerSizes`."""
 
     family: Literal["transformer"] = "transformer"
     width: Positive = 512
@@ -93,12 +97,88 @@ class ModelSection(_Section):
     activation_dropout: Fraction = 0.0
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> "ModelSection":
+    def _heads_divide_width(self) -> "TransformerSection":
         if self.width % self.heads or self.width % 2:
             raise ValueError(
                 f"width must be even and a multiple of heads, got width {self.width} and heads {self.heads}"
             )
         return self
+
+
+class RecurrentSection(_Section):
+    """`[model]` of family "recurrent": see `RecurrentSizes`."""
+
+    family: Literal["recurrent"]
+    cell: CellKind = "lstm"
+    attention: AttentionKind = "general"
+    embedding: Positive = 256
+    width: Positive = 512
+    encoder_width: Positive | None = None
+    layers: Positive = 1
+    bidirectional: bool = True
+    reverse_source: bool = False
+    readout: Literal["direct", "attentional"] = "attentional"
+    tie_output: bool = False
+    input_feeding: bool = False
+    dropout: Fraction = 0.2
+
+    @model_validator(mode="after")
+    def _fits(self) -> "RecurrentSection":
+        RecurrentSizes(source_vocabulary=1, target_vocabulary=1, **self.model_dump(exclude={"family"}))
+        return self
+
+
+def _family(values: Any) -> str:
+    """Which branch of `ModelSection` values are meant for; named so that no key is called like it."""
+    family = values.get("family", "transformer") if isinstance(values, dict) else getattr(values, "family", "")
+    return f"({family})"
+
+
+ModelSection = Annotated[
+    Annotated[TransformerSection, Tag("(transformer)")] | Annotated[RecurrentSection, Tag("(recurrent)")],
+    Discriminator(
+        _family,
+        custom_error_type="family",
+        custom_error_message="family must be 'transformer' or 'recurrent'",
+    ),
+]
+
+
+class FeedingSection(_Section):
+    """`[training.feeding]`: what the decoder of a recurrent model is fed while it is trained.
+
+    Attributes:
+        mode: "teacher_forcing" feeds the target's tokens. "scheduled_sampling" (Bengio et al., 2015, section 2.4) feeds
+            each with a probability, and else the model's own most likely token. "two_phases" feeds the target's tokens
+            first, and the model's own in the last `free_epochs`.
+        decay: how the probability falls with the number i of updates: "constant" stays at `share`; "linear" is
+            max(`least`, `share` - `slope` * i); "inverse_sigmoid" is `pace` / (`pace` + exp(i / `pace`)).
+        share: the probability at first.
+        slope: by how much it falls at every update.
+        least: below which it does not fall.
+        pace: of the inverse sigmoid: at about `pace` * ln(`pace`) updates the probability is one half.
+        free_epochs: number of epochs of the second phase.
+    """
+
+    mode: Literal["teacher_forcing", "scheduled_sampling", "two_phases"] = "teacher_forcing"
+    decay: Literal["constant", "linear", "inverse_sigmoid"] = "linear"
+    share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    slope: Annotated[float, Field(ge=0)] = 1e-4
+    least: Annotated[float, Field(ge=0, le=1)] = 0.0
+    pace: Annotated[float, Field(ge=1)] = 1000.0
+    free_epochs: Annotated[int, Field(ge=0)] = 0
+
+    def forced_share(self, step: int, epoch: int, max_epochs: int) -> float:
+        """The probability of the target's own token at an update of an epoch; both count from 0."""
+        if self.mode == "teacher_forcing":
+            return 1.0
+        if self.mode == "two_phases":
+            return 1.0 if epoch < max_epochs - self.free_epochs else 0.0
+        if self.decay == "constant":
+            return self.share
+        if self.decay == "linear":
+            return max(self.least, self.share - self.slope * step)
+        return self.pace / (self.pace + math.exp(min(step / self.pace, 500.0)))
 
 
 class TrainingSection(_Section):
@@ -121,6 +201,7 @@ class TrainingSection(_Section):
         devices: number of devices, or "auto" for all.
         validate_every_epochs: epochs between validations.
         seed: of initial weights, batches and sampling.
+        feeding: what the decoder of a recurrent model is fed.
     """
 
     max_epochs: Positive = 20
@@ -139,6 +220,7 @@ class TrainingSection(_Section):
     devices: Positive | Literal["auto"] = "auto"
     validate_every_epochs: Positive = 1
     seed: int = 1
+    feeding: FeedingSection = FeedingSection()
 
 
 class BundleSection(_Section):
@@ -162,14 +244,29 @@ class Configuration(_Section):
 
     data: DataSection
     tokenizer: TokenizerSection = TokenizerSection()
-    model: ModelSection = ModelSection()
+    model: ModelSection = TransformerSection()
     training: TrainingSection = TrainingSection()
     bundle: BundleSection
 
     @model_validator(mode="after")
     def _shared_vocabulary(self) -> "Configuration":
-        if self.model.share_embeddings and not self.tokenizer.shared:
+        if isinstance(self.model, TransformerSection) and self.model.share_embeddings and not self.tokenizer.shared:
             raise ValueError("model.share_embeddings = true needs tokenizer.shared = true")
+        return self
+
+    @model_validator(mode="after")
+    def _feeding_of_recurrent_models(self) -> "Configuration":
+        feeding = self.training.feeding
+        if isinstance(self.model, TransformerSection) and feeding.mode != "teacher_forcing":
+            raise ValueError(
+                f"training.feeding.mode = {feeding.mode!r} is for models of family 'recurrent': a Transformer is "
+                "trained on all positions at once"
+            )
+        if feeding.mode == "two_phases" and not 0 < feeding.free_epochs < self.training.max_epochs:
+            raise ValueError(
+                "training.feeding.free_epochs must be at least 1 and less than max_epochs with mode 'two_phases', got "
+                f"{feeding.free_epochs} of {self.training.max_epochs}"
+            )
         return self
 
 

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import onnx
 import onnxscript
 import torch
 from onnx.defs import OpSchema
 from onnxscript import opset20
 
-from jumok_export import attention, layers  # noqa: F401 - they define the operators
+from jumok_export import attention, layers, recurrent_encoder  # noqa: F401 - they define the operators
 
 DOMAIN = "com.microsoft"
 
@@ -57,8 +58,37 @@ def _write(buffer: Any, places: Any, values: Any, heads: int) -> Any:
     return opset20.ScatterND(buffer, places, opset20.Reshape(values, in_heads))
 
 
+def _recurrent_layer(  # noqa: PLR0917 - the operator's arguments
+    x: Any,
+    lengths: Any,
+    input_weight: Any,
+    input_bias: Any,
+    hidden_weight: Any,
+    hidden_bias: Any,
+    kind: str,
+    backwards: bool,
+) -> Any:
+    op: Any = opset20
+    direction = op.Constant(value_ints=[0])
+    sources = op.Transpose(x, perm=[1, 0, 2])  # time comes first
+    weights = [op.Unsqueeze(weight, direction) for weight in (input_weight, hidden_weight)]
+    bias = op.Unsqueeze(op.Concat(input_bias, hidden_bias, axis=0), direction)
+    settings = {"hidden_size": hidden_weight.shape[1], "direction": "reverse" if backwards else "forward"}
+    inputs = (sources, *weights, bias, op.Cast(lengths, to=onnx.TensorProto.INT32))
+    if kind == "lstm":
+        states, *last = op.LSTM(*inputs, **settings)
+    elif kind == "gru":
+        states, *last = op.GRU(*inputs, **settings, linear_before_reset=1)
+    else:
+        states, *last = op.RNN(*inputs, **settings)
+    states = op.Transpose(op.Squeeze(states, op.Constant(value_ints=[1])), perm=[1, 0, 2])
+    ends = [op.Squeeze(state, direction) for state in last]
+    return states, op.Concat(*ends, axis=1) if len(ends) > 1 else ends[0]
+
+
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.jumok.fused_attention.default: _fused_attention,
     torch.ops.jumok.write.default: _write,
+    torch.ops.jumok.recurrent_layer.default: _recurrent_layer,
 }
 """How operators of this package are written in ONNX, for `torch.onnx.export`'s `custom_translation_table`."""

@@ -1,24 +1,20 @@
 """What every encoder-decoder Transformer computes: the views of it that are trained and exported."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from jumok_export.layers import DecoderLayer, EncoderLayer, InPlaceFrame, StepFrame, length_mask
-
-Tensors = dict[str, Tensor]
-"""Named tensors with the batch (or row) on axis 0: encoder memory or decoder state."""
+from jumok_export.layers import DecoderLayer, EncoderLayer, InPlaceFrame, StepFrame
+from jumok_export.seq2seq import Seq2Seq, Tensors, length_mask
 
 
-class EncoderDecoder(nn.Module, ABC):
+class EncoderDecoder(Seq2Seq):
     """An encoder and a decoder of `EncoderLayer` and `DecoderLayer`, without what goes in and what comes out.
 
-    `forward` is for training; `encode`, `step`, `score` and `align` are the views that are exported. What a kind of
-    Transformer adds is how tokens are embedded, what their distance adds to attention, and the output.
+    What a kind of Transformer adds is how tokens are embedded, what their distance adds to attention, and the output.
 
     Attributes:
         encoder: its layers.
@@ -89,20 +85,8 @@ class EncoderDecoder(nn.Module, ABC):
             cross_attention.append(cross_weights)
         return self.decoder_norm(x), self_attention, cross_attention
 
-    @staticmethod
-    def shift(start_ids: Tensor, target_ids: Tensor) -> Tensor:
-        """The decoder's input [B, T] for targets [B, T]: the start tokens [B], then all of a target but its last."""
-        return torch.cat((start_ids[:, None], target_ids), dim=1)[:, :-1]
-
     def forward(self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor) -> Tensor:
-        """Logits [B, T, V] of every target token, given the source and the target's tokens before it.
-
-        Args:
-            source_ids: [B, S], padded.
-            source_lengths: [B].
-            start_ids: [B], the token that the decoder starts from.
-            target_ids: [B, T], ending with the end token, padded.
-        """
+        """See `Seq2Seq`: all positions at once."""
         source_mask = length_mask(source_lengths, source_ids.shape[1])[:, None, None, :]
         memory, _ = self.run_encoder(source_ids, source_mask)
         x, _, _ = self.run_decoder(memory, source_mask, self.shift(start_ids, target_ids))
@@ -117,16 +101,7 @@ class EncoderDecoder(nn.Module, ABC):
         return state
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
-        """Everything that is computed once a sentence: the keys and values of cross-attention.
-
-        Args:
-            source_ids: [B, S], padded.
-            source_lengths: [B].
-
-        Returns:
-            The memory, `key.<layer>` and `value.<layer>` [B, heads, S, D]; and the decoder's first state, which is
-            empty here because a Transformer's decoder starts from nothing.
-        """
+        """See `Seq2Seq`: the keys and values of cross-attention, `key.<layer>` and `value.<layer>` [B, heads, S, D]."""
         x = self.embed_source(source_ids)
         bias = self.encoder_position_bias(torch.arange(source_ids.shape[1], device=source_ids.device))
         lengths = source_lengths.to(torch.int32)
@@ -147,18 +122,10 @@ class EncoderDecoder(nn.Module, ABC):
         memory: Tensors,
         state: Tensors,
     ) -> tuple[Tensor, Tensors]:
-        """One token for every row; rows may be at different positions.
+        """See `Seq2Seq`: the state is a cache of keys and values.
 
-        Args:
-            token_ids: [R], the token each row decoded last (at first the start token); R = B * K.
-            positions: [R], how many tokens the row has decoded: also its number of valid cache entries.
-            parents: [R], the row of the previous state that each row continues.
-            source_lengths: [B].
-            memory: of `encode`, [B, heads, S, D].
-            state: keys and values of the previous rows, [P, heads, T, D].
-
-        Returns:
-            Logits [R, V] of the next token and the new state [R, heads, T_new, D], T_new > positions.
+        Of a row's [P, heads, T, D], as many entries are valid as it has decoded tokens; the new state is
+        [R, heads, T_new, D], T_new > positions.
         """
         frame = StepFrame(positions, parents, source_lengths, state["key.0"], memory["key.0"].shape[2])
         x = self.embed_target(token_ids, positions)
@@ -207,22 +174,6 @@ class EncoderDecoder(nn.Module, ABC):
             x, cache = layer.step_in_place(x, (state[key], state[value]), frame, (memory[key], memory[value]), bias)
             written[key], written[value] = cache
         return self.logits(self.decoder_norm(x).flatten(0, 1)), written
-
-    def score(
-        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
-    ) -> Tensor:
-        """Log-probability [B, T] of every token of given targets, in one pass; 0 behind a target's end.
-
-        Args:
-            source_ids: [B, S], padded.
-            source_lengths: [B].
-            start_ids: [B], the token that the decoder starts from.
-            target_ids: [B, T], with the end token, padded.
-            target_lengths: [B].
-        """
-        log_probabilities = F.log_softmax(self(source_ids, source_lengths, start_ids, target_ids), dim=-1)
-        chosen = log_probabilities.gather(-1, target_ids[..., None])[..., 0]
-        return chosen.masked_fill(~length_mask(target_lengths, target_ids.shape[1]), 0.0)
 
     def align(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor

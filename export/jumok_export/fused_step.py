@@ -1,11 +1,11 @@
 """Decoder and selection in one graph: a step then writes no logits that are only read once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import onnx
 from onnx import NodeProto, helper
 
-from jumok_export.onnx_graph import Graph, declare
+from jumok_export.onnx_graph import Graph, declare, rename
 from jumok_export.selection import select_graph
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.session import LISTED, LOGIT_ROWS
@@ -42,8 +42,8 @@ def _fused(decoder: Graph) -> Graph:
 
     model = onnx.ModelProto()
     model.CopyFrom(decoder.model)
-    _rename(model.graph, lambda name: _LOGITS if name == "logits" else name)
-    _rename(select.model.graph, renamed)
+    rename(model.graph, lambda name: _LOGITS if name == "logits" else name)
+    rename(select.model.graph, renamed)
     for node in select.model.graph.node:
         if node.op_type == "Reshape" and node.input[0] == _LOGITS:  # nothing may overwrite them before
             node.input[1] = _FLAT
@@ -74,17 +74,3 @@ def _asked_logits() -> list[NodeProto]:
         node("Shape", ["logits"], ["logits.rows"], end=1),
         node("Min", ["logits.rows", "logits.all_in_one"], [_FLAT]),
     ]
-
-
-def _rename(graph: onnx.GraphProto, renamed: Callable[[str], str]) -> None:
-    """Renames what nodes, tensors and the graphs within nodes are called by."""
-    for tensor in graph.initializer:
-        tensor.name = renamed(tensor.name)
-    for value in (*graph.value_info, *graph.input, *graph.output):
-        value.name = renamed(value.name)
-    for node in graph.node:
-        node.input[:] = map(renamed, node.input)
-        node.output[:] = map(renamed, node.output)
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                _rename(attribute.g, renamed)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from jumok_export.contributed import TRANSLATIONS
+from jumok_export.one_pass import ATTENTION
 from jumok_export.onnx_graph import OPSET, Graph, declare
 from jumok_export.selection import selection_graphs
+from jumok_export.seq2seq import Tensors
 from jumok_serve.manifest import TensorSpec
-
-Tensors = dict[str, Tensor]
 
 
 @runtime_checkable
@@ -30,6 +30,10 @@ class TranslationModel(Protocol):
     A model may have `align` too, which tells of attention (see `EncoderDecoder.align`), and `step_in_place`, which is
     then exported instead of `step` (see `EncoderDecoder.step_in_place`): it computes the same over a state in which all
     rows of a sentence share E entries of one buffer, [B, ..., E, ...] where `step` has [P, ..., T, ...].
+
+    A model whose attribute `scores_by_steps` is true decodes given targets token by token. `score` and `align`, which
+    are loops then, are not traced but made of `encode` and `step`; for `align` there must be `attending_step`, which
+    gives what rows attended to besides, [R, layers, heads, S] (see `AttentiveRecurrent`).
     """
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
@@ -75,6 +79,8 @@ class _View(nn.Module):
 def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: int) -> dict[str, Graph]:
     """Exports a model's graphs: encoder, decoder, scorer, aligner where the model has `align`, select and sampler.
 
+    Of a model that scores by steps there are no scorer and aligner: see `with_one_pass`.
+
     Which axes vary, and with what, is found by running the model at two sizes.
 
     Args:
@@ -91,14 +97,20 @@ def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: i
         raise TypeError(f"{type(model).__name__} has no {', '.join(needed)}: see jumok_export.graphs.TranslationModel")
     small = _Example(model, source_vocabulary, target_vocabulary, B=2, K=3, S=5, P=4, T=7)
     large = _Example(model, source_vocabulary, target_vocabulary, B=3, K=5, S=11, P=9, T=15)
-    step = "step_in_place" if hasattr(model, "step_in_place") else "step"
-    views = {"encoder": "encode", "decoder": step, "scorer": "score", "aligner": "align"}
+    views = {"encoder": "encode", "decoder": _step_of(model), "scorer": "score", "aligner": "align"}
+    if getattr(model, "scores_by_steps", False):
+        del views["scorer"], views["aligner"]
     graphs = {
         graph: _export(_View(model, method), getattr(small, graph), getattr(large, graph))
         for graph, method in views.items()
         if hasattr(model, method)
     }
     return graphs | selection_graphs(target_vocabulary)
+
+
+def _step_of(model: TranslationModel) -> str:
+    """Which of a model's methods becomes its decoder."""
+    return next(method for method in ("step_in_place", "attending_step", "step") if hasattr(model, method))
 
 
 @dataclass(frozen=True)
@@ -164,7 +176,11 @@ class _Example:
                 **{f"memory.{name}": value for name, value in memory.items()},
                 **{f"state.{name}": value for name, value in state.items()},
             },
-            ("logits", *(f"next_state.{name}" for name in state)),
+            (
+                "logits",
+                *(f"next_state.{name}" for name in state),
+                *([ATTENTION] if _step_of(model) == "attending_step" else []),
+            ),
             {name: sizes[name] for name in symbols},
         )
         targets = {

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from jumok_export.transformer import Transformer
+from jumok_export.seq2seq import Seq2Seq
 from jumok_export.vocabulary import END, START
 
 
 @torch.no_grad()
-def greedy_decode(model: Transformer, source_ids: Tensor, source_lengths: Tensor, max_length: int) -> list[list[int]]:
+def greedy_decode(model: Seq2Seq, source_ids: Tensor, source_lengths: Tensor, max_length: int) -> list[list[int]]:
     """The most likely token at every step, until each sentence's end token.
 
     Args:
@@ -20,11 +20,11 @@ def greedy_decode(model: Transformer, source_ids: Tensor, source_lengths: Tensor
     Returns:
         The new tokens of every sentence, with the end token where it was reached.
     """
-    memory, _ = model.encode(source_ids, source_lengths)
-    state = model.empty_state()
+    memory, first_state = model.encode(source_ids, source_lengths)
+    state = first_state or model.empty_state()
     rows = torch.arange(len(source_ids), device=source_ids.device)  # which sentence a row belongs to
     token = torch.full_like(rows, START)
-    parents = torch.zeros_like(rows)
+    parents = rows if first_state else torch.zeros_like(rows)
     decoded: list[list[int]] = [[] for _ in rows]
     for position in range(max_length):
         logits, state = model.step(

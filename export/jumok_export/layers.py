@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from jumok_export.attention import MultiHeadAttention
+from jumok_export.seq2seq import length_mask
 
 CACHE_STEP = 8
 """The cache has room for a multiple of so many tokens.
@@ -74,11 +75,6 @@ class LayerSizes:
     dropout: float = 0.0
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
-
-
-def length_mask(lengths: Tensor, longest: int) -> Tensor:
-    """[B, longest], true where a token is within its sentence's length."""
-    return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
 
 class FeedForward(nn.Sequential):

@@ -35,7 +35,7 @@ def learning_rate_factor(step: int, training: TrainingSection, total_steps: int)
 
 
 class TranslationTraining(pl.LightningModule):
-    """Teacher forcing with label smoothing; greedy BLEU on the validation set decides which checkpoint is best.
+    """Cross-entropy with label smoothing; greedy BLEU on the validation set decides which checkpoint is best.
 
     Args:
         configuration: the whole run's configuration.
@@ -59,10 +59,11 @@ class TranslationTraining(pl.LightningModule):
         self.decoded: list[str] = []
         self.references: list[str] = []
 
-    def loss(self, batch: Batch, smoothing: float) -> Tensor:
-        """Mean cross-entropy of the target tokens, in nats."""
+    def loss(self, batch: Batch, smoothing: float, forced_share: float = 1.0) -> Tensor:
+        """Mean cross-entropy of the target tokens, in nats; see `Recurrent.forward` for `forced_share`."""
         start_ids = torch.full_like(batch.source_lengths, START)
-        logits = self.model(batch.source_ids, batch.source_lengths, start_ids, batch.target_ids)
+        sampling = {} if forced_share == 1.0 else {"forced_share": forced_share}
+        logits = self.model(batch.source_ids, batch.source_lengths, start_ids, batch.target_ids, **sampling)
         return F.cross_entropy(
             logits.flatten(0, 1), batch.target_ids.flatten(), ignore_index=PAD, label_smoothing=smoothing
         )
@@ -74,7 +75,9 @@ class TranslationTraining(pl.LightningModule):
 
     def training_step(self, batch: Batch, _: int) -> Tensor:
         """The loss of one batch."""
-        loss = self.loss(batch, self.configuration.training.label_smoothing)
+        training = self.configuration.training
+        share = training.feeding.forced_share(self.global_step, self.current_epoch, training.max_epochs)
+        loss = self.loss(batch, training.label_smoothing, share)
         tokens = int((batch.target_ids != PAD).sum())
         self.log("train_loss", loss, prog_bar=True, on_step=False, on_epoch=True, batch_size=tokens, sync_dist=True)
         return loss

@@ -1,6 +1,6 @@
 """An ONNX graph of a bundle, with the types and axes of what goes in and comes out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,3 +42,17 @@ def declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Seque
     for node in model.graph.node:
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
+
+
+def rename(graph: onnx.GraphProto, renamed: Callable[[str], str]) -> None:
+    """Renames what nodes, tensors and the graphs within nodes are called by."""
+    for tensor in graph.initializer:
+        tensor.name = renamed(tensor.name)
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        value.name = renamed(value.name)
+    for node in graph.node:
+        node.input[:] = map(renamed, node.input)
+        node.output[:] = map(renamed, node.output)
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                rename(attribute.g, renamed)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from jumok_export.fused_step import with_selection
+from jumok_export.one_pass import with_one_pass
 from jumok_export.onnx_graph import Graph
 from jumok_serve.manifest import GraphSpec, PrecisionVariant
 
@@ -23,7 +24,8 @@ ALIGNMENT = 4096
 def save_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
     """Writes the graphs of one precision, and their shared weights, into `folder / precision`.
 
-    Decoders that work in place are written with the selection in them; see `with_selection`.
+    Decoders that work in place are written with the selection in them (see `with_selection`), and models that decode
+    given targets token by token get their one-pass graphs (see `with_one_pass`).
 
     A matrix that another graph uses transposed, as an output projection is that of a tied embedding, is not stored
     again: its graph transposes it, once, when a session is made.
@@ -36,7 +38,7 @@ def save_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> Pr
     specs = {}
     with path.open("wb") as file:
         weights = _Weights(file, path.name)
-        for name, graph in with_selection(graphs).items():
+        for name, graph in with_selection(with_one_pass(graphs)).items():
             model = onnx.ModelProto()
             model.CopyFrom(graph.model)
             for tensor in list(model.graph.initializer):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from jumok_export.attention import MultiHeadAttention, masked_softmax, scaled_dot_product_attention, scaled_queries
+from jumok_export.attention import MultiHeadAttention, scaled_dot_product_attention, scaled_queries
+from jumok_export.attention_functions import masked_softmax
 
 LN3 = math.log(3.0)
 

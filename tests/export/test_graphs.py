@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from jumok_export.bundle import ExportError, export_bundle
-from jumok_export.graphs import Tensors
 from jumok_export.onnx_graph import Graph
+from jumok_export.seq2seq import Tensors
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN, train_vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle import Bundle

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from jumok_export import bundle as bundle_module
 from jumok_export.bundle import ExportError, VerificationError
-from jumok_export.encoder_decoder import Tensors
 from jumok_export.onnx_graph import Graph
 from jumok_export.quantize import Scales, quantize_graph
+from jumok_export.seq2seq import Tensors
 from jumok_export.transformer import Transformer
 from jumok_serve.bundle import Bundle
 from jumok_serve.errors import BundleError

@@ -19,6 +19,7 @@ from jumok_export.configuration import TrainingSection
 from jumok_export.lightning_module import learning_rate_factor
 from jumok_export.record import read_metrics
 from jumok_export.training import train
+from jumok_export.transformer import Transformer
 from jumok_export.vocabulary import PAD, START, UNKNOWN
 from jumok_serve import Translator
 from jumok_serve.bundle import Bundle
@@ -128,6 +129,7 @@ def test_two_vocabularies_and_a_projection_of_its_own(write: Write, tmp_path: Pa
         checkpoint.source_vocabulary.decode(checkpoint.source_vocabulary.encode("The cat sleeps.")) == "The cat sleeps."
     )
     assert checkpoint.target_vocabulary.decode(checkpoint.target_vocabulary.encode("Die Katze.")) == "Die Katze."
+    assert isinstance(checkpoint.model, Transformer)
     assert checkpoint.model.output.weight is not checkpoint.model.target_embedding.weight
     assert not checkpoint.model.training
 
