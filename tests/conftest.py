@@ -4,7 +4,7 @@ import logging
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -15,6 +15,8 @@ from jumok_export.bundle import export_bundle
 from jumok_export.corpus import pad
 from jumok_export.graphs import export_graphs
 from jumok_export.onnx_graph import Graph
+from jumok_export.recurrent import Recurrent, RecurrentSizes, make_recurrent
+from jumok_export.seq2seq import Seq2Seq
 from jumok_export.shortlist import ParallelText, ShortlistPlan
 from jumok_export.transformer import Transformer, TransformerSizes
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
@@ -62,16 +64,43 @@ def tiny_model(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -
             max_positions=64,
             dropout=0.0,
         )
-        model = Transformer(sizes)
-        source_ids, source_lengths = pad([torch.tensor(vocabulary.encode(line)) for line in sentences[0]])
-        target_ids, _ = pad([torch.tensor(vocabulary.encode(line)) for line in sentences[1]])
-        optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-        for _ in range(120):
-            logits = model(source_ids, source_lengths, torch.full_like(source_lengths, START), target_ids)
-            loss = F.cross_entropy(logits.flatten(0, 1), target_ids.flatten(), ignore_index=PAD)
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            optimizer.step()
+        return learnt(Transformer(sizes), sentences, vocabulary, updates=120)
+
+
+@pytest.fixture(scope="session")
+def tiny_recurrent(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -> Recurrent:
+    """A recurrent model with attention that has half learnt them too."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        sizes = RecurrentSizes(
+            source_vocabulary=len(vocabulary),
+            target_vocabulary=len(vocabulary),
+            cell="lstm",
+            attention="general",
+            input_feeding=True,
+            embedding=24,
+            width=32,
+            encoder_width=48,
+            layers=2,
+            dropout=0.0,
+        )
+        return learnt(make_recurrent(sizes), sentences, vocabulary, updates=80)
+
+
+Model = TypeVar("Model", bound=Seq2Seq)
+
+
+def learnt(model: Model, sentences: tuple[list[str], list[str]], vocabulary: Vocabulary, *, updates: int) -> Model:
+    """The model after so many passes over the sentences."""
+    source_ids, source_lengths = pad([torch.tensor(vocabulary.encode(line)) for line in sentences[0]])
+    target_ids, _ = pad([torch.tensor(vocabulary.encode(line)) for line in sentences[1]])
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(updates):
+        logits = model(source_ids, source_lengths, torch.full_like(source_lengths, START), target_ids)
+        loss = F.cross_entropy(logits.flatten(0, 1), target_ids.flatten(), ignore_index=PAD)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
     return model.eval()
 
 
@@ -114,6 +143,21 @@ def export_tiny(
 def tiny_bundle(export_tiny: Callable[..., Bundle], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model's verified bundle, in fp32 and int8; not to be changed."""
     return export_tiny(tmp_path_factory.mktemp("bundle") / "tiny-en-de").path
+
+
+@pytest.fixture(scope="session")
+def recurrent_bundle(
+    export_tiny: Callable[..., Bundle],
+    tiny_recurrent: Recurrent,
+    sentences: tuple[list[str], list[str]],
+    vocabulary: Vocabulary,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The recurrent model's verified bundle, in fp32 and calibrated int8; not to be changed."""
+    graphs = export_graphs(tiny_recurrent, len(vocabulary), len(vocabulary))
+    out = tmp_path_factory.mktemp("bundle") / "tiny-recurrent"
+    settings = {"name": "tiny-recurrent", "model": tiny_recurrent, "calibration": sentences[0]}
+    return export_tiny(out, graphs=graphs, **settings).path
 
 
 @pytest.fixture(scope="session")

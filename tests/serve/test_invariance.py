@@ -22,11 +22,15 @@ def sentences() -> list[str]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_alone_together_and_joining_at_random_moments(tiny_bundle: Path, precision: str) -> None:
+@pytest.mark.parametrize("model", ["tiny_bundle", "recurrent_bundle"])
+def test_alone_together_and_joining_at_random_moments(
+    model: str, precision: str, request: pytest.FixtureRequest
+) -> None:
+    bundle: Path = request.getfixturevalue(model)
     texts = sentences()
     jobs = [(index, beam_size) for index in range(SENTENCES) for beam_size in BEAM_SIZES]
     generator = random.Random(5)
-    with Translator(tiny_bundle, precision=precision, threads=2) as translator:
+    with Translator(bundle, precision=precision, threads=2) as translator:
         alone = {(i, k): translator.translate(texts[i], beam_size=k, truncate=True) for i, k in jobs}
         assert len({translation.text for translation in alone.values()}) > SENTENCES / 4
         for beam_size in BEAM_SIZES:

@@ -1,6 +1,8 @@
 """Recurrent models of every kind, exported: bundles decode as PyTorch does, greedily and by beam."""
 
+import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import jumok
 from jumok_export.bundle import export_bundle
 from jumok_export.cells import CELLS, CellKind
 from jumok_export.corpus import pad
@@ -16,7 +19,7 @@ from jumok_export.greedy import greedy_decode
 from jumok_export.recurrent import AttentiveRecurrent, Recurrent, RecurrentSizes, make_recurrent
 from jumok_export.recurrent_attention import ATTENTION, AttentionKind
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN, Vocabulary
-from jumok_serve import Translator
+from jumok_serve import Translation, Translator
 from jumok_serve.bundle import Bundle
 from jumok_serve.errors import AttentionUnavailable
 from jumok_serve.languages import Languages
@@ -25,6 +28,7 @@ from jumok_serve.tokenizer import SentencePieceTokenizer
 
 from .reference_search import Scores, reference_search
 from .search_cases import make_options
+from .serving import check_idle, serving
 
 SENTENCES = 6
 MAX_LENGTH = 10
@@ -117,3 +121,35 @@ def test_every_kind_decodes_as_pytorch_does(
         else:
             with pytest.raises(AttentionUnavailable):
                 translator.translate(texts, attention=True)
+
+
+def test_a_server_answers_for_models_of_both_families_at_the_same_time(
+    tiny_bundle: Path, recurrent_bundle: Path, sentences: tuple[list[str], list[str]]
+) -> None:
+    texts = sentences[0]
+    with Translator(tiny_bundle, threads=1) as transformer, Translator(recurrent_bundle, threads=1) as recurrent:
+        models = {"tiny-en-de": transformer, "tiny-recurrent": recurrent}
+        jobs = [(name, text, beam_size) for name in models for text in texts for beam_size in (1, 3)]
+        alone = {
+            (name, text, beam_size): models[name].translate(text, beam_size=beam_size) for name, text, beam_size in jobs
+        }
+        assert any(alone["tiny-en-de", text, 3].text != alone["tiny-recurrent", text, 3].text for text in texts)
+        random.Random(1).shuffle(jobs)
+
+        def ask(job: tuple[str, str, int]) -> Translation:
+            name, text, beam_size = job
+            return client.translate(text, model=name, beam_size=beam_size)
+
+        with (
+            serving(transformer, recurrent) as address,
+            jumok.Client(address) as client,
+            ThreadPoolExecutor(16) as pool,
+        ):
+            answers = list(pool.map(ask, jobs))
+        for job, answer in zip(jobs, answers, strict=True):
+            best, expected = answer.hypotheses[0], alone[job].hypotheses[0]
+            assert answer.model == job[0]
+            assert (best.text, best.token_ids) == (expected.text, expected.token_ids)
+            assert best.score == pytest.approx(expected.score, abs=1e-3)
+        for translator in models.values():
+            check_idle(translator)
