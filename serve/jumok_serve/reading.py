@@ -97,6 +97,20 @@ class Reader:
         ]
         return [(*first, *ids) if ids else () for ids in token_ids]
 
+    def targets_or_none(
+        self, targets: Sequence[str | None] | None, sources: Sequence[Source], forced: int | None
+    ) -> list[Sequence[int] | None]:
+        """As `targets`, where a text may have none, which an empty one is too.
+
+        Raises:
+            InvalidRequest: a target cannot be used, or is too long, or they are not as many as the sources.
+        """
+        if targets is None:
+            return [None] * len(sources)
+        _check_count("targets", targets, len(sources))
+        token_ids = self.targets([target or [] for target in targets], sources, forced)
+        return [ids or None for ids in token_ids]
+
     def targets(
         self, targets: Sequence[str | Sequence[int]], sources: Sequence[Source], forced: int | None
     ) -> list[Sequence[int]]:
