@@ -13,7 +13,7 @@ from jumok_serve.languages import Direction
 from jumok_serve.manifest import Manifest
 from jumok_serve.patience import Patience, deadline_after
 from jumok_serve.pending import Pending
-from jumok_serve.reading import Source
+from jumok_serve.reading import Source, Target
 from jumok_serve.session import Floats
 from jumok_serve.teacher_forcing import GivenTarget, TeacherForcing
 from jumok_serve.tokenizer import Tokenizer
@@ -31,8 +31,8 @@ class Aligning:
         start: what the decoder is fed first.
         forced: the first token that the model is made to write, if it is.
         sources: the texts as they are read.
-        targets: of each, token ids of a translation, EOS included; None: its own translation is under way.
-        pending: those translations; None: there is none of them.
+        targets: a translation of each; None: the model's own is under way.
+        pending: these; None: there is none.
         patience: how long it is waited for.
 
     Attributes:
@@ -50,7 +50,7 @@ class Aligning:
         start: int,
         forced: int | None,
         sources: Sequence[Source],
-        targets: Sequence[Sequence[int] | None],
+        targets: Sequence[Target | None],
         pending: Pending | None,
         patience: Patience,
     ) -> None:
@@ -80,22 +80,27 @@ class Aligning:
             DeadlineExceeded: the deadline has passed.
             Unavailable: the model has failed or was stopped.
         """
-        own = iter(() if self._pending is None else self._pending.collect())
-        targets = [next(own).hypotheses[0].token_ids if target is None else tuple(target) for target in self._targets]
+        best = () if self._pending is None else (answer.hypotheses[0] for answer in self._pending.collect())
+        own = (Target(hypothesis.text, hypothesis.token_ids) for hypothesis in best)
+        targets = [next(own) if target is None else target for target in self._targets]
         pairs = list(zip(self._sources, targets, strict=True))
-        given = [GivenTarget(source.token_ids, self._start, target) for source, target in pairs if target]
+        given = [
+            GivenTarget(source.token_ids, self._start, target.token_ids) for source, target in pairs if target.token_ids
+        ]
         kinds = self._query.kinds
         found = iter(self._aligner.attention_of(kinds, given, self._query.reduce, self._patience))
         nothing = [self._no_weights(kind) for kind in kinds]
-        return [self._alignment(source, target, next(found) if target else nothing) for source, target in pairs]
+        return [
+            self._alignment(source, target, next(found) if target.token_ids else nothing) for source, target in pairs
+        ]
 
     def _no_weights(self, kind: AttentionKind) -> Floats:
         layers, heads = self._query.chosen(self._aligner, kind)
         return np.zeros((len(layers), len(heads), 0, 0), np.float32)
 
-    def _alignment(self, source: Source, target: tuple[int, ...], found: Sequence[Floats]) -> Alignment:
+    def _alignment(self, source: Source, target: Target, found: Sequence[Floats]) -> Alignment:
         source_tokens = tuple(self._source_tokens(source.token_ids))
-        target_tokens = tuple(self._target_tokens(target))
+        target_tokens = tuple(self._target_tokens(target.token_ids))
         start = AlignedToken(self._tokenizer.tokens([self._start])[0], special=True)
         decoder_tokens = (start, *target_tokens)[: len(target_tokens)]
         shapes = {
@@ -118,7 +123,7 @@ class Aligning:
 
         by_kind = {kind: weights(kind, of_kind) for kind, of_kind in zip(self._query.kinds, found, strict=True)}
         return Alignment(
-            target=self._tokenizer.decode(target),
+            target=target.text,
             source_tokens=source_tokens,
             target_tokens=target_tokens,
             decoder_tokens=decoder_tokens,

@@ -418,7 +418,7 @@ class Translator(AlignsTexts):
         sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
         given = self._reader.targets_or_none(targets, sources, options.forced_first_token)
         lengths = [
-            (len(source.token_ids), options.max_length if target is None else len(target))
+            (len(source.token_ids), options.max_length if target is None else len(target.token_ids))
             for source, target in zip(sources, given, strict=True)
         ]
         query.check_size(self._teacher_forcing, lengths)

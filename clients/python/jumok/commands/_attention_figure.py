@@ -88,7 +88,7 @@ class _Layout:
         self._rows = [_label(token.text) for token in weights.rows]
         self._columns = [_label(token.text) for token in weights.columns]
         self._x_label, self._y_label = (label.format(unit) for label in AXES[kind])
-        self._title = f"{TITLES[kind]} of {model},\n{_averaged(weights)}"
+        self._title = f"{TITLES[kind]} of {model},\n{_described(weights)}"
         self._families, self._missing = families_for([*self._rows, *self._columns, *self._title.split("\n")])
         self._figure = Figure(dpi=DOTS_PER_INCH)
         self._renderer = FigureCanvasAgg(self._figure).get_renderer()  # type: ignore[no-untyped-call]
@@ -204,15 +204,16 @@ def _panels(weights: AttentionWeights) -> list[list[tuple[str, Matrix]]]:
     ]
 
 
-def _averaged(weights: AttentionWeights) -> str:
+def _described(weights: AttentionWeights) -> str:
     """What layers and heads the weights are of."""
+    named = [f"{name} {places[0]}" for name, places in _layers_and_heads(weights) if len(places) == 1]
+    several = [f"{len(places)} {name}s" for name, places in _layers_and_heads(weights) if len(places) > 1]
+    over = "mean over " if weights.by_head is None else ""
+    return ", ".join([*named, *([over + " and ".join(several)] if several else [])])
 
-    def of(name: str, places: tuple[int, ...]) -> str:
-        return f"{name} {places[0]}" if len(places) == 1 else f"{len(places)} {name}s"
 
-    described = f"{of('layer', weights.layers)}, {of('head', weights.heads)}"
-    averaged = weights.by_head is None and (len(weights.layers) > 1 or len(weights.heads) > 1)
-    return f"mean of {described}" if averaged else described
+def _layers_and_heads(weights: AttentionWeights) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return ("layer", weights.layers), ("head", weights.heads)
 
 
 def _label(text: str) -> str:
