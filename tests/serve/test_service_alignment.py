@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable
+from typing import TypeVar
 
 import grpc
 import pytest
@@ -13,6 +14,7 @@ from jumok_serve.attention_query import AttentionQuery
 
 from .held_model import HeldAligning, HeldModel, failure, serving
 
+Answer = TypeVar("Answer")
 REQUEST = alignment_pb2.AlignTextRequest(contents=["a"])
 
 
@@ -21,12 +23,11 @@ def complete(aligning: HeldAligning) -> None:
         future.set_result(None)
 
 
-async def aligned(stub: TranslationServiceStub, request: alignment_pb2.AlignTextRequest, model: HeldModel) -> str:
-    call = asyncio.ensure_future(_answer(stub.AlignText(request)))
+async def aligned(call: Awaitable[alignment_pb2.AlignTextResponse], model: HeldModel) -> str:
+    """The first text's translation, once the model's own is complete."""
+    answer = asyncio.ensure_future(_answer(call))
     complete(await model.aligned.get())
-    answer = await call
-    assert isinstance(answer, alignment_pb2.AlignTextResponse)
-    return answer.alignments[0].target
+    return (await answer).alignments[0].target
 
 
 def test_what_is_asked_for_reaches_the_model() -> None:
@@ -34,7 +35,7 @@ def test_what_is_asked_for_reaches_the_model() -> None:
         model = HeldModel()
         async with serving(model) as (_, channel):
             stub = TranslationServiceStub(channel)
-            assert await aligned(stub, REQUEST, model) == "A"
+            assert await aligned(stub.AlignText(REQUEST), model) == "A"
             common = {"source_language": "", "target_language": "", "truncate": False, "deadline": None}
             assert model.asked == {"targets": None, "query": AttentionQuery(), **common}
             kinds = [alignment_pb2.ATTENTION_KIND_DECODER, alignment_pb2.ATTENTION_KIND_ENCODER]
@@ -46,7 +47,7 @@ def test_what_is_asked_for_reaches_the_model() -> None:
                 head=0,
                 each_head=True,
             )
-            assert await aligned(stub, full, model) == "A" * 3000
+            assert await aligned(stub.AlignText(full), model) == "A" * 3000
             query = AttentionQuery(kinds=("decoder", "encoder"), layer=0, head=0, each_head=True)
             assert model.asked == {"targets": ["", "c"], "query": query, **common}
 
@@ -103,7 +104,7 @@ def test_aligning_is_given_up_with_its_call() -> None:
             call.cancel()
             await asyncio.wait_for(given_up.wait(), 30)
             model.on_align = lambda _: None
-            assert await aligned(stub, REQUEST, model) == "A"
+            assert await aligned(stub.AlignText(REQUEST), model) == "A"
 
     asyncio.run(scenario())
 
@@ -124,7 +125,7 @@ def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
             assert (refused.code, refused.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
             released.set()
             await asyncio.gather(*calls)
-            assert await aligned(stub, REQUEST, model) == "A"
+            assert await aligned(stub.AlignText(REQUEST), model) == "A"
 
     asyncio.run(scenario())
 
@@ -133,5 +134,5 @@ def _wait(released: threading.Event) -> None:
     assert released.wait(30)
 
 
-async def _answer(call: Awaitable[object]) -> object:
+async def _answer(call: Awaitable[Answer]) -> Answer:
     return await call

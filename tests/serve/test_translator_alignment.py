@@ -221,12 +221,13 @@ def test_more_than_can_be_answered_is_refused(translator: Translator, monkeypatc
     weights = sum(np.size(answer.attention(kind).mean) for kind in ATTENTION_KINDS)
     monkeypatch.setattr(attention_query, "MAX_WEIGHTS", 3 * weights)  # those of the mean, and of two heads
     assert translator.align(text, target, kinds=ATTENTION_KINDS, each_head=True) == answer
-    for arguments, asked in (
-        ((text, None), {"each_head": True}),  # could be of the maximum length
-        (([text, "A"], [target, "E"]), {"each_head": True}),
-    ):
+    refused: list[tuple[list[str], list[str] | None]] = [
+        ([text], None),  # which could be of the maximum length
+        ([text, "A"], [target, "E"]),
+    ]
+    for texts, targets in refused:
         with pytest.raises(InvalidRequest, match=f"a request takes at most {3 * weights}: send several") as caught:
-            translator.align(*arguments, kinds=ATTENTION_KINDS, **asked)
+            translator.align(texts, targets, kinds=ATTENTION_KINDS, each_head=True)
         assert caught.value.field == "contents"
     assert translator.align(text, kinds=["encoder"]).encoder
 
@@ -281,11 +282,12 @@ def test_a_model_without_attention_says_so(tiny_bundle: Path, tmp_path: Path) ->
         Translator(recurrent, precision="fp32", threads=1) as cross_alone,
         Translator(tiny_bundle, precision="fp32", threads=1) as whole,
     ):
-        for translator, asked, message in (
+        cases: list[tuple[Translator, dict[str, Any], str]] = [
             (none, {}, "model 'tiny-en-de' was exported without an aligner, the graph that computes attention"),
             (cross_alone, {"kinds": ["encoder"]}, "model 'tiny-en-de' has no self-attention in its encoder"),
             (cross_alone, {"kinds": ["cross", "decoder"]}, "model 'tiny-en-de' has no self-attention in its decoder"),
-        ):
+        ]
+        for translator, asked, message in cases:
             with pytest.raises(AttentionUnavailable, match=message):
                 translator.align("A dog.", **asked)
             with serving(translator) as address, jumok.Client(address) as client:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -187,7 +188,7 @@ class _Layout:
 
     def _label_axes(self, axes: Axes, *, first_row: bool, first_column: bool) -> None:
         """Write the tokens beside the first panels of rows and columns."""
-        style = {"fontsize": self._points, "fontfamily": self._families, "parse_math": False}
+        style: dict[str, Any] = {"fontsize": self._points, "fontfamily": self._families, "parse_math": False}
         axes.tick_params(length=0)
         axes.xaxis.tick_top()
         axes.set_xticks(range(len(self._columns)), self._columns if first_row else [], rotation=90, **style)
