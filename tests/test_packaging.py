@@ -183,6 +183,7 @@ def test_the_installed_commands_translate(with_serve: Environment, tiny_bundle: 
         ("export", "serve,export"),
         ("import-hf", "serve,export"),
         ("evaluate", "serve,evaluate"),
+        ("attention", "plot"),
     ],
 )
 def test_a_command_of_another_extra_names_it(
@@ -194,6 +195,7 @@ def test_a_command_of_another_extra_names_it(
         "export": ["run", "--out", "bundle"],
         "import-hf": ["checkpoint", "--out", "bundle"],
         "evaluate": [str(tiny_bundle), "--source", str(source), "--reference", str(source)],
+        "attention": ["The cat sleeps.", "--bundle", str(tiny_bundle), "--out", "attention.png"],
     }
     assert f"pip install 'jumok[{extra}]'" in with_serve.run("jumok", command, *arguments[command], code=1)
 

@@ -29,8 +29,11 @@ ROOMS = {
         WIRE | {"google.rpc", "jumok_proto"},
         {
             "_cli.py": {"click"},
+            "commands/_attention_figure.py": {"matplotlib"},
+            "commands/_fonts.py": {"matplotlib"},
             "commands/_options.py": {"click"},
             "commands/_output.py": {"click"},
+            "commands/attention.py": {"click"},
             "commands/score.py": {"click"},
             "commands/translate.py": {"click"},
         },

@@ -1,5 +1,6 @@
 """The server side: bundles, ONNX Runtime sessions, search, scheduling and the gRPC service."""
 
+from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights
 from jumok_proto.options import Options
 from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
 from jumok_serve.errors import (
@@ -21,7 +22,11 @@ from jumok_serve.queue import EngineLimits
 from jumok_serve.translator import Translator
 
 __all__ = [
+    "AlignedToken",
+    "Alignment",
+    "AttentionKind",
     "AttentionUnavailable",
+    "AttentionWeights",
     "BundleError",
     "DeadlineExceeded",
     "DecodingOptions",

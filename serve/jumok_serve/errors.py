@@ -4,7 +4,7 @@ JumokError
 ├── InvalidRequest (ValueError)      the caller's texts or options
 ├── ModelNotFound (LookupError)      no such model is loaded
 ├── LanguageNotFound (LookupError)   the model does not have that language
-├── AttentionUnavailable             the bundle has no graph that computes attention
+├── AttentionUnavailable             the model computes no such attention, or has no graph that tells of it
 ├── ScoringUnavailable               the bundle has no graph that scores given translations
 ├── SamplingUnavailable              the bundle has no graph that draws tokens
 ├── BundleError (ValueError)         a bundle that cannot be used
@@ -75,10 +75,17 @@ class LanguageNotFound(JumokError, LookupError):
 
 
 class AttentionUnavailable(JumokError):
-    """Attention was asked of a bundle that has no aligner."""
+    """Attention was asked of a bundle that has no aligner, or of a kind that its model does not have.
 
-    def __init__(self, model: str) -> None:
-        super().__init__(f"model {model!r} was exported without an aligner, the graph that computes attention")
+    ``missing`` names that kind; None: there is no aligner.
+    """
+
+    def __init__(self, model: str, missing: str | None = None) -> None:
+        super().__init__(
+            f"model {model!r} was exported without an aligner, the graph that computes attention"
+            if missing is None
+            else f"model {model!r} has no {missing}"
+        )
 
 
 class ScoringUnavailable(JumokError):

@@ -85,11 +85,14 @@ DType: TypeAlias = Literal["float32", "float16", "int64", "int32", "int8", "uint
 
 
 class TensorSpec(Part):
-    """A graph's input or output: name, element type, and for each axis a symbol (``B``) or its constant size."""
+    """A graph's input or output: name, element type, and for each axis a symbol (``B``) or its constant size.
+
+    An axis is 0 where there is nothing to tell: recurrent models have no layer of self-attention.
+    """
 
     name: Annotated[str, StringConstraints(min_length=1)]
     dtype: DType
-    axes: tuple[Positive | Symbol, ...]
+    axes: tuple[Count | Symbol, ...]
 
 
 class GraphSpec(Part):

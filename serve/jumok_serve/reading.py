@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from jumok_serve.errors import DeadlineExceeded, InvalidRequest
 from jumok_serve.languages import Direction
@@ -24,6 +25,13 @@ class Source:
 
     token_ids: tuple[int, ...]
     truncated: bool
+
+
+class Target(NamedTuple):
+    """A translation that is given, and its token ids, EOS and a forced first token included."""
+
+    text: str
+    token_ids: Sequence[int]
 
 
 NO_SOURCE = Source((), truncated=False)
@@ -96,6 +104,20 @@ class Reader:
             for index, prefix in enumerate(prefixes)
         ]
         return [(*first, *ids) if ids else () for ids in token_ids]
+
+    def targets_or_none(
+        self, targets: Sequence[str | None] | None, sources: Sequence[Source], forced: int | None
+    ) -> list[Target | None]:
+        """As `targets`, where a text may have none, which an empty one is too.
+
+        Raises:
+            InvalidRequest: a target cannot be used, or is too long, or they are not as many as the sources.
+        """
+        if targets is None:
+            return [None] * len(sources)
+        _check_count("targets", targets, len(sources))
+        token_ids = self.targets([target or [] for target in targets], sources, forced)
+        return [Target(text, ids) if text else None for text, ids in zip(targets, token_ids, strict=True)]
 
     def targets(
         self, targets: Sequence[str | Sequence[int]], sources: Sequence[Source], forced: int | None

@@ -11,6 +11,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
+from jumok_proto.alignments import AttentionKind
 from jumok_serve.bundle import check_graph
 from jumok_serve.device import Device, check_active
 from jumok_serve.errors import BundleError, DeviceError
@@ -25,8 +26,12 @@ Booleans = NDArray[np.bool_]
 Tensors = dict[str, OrtValue]
 """Encoder memory or decoder state by name (`memory.<name>`, `state.<name>`), opaque to everything but the graphs."""
 
-CROSS_ATTENTION = "cross_attention"
-"""The aligner's output that attention of translations is made of."""
+ATTENTION_OUTPUTS: dict[AttentionKind, str] = {
+    "cross": "cross_attention",
+    "encoder": "encoder_attention",
+    "decoder": "decoder_attention",
+}
+"""The aligner's outputs by the kind of attention."""
 
 DECODING_GRAPHS = ("decoder", "select", "sampler")
 """Those that make logits or read them."""
@@ -323,17 +328,18 @@ class Graphs:
             self._run_targets("aligner", names, source_ids, source_lengths, start_ids, target_ids, target_lengths)
         )
 
-    def cross_attention(
+    def attention(  # noqa: PLR0917 - the graph contract's inputs, in its order
         self,
+        kinds: Sequence[AttentionKind],
         source_ids: Integers,
         source_lengths: Integers,
         start_ids: Integers,
         target_ids: Integers,
         target_lengths: Integers,
-    ) -> Floats:
-        """Cross-attention [B, L, H, T, S] alone, without the rest of `align`; the inputs are those of `score`."""
-        inputs = (source_ids, source_lengths, start_ids, target_ids, target_lengths)
-        return self._run_targets("aligner", [CROSS_ATTENTION], *inputs)[0]
+    ) -> list[Floats]:
+        """Attention of some kinds, one after the other, without the rest of `align`; the other inputs are its own."""
+        names = [ATTENTION_OUTPUTS[kind] for kind in kinds]
+        return self._run_targets("aligner", names, source_ids, source_lengths, start_ids, target_ids, target_lengths)
 
     def _run_targets(  # noqa: PLR0917 - the graph contract's inputs, in its order
         self,

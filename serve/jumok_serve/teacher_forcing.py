@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jumok_proto.alignments import ATTENTION_KINDS, AttentionKind
 from jumok_serve.manifest import PrecisionVariant
 from jumok_serve.patience import Patience
-from jumok_serve.session import CROSS_ATTENTION, Floats, Graphs, Integers
+from jumok_serve.session import ATTENTION_OUTPUTS, Floats, Graphs, Integers
 
 MAX_BATCH_LOGITS = 2**25
 """Logits that the scorer computes at once; a longer target is scored alone."""
@@ -49,9 +50,17 @@ class TeacherForcing:
 
     @property
     def can_align(self) -> bool:
-        """Whether the model has an aligner that gives cross-attention."""
+        """Whether the model has an aligner."""
+        return "aligner" in self._variant.graphs
+
+    def heads(self, kind: AttentionKind) -> tuple[int, int]:
+        """Number of layers that attend in this way, and of heads in each; none without an aligner that tells of it."""
         aligner = self._variant.graphs.get("aligner")
-        return aligner is not None and any(spec.name == CROSS_ATTENTION for spec in aligner.outputs)
+        for spec in aligner.outputs if aligner is not None else ():
+            if spec.name == ATTENTION_OUTPUTS[kind]:
+                _, layers, heads, *_ = spec.axes
+                return int(layers), int(heads)
+        return 0, 0
 
     def scores(self, given: Sequence[GivenTarget], patience: Patience) -> list[list[float]]:
         """Log-probability of every token of every target, given those before it.
@@ -77,21 +86,51 @@ class TeacherForcing:
         Raises:
             DeadlineExceeded, CancelledError: between two batches, where nobody waits any more.
         """
-        (cross,) = (spec for spec in self._variant.graphs["aligner"].outputs if spec.name == CROSS_ATTENTION)
-        heads = math.prod(axis for axis in cross.axes if isinstance(axis, int))  # of all layers
 
-        def cost(source: int, target: int) -> float:
-            weights = heads * (target * source + source**2 + target**2)
+        def mean(weights: Floats) -> Floats:
+            averaged: Floats = weights.mean(axis=(1, 2), dtype=np.float32)  # [B, T, S]
+            return averaged
+
+        return [cross for (cross,) in self.attention_of(("cross",), given, mean, patience)]
+
+    def attention_of(
+        self,
+        kinds: Sequence[AttentionKind],
+        given: Sequence[GivenTarget],
+        reduce: Callable[[Floats], Floats],
+        patience: Patience,
+    ) -> list[list[Floats]]:
+        """Attention of some kinds, for every target, which may not be empty; one of the model's `heads` each at least.
+
+        Args:
+            kinds: of attention, in the order of the results.
+            given: the targets.
+            reduce: what is kept of the weights [B, layers, heads, rows, columns], so that no more of all batches is in
+                memory at the same time: [B, ..., rows, columns].
+            patience: how long it is waited for.
+
+        Returns:
+            For every target, of every kind, [..., T, S], [..., S, S] and [..., T, T].
+
+        Raises:
+            DeadlineExceeded, CancelledError: between two batches, where nobody waits any more.
+        """
+        cross, encoder, decoder = (math.prod(self.heads(kind)) for kind in ATTENTION_KINDS)
+
+        def cost(source: int, target: int) -> float:  # the aligner computes all kinds
+            weights = cross * target * source + encoder * source**2 + decoder * target**2
             return max(weights / MAX_BATCH_WEIGHTS, (source + target) / MAX_BATCH_TOKENS)
 
-        attention: list[Floats] = [np.zeros((0, 0), np.float32) for _ in given]
+        attention: list[list[Floats]] = [[] for _ in given]
         for batch in _batches(given, cost):
             patience.check("attention was computed")
-            weights = self._graphs.cross_attention(*self._padded([given[index] for index in batch]))  # [B, L, H, T, S]
-            means = weights.mean(axis=(1, 2), dtype=np.float32)  # [B, T, S]
-            for index, mean in zip(batch, means, strict=True):
-                one = given[index]
-                attention[index] = mean[: len(one.target_ids), : len(one.source_ids)].copy()  # and let go of padding
+            found = self._graphs.attention(kinds, *self._padded([given[index] for index in batch]))
+            for kind, weights in zip(kinds, found, strict=True):
+                for index, kept in zip(batch, reduce(weights), strict=True):
+                    source, target = len(given[index].source_ids), len(given[index].target_ids)
+                    rows = source if kind == "encoder" else target
+                    columns = target if kind == "decoder" else source
+                    attention[index].append(kept[..., :rows, :columns].copy())  # and let go of padding
         return attention
 
     def _padded(self, given: Sequence[GivenTarget]) -> tuple[Integers, Integers, Integers, Integers, Integers]:

@@ -10,6 +10,8 @@ from typing import Self, Unpack, cast, overload
 
 from jumok_proto.options import Options, check_names
 from jumok_proto.results import Score, Translation
+from jumok_serve.aligning import Aligning, AlignsTexts
+from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.batch import Sentence
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import candidate_devices
@@ -35,7 +37,7 @@ from jumok_serve.session import Integers
 from jumok_serve.teacher_forcing import TeacherForcing
 
 
-class Translator:
+class Translator(AlignsTexts):
     """Translates with the model of a bundle; calls may come from any number of threads and share one batch.
 
     Args:
@@ -393,6 +395,55 @@ class Translator:
             start=self._reader.start(direction),
             forced=forced,
             length_penalty=options.length_penalty,
+            patience=Patience(deadline),
+        )
+
+    def aligning(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str | None] | None,
+        query: AttentionQuery,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        truncate: bool = False,
+        deadline: float | None = None,
+    ) -> Aligning:
+        """See `AlignsTexts`."""
+        if self._closed.is_set():
+            raise Unavailable("the model is being stopped", retry_after_s=RETRY_AFTER_S)
+        query.check(self.name, self._teacher_forcing)
+        direction = self._reader.direction(source_language, target_language)
+        options = self._resolved(DecodingOptions(), direction.forced_first, ())
+        sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
+        given = self._reader.targets_or_none(targets, sources, options.forced_first_token)
+        lengths = [
+            (len(source.token_ids), options.max_length if target is None else len(target.token_ids))
+            for source, target in zip(sources, given, strict=True)
+        ]
+        query.check_size(self._teacher_forcing, lengths)
+        own = [text for text, target in zip(texts, given, strict=True) if target is None]
+        pending = None
+        if own:
+            pending = self.submit(
+                own,
+                DecodingOptions(),
+                source_language=source_language,
+                target_language=target_language,
+                truncate=truncate,
+                deadline=deadline,
+            )
+        return Aligning(
+            manifest=self.manifest,
+            tokenizer=self._bundle.tokenizer,
+            aligner=self._teacher_forcing,
+            query=query,
+            direction=direction,
+            start=self._reader.start(direction),
+            forced=options.forced_first_token,
+            sources=sources,
+            targets=given,
+            pending=pending,
             patience=Patience(deadline),
         )
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import grpc
 
+from jumok_proto.alignment_conversion import alignments_to_proto
+from jumok_proto.alignments import AlignedToken, Alignment, AttentionWeights
 from jumok_proto.conversion import response_to_proto, scores_to_proto
 from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
-from jumok_proto.v1 import translation_pb2
+from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.service.status import to_status
 
@@ -51,6 +53,22 @@ def length(target: str) -> Score:
     )
 
 
+def itself(text: str) -> Alignment:
+    """The attention of a text of one token, translated in capitals."""
+    source, target = (AlignedToken(text),), (AlignedToken(text.upper()),)
+    weights = AttentionWeights(rows=target, columns=source, layers=(0,), heads=(0,), mean=((1.0,),))
+    return Alignment(
+        target=text.upper(),
+        source_tokens=source,
+        target_tokens=target,
+        decoder_tokens=(AlignedToken("<s>", special=True),),
+        cross=weights,
+        source_truncated=False,
+        model="m",
+        model_version="1",
+    )
+
+
 @dataclass
 class Scripted(TranslationServiceServicer):
     """Answers in capitals, or with the error it is given."""
@@ -58,6 +76,7 @@ class Scripted(TranslationServiceServicer):
     error: Exception | None = None
     requests: list[translation_pb2.TranslateTextRequest] = field(default_factory=list)
     score_requests: list[translation_pb2.ScoreTextRequest] = field(default_factory=list)
+    align_requests: list[alignment_pb2.AlignTextRequest] = field(default_factory=list)
     drop_answers: bool = False
     arrived: threading.Event = field(default_factory=threading.Event)
     hold: threading.Event | None = None
@@ -82,3 +101,9 @@ class Scripted(TranslationServiceServicer):
     ) -> translation_pb2.ScoreTextResponse:
         self.score_requests.append(request)
         return scores_to_proto([] if self.drop_answers else [length(target) for target in request.targets])
+
+    def AlignText(
+        self, request: alignment_pb2.AlignTextRequest, context: grpc.ServicerContext
+    ) -> alignment_pb2.AlignTextResponse:
+        self.align_requests.append(request)
+        return alignments_to_proto([] if self.drop_answers else [itself(text) for text in request.contents])

@@ -50,6 +50,8 @@ def test_without_click_a_sentence_says_what_to_install() -> None:
         (["evaluate", "/", "--source", __file__, "--reference", __file__], "sacrebleu", "serve,evaluate"),
         (["translate", "--bundle", "/", "text"], "onnxruntime", "serve"),
         (["score", "--bundle", "/", "text", "Text"], "onnxruntime", "serve"),
+        (["attention", "--bundle", "/", "text", "--out", "a.png"], "onnxruntime", "serve"),
+        (["attention", "text", "--out", "a.png"], "matplotlib", "plot"),
     ],
 )
 def test_a_room_that_is_not_installed_names_its_extra(arguments: list[str], absent: str, extra: str) -> None:
@@ -109,6 +111,8 @@ def test_calling_one_command_imports_no_other_room() -> None:
         (["score", "--bundle", "/", "--server", "h:1", "x", "y"], "--bundle and --server exclude each other"),
         (["score", "x"], "give SOURCE and TARGET"),
         (["score", "x", "y", "z"], "got 3 arguments"),
+        (["attention", "x"], "Missing option '--out'"),
+        (["attention", "--bundle", "/", "--server", "h:1", "x", "--out", "a.png"], "exclude each other"),
     ],
 )
 def test_a_wrong_call_is_explained(arguments: list[str], message: str) -> None:

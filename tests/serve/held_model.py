@@ -13,7 +13,9 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from jumok_proto.alignments import AlignedToken, Alignment
 from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
+from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.languages import Languages
 from jumok_serve.manifest import (
     REQUIRED_GRAPHS,
@@ -129,6 +131,34 @@ class HeldScoring:
         ]
 
 
+class HeldAligning:
+    """Texts whose translations the test completes, and aligns when it says, as long as nobody has given them up."""
+
+    def __init__(self, texts: Sequence[str], on_collect: Callable[["HeldAligning"], None]) -> None:
+        self.texts = texts
+        self.futures: tuple[Future[None], ...] = tuple(Future() for _ in texts)
+        self.cancelled = threading.Event()
+        self._on_collect = on_collect
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def collect(self) -> list[Alignment]:
+        self._on_collect(self)
+        return [
+            Alignment(
+                target=text.upper(),
+                source_tokens=(AlignedToken(text),),
+                target_tokens=(AlignedToken(text.upper()),),
+                decoder_tokens=(AlignedToken("<s>", special=True),),
+                source_truncated=False,
+                model="held",
+                model_version="1",
+            )
+            for text in self.texts
+        ]
+
+
 class HeldModel:
     """An engine that answers when, and as, the test says."""
 
@@ -140,6 +170,8 @@ class HeldModel:
         self.on_submit = on_submit
         self.submitted: asyncio.Queue[Answer] = asyncio.Queue()
         self.on_score: Callable[[HeldScoring], None] = lambda _: None
+        self.on_align: Callable[[HeldAligning], None] = lambda _: None
+        self.aligned: asyncio.Queue[HeldAligning] = asyncio.Queue()
         self.options = DecodingOptions()
         self.asked: dict[str, object] = {}
         """What a call asked for besides options and texts."""
@@ -155,6 +187,14 @@ class HeldModel:
     def scoring(self, texts: Sequence[str], targets: Sequence[str], **asked: object) -> HeldScoring:
         self.asked = asked
         return HeldScoring(targets, self.on_score)
+
+    def aligning(
+        self, texts: Sequence[str], targets: Sequence[str | None] | None, query: AttentionQuery, **asked: object
+    ) -> HeldAligning:
+        self.asked = {"targets": targets, "query": query, **asked}
+        aligning = HeldAligning(texts, self.on_align)
+        self._loop.call_soon_threadsafe(self.aligned.put_nowait, aligning)
+        return aligning
 
     def close(self, *, drain: bool = True) -> None:
         raise AssertionError("the models are the caller's to close")

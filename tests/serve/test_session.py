@@ -197,4 +197,7 @@ def test_score_and_align_agree_with_decoding(tiny_bundle: Path) -> None:
         for attention in (cross, encoder, decoder):
             np.testing.assert_allclose(attention.sum(axis=-1), 1.0, atol=1e-5)
         np.testing.assert_array_equal(np.triu(decoder[0, 0, 0], 1), 0.0)
-        np.testing.assert_array_equal(translator._graphs.cross_attention(*arguments), cross)
+        for found, expected in zip(
+            translator._graphs.attention(("decoder", "cross"), *arguments), (decoder, cross), strict=True
+        ):
+            np.testing.assert_array_equal(found, expected)

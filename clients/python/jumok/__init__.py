@@ -1,4 +1,4 @@
-"""The client SDK: translate, and score translations, through a jumok server.
+"""The client SDK: translate, score translations, and see attention, through a jumok server.
 
 Results are frozen dataclasses, the same that an in-process translator gives; errors form one tree under ``CallError``.
 """
@@ -23,6 +23,7 @@ from jumok._errors import (
     Unimplemented,
 )
 from jumok_proto import __version__
+from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights
 from jumok_proto.errors import JumokError
 from jumok_proto.options import EarlyStopping, Options
 from jumok_proto.results import (
@@ -37,7 +38,11 @@ from jumok_proto.results import (
 )
 
 __all__ = [
+    "AlignedToken",
+    "Alignment",
     "AsyncClient",
+    "AttentionKind",
+    "AttentionWeights",
     "CallError",
     "Cancelled",
     "Client",

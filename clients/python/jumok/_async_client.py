@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from jumok import _calls
 from jumok._errors import Cancelled, call_error
+from jumok_proto.alignments import Alignment, AttentionKind
 from jumok_proto.options import Options
 from jumok_proto.results import Model, Score, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest
@@ -148,6 +149,72 @@ class AsyncClient:
         response = await self._call(self._translation.ScoreText, request, timeout_s)
         scores = _calls.read_scores(response, len(request.contents))
         return scores[0] if isinstance(texts, str) else scores
+
+    @overload
+    async def align(  # type: ignore[overload-overlap]  # a str is a sequence of str too
+        self,
+        texts: str,
+        targets: str | None = None,
+        *,
+        kinds: Sequence[AttentionKind] = ("cross",),
+        layer: int | None = None,
+        head: int | None = None,
+        each_head: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> Alignment: ...
+
+    @overload
+    async def align(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str | None] | None = None,
+        *,
+        kinds: Sequence[AttentionKind] = ("cross",),
+        layer: int | None = None,
+        head: int | None = None,
+        each_head: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> list[Alignment]: ...
+
+    async def align(
+        self,
+        texts: str | Sequence[str],
+        targets: str | Sequence[str | None] | None = None,
+        *,
+        kinds: Sequence[AttentionKind] = ("cross",),
+        layer: int | None = None,
+        head: int | None = None,
+        each_head: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> Alignment | list[Alignment]:
+        """Give attention of texts and translations; as ``Client.align``."""
+        request = _calls.align_request(
+            texts,
+            targets,
+            kinds=kinds,
+            layer=layer,
+            head=head,
+            each_head=each_head,
+            source_language=source_language,
+            target_language=target_language,
+            truncate=truncate,
+            model=model,
+        )
+        response = await self._call(self._translation.AlignText, request, timeout_s)
+        alignments = _calls.read_alignments(response, len(request.contents))
+        return alignments[0] if isinstance(texts, str) else alignments
 
     async def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List the server's models, sorted by name."""

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import SupportsFloat, SupportsIndex
 
 from jumok._errors import InternalError, invalid_field
+from jumok_proto.alignment_conversion import alignments_from_proto, kinds_to_proto
+from jumok_proto.alignments import ATTENTION_KINDS, Alignment, AttentionKind
 from jumok_proto.conversion import (
     model_from_proto,
     options_to_proto,
@@ -12,7 +14,7 @@ from jumok_proto.conversion import (
 )
 from jumok_proto.options import EarlyStopping, Options, check_names
 from jumok_proto.results import Model, Score, Translation
-from jumok_proto.v1 import model_pb2, translation_pb2
+from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
 
 DEFAULT_TIMEOUT_S = 60.0
 LONGEST_TIMEOUT_S = 365.0 * 24 * 3600
@@ -46,7 +48,7 @@ def translate_request(
         truncate=_flag("truncate", truncate),
         source_language_code=_text("source_language_code", source_language or ""),
         target_language_code=_text("target_language_code", target_language or ""),
-        target_prefixes=() if prefixes is None else _one_each("target_prefixes", _prefixes(prefixes), len(contents)),
+        target_prefixes=_optional_texts("target_prefixes", prefixes, len(contents)),
         attention=_flag("attention", attention),
     )
 
@@ -76,6 +78,36 @@ def score_request(
     )
 
 
+def align_request(
+    texts: str | Sequence[str],
+    targets: str | Sequence[str | None] | None,
+    *,
+    kinds: Sequence[AttentionKind],
+    layer: int | None,
+    head: int | None,
+    each_head: bool,
+    source_language: str | None,
+    target_language: str | None,
+    truncate: bool,
+    model: str,
+) -> alignment_pb2.AlignTextRequest:
+    """Make a request; raise InvalidArgument for what cannot be sent. What can be sent is for the server to judge."""
+    given = [targets] if isinstance(texts, str) and targets is not None else targets
+    contents = _texts("contents", texts)
+    return alignment_pb2.AlignTextRequest(
+        model=_text("model", model),
+        contents=contents,
+        targets=_optional_texts("targets", given, len(contents)),
+        kinds=kinds_to_proto(_kinds(kinds)),
+        layer=_integer("layer", layer),
+        head=_integer("head", head),
+        each_head=_flag("each_head", each_head),
+        source_language_code=_text("source_language_code", source_language or ""),
+        target_language_code=_text("target_language_code", target_language or ""),
+        truncate=_flag("truncate", truncate),
+    )
+
+
 def get_model_request(name: str) -> model_pb2.GetModelRequest:
     """Ask for one model."""
     return model_pb2.GetModelRequest(name=_text("name", name))
@@ -96,6 +128,16 @@ def read_scores(response: translation_pb2.ScoreTextResponse, count: int) -> list
     if len(response.scores) != count:
         raise InternalError(f"the server answered {count} texts with {len(response.scores)} scores")
     return scores_from_proto(response)
+
+
+def read_alignments(response: alignment_pb2.AlignTextResponse, count: int) -> list[Alignment]:
+    """Read an answer to a request to align ``count`` texts."""
+    if len(response.alignments) != count:
+        raise InternalError(f"the server answered {count} texts with {len(response.alignments)} alignments")
+    try:
+        return alignments_from_proto(response)
+    except ValueError as error:
+        raise InternalError(f"the server's answer cannot be read: {error}") from error
 
 
 def read_models(response: model_pb2.ListModelsResponse) -> list[Model]:
@@ -125,22 +167,22 @@ def _checked(options: Options) -> Options:
     """The options in the types that a message takes; raise InvalidArgument, or TypeError for one that there is not."""
     check_names(options)
     return Options(
-        beam_size=_integer("beam_size", options.get("beam_size")),
-        num_hypotheses=_integer("num_hypotheses", options.get("num_hypotheses")),
+        beam_size=_integer("options.beam_size", options.get("beam_size")),
+        num_hypotheses=_integer("options.num_hypotheses", options.get("num_hypotheses")),
         length_penalty=_number("options.length_penalty", options.get("length_penalty")),
         early_stopping=_early_stopping(options.get("early_stopping")),
-        min_length=_integer("min_length", options.get("min_length")),
-        max_length=_integer("max_length", options.get("max_length")),
-        no_repeat_ngram_size=_integer("no_repeat_ngram_size", options.get("no_repeat_ngram_size")),
+        min_length=_integer("options.min_length", options.get("min_length")),
+        max_length=_integer("options.max_length", options.get("max_length")),
+        no_repeat_ngram_size=_integer("options.no_repeat_ngram_size", options.get("no_repeat_ngram_size")),
         repetition_penalty=_number("options.repetition_penalty", options.get("repetition_penalty")),
         suppress_tokens=_tokens("suppress_tokens", options.get("suppress_tokens")),
         end_tokens=_tokens("end_tokens", options.get("end_tokens")),
-        forced_first_token=_integer("forced_first_token", options.get("forced_first_token")),
+        forced_first_token=_integer("options.forced_first_token", options.get("forced_first_token")),
         sample=None if (sample := options.get("sample")) is None else _flag("options.sample", sample),
         temperature=_number("options.temperature", options.get("temperature")),
-        top_k=_integer("top_k", options.get("top_k")),
+        top_k=_integer("options.top_k", options.get("top_k")),
         top_p=_number("options.top_p", options.get("top_p")),
-        seed=_integer("seed", options.get("seed"), bits=64),
+        seed=_integer("options.seed", options.get("seed"), bits=64),
     )
 
 
@@ -148,12 +190,21 @@ def _texts(field: str, texts: str | Sequence[str]) -> list[str]:
     return [_text(f"{field}[{index}]", text) for index, text in enumerate([texts] if isinstance(texts, str) else texts)]
 
 
-def _prefixes(prefixes: object) -> list[str]:
-    if isinstance(prefixes, str) or not isinstance(prefixes, Sequence):
-        raise invalid_field("target_prefixes", "must be a str for one text, and a sequence of them for several")
-    return [
-        "" if prefix is None else _text(f"target_prefixes[{index}]", prefix) for index, prefix in enumerate(prefixes)
-    ]
+def _optional_texts(field: str, values: object, texts: int) -> list[str]:
+    """One for each text, or none at all; a text without one has None, which is sent as an empty one."""
+    if values is None:
+        return []
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise invalid_field(field, "must be a str for one text, and a sequence of them for several")
+    sent = ["" if value is None else _text(f"{field}[{index}]", value) for index, value in enumerate(values)]
+    return _one_each(field, sent, texts)
+
+
+def _kinds(kinds: Sequence[AttentionKind]) -> Sequence[AttentionKind]:
+    usable = isinstance(kinds, Sequence) and not isinstance(kinds, str)
+    if not usable or not kinds or any(kind not in ATTENTION_KINDS for kind in kinds):
+        raise invalid_field("kinds", f"must be a sequence of some of {', '.join(ATTENTION_KINDS)}, got {kinds!r}")
+    return kinds
 
 
 def _one_each(field: str, values: list[str], texts: int) -> list[str]:
@@ -180,15 +231,15 @@ def _flag(field: str, value: object) -> bool:
     return value
 
 
-def _integer(name: str, value: SupportsIndex | None, *, bits: int = 32) -> int | None:
+def _integer(field: str, value: SupportsIndex | None, *, bits: int = 32) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise invalid_field(f"options.{name}", f"must be an integer, got {value!r}")
+        raise invalid_field(field, f"must be an integer, got {value!r}")
     number = value.__index__()
     bound = 2 ** (bits - 1)
     if not -bound <= number < bound:
-        raise invalid_field(f"options.{name}", f"must lie between {-bound} and {bound - 1}, got {number}")
+        raise invalid_field(field, f"must lie between {-bound} and {bound - 1}, got {number}")
     return number
 
 
@@ -197,7 +248,7 @@ def _tokens(name: str, values: Sequence[SupportsIndex] | None) -> list[int] | No
         return None
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise invalid_field(f"options.{name}", f"must be a sequence of token ids, got {values!r}")
-    ids = [_integer(name, value) for value in values]
+    ids = [_integer(f"options.{name}", value) for value in values]
     if None in ids:
         raise invalid_field(f"options.{name}", "must be a sequence of token ids, got None among them")
     return [token for token in ids if token is not None]

@@ -16,6 +16,7 @@ COMMANDS = "jumok.commands"
 _EXTRAS = {
     "jumok_serve": "serve",
     "jumok_export": "serve,export",
+    "matplotlib": "plot",
     "sacrebleu": "serve,evaluate",
     "safetensors": "serve,import-hf",
     "transformers": "serve,import-hf",

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from jumok import _calls
 from jumok._errors import call_error
+from jumok_proto.alignments import Alignment, AttentionKind
 from jumok_proto.options import Options
 from jumok_proto.results import Model, Score, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest
@@ -162,6 +163,80 @@ class Client:
         response = self._call(self._translation.ScoreText, request, timeout_s)
         scores = _calls.read_scores(response, len(request.contents))
         return scores[0] if isinstance(texts, str) else scores
+
+    @overload
+    def align(  # type: ignore[overload-overlap]  # a str is a sequence of str too
+        self,
+        texts: str,
+        targets: str | None = None,
+        *,
+        kinds: Sequence[AttentionKind] = ("cross",),
+        layer: int | None = None,
+        head: int | None = None,
+        each_head: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> Alignment: ...
+
+    @overload
+    def align(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str | None] | None = None,
+        *,
+        kinds: Sequence[AttentionKind] = ("cross",),
+        layer: int | None = None,
+        head: int | None = None,
+        each_head: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> list[Alignment]: ...
+
+    def align(
+        self,
+        texts: str | Sequence[str],
+        targets: str | Sequence[str | None] | None = None,
+        *,
+        kinds: Sequence[AttentionKind] = ("cross",),
+        layer: int | None = None,
+        head: int | None = None,
+        each_head: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> Alignment | list[Alignment]:
+        """Give the attention of one text and a translation of it, or of several in one request.
+
+        A text whose target is left out, None or empty is aligned with the best translation that the model finds with
+        its default options. ``kinds`` says what attends to what: ``"cross"``, ``"encoder"``, ``"decoder"``; see
+        ``AttentionKind``. ``layer`` and ``head``, counted from 0, ask for that of one alone. Weights are the mean over
+        layers and heads; with ``each_head`` each one's come too. A model without such attention raises
+        FailedPrecondition, a layer or head that it does not have, or more weights in all than a request takes (2 ** 23)
+        InvalidArgument. The rest is as in ``translate``.
+        """
+        request = _calls.align_request(
+            texts,
+            targets,
+            kinds=kinds,
+            layer=layer,
+            head=head,
+            each_head=each_head,
+            source_language=source_language,
+            target_language=target_language,
+            truncate=truncate,
+            model=model,
+        )
+        response = self._call(self._translation.AlignText, request, timeout_s)
+        alignments = _calls.read_alignments(response, len(request.contents))
+        return alignments[0] if isinstance(texts, str) else alignments
 
     def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List the server's models, sorted by name."""

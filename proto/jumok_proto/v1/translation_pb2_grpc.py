@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from jumok_proto.v1 import alignment_pb2 as jumok__proto_dot_v1_dot_alignment__pb2
 from jumok_proto.v1 import translation_pb2 as jumok__proto_dot_v1_dot_translation__pb2
 
 GRPC_GENERATED_VERSION = '1.72.1'
@@ -45,6 +46,11 @@ class TranslationServiceStub(object):
                 request_serializer=jumok__proto_dot_v1_dot_translation__pb2.ScoreTextRequest.SerializeToString,
                 response_deserializer=jumok__proto_dot_v1_dot_translation__pb2.ScoreTextResponse.FromString,
                 _registered_method=True)
+        self.AlignText = channel.unary_unary(
+                '/jumok.v1.TranslationService/AlignText',
+                request_serializer=jumok__proto_dot_v1_dot_alignment__pb2.AlignTextRequest.SerializeToString,
+                response_deserializer=jumok__proto_dot_v1_dot_alignment__pb2.AlignTextResponse.FromString,
+                _registered_method=True)
 
 
 class TranslationServiceServicer(object):
@@ -65,6 +71,13 @@ class TranslationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlignText(self, request, context):
+        """Gives the attention of a list of texts and translations of them with one model. Either all are given, or none is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TranslationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +90,11 @@ def add_TranslationServiceServicer_to_server(servicer, server):
                     servicer.ScoreText,
                     request_deserializer=jumok__proto_dot_v1_dot_translation__pb2.ScoreTextRequest.FromString,
                     response_serializer=jumok__proto_dot_v1_dot_translation__pb2.ScoreTextResponse.SerializeToString,
+            ),
+            'AlignText': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlignText,
+                    request_deserializer=jumok__proto_dot_v1_dot_alignment__pb2.AlignTextRequest.FromString,
+                    response_serializer=jumok__proto_dot_v1_dot_alignment__pb2.AlignTextResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +152,33 @@ class TranslationService(object):
             '/jumok.v1.TranslationService/ScoreText',
             jumok__proto_dot_v1_dot_translation__pb2.ScoreTextRequest.SerializeToString,
             jumok__proto_dot_v1_dot_translation__pb2.ScoreTextResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlignText(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jumok.v1.TranslationService/AlignText',
+            jumok__proto_dot_v1_dot_alignment__pb2.AlignTextRequest.SerializeToString,
+            jumok__proto_dot_v1_dot_alignment__pb2.AlignTextResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,6 +7,7 @@ import abc
 import collections.abc
 import grpc
 import grpc.aio
+import jumok_proto.v1.alignment_pb2
 import jumok_proto.v1.translation_pb2
 import sys
 import typing
@@ -57,7 +58,23 @@ _TranslationServiceScoreTextType = typing_extensions.TypeVar(
     ],
 )
 
-class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType, _TranslationServiceScoreTextType]):
+_TranslationServiceAlignTextType = typing_extensions.TypeVar(
+    '_TranslationServiceAlignTextType',
+    grpc.UnaryUnaryMultiCallable[
+        jumok_proto.v1.alignment_pb2.AlignTextRequest,
+        jumok_proto.v1.alignment_pb2.AlignTextResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        jumok_proto.v1.alignment_pb2.AlignTextRequest,
+        jumok_proto.v1.alignment_pb2.AlignTextResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        jumok_proto.v1.alignment_pb2.AlignTextRequest,
+        jumok_proto.v1.alignment_pb2.AlignTextResponse,
+    ],
+)
+
+class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType, _TranslationServiceScoreTextType, _TranslationServiceAlignTextType]):
     """Translates texts."""
 
     @typing.overload
@@ -69,6 +86,10 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
         grpc.UnaryUnaryMultiCallable[
             jumok_proto.v1.translation_pb2.ScoreTextRequest,
             jumok_proto.v1.translation_pb2.ScoreTextResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            jumok_proto.v1.alignment_pb2.AlignTextRequest,
+            jumok_proto.v1.alignment_pb2.AlignTextResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -82,6 +103,10 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
             jumok_proto.v1.translation_pb2.ScoreTextRequest,
             jumok_proto.v1.translation_pb2.ScoreTextResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            jumok_proto.v1.alignment_pb2.AlignTextRequest,
+            jumok_proto.v1.alignment_pb2.AlignTextResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     TranslateText: _TranslationServiceTranslateTextType
@@ -89,6 +114,9 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
 
     ScoreText: _TranslationServiceScoreTextType
     """Scores given translations of a list of texts with one model. Either all are scored, or none is."""
+
+    AlignText: _TranslationServiceAlignTextType
+    """Gives the attention of a list of texts and translations of them with one model. Either all are given, or none is."""
 
 TranslationServiceAsyncStub: typing_extensions.TypeAlias = TranslationServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -98,6 +126,10 @@ TranslationServiceAsyncStub: typing_extensions.TypeAlias = TranslationServiceStu
     grpc.aio.UnaryUnaryMultiCallable[
         jumok_proto.v1.translation_pb2.ScoreTextRequest,
         jumok_proto.v1.translation_pb2.ScoreTextResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        jumok_proto.v1.alignment_pb2.AlignTextRequest,
+        jumok_proto.v1.alignment_pb2.AlignTextResponse,
     ],
 ]
 
@@ -119,5 +151,13 @@ class TranslationServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.translation_pb2.ScoreTextResponse, collections.abc.Awaitable[jumok_proto.v1.translation_pb2.ScoreTextResponse]]:
         """Scores given translations of a list of texts with one model. Either all are scored, or none is."""
+
+    @abc.abstractmethod
+    def AlignText(
+        self,
+        request: jumok_proto.v1.alignment_pb2.AlignTextRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[jumok_proto.v1.alignment_pb2.AlignTextResponse, collections.abc.Awaitable[jumok_proto.v1.alignment_pb2.AlignTextResponse]]:
+        """Gives the attention of a list of texts and translations of them with one model. Either all are given, or none is."""
 
 def add_TranslationServiceServicer_to_server(servicer: TranslationServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

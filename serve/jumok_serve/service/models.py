@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from jumok_proto.alignments import Alignment
 from jumok_proto.results import Score, Timings, Translation
+from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.errors import DuplicateModel, InvalidRequest, ModelNotFound
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions
@@ -35,6 +37,20 @@ class Scoring(Protocol):
 
     def collect(self) -> list[Score]:
         """Score all, in the caller's thread."""
+
+
+class Aligning(Protocol):
+    """Translations to be aligned, given ones and such as are under way."""
+
+    @property
+    def futures(self) -> Sequence[Future[Any]]:
+        """One for each that is under way."""
+
+    def cancel(self) -> None:
+        """Give up what is not done; may be called while they are aligned."""
+
+    def collect(self) -> list[Alignment]:
+        """Align all, in the caller's thread, once the futures are done."""
 
 
 class LoadedModel(Protocol):
@@ -78,6 +94,19 @@ class LoadedModel(Protocol):
         deadline: float | None = None,
     ) -> Scoring:
         """Read texts and translations of them, to score these."""
+
+    def aligning(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str | None] | None,
+        query: AttentionQuery,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        truncate: bool = False,
+        deadline: float | None = None,
+    ) -> Aligning:
+        """Read texts and translations of them, to align these, and queue the texts without."""
 
     def close(self, *, drain: bool = True) -> None:
         """End its engine."""

@@ -1,4 +1,4 @@
-"""TranslationService: takes texts to a model and brings their translations, or scores of given ones, back."""
+"""TranslationService: takes texts to a model and brings translations, or scores or attention of given ones, back."""
 
 import asyncio
 import time
@@ -10,9 +10,11 @@ from typing import Protocol, TypeVar
 
 import grpc
 
+from jumok_proto.alignment_conversion import alignments_to_proto, kinds_from_proto
 from jumok_proto.conversion import options_from_proto, response_to_proto, scores_to_proto
-from jumok_proto.v1 import decoding_pb2, translation_pb2
+from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
+from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.errors import InvalidRequest, Overloaded
 from jumok_serve.options import DecodingOptions
 from jumok_serve.queue import RETRY_AFTER_S
@@ -56,7 +58,7 @@ Job = TypeVar("Job", bound=Cancellable)
 
 
 class TranslationService(TranslationServiceServicer):
-    """Translates with the models of a registry, and scores."""
+    """Translates with the models of a registry, scores and aligns."""
 
     def __init__(self, models: ModelRegistry) -> None:
         self._models = models
@@ -141,6 +143,35 @@ class TranslationService(TranslationServiceServicer):
         finally:
             scoring.cancel()
 
+    async def AlignText(  # noqa: N802
+        self,
+        request: alignment_pb2.AlignTextRequest,
+        context: grpc.aio.ServicerContext[alignment_pb2.AlignTextRequest, alignment_pb2.AlignTextResponse],
+    ) -> alignment_pb2.AlignTextResponse:
+        """Align all texts, or fail; a call that ends early frees the rows of its texts, and computes no more."""
+        check_known(request)
+        model = self._models.find_or_only(request.model)
+        _check_number(len(request.contents))
+        read = partial(
+            model.aligning,
+            list(request.contents),
+            list(request.targets) or None,
+            _read_query(request),
+            source_language=request.source_language_code,
+            target_language=request.target_language_code,
+            truncate=request.truncate,
+            deadline=_deadline(context.time_remaining()),
+        )
+        with self._room_for_attention():
+            short = _is_short(request.contents, request.targets)
+            aligning = read() if short else await self._tokenize(read)
+            try:
+                await self._arrivals.wait(aligning.futures)
+                answer = self._attending.start(lambda: alignments_to_proto(aligning.collect()))
+                return await asyncio.wrap_future(answer)
+            finally:
+                aligning.cancel()
+
     @contextmanager
     def _room_for_attention(self) -> Iterator[None]:
         """Count a request in that asks for attention, before anything is done for it."""
@@ -191,6 +222,19 @@ def _read_options(serialized: bytes) -> DecodingOptions:
     except ValueError as error:
         raise InvalidRequest(str(error), field="options.early_stopping") from error
     return DecodingOptions(**options)
+
+
+def _read_query(request: alignment_pb2.AlignTextRequest) -> AttentionQuery:
+    try:
+        kinds = kinds_from_proto(request.kinds)
+    except ValueError as error:
+        raise InvalidRequest(str(error), field="kinds") from error
+    return AttentionQuery(
+        kinds=kinds,
+        layer=request.layer if request.HasField("layer") else None,
+        head=request.head if request.HasField("head") else None,
+        each_head=request.each_head,
+    )
 
 
 def _deadline(remaining_s: float | None) -> float | None:

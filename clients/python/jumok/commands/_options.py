@@ -8,7 +8,7 @@ from typing import Protocol, Unpack
 
 import click
 
-from jumok import Client, EarlyStopping, Options, Score, Translation
+from jumok import Alignment, AttentionKind, Client, EarlyStopping, Options, Score, Translation
 from jumok._cli import missing
 
 Command = Callable[..., None]
@@ -46,6 +46,22 @@ class LocalTranslator(AbstractContextManager["LocalTranslator"], Protocol):
         timeout_s: float | None = None,
     ) -> list[Score]:
         """Score translations in one request."""
+
+    def align(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str | None] | None = None,
+        *,
+        kinds: Sequence[AttentionKind] = ("cross",),
+        layer: int | None = None,
+        head: int | None = None,
+        each_head: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> list[Alignment]:
+        """Give attention of texts and translations in one request."""
 
 
 def _all(*options: Decorator) -> Decorator:
