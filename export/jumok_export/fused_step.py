@@ -18,15 +18,15 @@ _FLAT = "logits.in_one_axis"
 
 
 def with_selection(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
-    """The graphs of a precision, with the selection in every decoder that works in place.
+    """The graphs of a precision, with the selection in every decoder.
 
-    Such a decoder chooses candidates where its logits lie, and overwrites them: nothing is copied. It takes what
+    A decoder chooses candidates where its logits lie, and overwrites them: nothing is copied. It takes what
     `select` takes and gives what it gives, and the logits of as many rows as `logit_rows` says, none or all: sampling
     needs them.
     """
     fused = dict(graphs)
     for name in ("decoder", f"decoder{LISTED}"):
-        if name in graphs and any(spec.name == "visible" for spec in graphs[name].inputs):
+        if name in graphs:
             fused[name] = _fused(graphs[name])
     return fused
 

@@ -7,10 +7,11 @@ from onnx import GraphProto, NodeProto, TensorProto, helper
 
 from jumok_export.onnx_graph import Graph, declare, rename
 from jumok_serve.manifest import TensorSpec
-from jumok_serve.session import CROSS_ATTENTION, LISTED
+from jumok_serve.session import ATTENTION_OUTPUTS, LISTED
 
 ATTENTION = "attention"
 """An output of exported decoders that becomes the aligner's: what each row attended to, [R, layers, heads, S]."""
+_CROSS = ATTENTION_OUTPUTS["cross"]
 _STEP = "step."
 """Begins what is called after something in the decoder."""
 
@@ -71,9 +72,9 @@ def _aligner(encoder: Graph, decoder: Graph) -> Graph:
     after = [
         node("Transpose", ["told"], ["in_order"], perm=[1, 2, 3, 0, 4]),  # [B, layers, heads, T, S]
         node("Unsqueeze", ["target_mask", "axes_around_time"], ["mask"]),
-        node("Where", ["mask", "in_order", "nothing"], [CROSS_ATTENTION]),
+        node("Where", ["mask", "in_order", "nothing"], [_CROSS]),
     ]
-    outputs = (TensorSpec(name=CROSS_ATTENTION, dtype="float32", axes=("B", layers, heads, "T", "S")),)
+    outputs = (TensorSpec(name=_CROSS, dtype="float32", axes=("B", layers, heads, "T", "S")),)
     return _over_targets(encoder, decoder, token, after, outputs)
 
 

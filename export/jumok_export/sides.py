@@ -17,7 +17,7 @@ from jumok_serve.columns import BIAS
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import padded_length
 from jumok_serve.search import Constraints, Entries
-from jumok_serve.selecting import Choice
+from jumok_serve.selecting import BoundStep, Choice
 from jumok_serve.session import Floats, Graphs, Integers
 
 Arrays = dict[str, NDArray[Any]]
@@ -196,10 +196,28 @@ class RuntimeSide:
         with _running("decoder"):
             if self._graphs.in_place:
                 return self._step_in_place(token_ids, positions, parents, source_lengths, memory, state)
-            logits, grown = self._graphs.step(
-                token_ids, positions, parents, source_lengths, _values(memory), _values(state)
-            )
-        return logits.numpy(), _arrays(grown)
+            inputs = {
+                "token_ids": token_ids,
+                "positions": positions,
+                "parents": parents,
+                "source_lengths": source_lengths,
+            }
+            step = self._bind(inputs, memory, {})
+            step.give_state(_values(state))
+            return self._logits(step), _arrays(step.state)
+
+    def _bind(self, inputs: Arrays, memory: Arrays, state: Arrays) -> BoundStep:
+        width = memory[BIAS].shape[1] if self._graphs.listed else self._graphs.vocabulary
+        return self._graphs.bind_step(_values(inputs), _values(memory), _values(state), width=width)
+
+    def _logits(self, step: BoundStep) -> Floats:
+        """The logits [R, U] of a step, of which `select` must choose what the step itself chooses."""
+        choice = _any_choice(step.rows, step.width)
+        (tokens, totals), logits = step.run(choice), step.logits()
+        expected_tokens, expected_totals = self._graphs.select(logits, choice)
+        if not (np.array_equal(tokens, expected_tokens) and np.array_equal(totals, expected_totals, equal_nan=True)):
+            raise GraphFailed("decoder chooses other candidates than select")
+        return logits.numpy()
 
     def _step_in_place(  # noqa: PLR0917
         self,
@@ -241,20 +259,14 @@ class RuntimeSide:
             "entry_positions": np.broadcast_to(np.repeat(times, beam_size), (sentences, time * beam_size)),
             "source_lengths": source_lengths,
         }
-        width = memory[BIAS].shape[1] if self._graphs.listed else self._graphs.vocabulary
-        step = self._graphs.bind_step(_values(inputs), _values(memory), _values(buffers), width=width)
-        choice = _any_choice(rows, width)
-        (tokens, totals), logits = step.run(choice), step.logits()
-        expected_tokens, expected_totals = self._graphs.select(logits, choice)
-        if not (np.array_equal(tokens, expected_tokens) and np.array_equal(totals, expected_totals, equal_nan=True)):
-            raise GraphFailed("decoder chooses other candidates than select")
+        logits = self._logits(self._bind(inputs, memory, buffers))
         grown = {}
         # Behind a row's tokens its state has no meaning; `step` repeats the new token there, and so does this.
         found = np.take_along_axis(entries, np.minimum(times, positions[:, None]), axis=1)
         for spec in self._graphs.state_specs:
             axis = spec.axes.index("E")
             grown[spec.name] = np.moveaxis(np.moveaxis(buffers[spec.name], axis, 1)[sentence, found], 1, axis)
-        return logits.numpy(), grown
+        return logits, grown
 
     def select(self, selection: Selection) -> tuple[Integers, Floats]:
         """Token ids and running scores [R, C] of every row's best candidates."""

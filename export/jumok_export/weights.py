@@ -24,8 +24,8 @@ ALIGNMENT = 4096
 def save_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
     """Writes the graphs of one precision, and their shared weights, into `folder / precision`.
 
-    Decoders that work in place are written with the selection in them (see `with_selection`), and models that decode
-    given targets token by token get their one-pass graphs (see `with_one_pass`).
+    Decoders are written with the selection in them (see `with_selection`), and models that decode given targets token
+    by token get their one-pass graphs (see `with_one_pass`).
 
     A matrix that another graph uses transposed, as an output projection is that of a tied embedding, is not stored
     again: its graph transposes it, once, when a session is made.

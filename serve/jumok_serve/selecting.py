@@ -62,12 +62,15 @@ def _rows(chosen: NDArray[np.bool_] | None) -> OrtValue:
 
 
 class BoundStep:
-    """A step of a decoder in place, selection included, over tensors whose content may change but not their places.
+    """A decoder step, selection included, over tensors whose content may change but not their places.
+
+    A decoder in place writes each row's new token into its state. For another one, `give_state` comes before every
+    step, and `state` has what it made of it.
 
     Args:
         session: of the decoder.
         inputs: all but the state and what `Choice` has.
-        state: [B, ..., E, ...]; the step writes each row's new token into it.
+        state: of a decoder in place, [B, ..., E, ...]; of another, nothing.
         rows: R.
         width: of the logits, U.
     """
@@ -75,8 +78,10 @@ class BoundStep:
     def __init__(
         self, session: Any, inputs: Mapping[str, OrtValue], state: Mapping[str, OrtValue], *, rows: int, width: int
     ) -> None:
+        self._given: tuple[str, ...] = ()
         self._session = session
-        self._width = width
+        self.rows = rows
+        self.width = width
         self._binding = session.io_binding()
         self._scores = np.zeros(rows, np.float32)
         self._candidates = np.zeros(1, np.int64)
@@ -101,6 +106,19 @@ class BoundStep:
         for name, value in state.items():
             self._binding.bind_ortvalue_output(f"next_{name}", value)
 
+    def give_state(self, state: Mapping[str, OrtValue]) -> None:
+        """Takes the state [P, ...] that the next step continues, and lets go of the one that the last step made."""
+        for name, value in state.items():
+            self._binding.bind_ortvalue_input(name, value)
+            self._binding.bind_output(f"next_{name}")
+        self._given = tuple(state)
+
+    @property
+    def state(self) -> dict[str, OrtValue]:
+        """What the last step made of the state that it was given, [R, ...]."""
+        _, *values = self._binding.get_outputs()[: 1 + len(self._given)]
+        return dict(zip(self._given, values, strict=True))
+
     def run(self, choice: Choice) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Columns and running scores [R, C] of the best candidates; they lie where those of the next step will."""
         self._scores[:] = choice.scores
@@ -111,7 +129,7 @@ class BoundStep:
         for stage, constraints in (("logit", choice.on_logits), ("log_prob", choice.on_log_probs)):
             if constraints is not self._constraints[stage]:
                 self._constraints[stage] = constraints
-                for name, value in constraint_feeds(stage, constraints, self._width).items():
+                for name, value in constraint_feeds(stage, constraints, self.width).items():
                     self._binding.bind_ortvalue_input(name, value)
         if choice.candidates != self._candidates[0]:
             self._bind_candidates(choice.candidates)
@@ -120,7 +138,7 @@ class BoundStep:
 
     def _bind_candidates(self, candidates: int) -> None:
         self._candidates[0] = candidates
-        shape = (len(self._scores), min(candidates, self._width))
+        shape = (len(self._scores), min(candidates, self.width))
         self._tokens, self._totals = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         self._binding.bind_ortvalue_output("tokens", OrtValue.ortvalue_from_numpy(self._tokens))
         self._binding.bind_ortvalue_output("totals", OrtValue.ortvalue_from_numpy(self._totals))

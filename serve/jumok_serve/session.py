@@ -1,6 +1,7 @@
 """A bundle's graphs as ONNX Runtime sessions: encode, step, select, score and align on one device."""
 
 import copy
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -121,7 +122,6 @@ class Graphs:
         self.in_place = any(spec.name == "visible" for spec in decoder.inputs)
         """Whether the decoder writes into buffers of state that stay where they are, instead of making new ones."""
         self._encoder_outputs = [spec.name for spec in graphs["encoder"].outputs]
-        self._step_outputs = ["logits", *(f"next_{spec.name}" for spec in self.state_specs)]
 
     def _load(self, name: str) -> Any:
         spec = self._graphs[name]
@@ -191,59 +191,28 @@ class Graphs:
             for spec in self.state_specs
         }
 
-    def step(  # noqa: PLR0917 - the graph contract's inputs, in its order
-        self,
-        token_ids: Integers,
-        positions: Integers,
-        parents: Integers,
-        source_lengths: Integers,
-        memory: Mapping[str, OrtValue],
-        state: Mapping[str, OrtValue],
-    ) -> tuple[OrtValue, Tensors]:
-        """One decoder step for R rows, R = B * K; not for a decoder in place.
-
-        Args:
-            token_ids: [R], the token that each row decoded last.
-            positions: [R], how many tokens it has decoded.
-            parents: [R], the row of `state` that it continues.
-            source_lengths: [B].
-            memory: [B, ...] of `encode`, and what `jumok_serve.columns` gives.
-            state: [P, ...] of the previous step, or `empty_state`.
-
-        Returns:
-            Logits [R, U], as a tensor of ONNX Runtime's, and the state [R, ...].
-        """
-        rows = {
-            "token_ids": token_ids,
-            "positions": positions,
-            "parents": parents,
-            "source_lengths": source_lengths,
-        }
-        feeds = {**self._used("decoder", rows), **memory, **state}
-        logits, *grown = self._sessions["decoder"].run_with_ort_values(self._step_outputs, feeds)
-        return logits, {spec.name: value for spec, value in zip(self.state_specs, grown, strict=True)}
-
     def bind_step(
         self, rows: Mapping[str, OrtValue], memory: Mapping[str, OrtValue], state: Mapping[str, OrtValue], *, width: int
     ) -> BoundStep:
-        """A step of a decoder in place, over tensors whose content may change from step to step but not their places.
+        """A step of the decoder, over tensors whose content may change from step to step but not their places.
 
         Args:
-            rows: `token_ids` and `positions` [B, K], `places` [B, K, 3], `visible` [B, K, E], `entry_positions`
-                [B, E] and `source_lengths` [B]: see `jumok_export.encoder_decoder`.
+            rows: of a decoder in place, `token_ids` and `positions` [B, K], `places` [B, K, 3], `visible` [B, K, E],
+                `entry_positions` [B, E] and `source_lengths` [B]: see `jumok_export.encoder_decoder`. Of another,
+                `token_ids`, `positions` and `parents` [R], and `source_lengths`.
             memory: [B, ...] of `encode`, and what `jumok_serve.columns` gives.
-            state: [B, ..., E, ...]; the step writes each row's new token into it.
+            state: of a decoder in place, [B, ..., E, ...]; otherwise nothing: see `BoundStep`.
             width: columns of the logits, U.
         """
         inputs = {name: value for name, value in {**rows, **memory}.items() if name in self._inputs["decoder"]}
-        sentences, beam_size = rows["token_ids"].shape()
-        return BoundStep(self._sessions["decoder"], inputs, state, rows=sentences * beam_size, width=width)
+        count = math.prod(rows["token_ids"].shape())
+        return BoundStep(self._sessions["decoder"], inputs, state, rows=count, width=width)
 
     def select(self, logits: OrtValue, choice: Choice) -> tuple[Integers, Floats]:
         """The best continuations of every row.
 
         Args:
-            logits: [R, U] of `step`.
+            logits: [R, U] of a step.
             choice: what is asked for.
 
         Returns:
@@ -265,7 +234,7 @@ class Graphs:
         """One continuation drawn for each of some rows.
 
         Args:
-            logits: [R, U] of `step`.
+            logits: [R, U] of a step.
             rows: [D], the rows that draw.
             scores: [D], their running scores.
             draws: D, how each draws.

@@ -84,7 +84,8 @@ class GatheredState:
         self.graphs = graphs
         self._beam_size = beam_size
         self._state = graphs.empty_state()
-        self._logits: OrtValue | None = None
+        self._steps: dict[tuple[Graphs, int], _Step] = {}  # by the number of sentences
+        self._last: _Step | None = None
         self._first_rows: dict[int, int] = {}  # of the sentence in each slot, in `_state`
 
     def join(self, slots: Sequence[int], first_state: Tensors) -> None:
@@ -114,23 +115,47 @@ class GatheredState:
     ) -> tuple[Integers, Floats]:
         """See `DecoderState`."""
         sentences = len(tokens)
-        first = np.array([self._first_rows[slot] for slot in range(sentences)])
-        logits, self._state = self.graphs.step(
-            tokens.ravel(),
-            np.repeat(positions, self._beam_size),
-            (first[:, None] + parents).ravel(),
-            lengths,
-            {**memory.view(sentences), **columns.inputs(sentences)},
-            self._fitting(int(positions.max())),
-        )
+        view, inputs = memory.view(sentences), columns.inputs(sentences)
+        step = self._steps.get((self.graphs, sentences))
+        if step is None or step.memory is not view or step.columns is not inputs:
+            step = self._steps[self.graphs, sentences] = self._bind(sentences, view, inputs, columns.width)
+        first = [self._first_rows[slot] for slot in range(sentences)]
+        step.token_ids[:] = tokens
+        step.positions[:] = positions[:, None]
+        step.links[:] = np.array(first)[:, None] + parents
+        step.source_lengths[:] = lengths
+        step.bound.give_state(self._fitting(int(positions.max())))
+        chosen = step.bound.run(choice)
+        self._state, self._last = step.bound.state, step
         self._first_rows = {slot: slot * self._beam_size for slot in range(sentences)}
-        self._logits = logits
-        return self.graphs.select(logits, choice)
+        return chosen
 
     def logits(self) -> OrtValue:
         """See `DecoderState`."""
-        assert self._logits is not None
-        return self._logits
+        assert self._last is not None
+        return self._last.bound.logits()
+
+    def _bind(
+        self, sentences: int, memory: dict[str, OrtValue], columns: Mapping[str, OrtValue], width: int
+    ) -> "_Step":
+        token_ids, positions, parents = (np.zeros((sentences, self._beam_size), np.int64) for _ in range(3))
+        source_lengths = np.zeros(sentences, np.int64)
+        rows = {"token_ids": token_ids, "positions": positions, "parents": parents, "source_lengths": source_lengths}
+        bound = self.graphs.bind_step(
+            {name: OrtValue.ortvalue_from_numpy(array.reshape(-1)) for name, array in rows.items()},
+            {**memory, **columns},
+            {},
+            width=width,
+        )
+        return _Step(
+            token_ids=token_ids,
+            positions=positions,
+            links=parents,
+            source_lengths=source_lengths,
+            memory=memory,
+            columns=columns,
+            bound=bound,
+        )
 
     def _fitting(self, longest: int) -> Tensors:
         """The state, its time axis cut where rows that have left made it much longer than any row needs."""
@@ -215,7 +240,7 @@ class InPlaceState:
             step = self._steps[self.graphs, sentences] = self._bind(sentences, view, inputs, columns.width)
         step.token_ids[:] = tokens
         step.positions[:] = positions[:, None]
-        step.places[:, :, 2] = places
+        step.links[:, :, 2] = places
         step.source_lengths[:] = lengths
         self._last = step
         return step.bound.run(choice)
@@ -278,7 +303,7 @@ class InPlaceState:
         return _Step(
             token_ids=token_ids,
             positions=positions,
-            places=places,
+            links=places,
             source_lengths=source_lengths,
             memory=memory,
             columns=columns,
@@ -308,7 +333,8 @@ class _Step:
     Attributes:
         token_ids: [n, K].
         positions: [n, K].
-        places: [n, K, 3], where new tokens go: sentence, 0, entry.
+        links: of a decoder in place, where new tokens go: sentence, 0, entry [n, K, 3]; of another, the rows of state
+            that rows continue [n, K].
         source_lengths: [n].
         memory: the encoder's, as it was bound.
         columns: likewise what says which columns logits have.
@@ -317,7 +343,7 @@ class _Step:
 
     token_ids: Integers
     positions: Integers
-    places: Integers
+    links: Integers
     source_lengths: Integers
     memory: dict[str, OrtValue]
     columns: Mapping[str, OrtValue]

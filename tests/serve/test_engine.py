@@ -41,11 +41,7 @@ class Gate:
         self._arrived = threading.Semaphore(0)
         self._open = False
         graphs = translator._graphs
-        step, bind_step = graphs.step, graphs.bind_step
-
-        def gated_step(*arguments: Any) -> Any:
-            self._pass(arguments[0], arguments[3])
-            return step(*arguments)
+        bind_step = graphs.bind_step
 
         def gated_bind_step(rows: Tensors, *others: Any, **width: Any) -> BoundStep:
             bound = bind_step(rows, *others, **width)
@@ -58,7 +54,7 @@ class Gate:
             vars(bound)["run"] = gated_run
             return bound
 
-        vars(graphs).update(step=gated_step, bind_step=gated_bind_step)
+        vars(graphs).update(bind_step=gated_bind_step)
 
     def _pass(self, token_ids: Integers, source_lengths: Integers) -> None:
         self._arrived.release()
