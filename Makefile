@@ -17,7 +17,7 @@ demo: $(VENV)/installed-serve  ## serve the bundle and translate some sentences 
 	@$(VENV)/bin/python examples/demo.py $(BUNDLE)
 
 test: $(VENV)/installed-dev  ## run all tests; ARGS are pytest's
-	$(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 $(ARGS)
+	$(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup $(ARGS)
 
 check: lint types  ## lint, formatting and types
 

@@ -75,16 +75,15 @@ def tiny_recurrent(sentences: tuple[list[str], list[str]], vocabulary: Vocabular
         sizes = RecurrentSizes(
             source_vocabulary=len(vocabulary),
             target_vocabulary=len(vocabulary),
-            cell="lstm",
+            cell="gru",
             attention="general",
             input_feeding=True,
             embedding=24,
             width=32,
             encoder_width=48,
-            layers=2,
             dropout=0.0,
         )
-        return learnt(make_recurrent(sizes), sentences, vocabulary, updates=80)
+        return learnt(make_recurrent(sizes), sentences, vocabulary, updates=150)
 
 
 Model = TypeVar("Model", bound=Seq2Seq)

@@ -22,7 +22,9 @@ def sentences() -> list[str]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("model", ["tiny_bundle", "recurrent_bundle"])
+@pytest.mark.parametrize(
+    "model", ["tiny_bundle", pytest.param("recurrent_bundle", marks=pytest.mark.xdist_group("recurrent"))]
+)
 def test_alone_together_and_joining_at_random_moments(
     model: str, precision: str, request: pytest.FixtureRequest
 ) -> None:

@@ -123,6 +123,7 @@ def test_every_kind_decodes_as_pytorch_does(
                 translator.translate(texts, attention=True)
 
 
+@pytest.mark.xdist_group("recurrent")
 def test_a_server_answers_for_models_of_both_families_at_the_same_time(
     tiny_bundle: Path, recurrent_bundle: Path, sentences: tuple[list[str], list[str]]
 ) -> None:
