@@ -159,7 +159,7 @@ def main() -> None:
     texts = (read_lines(arguments.source) if arguments.source else made_up(arguments.sentences))[: arguments.sentences]
     checkpoint = load_checkpoint(arguments.checkpoint) if arguments.checkpoint else untrained(arguments.like)
     with tempfile.TemporaryDirectory() as folder:
-        path = export_checkpoint(checkpoint, Path(folder) / "bundle", progress=print).path
+        path = export_checkpoint(checkpoint, Path(folder) / "bundle", calibration=texts, progress=print).path
         with (
             Translator(path, precision="fp32", threads=arguments.threads) as fp32,
             Translator(path, precision="int8", threads=arguments.threads) as int8,

@@ -77,6 +77,12 @@ precision_option = click.option(
     callback=_precisions,
     help="Which variants the bundle gets: fp32, int8 or both.",
 )
+calibration_option = click.option(
+    "--calibration",
+    metavar="FILE",
+    type=FILE,
+    help="Source sentences, one a line, to find the scales of int8 activations on; a few hundred are enough.",
+)
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a bundle that is there already.")
 SHORTLIST_OPTIONS = (
     click.option(
@@ -142,6 +148,7 @@ def _shortlist(
 @click.argument("checkpoint", metavar="CHECKPOINT", type=click.Path(exists=True, path_type=Path))
 @out_option
 @precision_option
+@calibration_option
 @click.option(
     "--scores",
     metavar="FILE.json",
@@ -162,6 +169,7 @@ def export(
     checkpoint: Path,
     out: Path,
     precisions: Sequence[str],
+    calibration: Path | None,
     scores: Path | None,
     data: Path | None,
     shortlist_source: Path | None,
@@ -175,6 +183,7 @@ def export(
 
     Of a folder the best checkpoint is taken. Nothing is written if ONNX Runtime does not compute what PyTorch does.
     """
+    from jumok_export.calibrate import read_calibration  # noqa: PLC0415
     from jumok_export.checkpoint import load_checkpoint  # noqa: PLC0415
     from jumok_export.datamodule import corpus_files  # noqa: PLC0415
     from jumok_export.trained import export_checkpoint, read_scores  # noqa: PLC0415
@@ -188,6 +197,7 @@ def export(
         loaded,
         out,
         precisions=precisions,
+        calibration=None if calibration is None else read_calibration(calibration),
         scores=measured,
         files=None if data is None else corpus_files(loaded.configuration, data),
         shortlist=shortlist,
@@ -203,12 +213,7 @@ def export(
 @precision_option
 @click.option("--source-lang", metavar="TAG", help="Language of texts for which a request names none.")
 @click.option("--target-lang", metavar="TAG", help="Language that they are translated into.")
-@click.option(
-    "--calibration",
-    metavar="FILE",
-    type=FILE,
-    help="Source sentences, one a line, to find the scales of int8 activations on; a few hundred are enough.",
-)
+@calibration_option
 @click.option("--name", help="The model's name.  [default: the folder's]")
 @click.option("--model-version", metavar="VERSION", default="1", show_default=True, help="The model's version.")
 @shortlist_options

@@ -24,6 +24,7 @@ def export_checkpoint(
     out: Path,
     *,
     precisions: Sequence[str] = PRECISIONS,
+    calibration: Sequence[str] | None = None,
     scores: Sequence[Score] = (),
     files: Mapping[str, str] | None = None,
     shortlist: ShortlistPlan | None = None,
@@ -36,6 +37,7 @@ def export_checkpoint(
         checkpoint: of `load_checkpoint`.
         out: the bundle's folder.
         precisions: variants to write.
+        calibration: source texts to calibrate int8 on; default: activations have a scale a row.
         scores: translation quality, as measured.
         files: SHA-256 of the training files by name; default: as noted when the model was trained.
         shortlist: how to make one; default: there is none.
@@ -43,7 +45,7 @@ def export_checkpoint(
         progress: told what is being done.
 
     Raises:
-        ExportError, ShortlistError, VerificationError, BundleError: as `export_bundle`.
+        ExportError, CalibrationError, ShortlistError, VerificationError, BundleError: as `export_bundle`.
     """
     configuration = checkpoint.configuration
     data, section = configuration.data, configuration.bundle
@@ -80,6 +82,7 @@ def export_checkpoint(
         ),
         scores=scores,
         precisions=precisions,
+        calibration=calibration,
         shortlist=shortlist,
         overwrite=overwrite,
         progress=progress,
