@@ -17,7 +17,6 @@ from jumok_serve.service import corpus
 
 from .held_model import Answer, HeldModel, fail, failure, hold, serving
 
-
 EOF: Any = vars(grpc.aio)["EOF"]
 
 
@@ -152,7 +151,10 @@ async def results(call: Any, count: int) -> list[tuple[int, str]]:
         message = await asyncio.wait_for(call.read(), 30)
         assert message is not EOF
         found += [
-            (result.id, result.translation.hypotheses[0].text if result.HasField("translation") else result.error.message)
+            (
+                result.id,
+                result.translation.hypotheses[0].text if result.HasField("translation") else result.error.message,
+            )
             for result in message.results
         ]
     assert len(found) == count
@@ -219,9 +221,7 @@ def test_answers_that_nobody_reads_stop_the_reading() -> None:
             while (await asyncio.wait({writing}, timeout=0.5))[0]:
                 writing.result()
                 sent += 1
-                writing = asyncio.ensure_future(
-                    call.write(pb.TranslateCorpusRequest(items=items(text, first=sent)))
-                )
+                writing = asyncio.ensure_future(call.write(pb.TranslateCorpusRequest(items=items(text, first=sent))))
                 assert sent < 2000
             assert model.submitted.qsize() < sent
             assert await results(call, 1) == [(1, text.upper())]

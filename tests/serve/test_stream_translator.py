@@ -12,7 +12,6 @@ import pytest
 
 import jumok
 from jumok_proto.conversion import timings_from_proto, translation_from_proto
-from jumok_proto.results import Translation
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
@@ -77,7 +76,8 @@ def test_greedy_tokens_come_one_by_one(translator: Translator, address: str) -> 
     options: dict[str, Any] = {"beam_size": 1, "min_length": 9, "max_length": 9}
     (best,) = translator.translate(TEXTS[0], target_prefix="Ein Mann", **options).hypotheses
     prefix = tokenizer.encode_target("Ein Mann")
-    translator.translate(TEXTS[0], beam_size=2)  # so that the next greedy search finds no batch, whose steps have no gate
+    # Or the next greedy search would take the batch that has just emptied, whose steps have no gate.
+    translator.translate(TEXTS[0], beam_size=2)
     gate = Gate(translator)
     with grpc.insecure_channel(address) as channel:
         stub: Any = TranslationServiceStub(channel)
@@ -119,10 +119,8 @@ def corpus(stub: Any, texts: list[str], **settings: Any) -> Iterator[pb.CorpusRe
 @pytest.mark.parametrize("order", [pb.CORPUS_ORDER_INPUT, pb.CORPUS_ORDER_COMPLETION])
 def test_a_corpus_is_translated_as_its_texts_are(translator: Translator, address: str, order: Any) -> None:
     texts = [*sentences(), "bad \0 text"] * 10
-    expected: dict[str, Translation] = {
-        text: answer
-        for text, answer in zip(texts[:200], translator.translate(texts[:200], truncate=True, beam_size=1), strict=True)
-    }
+    alone = translator.translate(texts[:200], truncate=True, beam_size=1)
+    expected = dict(zip(texts[:200], alone, strict=True))
     with grpc.insecure_channel(address) as channel:
         found = list(
             corpus(TranslationServiceStub(channel), texts, options=Options(beam_size=1), order=order, window=64)

@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from google.rpc import status_pb2
@@ -15,7 +15,7 @@ from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCo
 from jumok_serve.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 from jumok_serve.queue import RETRY_AFTER_S
 from jumok_serve.service.arrivals import Arrivals
-from jumok_serve.service.guard import present
+from jumok_serve.service.guard import next_request
 from jumok_serve.service.models import Pending
 from jumok_serve.service.one_text import naming_one_text
 from jumok_serve.service.status import is_expected, new_request_id, to_status
@@ -35,7 +35,6 @@ FIELDS_OF_ITEMS = ("content", "target_prefix", "attention")
 """What an error blames that another item need not have."""
 
 Context = grpc.aio.ServicerContext[TranslateCorpusRequest, TranslateCorpusResponse]
-Work = TypeVar("Work")
 
 
 class _Entry:
@@ -133,16 +132,16 @@ class Corpus:
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             while True:
-                reading = asyncio.ensure_future(self._context.read())
+                reading = asyncio.ensure_future(next_request(self._context))
                 try:
                     await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
                     if not reading.done():
                         return False
                 finally:
                     reading.cancel()
-                if reading.result() is grpc.aio.EOF:
+                message = reading.result()
+                if message is None:
                     return True
-                message = present(reading.result())
                 check_known(message)
                 if message.HasField("settings"):
                     raise InvalidRequest("settings stand in the first message alone", field="settings")
@@ -197,7 +196,7 @@ class Corpus:
         return ready
 
     async def _answer(self, ready: Sequence[_Entry]) -> None:
-        """Write answers; until they are written they keep their place in the window, so that nobody reads too slowly."""
+        """Write answers; until they are written they keep their places, so that a slow reader stops the reading."""
         message = await self._work(partial(_response, ready))
         await self._context.write(message)
         for entry in ready:

@@ -9,6 +9,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
+from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 
 from jumok_serve.errors import InvalidRequest
 from jumok_serve.service.status import is_expected, new_request_id, to_status
@@ -48,6 +49,12 @@ def present(request: Request | None) -> Request:
     if request is None:
         raise InvalidRequest("the request is no valid protobuf message; texts must be UTF-8", field="request")
     return request
+
+
+async def next_request(context: "grpc.aio.ServicerContext[Request, Any]") -> Request | None:
+    """Read from a stream of requests; None at its end, InvalidRequest for bytes that are none."""
+    request = await context.read()
+    return None if request is EOF else present(request)
 
 
 def _guarded(method: Method, name: str) -> Callable[[Any, Context], Awaitable[Message | None]]:

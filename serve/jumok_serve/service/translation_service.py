@@ -24,7 +24,7 @@ from jumok_serve.options import DecodingOptions
 from jumok_serve.queue import RETRY_AFTER_S
 from jumok_serve.service.arrivals import Arrivals
 from jumok_serve.service.corpus import Corpus
-from jumok_serve.service.guard import Context, present
+from jumok_serve.service.guard import next_request
 from jumok_serve.service.models import ModelRegistry, Pending
 from jumok_serve.service.one_text import naming_one_text
 from jumok_serve.service.unknown_fields import check_known
@@ -94,7 +94,7 @@ class TranslationService(TranslationServiceServicer):
     ) -> translation_pb2.TranslateTextResponse:
         """Translate all texts, or fail; a call that ends early frees the rows of its texts."""
         check_known(request)
-        asked = self._asked(request, context)
+        asked = self._asked(request, context.time_remaining())
         hypotheses = len(request.contents) * asked.hypotheses
         _check_number(len(request.contents))
         if hypotheses > MAX_HYPOTHESES:
@@ -116,7 +116,7 @@ class TranslationService(TranslationServiceServicer):
             finally:
                 pending.cancel()
 
-    async def StreamTranslateText(  # type: ignore[override]  # it writes its answers, instead of giving an iterator
+    async def StreamTranslateText(  # type: ignore[override]  # noqa: N802 - it writes its answers itself
         self,
         request: translation_pb2.StreamTranslateTextRequest,
         context: grpc.aio.ServicerContext[
@@ -125,7 +125,7 @@ class TranslationService(TranslationServiceServicer):
     ) -> None:
         """Translate a text, and write what is sure of its translation as the caller reads: the newest, not all."""
         check_known(request)
-        asked = self._asked(request, context)
+        asked = self._asked(request, context.time_remaining())
         news = asyncio.Event()
         submit = partial(
             asked.submit,
@@ -159,7 +159,7 @@ class TranslationService(TranslationServiceServicer):
             finally:
                 pending.cancel()
 
-    async def TranslateCorpus(  # type: ignore[override]  # it writes its answers, instead of giving an iterator
+    async def TranslateCorpus(  # type: ignore[override]  # noqa: N802 - it writes its answers itself
         self,
         requests: object,
         context: grpc.aio.ServicerContext[
@@ -167,8 +167,8 @@ class TranslationService(TranslationServiceServicer):
         ],
     ) -> None:
         """Translate items as they come, a window of them at a time; a call that ends early frees the rows of all."""
-        first = await context.read()
-        if first is grpc.aio.EOF or not present(first).HasField("settings"):
+        first = await next_request(context)
+        if first is None or not first.HasField("settings"):
             raise InvalidRequest("the first message must carry settings", field="settings")
         check_known(first)
         settings = first.settings
@@ -179,7 +179,7 @@ class TranslationService(TranslationServiceServicer):
             )
         if settings.order not in CORPUS_ORDERS:
             raise InvalidRequest(f"order has the unknown value {settings.order}", field="order")
-        asked = self._asked(settings, context)
+        asked = self._asked(settings, context.time_remaining())
 
         async def submit(item: translation_pb2.CorpusItem) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
@@ -227,7 +227,7 @@ class TranslationService(TranslationServiceServicer):
         finally:
             scoring.cancel()
 
-    def _asked(self, request: Asking, context: Context) -> "_Asked":
+    def _asked(self, request: Asking, remaining_s: float | None) -> "_Asked":
         """What a request asks for beside its texts."""
         model = self._models.find_or_only(request.model)
         options = _read_options(request.options.SerializeToString())
@@ -239,7 +239,7 @@ class TranslationService(TranslationServiceServicer):
             target_language=request.target_language_code,
             attention=request.attention,
             truncate=request.truncate,
-            deadline=_deadline(context.time_remaining()),
+            deadline=_deadline(remaining_s),
         )
         hypotheses = options.num_hypotheses or defaults.num_hypotheses
         return _Asked(submit, hypotheses, options.max_length or defaults.max_length)
