@@ -22,6 +22,7 @@ from jumok._errors import (
     Unavailable,
     Unimplemented,
 )
+from jumok._results import TextResult, TranslationUpdate
 from jumok_proto import __version__
 from jumok_proto.errors import JumokError
 from jumok_proto.options import EarlyStopping, Options
@@ -60,8 +61,10 @@ __all__ = [
     "Resource",
     "ResourceExhausted",
     "Score",
+    "TextResult",
     "Timings",
     "Translation",
+    "TranslationUpdate",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
