@@ -229,14 +229,16 @@ def test_no_more_is_read_than_the_window_holds(server: FakeServer) -> None:
     async def scenario() -> None:
         nonlocal read
         read = 0
-        async with jumok.AsyncClient(server.address) as client:
-            async with aclosing(client.translate_iter(endless(), window=10)) as several:
-                taken = 0
-                async for _ in several:
-                    taken += 1
-                    assert read <= taken + 10
-                    if taken == 200:
-                        break
+        async with (
+            jumok.AsyncClient(server.address) as client,
+            aclosing(client.translate_iter(endless(), window=10)) as several,
+        ):
+            taken = 0
+            async for _ in several:
+                taken += 1
+                assert read <= taken + 10
+                if taken == 200:
+                    break
 
     asyncio.run(scenario())
 

@@ -98,7 +98,7 @@ def favouring(row: tuple[int, ...], token: int) -> StepFunction:
 
 
 def test_it_is_what_all_continuations_have_in_common() -> None:
-    """Nearly always all of it: some that could win by their scores cannot, as no model leaves all other rows nothing."""
+    """Nearly all of it: some that could win by their scores cannot, as no model leaves all other rows nothing."""
     rng = np.random.default_rng(4)
     undecided = exact = steps = 0
     for _ in range(150):
