@@ -17,15 +17,16 @@ from jumok_serve.translator import Translator
 from .command import serve
 from .test_invariance import sentences
 
-TEXTS = sentences() * 8
-OPTIONS: dict[str, Any] = {"beam_size": 1, "truncate": True}
+REPEATED = 3
+TEXTS = sentences() * REPEATED
+OPTIONS: dict[str, Any] = {"beam_size": 1, "max_length": 12, "truncate": True}
 
 
 @pytest.fixture(scope="module")
 def expected(tiny_bundle: Path) -> list[str]:
     with Translator(tiny_bundle, threads=1) as translator:
         alone = [answer.text for answer in translator.translate(sentences(), **OPTIONS)]
-    return alone * 8
+    return alone * REPEATED
 
 
 Serve = Callable[..., tuple[subprocess.Popen[str], str]]
@@ -46,11 +47,11 @@ def test_a_server_that_is_killed_is_not_missed(start: Serve, expected: list[str]
     (killed, first), (_, second) = start(), start()
     with jumok.Client([first, second]) as client:
         client._endpoints = Endpoints(2, first=0)
-        found = []
-        for result in client.translate_iter(TEXTS, window=100, **OPTIONS):
+        found: list[str] = []
+        for result in client.translate_iter(TEXTS, window=50, **OPTIONS):
             assert result.index == len(found)
             found.append(result.translation.text)
-            if len(found) == 300:
+            if len(found) == 150:
                 end(killed, signal.SIGKILL)
         assert client._endpoints.pick(0.0) == 1  # the other rests
     assert found == expected
@@ -68,11 +69,11 @@ def test_servers_that_restart_one_after_the_other_are_not_missed(start: Serve, e
         servers = [start(), start()]
         found: list[str] = []
         async with jumok.AsyncClient(",".join(address for _, address in servers)) as client:
-            async for result in client.translate_iter(each(), window=100, **OPTIONS):
+            async for result in client.translate_iter(each(), window=50, **OPTIONS):
                 assert result.index == len(found)
                 found.append(result.translation.text)
-                if len(found) % 400 == 0 and len(found) < len(TEXTS):
-                    which = len(found) // 400 % 2
+                if len(found) % 200 == 0 and len(found) < len(TEXTS):
+                    which = len(found) // 200 % 2
                     servers[which] = await asyncio.to_thread(restart, start, *servers[which])
         assert found == expected
 

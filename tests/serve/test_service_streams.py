@@ -308,7 +308,8 @@ def test_a_call_without_a_message_is_refused() -> None:
 def test_bytes_that_are_no_item_end_the_call() -> None:
     async def scenario() -> None:
         async with serving(HeldModel(on_submit=hold)) as (_, channel):
-            call = channel.stream_stream("/jumok.v1.TranslationService/TranslateCorpus", bytes, bytes)()
+            method: Any = channel.stream_stream("/jumok.v1.TranslationService/TranslateCorpus", bytes, bytes)
+            call = method()
             await call.write(opening("a").SerializeToString())
             await call.write(b"\xff\xff\xff")
             assert (await failure(call.read())).field == "request"

@@ -75,7 +75,7 @@ class Backoff:
 
     def delay_s(self, retry_after_s: float | None) -> float:
         """Seconds to wait now."""
-        ceiling = min(FIRST_DELAY_S * 2**self._times, LONGEST_DELAY_S)
+        ceiling = min(FIRST_DELAY_S * 2.0**self._times, LONGEST_DELAY_S)
         self._times = min(self._times + 1, 16)
         own = ceiling * (0.5 + 0.5 * self.chance())
         return own if retry_after_s is None else max(own, retry_after_s * (1 + 0.25 * self.chance()))

@@ -344,7 +344,7 @@ class Client:
                     raise call_error(error, self._servers[attempts.endpoint]) from error
                 self._wait_to_repeat(attempts, error)
             finally:
-                call.cancel()
+                call.cancel()  # type: ignore[no-untyped-call]
 
     def _wait_to_repeat(self, attempts: Attempts, error: grpc.RpcError) -> None:
         """Wait as long as it takes before the next attempt; raise the error of the last."""

@@ -27,11 +27,11 @@ class CorpusCall:
         except grpc.RpcError as error:
             raise self._describe(error) from error
         finally:
-            self._call.cancel()
+            self.cancel()
 
     def cancel(self) -> None:
         """End it now."""
-        self._call.cancel()
+        self._call.cancel()  # type: ignore[no-untyped-call]
 
 
 class CorpusThreads:

@@ -132,7 +132,7 @@ class Corpus:
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             while True:
-                reading = asyncio.ensure_future(next_request(self._context))
+                reading = asyncio.ensure_future(self._next())
                 try:
                     await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
                     if not reading.done():
@@ -148,6 +148,11 @@ class Corpus:
                 await self._enter(message.items)
         finally:
             stopping.cancel()
+
+    async def _next(self) -> TranslateCorpusRequest | None:
+        """The next message, or None."""
+        message = await next_request(self._context)
+        return message  # noqa: RET504 - without the name its type is not found
 
     async def _enter(self, items: Sequence[CorpusItem]) -> None:
         """Start to translate items, as there is room for them."""

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Message, Message]
 Method = Callable[[Any, Context], Awaitable[Message | None]]
 Request = TypeVar("Request")
+Answer = TypeVar("Answer")
 
 _KINDS: dict[tuple[bool, bool], Callable[..., Any]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
@@ -51,9 +52,9 @@ def present(request: Request | None) -> Request:
     return request
 
 
-async def next_request(context: "grpc.aio.ServicerContext[Request, Any]") -> Request | None:
+async def next_request(context: "grpc.aio.ServicerContext[Request, Answer]") -> Request | None:
     """Read from a stream of requests; None at its end, InvalidRequest for bytes that are none."""
-    request = await context.read()
+    request: Request | None = await context.read()
     return None if request is EOF else present(request)
 
 
