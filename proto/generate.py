@@ -31,7 +31,8 @@ def _protoc(out: Path, protos: list[Path], kinds: tuple[str, str]) -> None:
     plugin = f"protoc-gen-{kinds[1]}"
     if (plugin_path := which(plugin, path=str(Path(sys.executable).parent))) is None:
         raise SystemExit(f"{plugin} is not installed: pip install 'jumok[dev]'")
-    arguments = [f"-I{ROOT}", f"-I{files('grpc_tools') / '_proto'}", f"--plugin={plugin}={plugin_path}"]
+    includes = (ROOT, files("grpc_tools") / "_proto", files("google.rpc") / ".." / "..")
+    arguments = [*(f"-I{include}" for include in includes), f"--plugin={plugin}={plugin_path}"]
     arguments += [f"--{kind}_out={'quiet:' if kind == kinds[1] else ''}{out}" for kind in kinds]
     if protoc.main(["protoc", *arguments, *(str(path.relative_to(ROOT)) for path in protos)]) != 0:
         raise SystemExit("protoc failed")

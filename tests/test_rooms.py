@@ -23,7 +23,7 @@ class Room:
 
 
 ROOMS = {
-    "jumok_proto": Room("proto", WIRE),
+    "jumok_proto": Room("proto", WIRE | {"google.rpc"}),
     "jumok": Room(
         "clients/python",
         WIRE | {"google.rpc", "jumok_proto"},
@@ -106,7 +106,7 @@ def test_a_room_imports_what_it_may(name: str) -> None:
         ("jumok", "import numpy as np"),
         ("jumok", "from jumok_serve import Translator"),
         ("jumok", "import click"),
-        ("jumok_proto", "from google import rpc"),
+        ("jumok_proto", "from google import auth"),
         ("jumok_export", "import jumok.commands"),
     ],
 )

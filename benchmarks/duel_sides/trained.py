@@ -31,12 +31,15 @@ def dequantized(folder: Path) -> Transformer:
     """The model of an int8 bundle whose configuration lies beside its manifest, each weight as its 8 bits have it.
 
     Raises:
-        ValueError: the graph does not say which weights are whose; names those that were not found.
+        ValueError: the model is no Transformer, or the graph does not say which weights are whose; names those that
+            were not found.
     """
     bundle = Bundle.open(folder)
     tokenizer = bundle.tokenizer
     configuration = load_configuration(folder / "config.toml")
     model = build_model(configuration, tokenizer.source_vocab_size, tokenizer.vocab_size).eval()
+    if not isinstance(model, Transformer):
+        raise ValueError(f"{folder}: CTranslate2 has Transformers alone, and this is a {type(model).__name__}")
     graph = onnx.load(folder / bundle.variant("int8").graphs[GRAPH].file).graph
     # A tied weight has several names, and the graph has any of them.
     parameters = dict(model.named_parameters(remove_duplicate=False))

@@ -217,7 +217,8 @@ class RuntimeSide:
         expected_tokens, expected_totals = self._graphs.select(logits, choice)
         if not (np.array_equal(tokens, expected_tokens) and np.array_equal(totals, expected_totals, equal_nan=True)):
             raise GraphFailed("decoder chooses other candidates than select")
-        return logits.numpy()
+        found: Floats = logits.numpy()
+        return found
 
     def _step_in_place(  # noqa: PLR0917
         self,

@@ -86,13 +86,8 @@ def options_from_proto(message: decoding_pb2.DecodingOptions) -> Options:
 def response_to_proto(translations: Sequence[Translation], timings: Timings) -> translation_pb2.TranslateTextResponse:
     """Put the translations of one request, and its timings, into its answer."""
     return translation_pb2.TranslateTextResponse(
-        translations=[_translation_to_proto(translation) for translation in translations],
-        timings=translation_pb2.Timings(
-            queue_duration=_duration(timings.queue_s),
-            encode_duration=_duration(timings.encode_s),
-            decode_duration=_duration(timings.decode_s),
-            total_duration=_duration(timings.total_s),
-        ),
+        translations=[translation_to_proto(translation) for translation in translations],
+        timings=timings_to_proto(timings),
     )
 
 
@@ -101,13 +96,28 @@ def response_from_proto(message: translation_pb2.TranslateTextResponse) -> list[
 
     Raises ValueError for a reason to finish that this version does not know, and for attention that is no matrix.
     """
-    timings = Timings(
-        queue_s=_seconds(message.timings.queue_duration),
-        encode_s=_seconds(message.timings.encode_duration),
-        decode_s=_seconds(message.timings.decode_duration),
-        total_s=_seconds(message.timings.total_duration),
+    timings = timings_from_proto(message.timings)
+    return [translation_from_proto(translation, timings) for translation in message.translations]
+
+
+def timings_to_proto(timings: Timings) -> translation_pb2.Timings:
+    """Say on the wire where the time went."""
+    return translation_pb2.Timings(
+        queue_duration=_duration(timings.queue_s),
+        encode_duration=_duration(timings.encode_s),
+        decode_duration=_duration(timings.decode_s),
+        total_duration=_duration(timings.total_s),
     )
-    return [_translation_from_proto(translation, timings) for translation in message.translations]
+
+
+def timings_from_proto(message: translation_pb2.Timings) -> Timings:
+    """Read where the time went."""
+    return Timings(
+        queue_s=_seconds(message.queue_duration),
+        encode_s=_seconds(message.encode_duration),
+        decode_s=_seconds(message.decode_duration),
+        total_s=_seconds(message.total_duration),
+    )
 
 
 def scores_to_proto(scores: Sequence[Score]) -> translation_pb2.ScoreTextResponse:
@@ -241,7 +251,8 @@ def _pair_from_proto(pair: model_pb2.LanguagePair) -> LanguagePair:
     return LanguagePair(source=pair.source_language_code, target=pair.target_language_code)
 
 
-def _translation_to_proto(translation: Translation) -> translation_pb2.Translation:
+def translation_to_proto(translation: Translation) -> translation_pb2.Translation:
+    """Put the translation of one text on the wire, but for its timings."""
     columns = len(translation.source_tokens)
     return translation_pb2.Translation(
         hypotheses=[
@@ -269,7 +280,8 @@ def _translation_to_proto(translation: Translation) -> translation_pb2.Translati
     )
 
 
-def _translation_from_proto(message: translation_pb2.Translation, timings: Timings) -> Translation:
+def translation_from_proto(message: translation_pb2.Translation, timings: Timings) -> Translation:
+    """Read the translation of one text; raises as ``response_from_proto``."""
     return Translation(
         hypotheses=tuple(
             Hypothesis(

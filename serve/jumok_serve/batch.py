@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from jumok_serve.columns import make_columns
 from jumok_serve.errors import JumokError, ModelFailed
 from jumok_serve.memory import SlotBuffers
+from jumok_serve.progress import Progress
 from jumok_serve.search import (
     NO_CONSTRAINTS,
     Constraints,
@@ -62,6 +63,7 @@ class Sentence:
         admitted: when it left the queue.
         encode_s: seconds of the encoder run that it was part of.
         failure: why it cannot be decoded, or None.
+        progress: who is told how far it has come, or None.
     """
 
     source_ids: Sequence[int]
@@ -73,6 +75,7 @@ class Sentence:
     admitted: float = 0.0
     encode_s: float = 0.0
     failure: JumokError | None = None
+    progress: Progress | None = None
 
     def abandoned(self, now: float) -> bool:
         """Whether nobody waits for it any more at the monotonic time `now`: cancelled, or past its deadline."""
@@ -229,6 +232,8 @@ class Batch:
                 self._columns.places(joined(parts)),
             )
         self.done = self._advance(together, self._columns.tokens(tokens), totals)
+        for progress, search in together.watched:
+            progress.see(search)
 
     def _choice(
         self, together: "_Together", constraints: Sequence[Constraints], scores: Floats, candidates: int
@@ -321,6 +326,7 @@ class _Together:
         renormalize: [n * K], whether a log-softmax follows these; None: nowhere.
         continuations_needed: most that any search asks for.
         rows_alone: whether any search asks for none, but for the best of every row.
+        watched: searches whose progress somebody wants to see.
     """
 
     def __init__(self, sentences: Sequence[Sentence], beam_size: int) -> None:
@@ -337,6 +343,7 @@ class _Together:
         needed = [search.continuations_needed for search in self.searches]
         self.continuations_needed = max(needed, default=0)
         self.rows_alone = not all(needed)
+        self.watched = [(each.progress, each.search) for each in sentences if each.progress is not None]
 
 
 _ASKED = operator.attrgetter("tokens", "parents", "scores", "position", "candidates_needed", "constraints")

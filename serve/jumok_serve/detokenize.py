@@ -24,6 +24,33 @@ def clean_up_spaces(text: str) -> str:
     return text
 
 
+REPLACEMENT = "\ufffd"
+"""What decoders write for bytes that are no character, or not yet."""
+
+_BEGINNINGS = tuple(sorted({spelled[:end] for spelled, _ in _NEEDLESS for end in range(1, len(spelled))}, key=len))
+
+
+def sure_text(text: str, *, clean_up: bool) -> str:
+    """What of a text stays as it is whatever tokens are written behind those that it was decoded from.
+
+    White space at its end may be taken away, and bytes may become a character. With ``clean_up`` the text is what
+    ``clean_up_spaces`` is to change, which may make another of what stands behind its last spaces.
+    """
+    beginnings = _BEGINNINGS if clean_up else ()
+    text = _without_end(text, beginnings)
+    return _without_end(clean_up_spaces(text), beginnings) if clean_up else text
+
+
+def _without_end(text: str, beginnings: Sequence[str]) -> str:
+    while True:
+        shorter = text.rstrip().rstrip(REPLACEMENT)
+        for beginning in beginnings:
+            shorter = shorter.removesuffix(beginning)
+        if shorter == text:
+            return text
+        text = shorter
+
+
 def checked_ids(ids: Sequence[int], size: int) -> list[int]:
     """Plain integers (NumPy's are accepted too); ``IndexError`` for one beyond a vocabulary of ``size`` tokens."""
     checked = [int(token) for token in ids]

@@ -12,6 +12,7 @@ from jumok_serve.languages import Direction
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import SearchOptions
 from jumok_serve.patience import Patience
+from jumok_serve.progress import Progress
 from jumok_serve.reading import Source
 from jumok_serve.search import FinishedHypothesis
 from jumok_serve.teacher_forcing import GivenTarget, TeacherForcing
@@ -28,12 +29,13 @@ NOTHING = Hypothesis(text="", score=0.0, tokens=(), token_ids=(), token_scores=(
 class Job:
     """One text: as it is read, what its translation begins with (start token first), and what will come of it.
 
-    ``future`` is None for a text without content, which is not decoded.
+    ``future`` is None for a text without content, which is not decoded; ``progress`` where nobody asked to see it.
     """
 
     source: Source
     prompt: tuple[int, ...]
     future: "Future[Decoded] | None"
+    progress: Progress | None = None
 
 
 class Pending:
@@ -77,6 +79,13 @@ class Pending:
         self._patience.cancel()
         for future in self.futures:
             future.cancel()
+
+    def sure_texts(self) -> list[str]:
+        """What the first hypothesis of each text is sure to begin with, so far; nothing where it is not watched."""
+        return [
+            "" if job.progress is None else self._tokenizer.decode_sure([*job.prompt[1:], *job.progress.token_ids])
+            for job in self._jobs
+        ]
 
     def collect(self) -> list[Translation]:
         """Waits, and returns the translations in the order of the texts.

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from jumok_serve.detokenize import checked_ids, clean_up_spaces
+from jumok_serve.detokenize import checked_ids, clean_up_spaces, sure_text
 from jumok_serve.parts import TokenId
 from jumok_serve.sentencepiece_model import SentencePieceModel
 from jumok_serve.tokenizer_descriptions import PieceVocabularyDescription
@@ -117,11 +117,18 @@ class PieceVocabularyTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of target token ids; ``IndexError`` for an id beyond the model's."""
+        text = self._joined(ids)
+        return clean_up_spaces(text) if self._clean_up_spaces else text
+
+    def _joined(self, ids: Sequence[int]) -> str:
         spelling = self._target.spelling
         shown = [token for token in checked_ids(ids, self.vocab_size) if token not in self._silent]
         pieces = [spelling[token] for token in shown if token in spelling]
-        text = self._joining.join(pieces).replace(SPACE, " ").strip()
-        return clean_up_spaces(text) if self._clean_up_spaces else text
+        return self._joining.join(pieces).replace(SPACE, " ").strip()
+
+    def decode_sure(self, ids: Sequence[int]) -> str:
+        """What of ``decode(ids)`` begins the text of all ids that begin with these."""
+        return sure_text(self._joined(ids), clean_up=self._clean_up_spaces)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Pieces of target token ids, "" for one without a piece; ``IndexError`` for an id beyond the model's."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-from jumok_serve.detokenize import checked_ids
+from jumok_serve.detokenize import checked_ids, sure_text
 from jumok_serve.piece_vocabulary import PieceVocabularyTokenizer
 from jumok_serve.sentencepiece_model import SentencePieceModel
 from jumok_serve.tokenizer_descriptions import (
@@ -38,6 +38,9 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of target token ids, special tokens left out; ``IndexError`` for an id beyond the vocabulary."""
+
+    def decode_sure(self, ids: Sequence[int]) -> str:
+        """What of ``decode(ids)`` begins the text of all ids that begin with these; ``IndexError`` as there."""
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's own spelling of target token ids, special tokens included."""
@@ -84,6 +87,10 @@ class SentencePieceTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of target token ids, control tokens left out; ``IndexError`` for an id beyond the vocabulary."""
         return self._target.decode(checked_ids(ids, self.vocab_size))
+
+    def decode_sure(self, ids: Sequence[int]) -> str:
+        """What of ``decode(ids)`` begins the text of all ids that begin with these."""
+        return sure_text(self.decode(ids), clean_up=False)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Pieces of target token ids such as ``▁Haus``; ``IndexError`` for an id beyond the vocabulary."""

@@ -1,17 +1,22 @@
 """Tokens by a ``tokenizer.json``, the file of Hugging Face's `tokenizers`."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import tokenizers
 
-from jumok_serve.detokenize import checked_ids, clean_up_spaces
+from jumok_serve.detokenize import checked_ids, clean_up_spaces, sure_text
 from jumok_serve.tokenizer_descriptions import TokenizerJsonDescription
 
 UNTYPABLE = "\x00"
 """Begins the spelling of special tokens inside the library: a character that no text has."""
+
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+"""A token that is one byte, to decoders that know such."""
 
 
 class TokenizerJson:
@@ -51,6 +56,7 @@ class TokenizerJson:
             raise ValueError(
                 f"{name} is not a tokenizer.json that tokenizers {tokenizers.__version__} reads: {exc}"
             ) from exc
+        self._appends = _appends(fields.get("decoder"))
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab()
         size = 1 + max(vocabulary.values(), default=0)
@@ -95,8 +101,22 @@ class TokenizerJson:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of target token ids; ``IndexError`` for an id beyond the model's."""
-        text = self._tokenizer.decode(checked_ids(ids, self.vocab_size), skip_special_tokens=True)
+        text = self._decoded(checked_ids(ids, self.vocab_size))
         return clean_up_spaces(text) if self._clean_up_spaces else text
+
+    def decode_sure(self, ids: Sequence[int]) -> str:
+        """What of ``decode(ids)`` begins the text of all ids that begin with these; nothing where that is not known."""
+        if not self._appends:
+            return ""
+        known = checked_ids(ids, self.vocab_size)
+        # A run of bytes is decoded as a whole: more of them can make another text of the first.
+        while known and (known[-1] in self._special or _BYTE.fullmatch(self._tokenizer.id_to_token(known[-1]) or "")):
+            known.pop()
+        return sure_text(self._decoded(known), clean_up=self._clean_up_spaces)
+
+    def _decoded(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return text
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Spelling of target token ids, "" for one without; ``IndexError`` for an id beyond the model's."""
@@ -143,3 +163,21 @@ def _make_untypable(fields: dict[str, Any], special: set[str]) -> None:
         model["vocab"] = [[respelled(token), score] for token, score in vocabulary]
     if isinstance(model.get("unk_token"), str):
         model["unk_token"] = respelled(model["unk_token"])
+
+
+def _appends(decoder: Any) -> bool:
+    """Whether a decoder leaves the text of tokens as it is when more are appended, but for its end.
+
+    That holds for those that look at one token at a time or join bytes; what changes the joined text must look at
+    single characters.
+    """
+    match decoder:
+        case None | {"type": "BPEDecoder" | "ByteFallback" | "ByteLevel" | "Fuse" | "Metaspace" | "WordPiece"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": str(one)}}:
+            return len(one) == 1
+        case {"type": "Strip", "stop": int(stop)}:
+            return stop == 0
+        case {"type": "Sequence", "decoders": [*decoders]}:
+            return all(map(_appends, decoders))
+    return False

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from types import TracebackType
 from typing import Self, Unpack, cast, overload
@@ -29,6 +29,7 @@ from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions, SearchOptions
 from jumok_serve.patience import Patience, deadline_after
 from jumok_serve.pending import Job, Pending, check_attention
+from jumok_serve.progress import Progress
 from jumok_serve.queue import RETRY_AFTER_S, EngineLimits, Load
 from jumok_serve.reading import MOST_REMEMBERED, Reader
 from jumok_serve.scoring import Scoring
@@ -221,6 +222,7 @@ class Translator(AlignsTexts):
         attention: bool = False,
         truncate: bool = False,
         deadline: float | None = None,
+        on_progress: Callable[[], None] | None = None,
     ) -> Pending:
         """Queues texts, all or none, and returns at once.
 
@@ -233,6 +235,8 @@ class Translator(AlignsTexts):
             attention: compute the hypotheses' attention when they are collected.
             truncate: cut texts that are too long instead of refusing them.
             deadline: in `time.monotonic()` seconds.
+            on_progress: is called when `sure_texts` of what is returned grow, in a thread of the engine that it must
+                not keep; also while this method still runs.
 
         Raises:
             InvalidRequest: a text or an option cannot be used; `field` is such as `contents[3]`.
@@ -255,7 +259,7 @@ class Translator(AlignsTexts):
         jobs, sentences = [], []
         for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
             prompt = (self._reader.start(direction), *prefix)
-            future = None
+            future = progress = None
             if source.token_ids:
                 try:
                     of_text = self._resolved(options, direction.forced_first, prefix) if prefix else search_options
@@ -264,10 +268,17 @@ class Translator(AlignsTexts):
                         error.field = f"target_prefixes[{index}]"
                     raise
                 search = make_search(of_text, prompt[0], prefix, source.token_ids)
-                listed = self._listed(source.token_ids, direction)
-                sentences.append(Sentence(source_ids=source.token_ids, search=search, listed=listed, deadline=deadline))
-                future = sentences[-1].future
-            jobs.append(Job(source, prompt, future))
+                progress = None if on_progress is None else Progress(on_progress)
+                sentence = Sentence(
+                    source_ids=source.token_ids,
+                    search=search,
+                    listed=self._listed(source.token_ids, direction),
+                    deadline=deadline,
+                    progress=progress,
+                )
+                sentences.append(sentence)
+                future = sentence.future
+            jobs.append(Job(source, prompt, future, progress))
         self._engine.submit(sentences)
         return Pending(
             manifest=self.manifest,

@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
@@ -95,6 +95,12 @@ class Scripted(TranslationServiceServicer):
             context.abort(CODES[status.code], status.message)
         answers = [] if self.drop_answers else [capitals(text) for text in request.contents]
         return response_to_proto(answers, TIMINGS)
+
+    def StreamTranslateText(self, request: object, context: grpc.ServicerContext) -> NoReturn:
+        raise NotImplementedError
+
+    def TranslateCorpus(self, request_iterator: object, context: grpc.ServicerContext) -> NoReturn:
+        raise NotImplementedError
 
     def ScoreText(
         self, request: translation_pb2.ScoreTextRequest, context: grpc.ServicerContext

@@ -204,3 +204,21 @@ def test_targets_begin_as_generate_is_told_to(checkpoint: Checkpoint) -> None:
         assert (direction.start, direction.forced_first) == (token, None)
     else:
         assert (direction.start, direction.forced_first) == (None, None)
+
+
+def test_what_is_sure_of_a_text_begins_whatever_follows(checkpoint: Checkpoint) -> None:
+    tokenizer = checkpoint.tokenizer
+    generator = np.random.default_rng(2)
+    cases = [tokenizer.encode_target(text) for text in (*TEXTS, *SPELLED)]
+    cases += [generator.integers(0, tokenizer.vocab_size, size=24).tolist() for _ in range(300)]
+    held = total = 0
+    for ids in cases:
+        texts = [tokenizer.decode(ids[:end]) for end in range(len(ids) + 1)]
+        sure = ""
+        for end, text in enumerate(texts):
+            before, sure = sure, tokenizer.decode_sure(ids[:end])
+            assert text.startswith(sure)
+            assert sure.startswith(before)
+            assert texts[-1].startswith(sure)
+            held, total = held + len(text) - len(sure), total + len(text)
+    assert held < total / 8

@@ -47,9 +47,10 @@ def worked(recurrent: Recurrent, source: Tensor, target: Tensor) -> tuple[Tensor
     xs = [recurrent.source_embedding.weight[token] for token in source]
     if sizes.reverse_source:
         xs.reverse()
-    starts = []
+    starts: list[list[Tensor]] = []
     for layer in range(sizes.layers):
-        read, ends = [], []
+        read: list[list[Tensor]] = []
+        ends: list[list[Tensor]] = []
         for direction, cell in enumerate(cells[layer * directions : (layer + 1) * directions]):
             state = [torch.zeros(cell.width) for _ in cell.state_names]
             out = []
@@ -108,10 +109,10 @@ def worked(recurrent: Recurrent, source: Tensor, target: Tensor) -> tuple[Tensor
         hidden = step_cells(decoder, x, starts)
         if sizes.attention not in {"none", "bahdanau"}:
             context = attend(hidden)
-        read = hidden if context is None else torch.cat((context, hidden))
+        said = hidden if context is None else torch.cat((context, hidden))
         if recurrent.attentional is not None:
-            read = fed = torch.tanh(recurrent.attentional(read))
-        logits.append(recurrent.output.weight @ read + recurrent.output.bias)
+            said = fed = torch.tanh(recurrent.attentional(said))
+        logits.append(recurrent.output.weight @ said + recurrent.output.bias)
         previous = token
     return torch.stack(logits), torch.stack(weights) if weights else None
 

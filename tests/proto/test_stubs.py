@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ def test_everything_has_a_comment(tmp_path: Path) -> None:
                 "protoc",
                 f"-I{PROTO}",
                 f"-I{Path(protoc.__file__).parent / '_proto'}",
+                f"-I{files('google.rpc') / '..' / '..'}",
                 "--include_source_info",
                 f"--descriptor_set_out={out}",
                 *names,

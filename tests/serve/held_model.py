@@ -64,6 +64,8 @@ class Answer:
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
         self.on_collect: Callable[[], None] = lambda: None
+        self.on_progress: Callable[[], None] = lambda: None
+        self.sure = ""
         self.futures: tuple[Future[None], ...] = tuple(Future() for _ in texts)
 
     def cancel(self) -> None:
@@ -74,6 +76,14 @@ class Answer:
         for future in self.futures:
             if future.set_running_or_notify_cancel():
                 future.set_result(None)
+
+    def write(self, sure: str) -> None:
+        """Have come so far."""
+        self.sure = sure
+        self.on_progress()
+
+    def sure_texts(self) -> list[str]:
+        return [self.sure for _ in self.texts]
 
     def collect(self) -> list[Translation]:
         self.on_collect()
@@ -177,9 +187,17 @@ class HeldModel:
         """What a call asked for besides options and texts."""
         self._loop = asyncio.get_running_loop()
 
-    def submit(self, texts: Sequence[str], options: DecodingOptions, **asked: object) -> Answer:
+    def submit(
+        self,
+        texts: Sequence[str],
+        options: DecodingOptions,
+        *,
+        on_progress: Callable[[], None] | None = None,
+        **asked: object,
+    ) -> Answer:
         self.options, self.asked = options, asked
         answer = Answer(texts)
+        answer.on_progress = on_progress or answer.on_progress
         self.on_submit(answer)
         self._loop.call_soon_threadsafe(self.submitted.put_nowait, answer)
         return answer

@@ -22,6 +22,7 @@ from jumok._errors import (
     Unavailable,
     Unimplemented,
 )
+from jumok._results import TextResult, TranslationUpdate
 from jumok_proto import __version__
 from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights
 from jumok_proto.errors import JumokError
@@ -65,8 +66,10 @@ __all__ = [
     "Resource",
     "ResourceExhausted",
     "Score",
+    "TextResult",
     "Timings",
     "Translation",
+    "TranslationUpdate",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",

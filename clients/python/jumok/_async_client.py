@@ -1,7 +1,8 @@
 """The client for programs built on asyncio."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar, Unpack, overload
 
@@ -9,20 +10,39 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from jumok import _calls
-from jumok._errors import Cancelled, call_error
+from jumok._attempts import MAX_ATTEMPTS, Attempts, Endpoints, check_attempts
+from jumok._channel import addresses, open_async_channel
+from jumok._corpus import DEFAULT_WINDOW, make_corpus
+from jumok._corpus_tasks import CorpusTasks, responses
+from jumok._errors import CallError, Cancelled, call_error
+from jumok._results import TextResult, TranslationUpdate
 from jumok_proto.alignments import Alignment, AttentionKind
 from jumok_proto.options import Options
 from jumok_proto.results import Model, Score, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
+from jumok_proto.v1.translation_pb2 import (
+    StreamTranslateTextRequest,
+    TranslateCorpusRequest,
+    TranslateCorpusResponse,
+)
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
 
+class _Stubs:
+    """The services of one server."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.translation = TranslationServiceStub(channel)
+        self.models = ModelServiceStub(channel)
+
+
 class AsyncClient:
-    """A connection to a server, made where an event loop runs and shared by all of its tasks.
+    """A connection to a server or several, made where an event loop runs and shared by all of its tasks.
 
     The same as ``Client``, with methods to await; a cancelled task cancels its call on the server too.
 
@@ -30,12 +50,18 @@ class AsyncClient:
             print((await client.translate("A man sleeps.")).text)
     """
 
-    def __init__(self, server: str, *, timeout_s: float = _calls.DEFAULT_TIMEOUT_S) -> None:
-        self._server = server
+    def __init__(
+        self,
+        server: str | Sequence[str],
+        *,
+        timeout_s: float = _calls.DEFAULT_TIMEOUT_S,
+        max_attempts: int = MAX_ATTEMPTS,
+    ) -> None:
+        self._servers = addresses(server)
         self._timeout_s = _calls.check_timeout(timeout_s)
-        self._channel = grpc.aio.insecure_channel(server, options=_calls.CHANNEL_OPTIONS)
-        self._translation = TranslationServiceStub(self._channel)
-        self._models = ModelServiceStub(self._channel)
+        self._max_attempts = check_attempts(max_attempts)
+        self._endpoints = Endpoints(len(self._servers))
+        self._stubs = [_Stubs(open_async_channel(address)) for address in self._servers]
         self._closed = False
 
     @overload
@@ -92,7 +118,7 @@ class AsyncClient:
             model=model,
             options=options,
         )
-        response = await self._call(self._translation.TranslateText, request, timeout_s)
+        response = await self._call(lambda stubs: stubs.translation.TranslateText, request, timeout_s)
         translations = _calls.read_translations(response, len(request.contents))
         return translations[0] if isinstance(texts, str) else translations
 
@@ -146,7 +172,7 @@ class AsyncClient:
             truncate=truncate,
             model=model,
         )
-        response = await self._call(self._translation.ScoreText, request, timeout_s)
+        response = await self._call(lambda stubs: stubs.translation.ScoreText, request, timeout_s)
         scores = _calls.read_scores(response, len(request.contents))
         return scores[0] if isinstance(texts, str) else scores
 
@@ -212,22 +238,102 @@ class AsyncClient:
             truncate=truncate,
             model=model,
         )
-        response = await self._call(self._translation.AlignText, request, timeout_s)
+        response = await self._call(lambda stubs: stubs.translation.AlignText, request, timeout_s)
         alignments = _calls.read_alignments(response, len(request.contents))
         return alignments[0] if isinstance(texts, str) else alignments
 
+    def translate_stream(
+        self,
+        text: str,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: str | None = None,
+        attention: bool = False,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncGenerator[TranslationUpdate, None]:
+        """Translate one text, and give what is sure of its translation while it is written.
+
+        As ``Client.translate_stream``, for ``async for``; leave one early with ``contextlib.aclosing``.
+        """
+        request = _calls.stream_request(
+            text,
+            source_language=source_language,
+            target_language=target_language,
+            target_prefix=target_prefix,
+            attention=attention,
+            truncate=truncate,
+            model=model,
+            options=options,
+        )
+        self._limit(timeout_s)  # here, and not when the first update is asked for
+        _calls.check_open(self._closed)
+        return self._stream(request, timeout_s)
+
+    def translate_iter(
+        self,
+        lines: Iterable[str] | AsyncIterable[str],
+        *,
+        window: int = DEFAULT_WINDOW,
+        start: int = 0,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: str | None = None,
+        attention: bool = False,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncGenerator[TextResult, None]:
+        """Translate any number of texts, and give their results in order as they come.
+
+        As ``Client.translate_iter``, for ``async for``; leave one early with ``contextlib.aclosing``. ``lines`` may be
+        asynchronous; a plain iterable is read on the event loop, so it should not block.
+        """
+        corpus = make_corpus(
+            self._endpoints,
+            window=window,
+            start=start,
+            source_language=source_language,
+            target_language=target_language,
+            target_prefix=target_prefix,
+            attention=attention,
+            truncate=truncate,
+            model=model,
+            timeout_s=self._limit(timeout_s),
+            max_attempts=self._max_attempts,
+            options=options,
+        )
+        _calls.check_open(self._closed)
+        return CorpusTasks(corpus, lines, start, self._open_corpus, lambda: not self._closed).results()
+
+    def _open_corpus(
+        self, endpoint: int, requests: AsyncIterator[TranslateCorpusRequest]
+    ) -> AsyncIterator[TranslateCorpusResponse]:
+        _calls.check_open(self._closed)
+        return responses(
+            self._stubs[endpoint].translation.TranslateCorpus(requests),
+            lambda error: call_error(error, self._servers[endpoint]),
+        )
+
     async def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List the server's models, sorted by name."""
-        return _calls.read_models(await self._call(self._models.ListModels, ListModelsRequest(), timeout_s))
+        request = ListModelsRequest()
+        return _calls.read_models(await self._call(lambda stubs: stubs.models.ListModels, request, timeout_s))
 
     async def get_model(self, name: str, *, timeout_s: float | None = None) -> Model:
         """Describe one model; raise NotFound where the server has none of that name."""
-        return _calls.read_model(await self._call(self._models.GetModel, _calls.get_model_request(name), timeout_s))
+        request = _calls.get_model_request(name)
+        return _calls.read_model(await self._call(lambda stubs: stubs.models.GetModel, request, timeout_s))
 
     async def close(self) -> None:
         """Close the connection; calls that still run fail with Cancelled, and further ones with ValueError."""
         self._closed = True
-        await self._channel.close(None)
+        for stubs in self._stubs:
+            await stubs.channel.close(None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -238,16 +344,64 @@ class AsyncClient:
         await self.close()
 
     async def _call(
-        self, method: grpc.aio.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout_s: float | None
+        self,
+        method: Callable[[_Stubs], grpc.aio.UnaryUnaryMultiCallable[Request, Response]],
+        request: Request,
+        timeout_s: float | None,
     ) -> Response:
-        _calls.check_open(self._closed)
-        limit_s = self._timeout_s if timeout_s is None else _calls.check_timeout(timeout_s)
+        attempts = Attempts(self._endpoints, self._limit(timeout_s), self._max_attempts, time.monotonic())
+        while True:
+            _calls.check_open(self._closed)
+            remaining_s = attempts.begin(time.monotonic())
+            try:
+                response = await method(self._stubs[attempts.endpoint])(request, timeout=remaining_s)
+            except grpc.aio.AioRpcError as error:
+                await self._wait_to_repeat(attempts, error)
+            except asyncio.CancelledError as error:
+                self._raise_if_closed(error)
+                raise
+            else:
+                attempts.succeeded()
+                return response
+
+    async def _stream(
+        self, request: StreamTranslateTextRequest, timeout_s: float | None
+    ) -> AsyncGenerator[TranslationUpdate, None]:
+        attempts = Attempts(self._endpoints, self._limit(timeout_s), self._max_attempts, time.monotonic())
+        update: TranslationUpdate | None = None
+        while update is None:
+            _calls.check_open(self._closed)
+            remaining_s = attempts.begin(time.monotonic())
+            call = self._stubs[attempts.endpoint].translation.StreamTranslateText(request, timeout=remaining_s)
+            try:
+                async for response in call:
+                    attempts.succeeded()
+                    update = _calls.read_update(response, update.text if update else "")
+                    yield update
+                _calls.check_complete(update)
+            except grpc.aio.AioRpcError as error:
+                if update is not None:  # what was given is not to come again
+                    raise call_error(error, self._servers[attempts.endpoint]) from error
+                await self._wait_to_repeat(attempts, error)
+            except asyncio.CancelledError as error:
+                self._raise_if_closed(error)
+                raise
+            finally:
+                call.cancel()
+
+    async def _wait_to_repeat(self, attempts: Attempts, error: grpc.aio.AioRpcError) -> None:
+        """Wait as long as it takes before the next attempt; raise the error of the last."""
         try:
-            return await method(request, timeout=limit_s)
-        except grpc.aio.AioRpcError as error:
-            raise call_error(error, self._server) from error
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if self._closed and task is not None and not task.cancelling():  # the call was cancelled, not its caller
-                raise Cancelled("the client was closed") from error
-            raise
+            delay_s = attempts.failed(call_error(error, self._servers[attempts.endpoint]), time.monotonic())
+        except CallError as failure:
+            raise failure from error
+        await asyncio.sleep(delay_s)
+
+    def _raise_if_closed(self, error: asyncio.CancelledError) -> None:
+        """Tell a call that was cancelled with its client from a task that was."""
+        task = asyncio.current_task()
+        if self._closed and task is not None and not task.cancelling():
+            raise Cancelled("the client was closed") from error
+
+    def _limit(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else _calls.check_timeout(timeout_s)

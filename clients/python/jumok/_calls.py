@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import SupportsFloat, SupportsIndex
 
-from jumok._errors import InternalError, invalid_field
+from jumok._errors import CallError, InternalError, invalid_field, status_error
+from jumok._results import TranslationUpdate
 from jumok_proto.alignment_conversion import alignments_from_proto, kinds_to_proto
 from jumok_proto.alignments import ATTENTION_KINDS, Alignment, AttentionKind
 from jumok_proto.conversion import (
@@ -11,6 +12,8 @@ from jumok_proto.conversion import (
     options_to_proto,
     response_from_proto,
     scores_from_proto,
+    timings_from_proto,
+    translation_from_proto,
 )
 from jumok_proto.options import EarlyStopping, Options, check_names
 from jumok_proto.results import Model, Score, Translation
@@ -19,12 +22,6 @@ from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
 DEFAULT_TIMEOUT_S = 60.0
 LONGEST_TIMEOUT_S = 365.0 * 24 * 3600
 """Longer ones, infinity among them, overflow gRPC's clock, which then calls them past."""
-MAX_MESSAGE_BYTES = 32 * 2**20
-
-CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),  # an answer can be larger than its request
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-)
 
 
 def translate_request(
@@ -51,6 +48,77 @@ def translate_request(
         target_prefixes=_optional_texts("target_prefixes", prefixes, len(contents)),
         attention=_flag("attention", attention),
     )
+
+
+def stream_request(
+    text: str,
+    *,
+    source_language: str | None,
+    target_language: str | None,
+    target_prefix: str | None,
+    attention: bool,
+    truncate: bool,
+    model: str,
+    options: Options,
+) -> translation_pb2.StreamTranslateTextRequest:
+    """Make a request; raise InvalidArgument for what cannot be sent. What can be sent is for the server to judge."""
+    return translation_pb2.StreamTranslateTextRequest(
+        model=_text("model", model),
+        content=_text("content", text),
+        options=options_to_proto(_checked(options)),
+        truncate=_flag("truncate", truncate),
+        source_language_code=_text("source_language_code", source_language or ""),
+        target_language_code=_text("target_language_code", target_language or ""),
+        target_prefix=_text("target_prefix", target_prefix or ""),
+        attention=_flag("attention", attention),
+    )
+
+
+def corpus_settings(
+    *,
+    source_language: str | None,
+    target_language: str | None,
+    attention: bool,
+    truncate: bool,
+    model: str,
+    window: int,
+    options: Options,
+) -> translation_pb2.CorpusSettings:
+    """Make the settings of a corpus; raise InvalidArgument for what cannot be sent."""
+    return translation_pb2.CorpusSettings(
+        model=_text("model", model),
+        options=options_to_proto(_checked(options)),
+        truncate=_flag("truncate", truncate),
+        source_language_code=_text("source_language_code", source_language or ""),
+        target_language_code=_text("target_language_code", target_language or ""),
+        attention=_flag("attention", attention),
+        window=window,
+        order=translation_pb2.CORPUS_ORDER_INPUT,
+    )
+
+
+def check_content(text: object) -> None:
+    """Raise InvalidArgument for what is no text that can be sent."""
+    _text("content", text)
+
+
+def check_prefix(prefix: str | None) -> str:
+    """Give back what all translations begin with; raise InvalidArgument for what is no text that can be sent."""
+    return _text("target_prefix", prefix or "")
+
+
+def check_complete(update: TranslationUpdate | None) -> None:
+    """Raise InternalError where a stream has ended before its translation."""
+    if update is None or update.translation is None:
+        raise InternalError("the server ended a stream before the translation")
+
+
+def check_count(field: str, value: object, *, least: int, most: int | None = None) -> int:
+    """Give back a number; raise InvalidArgument where it is no whole one, or out of its bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        bounds = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise invalid_field(field, f"must be a whole number {bounds}, got {value!r}")
+    return value
 
 
 def score_request(
@@ -119,6 +187,32 @@ def read_translations(response: translation_pb2.TranslateTextResponse, count: in
         raise InternalError(f"the server answered {count} texts with {len(response.translations)} translations")
     try:
         return response_from_proto(response)
+    except ValueError as error:
+        raise InternalError(f"the server's answer cannot be read: {error}") from error
+
+
+def read_update(response: translation_pb2.StreamTranslateTextResponse, before: str) -> TranslationUpdate:
+    """Read a message of a stream whose text ``before`` is known."""
+    text = response.stable_text
+    if not text.startswith(before):
+        raise InternalError("the server took back what it had said was sure of a translation")
+    last = response.HasField("translation")
+    translation = _read(response.translation, response.timings) if last else None
+    return TranslationUpdate(text=text, added=text[len(before) :], translation=translation)
+
+
+def read_corpus_result(result: translation_pb2.CorpusResult) -> Translation | CallError:
+    """Read what has become of one text of a corpus."""
+    if result.HasField("error"):
+        return status_error(result.error)
+    return _read(result.translation, result.timings)
+
+
+def _read(message: translation_pb2.Translation, timings: translation_pb2.Timings) -> Translation:
+    if not message.hypotheses:
+        raise InternalError("the server answered a text with no translation")
+    try:
+        return translation_from_proto(message, timings_from_proto(timings))
     except ValueError as error:
         raise InternalError(f"the server's answer cannot be read: {error}") from error
 

@@ -1,6 +1,9 @@
 """The client for programs that wait for each answer."""
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Self, TypeVar, Unpack, overload
 
@@ -8,35 +11,59 @@ import grpc
 from google.protobuf.message import Message
 
 from jumok import _calls
-from jumok._errors import call_error
+from jumok._attempts import MAX_ATTEMPTS, Attempts, Endpoints, check_attempts
+from jumok._channel import addresses, open_channel
+from jumok._corpus import DEFAULT_WINDOW, make_corpus
+from jumok._corpus_threads import CorpusCall, CorpusThreads
+from jumok._errors import CallError, call_error
+from jumok._results import TextResult, TranslationUpdate
 from jumok_proto.alignments import Alignment, AttentionKind
 from jumok_proto.options import Options
 from jumok_proto.results import Model, Score, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
+from jumok_proto.v1.translation_pb2 import StreamTranslateTextRequest, TranslateCorpusRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
 
-class Client:
-    """A connection to a server, to be shared by all threads of a program.
+class _Stubs:
+    """The services of one server."""
 
-    ``server`` is ``host:port``. ``timeout_s`` bounds every call that does not bring its own limit. All methods raise
-    subclasses of ``CallError``.
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel = channel
+        self.translation = TranslationServiceStub(channel)
+        self.models = ModelServiceStub(channel)
+
+
+class Client:
+    """A connection to a server, or to several that hold the same models; to be shared by all threads of a program.
+
+    ``server`` is ``host:port``, or several of them: a sequence, or one string with commas. Each call goes to the next
+    of them, and of a name with several addresses to the next of these; one that cannot be reached is passed over for
+    some seconds. ``timeout_s`` bounds every call that does not bring its own limit. Within it a call is made up to
+    ``max_attempts`` times, where no server can be reached or the queue is full, after a growing while or when the
+    server says. All methods raise subclasses of ``CallError``.
 
         with Client("localhost:50051") as client:
             print(client.translate("A man sleeps.").text)
     """
 
-    def __init__(self, server: str, *, timeout_s: float = _calls.DEFAULT_TIMEOUT_S) -> None:
-        self._server = server
+    def __init__(
+        self,
+        server: str | Sequence[str],
+        *,
+        timeout_s: float = _calls.DEFAULT_TIMEOUT_S,
+        max_attempts: int = MAX_ATTEMPTS,
+    ) -> None:
+        self._servers = addresses(server)
         self._timeout_s = _calls.check_timeout(timeout_s)
-        self._channel = grpc.insecure_channel(server, options=_calls.CHANNEL_OPTIONS)
-        self._translation = TranslationServiceStub(self._channel)
-        self._models = ModelServiceStub(self._channel)
-        self._closed = False
+        self._max_attempts = check_attempts(max_attempts)
+        self._endpoints = Endpoints(len(self._servers))
+        self._stubs = [_Stubs(open_channel(address)) for address in self._servers]
+        self._closed = threading.Event()
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
@@ -101,7 +128,7 @@ class Client:
             model=model,
             options=options,
         )
-        response = self._call(self._translation.TranslateText, request, timeout_s)
+        response = self._call(lambda stubs: stubs.translation.TranslateText, request, timeout_s)
         translations = _calls.read_translations(response, len(request.contents))
         return translations[0] if isinstance(texts, str) else translations
 
@@ -160,7 +187,7 @@ class Client:
             truncate=truncate,
             model=model,
         )
-        response = self._call(self._translation.ScoreText, request, timeout_s)
+        response = self._call(lambda stubs: stubs.translation.ScoreText, request, timeout_s)
         scores = _calls.read_scores(response, len(request.contents))
         return scores[0] if isinstance(texts, str) else scores
 
@@ -234,22 +261,117 @@ class Client:
             truncate=truncate,
             model=model,
         )
-        response = self._call(self._translation.AlignText, request, timeout_s)
+        response = self._call(lambda stubs: stubs.translation.AlignText, request, timeout_s)
         alignments = _calls.read_alignments(response, len(request.contents))
         return alignments[0] if isinstance(texts, str) else alignments
 
+    def translate_stream(
+        self,
+        text: str,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: str | None = None,
+        attention: bool = False,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Generator[TranslationUpdate, None, None]:
+        """Translate one text, and give what is sure of its translation while it is written; the last update has it all.
+
+        Greedy search and sampling give token by token. Beam search is sure of what all hypotheses that can still win
+        share, so that nothing is taken back; that can be little until its end. Who reads slowly gets fewer updates.
+        The arguments are those of ``translate``. An iteration that ends early, or is closed, cancels the call.
+
+            for update in client.translate_stream("A man sleeps."):
+                print(update.added, end="", flush=True)
+            print(update.translation.score)
+        """
+        request = _calls.stream_request(
+            text,
+            source_language=source_language,
+            target_language=target_language,
+            target_prefix=target_prefix,
+            attention=attention,
+            truncate=truncate,
+            model=model,
+            options=options,
+        )
+        self._limit(timeout_s)  # here, and not when the first update is asked for
+        _calls.check_open(self._closed.is_set())
+        return self._stream(request, timeout_s)
+
+    def translate_iter(
+        self,
+        lines: Iterable[str],
+        *,
+        window: int = DEFAULT_WINDOW,
+        start: int = 0,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: str | None = None,
+        attention: bool = False,
+        truncate: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Generator[TextResult, None, None]:
+        """Translate any number of texts, and give their results in order as they come.
+
+        A text that cannot be translated does not stop the others: its result's ``error`` says why, and its
+        ``translation`` raises that. So ``[result.translation for result in client.translate_iter(lines)]`` fails with
+        the first bad text, and who looks at ``error`` goes on.
+
+        ``lines`` are read in a thread of their own, up to ``window`` of them (1 to 1024) beyond the last result that
+        was taken, and no more are held in memory. When a server stops, restarts or is lost, what has no result yet is
+        sent again, to another where there are several: no result is lost, given twice or out of order. The iteration
+        fails, after the results before, where ``timeout_s`` passes without any answer to the texts that wait for one,
+        where no server answers the first in ``max_attempts`` calls, and where ``lines`` raise anything, with that.
+
+        A program that stopped itself goes on with ``start``, one more than the ``index`` of the last result that it has
+        kept: so many of ``lines`` are passed over. ``target_prefix`` begins every translation; the rest is as in
+        ``translate``. Where an iteration is left early, ``close`` it, or use ``contextlib.closing``.
+        """
+        corpus = make_corpus(
+            self._endpoints,
+            window=window,
+            start=start,
+            source_language=source_language,
+            target_language=target_language,
+            target_prefix=target_prefix,
+            attention=attention,
+            truncate=truncate,
+            model=model,
+            timeout_s=self._limit(timeout_s),
+            max_attempts=self._max_attempts,
+            options=options,
+        )
+        _calls.check_open(self._closed.is_set())
+        texts = islice(lines, start, None)
+        return CorpusThreads(corpus, texts, self._open_corpus, lambda: not self._closed.is_set()).results()
+
+    def _open_corpus(self, endpoint: int, requests: Iterator[TranslateCorpusRequest]) -> "CorpusCall":
+        _calls.check_open(self._closed.is_set())
+        return CorpusCall(
+            self._stubs[endpoint].translation.TranslateCorpus(requests),
+            lambda error: call_error(error, self._servers[endpoint]),
+        )
+
     def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List the server's models, sorted by name."""
-        return _calls.read_models(self._call(self._models.ListModels, ListModelsRequest(), timeout_s))
+        return _calls.read_models(self._call(lambda stubs: stubs.models.ListModels, ListModelsRequest(), timeout_s))
 
     def get_model(self, name: str, *, timeout_s: float | None = None) -> Model:
         """Describe one model; raise NotFound where the server has none of that name."""
-        return _calls.read_model(self._call(self._models.GetModel, _calls.get_model_request(name), timeout_s))
+        request = _calls.get_model_request(name)
+        return _calls.read_model(self._call(lambda stubs: stubs.models.GetModel, request, timeout_s))
 
     def close(self) -> None:
         """Close the connection; calls that still run fail with Cancelled, and further ones with ValueError."""
-        self._closed = True
-        self._channel.close()
+        self._closed.set()
+        for stubs in self._stubs:
+            stubs.channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -260,11 +382,52 @@ class Client:
         self.close()
 
     def _call(
-        self, method: "grpc.UnaryUnaryMultiCallable[Request, Response]", request: Request, timeout_s: float | None
+        self,
+        method: "Callable[[_Stubs], grpc.UnaryUnaryMultiCallable[Request, Response]]",
+        request: Request,
+        timeout_s: float | None,
     ) -> Response:
-        _calls.check_open(self._closed)
-        limit_s = self._timeout_s if timeout_s is None else _calls.check_timeout(timeout_s)
+        attempts = Attempts(self._endpoints, self._limit(timeout_s), self._max_attempts, time.monotonic())
+        while True:
+            _calls.check_open(self._closed.is_set())
+            remaining_s = attempts.begin(time.monotonic())
+            try:
+                response = method(self._stubs[attempts.endpoint])(request, timeout=remaining_s)
+            except grpc.RpcError as error:
+                self._wait_to_repeat(attempts, error)
+            else:
+                attempts.succeeded()
+                return response
+
+    def _stream(
+        self, request: StreamTranslateTextRequest, timeout_s: float | None
+    ) -> Generator[TranslationUpdate, None, None]:
+        attempts = Attempts(self._endpoints, self._limit(timeout_s), self._max_attempts, time.monotonic())
+        update: TranslationUpdate | None = None
+        while update is None:
+            _calls.check_open(self._closed.is_set())
+            remaining_s = attempts.begin(time.monotonic())
+            call = self._stubs[attempts.endpoint].translation.StreamTranslateText(request, timeout=remaining_s)
+            try:
+                for response in call:
+                    attempts.succeeded()
+                    update = _calls.read_update(response, update.text if update else "")
+                    yield update
+                _calls.check_complete(update)
+            except grpc.RpcError as error:
+                if update is not None:  # what was given is not to come again
+                    raise call_error(error, self._servers[attempts.endpoint]) from error
+                self._wait_to_repeat(attempts, error)
+            finally:
+                call.cancel()  # type: ignore[no-untyped-call]
+
+    def _wait_to_repeat(self, attempts: Attempts, error: grpc.RpcError) -> None:
+        """Wait as long as it takes before the next attempt; raise the error of the last."""
         try:
-            return method(request, timeout=limit_s)
-        except grpc.RpcError as error:
-            raise call_error(error, self._server) from error
+            delay_s = attempts.failed(call_error(error, self._servers[attempts.endpoint]), time.monotonic())
+        except CallError as failure:
+            raise failure from error
+        self._closed.wait(delay_s)
+
+    def _limit(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else _calls.check_timeout(timeout_s)

@@ -162,6 +162,9 @@ _CLASSES: dict[grpc.StatusCode, type[CallError]] = {
 }
 
 
+_CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+
+
 def invalid_field(field: str, problem: str) -> InvalidArgument:
     """Refuse a request before it is sent; looks like the server's own refusal."""
     violation = FieldViolation(field=field, description=problem)
@@ -182,11 +185,20 @@ def call_error(error: grpc.RpcError, server: str) -> CallError:
     return _CLASSES.get(code, CallError)(message, code=code, details=details)
 
 
+def status_error(status: status_pb2.Status) -> CallError:
+    """Turn the error of one item of a stream into one of the tree."""
+    code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)
+    return _CLASSES.get(code, CallError)(status.message, code=code, details=_details(status))
+
+
 def _read_details(packed: bytes) -> Details:
     try:
-        status = status_pb2.Status.FromString(packed)
+        return _details(status_pb2.Status.FromString(packed))
     except DecodeError:  # from something between us and the server; the status itself is still worth raising
         return Details()
+
+
+def _details(status: status_pb2.Status) -> Details:
     info = error_details_pb2.ErrorInfo()
     bad_request = error_details_pb2.BadRequest()
     resource = error_details_pb2.ResourceInfo()

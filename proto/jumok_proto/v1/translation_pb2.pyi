@@ -10,6 +10,7 @@ import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import google.rpc.status_pb2
 import jumok_proto.v1.decoding_pb2
 import sys
 import typing
@@ -20,6 +21,30 @@ else:
     import typing_extensions
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _CorpusOrder:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _CorpusOrderEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_CorpusOrder.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    CORPUS_ORDER_UNSPECIFIED: _CorpusOrder.ValueType  # 0
+    """As CORPUS_ORDER_INPUT."""
+    CORPUS_ORDER_INPUT: _CorpusOrder.ValueType  # 1
+    """As the items were sent."""
+    CORPUS_ORDER_COMPLETION: _CorpusOrder.ValueType  # 2
+    """Each as soon as it is translated."""
+
+class CorpusOrder(_CorpusOrder, metaclass=_CorpusOrderEnumTypeWrapper):
+    """The order in which the items of a corpus are answered."""
+
+CORPUS_ORDER_UNSPECIFIED: CorpusOrder.ValueType  # 0
+"""As CORPUS_ORDER_INPUT."""
+CORPUS_ORDER_INPUT: CorpusOrder.ValueType  # 1
+"""As the items were sent."""
+CORPUS_ORDER_COMPLETION: CorpusOrder.ValueType  # 2
+"""Each as soon as it is translated."""
+Global___CorpusOrder: typing_extensions.TypeAlias = CorpusOrder
 
 class _FinishReason:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -126,6 +151,253 @@ class TranslateTextResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["timings", b"timings", "translations", b"translations"]) -> None: ...
 
 Global___TranslateTextResponse: typing_extensions.TypeAlias = TranslateTextResponse
+
+@typing.final
+class StreamTranslateTextRequest(google.protobuf.message.Message):
+    """A text to translate, and how; the fields are those of TranslateTextRequest, for one text."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
+    TRUNCATE_FIELD_NUMBER: builtins.int
+    SOURCE_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    TARGET_PREFIX_FIELD_NUMBER: builtins.int
+    ATTENTION_FIELD_NUMBER: builtins.int
+    model: builtins.str
+    """Name of the model; may be left empty where the server holds only one."""
+    content: builtins.str
+    """The text. An empty one, or one of white space only, has an empty translation."""
+    truncate: builtins.bool
+    """Whether a text longer than the model can read is cut to its limit instead of refused."""
+    source_language_code: builtins.str
+    """Language of the text; empty for the model's default."""
+    target_language_code: builtins.str
+    """Language to translate into; empty for the model's default."""
+    target_prefix: builtins.str
+    """What the translation begins with; empty for nothing."""
+    attention: builtins.bool
+    """Whether hypotheses carry the attention from their tokens to those of the text."""
+    @property
+    def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
+        """How to search."""
+
+    def __init__(
+        self,
+        *,
+        model: builtins.str = ...,
+        content: builtins.str = ...,
+        options: jumok_proto.v1.decoding_pb2.DecodingOptions | None = ...,
+        truncate: builtins.bool = ...,
+        source_language_code: builtins.str = ...,
+        target_language_code: builtins.str = ...,
+        target_prefix: builtins.str = ...,
+        attention: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attention", b"attention", "content", b"content", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "target_language_code", b"target_language_code", "target_prefix", b"target_prefix", "truncate", b"truncate"]) -> None: ...
+
+Global___StreamTranslateTextRequest: typing_extensions.TypeAlias = StreamTranslateTextRequest
+
+@typing.final
+class StreamTranslateTextResponse(google.protobuf.message.Message):
+    """How far a translation has come. Every message but the last has more stable text than the one before; a caller who
+    reads slowly gets fewer messages, not later ones.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STABLE_TEXT_FIELD_NUMBER: builtins.int
+    TRANSLATION_FIELD_NUMBER: builtins.int
+    TIMINGS_FIELD_NUMBER: builtins.int
+    stable_text: builtins.str
+    """What the first hypothesis is sure to begin with: all of it, not what is new. Nothing in it is ever taken back. A beam
+    search is sure of what all hypotheses that can still win have in common; a character in several tokens, and a space
+    that the next token may take away, come when they are whole. In the last message it is the whole text.
+    """
+    @property
+    def translation(self) -> Global___Translation:
+        """The result; in the last message alone."""
+
+    @property
+    def timings(self) -> Global___Timings:
+        """Where the time went; in the last message alone."""
+
+    def __init__(
+        self,
+        *,
+        stable_text: builtins.str = ...,
+        translation: Global___Translation | None = ...,
+        timings: Global___Timings | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["timings", b"timings", "translation", b"translation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["stable_text", b"stable_text", "timings", b"timings", "translation", b"translation"]) -> None: ...
+
+Global___StreamTranslateTextResponse: typing_extensions.TypeAlias = StreamTranslateTextResponse
+
+@typing.final
+class TranslateCorpusRequest(google.protobuf.message.Message):
+    """Texts of a corpus: settings first, then items."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SETTINGS_FIELD_NUMBER: builtins.int
+    ITEMS_FIELD_NUMBER: builtins.int
+    @property
+    def settings(self) -> Global___CorpusSettings:
+        """How to translate all items; in the first message, where it must be, and in no other."""
+
+    @property
+    def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CorpusItem]:
+        """Texts, at most 1024 in one message; may be none."""
+
+    def __init__(
+        self,
+        *,
+        settings: Global___CorpusSettings | None = ...,
+        items: collections.abc.Iterable[Global___CorpusItem] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["settings", b"settings"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["items", b"items", "settings", b"settings"]) -> None: ...
+
+Global___TranslateCorpusRequest: typing_extensions.TypeAlias = TranslateCorpusRequest
+
+@typing.final
+class CorpusSettings(google.protobuf.message.Message):
+    """How the items of a corpus are translated; the fields up to attention are those of TranslateTextRequest."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
+    TRUNCATE_FIELD_NUMBER: builtins.int
+    SOURCE_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    ATTENTION_FIELD_NUMBER: builtins.int
+    WINDOW_FIELD_NUMBER: builtins.int
+    ORDER_FIELD_NUMBER: builtins.int
+    model: builtins.str
+    """Name of the model; may be left empty where the server holds only one."""
+    truncate: builtins.bool
+    """Whether texts longer than the model can read are cut to its limit instead of refused."""
+    source_language_code: builtins.str
+    """Language of the texts; empty for the model's default."""
+    target_language_code: builtins.str
+    """Language to translate into; empty for the model's default."""
+    attention: builtins.bool
+    """Whether hypotheses carry the attention from their tokens to those of the text."""
+    window: builtins.int
+    """Number of items that may be unanswered at a time, 1 to 1024; not set, 256. With several hypotheses of each text the
+    server holds it to 4096 hypotheses.
+    """
+    order: Global___CorpusOrder.ValueType
+    """The order of the answers."""
+    @property
+    def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
+        """How to search."""
+
+    def __init__(
+        self,
+        *,
+        model: builtins.str = ...,
+        options: jumok_proto.v1.decoding_pb2.DecodingOptions | None = ...,
+        truncate: builtins.bool = ...,
+        source_language_code: builtins.str = ...,
+        target_language_code: builtins.str = ...,
+        attention: builtins.bool = ...,
+        window: builtins.int = ...,
+        order: Global___CorpusOrder.ValueType = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attention", b"attention", "model", b"model", "options", b"options", "order", b"order", "source_language_code", b"source_language_code", "target_language_code", b"target_language_code", "truncate", b"truncate", "window", b"window"]) -> None: ...
+
+Global___CorpusSettings: typing_extensions.TypeAlias = CorpusSettings
+
+@typing.final
+class CorpusItem(google.protobuf.message.Message):
+    """A text of a corpus."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    TARGET_PREFIX_FIELD_NUMBER: builtins.int
+    id: builtins.int
+    """Whatever number tells the caller which item it is; its answer carries the same."""
+    content: builtins.str
+    """The text. An empty one, or one of white space only, has an empty translation."""
+    target_prefix: builtins.str
+    """What the translation begins with; empty for nothing."""
+    def __init__(
+        self,
+        *,
+        id: builtins.int = ...,
+        content: builtins.str = ...,
+        target_prefix: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["content", b"content", "id", b"id", "target_prefix", b"target_prefix"]) -> None: ...
+
+Global___CorpusItem: typing_extensions.TypeAlias = CorpusItem
+
+@typing.final
+class TranslateCorpusResponse(google.protobuf.message.Message):
+    """Answers to some items of a corpus."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: builtins.int
+    @property
+    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CorpusResult]:
+        """One for every item that is done; never none."""
+
+    def __init__(
+        self,
+        *,
+        results: collections.abc.Iterable[Global___CorpusResult] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
+
+Global___TranslateCorpusResponse: typing_extensions.TypeAlias = TranslateCorpusResponse
+
+@typing.final
+class CorpusResult(google.protobuf.message.Message):
+    """The answer to an item of a corpus."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    TRANSLATION_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    TIMINGS_FIELD_NUMBER: builtins.int
+    id: builtins.int
+    """The item's own."""
+    @property
+    def translation(self) -> Global___Translation:
+        """Its translation."""
+
+    @property
+    def error(self) -> google.rpc.status_pb2.Status:
+        """Why it has none, with the details that the error of a call carries; fields are `content` and `target_prefix`."""
+
+    @property
+    def timings(self) -> Global___Timings:
+        """Where the time of a translation went."""
+
+    def __init__(
+        self,
+        *,
+        id: builtins.int = ...,
+        translation: Global___Translation | None = ...,
+        error: google.rpc.status_pb2.Status | None = ...,
+        timings: Global___Timings | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error", "result", b"result", "timings", b"timings", "translation", b"translation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "id", b"id", "result", b"result", "timings", b"timings", "translation", b"translation"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["result", b"result"]) -> typing.Literal["translation", "error"] | None: ...
+
+Global___CorpusResult: typing_extensions.TypeAlias = CorpusResult
 
 @typing.final
 class Translation(google.protobuf.message.Message):

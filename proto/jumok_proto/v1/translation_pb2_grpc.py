@@ -41,6 +41,16 @@ class TranslationServiceStub(object):
                 request_serializer=jumok__proto_dot_v1_dot_translation__pb2.TranslateTextRequest.SerializeToString,
                 response_deserializer=jumok__proto_dot_v1_dot_translation__pb2.TranslateTextResponse.FromString,
                 _registered_method=True)
+        self.StreamTranslateText = channel.unary_stream(
+                '/jumok.v1.TranslationService/StreamTranslateText',
+                request_serializer=jumok__proto_dot_v1_dot_translation__pb2.StreamTranslateTextRequest.SerializeToString,
+                response_deserializer=jumok__proto_dot_v1_dot_translation__pb2.StreamTranslateTextResponse.FromString,
+                _registered_method=True)
+        self.TranslateCorpus = channel.stream_stream(
+                '/jumok.v1.TranslationService/TranslateCorpus',
+                request_serializer=jumok__proto_dot_v1_dot_translation__pb2.TranslateCorpusRequest.SerializeToString,
+                response_deserializer=jumok__proto_dot_v1_dot_translation__pb2.TranslateCorpusResponse.FromString,
+                _registered_method=True)
         self.ScoreText = channel.unary_unary(
                 '/jumok.v1.TranslationService/ScoreText',
                 request_serializer=jumok__proto_dot_v1_dot_translation__pb2.ScoreTextRequest.SerializeToString,
@@ -59,6 +69,26 @@ class TranslationServiceServicer(object):
 
     def TranslateText(self, request, context):
         """Translates a list of texts with one model and one set of options. Either all texts are translated, or none is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamTranslateText(self, request, context):
+        """Translates one text, and sends what the translation is sure to begin with while it is decoded. For several texts
+        make several calls: they are decoded together.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TranslateCorpus(self, request_iterator, context):
+        """Translates texts as they come, any number of them, with one model and one set of options. A text that cannot be
+        translated gets an error of its own, and the others are translated.
+
+        The server reads on only while fewer items than the window are unanswered, so a caller that does not read answers
+        is not read either; it waits where its queue is full. A server that stops answers what it has read, and then ends
+        the call with UNAVAILABLE: what has no answer can be sent again, to it or to another.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -85,6 +115,16 @@ def add_TranslationServiceServicer_to_server(servicer, server):
                     servicer.TranslateText,
                     request_deserializer=jumok__proto_dot_v1_dot_translation__pb2.TranslateTextRequest.FromString,
                     response_serializer=jumok__proto_dot_v1_dot_translation__pb2.TranslateTextResponse.SerializeToString,
+            ),
+            'StreamTranslateText': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamTranslateText,
+                    request_deserializer=jumok__proto_dot_v1_dot_translation__pb2.StreamTranslateTextRequest.FromString,
+                    response_serializer=jumok__proto_dot_v1_dot_translation__pb2.StreamTranslateTextResponse.SerializeToString,
+            ),
+            'TranslateCorpus': grpc.stream_stream_rpc_method_handler(
+                    servicer.TranslateCorpus,
+                    request_deserializer=jumok__proto_dot_v1_dot_translation__pb2.TranslateCorpusRequest.FromString,
+                    response_serializer=jumok__proto_dot_v1_dot_translation__pb2.TranslateCorpusResponse.SerializeToString,
             ),
             'ScoreText': grpc.unary_unary_rpc_method_handler(
                     servicer.ScoreText,
@@ -125,6 +165,60 @@ class TranslationService(object):
             '/jumok.v1.TranslationService/TranslateText',
             jumok__proto_dot_v1_dot_translation__pb2.TranslateTextRequest.SerializeToString,
             jumok__proto_dot_v1_dot_translation__pb2.TranslateTextResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamTranslateText(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/jumok.v1.TranslationService/StreamTranslateText',
+            jumok__proto_dot_v1_dot_translation__pb2.StreamTranslateTextRequest.SerializeToString,
+            jumok__proto_dot_v1_dot_translation__pb2.StreamTranslateTextResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TranslateCorpus(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/jumok.v1.TranslationService/TranslateCorpus',
+            jumok__proto_dot_v1_dot_translation__pb2.TranslateCorpusRequest.SerializeToString,
+            jumok__proto_dot_v1_dot_translation__pb2.TranslateCorpusResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,38 @@ _TranslationServiceTranslateTextType = typing_extensions.TypeVar(
     ],
 )
 
+_TranslationServiceStreamTranslateTextType = typing_extensions.TypeVar(
+    '_TranslationServiceStreamTranslateTextType',
+    grpc.UnaryStreamMultiCallable[
+        jumok_proto.v1.translation_pb2.StreamTranslateTextRequest,
+        jumok_proto.v1.translation_pb2.StreamTranslateTextResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        jumok_proto.v1.translation_pb2.StreamTranslateTextRequest,
+        jumok_proto.v1.translation_pb2.StreamTranslateTextResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        jumok_proto.v1.translation_pb2.StreamTranslateTextRequest,
+        jumok_proto.v1.translation_pb2.StreamTranslateTextResponse,
+    ],
+)
+
+_TranslationServiceTranslateCorpusType = typing_extensions.TypeVar(
+    '_TranslationServiceTranslateCorpusType',
+    grpc.StreamStreamMultiCallable[
+        jumok_proto.v1.translation_pb2.TranslateCorpusRequest,
+        jumok_proto.v1.translation_pb2.TranslateCorpusResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        jumok_proto.v1.translation_pb2.TranslateCorpusRequest,
+        jumok_proto.v1.translation_pb2.TranslateCorpusResponse,
+    ],
+    default=grpc.StreamStreamMultiCallable[
+        jumok_proto.v1.translation_pb2.TranslateCorpusRequest,
+        jumok_proto.v1.translation_pb2.TranslateCorpusResponse,
+    ],
+)
+
 _TranslationServiceScoreTextType = typing_extensions.TypeVar(
     '_TranslationServiceScoreTextType',
     grpc.UnaryUnaryMultiCallable[
@@ -74,7 +106,7 @@ _TranslationServiceAlignTextType = typing_extensions.TypeVar(
     ],
 )
 
-class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType, _TranslationServiceScoreTextType, _TranslationServiceAlignTextType]):
+class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType, _TranslationServiceStreamTranslateTextType, _TranslationServiceTranslateCorpusType, _TranslationServiceScoreTextType, _TranslationServiceAlignTextType]):
     """Translates texts."""
 
     @typing.overload
@@ -82,6 +114,14 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
         grpc.UnaryUnaryMultiCallable[
             jumok_proto.v1.translation_pb2.TranslateTextRequest,
             jumok_proto.v1.translation_pb2.TranslateTextResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            jumok_proto.v1.translation_pb2.StreamTranslateTextRequest,
+            jumok_proto.v1.translation_pb2.StreamTranslateTextResponse,
+        ],
+        grpc.StreamStreamMultiCallable[
+            jumok_proto.v1.translation_pb2.TranslateCorpusRequest,
+            jumok_proto.v1.translation_pb2.TranslateCorpusResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             jumok_proto.v1.translation_pb2.ScoreTextRequest,
@@ -99,6 +139,14 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
             jumok_proto.v1.translation_pb2.TranslateTextRequest,
             jumok_proto.v1.translation_pb2.TranslateTextResponse,
         ],
+        grpc.aio.UnaryStreamMultiCallable[
+            jumok_proto.v1.translation_pb2.StreamTranslateTextRequest,
+            jumok_proto.v1.translation_pb2.StreamTranslateTextResponse,
+        ],
+        grpc.aio.StreamStreamMultiCallable[
+            jumok_proto.v1.translation_pb2.TranslateCorpusRequest,
+            jumok_proto.v1.translation_pb2.TranslateCorpusResponse,
+        ],
         grpc.aio.UnaryUnaryMultiCallable[
             jumok_proto.v1.translation_pb2.ScoreTextRequest,
             jumok_proto.v1.translation_pb2.ScoreTextResponse,
@@ -112,6 +160,20 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
     TranslateText: _TranslationServiceTranslateTextType
     """Translates a list of texts with one model and one set of options. Either all texts are translated, or none is."""
 
+    StreamTranslateText: _TranslationServiceStreamTranslateTextType
+    """Translates one text, and sends what the translation is sure to begin with while it is decoded. For several texts
+    make several calls: they are decoded together.
+    """
+
+    TranslateCorpus: _TranslationServiceTranslateCorpusType
+    """Translates texts as they come, any number of them, with one model and one set of options. A text that cannot be
+    translated gets an error of its own, and the others are translated.
+
+    The server reads on only while fewer items than the window are unanswered, so a caller that does not read answers
+    is not read either; it waits where its queue is full. A server that stops answers what it has read, and then ends
+    the call with UNAVAILABLE: what has no answer can be sent again, to it or to another.
+    """
+
     ScoreText: _TranslationServiceScoreTextType
     """Scores given translations of a list of texts with one model. Either all are scored, or none is."""
 
@@ -122,6 +184,14 @@ TranslationServiceAsyncStub: typing_extensions.TypeAlias = TranslationServiceStu
     grpc.aio.UnaryUnaryMultiCallable[
         jumok_proto.v1.translation_pb2.TranslateTextRequest,
         jumok_proto.v1.translation_pb2.TranslateTextResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        jumok_proto.v1.translation_pb2.StreamTranslateTextRequest,
+        jumok_proto.v1.translation_pb2.StreamTranslateTextResponse,
+    ],
+    grpc.aio.StreamStreamMultiCallable[
+        jumok_proto.v1.translation_pb2.TranslateCorpusRequest,
+        jumok_proto.v1.translation_pb2.TranslateCorpusResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         jumok_proto.v1.translation_pb2.ScoreTextRequest,
@@ -143,6 +213,30 @@ class TranslationServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.translation_pb2.TranslateTextResponse, collections.abc.Awaitable[jumok_proto.v1.translation_pb2.TranslateTextResponse]]:
         """Translates a list of texts with one model and one set of options. Either all texts are translated, or none is."""
+
+    @abc.abstractmethod
+    def StreamTranslateText(
+        self,
+        request: jumok_proto.v1.translation_pb2.StreamTranslateTextRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[jumok_proto.v1.translation_pb2.StreamTranslateTextResponse], collections.abc.AsyncIterator[jumok_proto.v1.translation_pb2.StreamTranslateTextResponse]]:
+        """Translates one text, and sends what the translation is sure to begin with while it is decoded. For several texts
+        make several calls: they are decoded together.
+        """
+
+    @abc.abstractmethod
+    def TranslateCorpus(
+        self,
+        request_iterator: _MaybeAsyncIterator[jumok_proto.v1.translation_pb2.TranslateCorpusRequest],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[jumok_proto.v1.translation_pb2.TranslateCorpusResponse], collections.abc.AsyncIterator[jumok_proto.v1.translation_pb2.TranslateCorpusResponse]]:
+        """Translates texts as they come, any number of them, with one model and one set of options. A text that cannot be
+        translated gets an error of its own, and the others are translated.
+
+        The server reads on only while fewer items than the window are unanswered, so a caller that does not read answers
+        is not read either; it waits where its queue is full. A server that stops answers what it has read, and then ends
+        the call with UNAVAILABLE: what has no answer can be sent again, to it or to another.
+        """
 
     @abc.abstractmethod
     def ScoreText(

@@ -138,6 +138,34 @@ class BeamSearch:
         hoped = options.max_length if favours_length else length
         return normalised(self.scores[0], hoped, options.length_penalty) <= self._ended[-1].score
 
+    def sure_tokens(self) -> list[int]:
+        if self.finished:
+            return list(self._trace(self._ended[0]).token_ids) if self._ended else []
+        # Of those that have ended only the best can win: nothing that follows changes their order.
+        best = self._ended[0] if self._ended else None
+        rows = {row for row in range(self._alive) if best is None or self._best_score_of(row) >= best.score}
+        if best is not None and not rows:
+            return list(self._trace(best).token_ids)
+        # Rows have different histories, so what several share ends where their ways back meet.
+        sure: list[int] = []
+        for length in range(len(self._written), 0, -1):
+            step = self._written[length - 1]
+            if best is not None and length == best.length:
+                rows.add(best.row)
+            met = len(rows) == 1 and (best is None or length <= best.length)
+            if met:
+                (row,) = rows
+                sure.append(step.tokens[row])
+            rows = {step.parents[row] for row in rows}
+        sure.reverse()
+        return sure
+
+    def _best_score_of(self, row: int) -> float:
+        """No hypothesis that continues the row ends with a better score: tokens' log-probabilities are 0 at most."""
+        options = self._options
+        lengths = (len(self._written) + 1, options.max_length)  # the score is monotonic in the length
+        return max(normalised(self.scores[row], length, options.length_penalty) for length in lengths)
+
     def hypotheses(self) -> list[FinishedHypothesis]:
         if not self.finished:
             raise RuntimeError("this search has not finished; advance it until it has")

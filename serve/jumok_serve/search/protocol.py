@@ -103,6 +103,13 @@ class Search(Protocol):
             RuntimeError: the search has finished.
         """
 
+    def sure_tokens(self) -> list[int]:
+        """Tokens that the first of ``hypotheses`` will begin with, whatever follows: never fewer than before.
+
+        They are what all rows and ended hypotheses have in common that can still become the first. May be called at any
+        time, between two steps; it costs the search nothing where nobody does.
+        """
+
     def hypotheses(self) -> list[FinishedHypothesis]:
         """The ``num_hypotheses`` best, best first, or those drawn, in their order; fewer where constraints leave fewer.
 

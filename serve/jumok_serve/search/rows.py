@@ -102,6 +102,9 @@ class RowSearch:
             choice = int(self.draws[index].uniform * len(forced))
         row.take(forced[choice], self.scores[index] - math.log(len(forced)), self._options)
 
+    def sure_tokens(self) -> list[int]:
+        return self._rows[0].tokens()  # rows go their own ways, and nothing is taken back
+
     def hypotheses(self) -> list[FinishedHypothesis]:
         if not self.finished:
             raise RuntimeError("this search has not finished; advance it until it has")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._finished: deque[tuple[_Waiting, Future[Any]]] = deque()
+        self._told: deque[Callable[[], object]] = deque()
         self._woken = False
 
     async def wait(self, futures: Sequence[Future[Any]]) -> None:
@@ -40,12 +40,12 @@ class Arrivals:
             return
         waiting = _Waiting(self._loop.create_future(), len(futures))
         for future in futures:
-            future.add_done_callback(partial(self._finish, waiting))
+            future.add_done_callback(lambda done: self.tell(partial(waiting.see, done)))
         (await waiting.arrived).result()
 
-    def _finish(self, waiting: _Waiting, future: Future[Any]) -> None:
-        """Note a future that is done, in whatever thread that happened."""
-        self._finished.append((waiting, future))
+    def tell(self, callback: Callable[[], object]) -> None:
+        """Have the event loop call something soon; may be called from any thread."""
+        self._told.append(callback)
         if not self._woken:
             self._woken = True
             self._loop.call_soon_threadsafe(self._hand_over)
@@ -53,6 +53,5 @@ class Arrivals:
     def _hand_over(self) -> None:
         """Tell the tasks; what is noted from now on wakes the loop again."""
         self._woken = False
-        while self._finished:
-            waiting, future = self._finished.popleft()
-            waiting.see(future)
+        while self._told:
+            self._told.popleft()()

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
+from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 
 from jumok_serve.errors import InvalidRequest
 from jumok_serve.service.status import is_expected, new_request_id, to_status
@@ -15,43 +17,65 @@ from jumok_serve.service.status import is_expected, new_request_id, to_status
 logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Message, Message]
-Method = Callable[[Message, Context], Awaitable[Message]]
+Method = Callable[[Any, Context], Awaitable[Message | None]]
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+_KINDS: dict[tuple[bool, bool], Callable[..., Any]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+"""By whether requests are a stream, and answers."""
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def guarded(service: ServiceDescriptor, servicer: object) -> "grpc.GenericRpcHandler[Message, Message]":
     """A servicer's methods for gRPC, each guarded once and for all: an interceptor would do so at every call."""
-    return grpc.method_handlers_generic_handler(
-        service.full_name,
-        {
-            method.name: grpc.unary_unary_rpc_method_handler(
-                _guarded(getattr(servicer, method.name), f"/{service.full_name}/{method.name}"),
-                request_deserializer=_tolerant(GetMessageClass(method.input_type).FromString),
-                response_serializer=GetMessageClass(method.output_type).SerializeToString,
-            )
-            for method in service.methods
-        },
-    )
+    handlers = {
+        method.name: _KINDS[method.client_streaming, method.server_streaming](
+            _guarded(getattr(servicer, method.name), f"/{service.full_name}/{method.name}"),
+            request_deserializer=_tolerant(GetMessageClass(method.input_type).FromString),
+            response_serializer=GetMessageClass(method.output_type).SerializeToString,
+        )
+        for method in service.methods
+    }
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
-def _guarded(method: Method, name: str) -> Callable[[Message | None, Context], Awaitable[Message]]:
-    async def answer(request: Message | None, context: Context) -> Message:
+def present(request: Request | None) -> Request:
+    """Give back a request that was read; raise InvalidRequest where its bytes were none."""
+    if request is None:
+        raise InvalidRequest("the request is no valid protobuf message; texts must be UTF-8", field="request")
+    return request
+
+
+async def next_request(context: "grpc.aio.ServicerContext[Request, Answer]") -> Request | None:
+    """Read from a stream of requests; None at its end, InvalidRequest for bytes that are none."""
+    request: Request | None = await context.read()
+    return None if request is EOF else present(request)
+
+
+def _guarded(method: Method, name: str) -> Callable[[Any, Context], Awaitable[Message | None]]:
+    """Guard a method; one that streams answers writes them itself, and one that streams requests reads them."""
+
+    async def answer(request: Any, context: Context) -> Message | None:
         try:
-            if request is None:
-                raise InvalidRequest("the request is no valid protobuf message; texts must be UTF-8", field="request")
-            return await method(request, context)
+            return await method(present(request), context)
         except Exception as error:
             request_id = new_request_id()
             if not is_expected(error):
                 logger.exception("request %s: %s failed", request_id, name)
             status = to_status(error, request_id)
-        return await _abort(context, status)
+        await _abort(context, status)
+        return None
 
     return answer
 
 
-async def _abort(context: Context, status: status_pb2.Status) -> Message:
+async def _abort(context: Context, status: status_pb2.Status) -> None:
     details = (("grpc-status-details-bin", status.SerializeToString()),)
     await context.abort(_CODES[status.code], status.message, details)
 

@@ -1,6 +1,6 @@
 """The models that a server holds, by name, and what the service asks of each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -21,6 +21,9 @@ class Pending(Protocol):
 
     def cancel(self) -> None:
         """Give up what is not done."""
+
+    def sure_texts(self) -> list[str]:
+        """Say what each translation is sure to begin with, so far."""
 
     def collect(self) -> list[Translation]:
         """Wait for all, and give their translations."""
@@ -79,8 +82,9 @@ class LoadedModel(Protocol):
         attention: bool = False,
         truncate: bool = False,
         deadline: float | None = None,
+        on_progress: Callable[[], None] | None = None,
     ) -> Pending:
-        """Queue texts; ``deadline`` is a moment of ``time.monotonic()``."""
+        """Queue texts; ``deadline`` is a moment of ``time.monotonic()``, ``on_progress`` is told of ``sure_texts``."""
 
     def scoring(
         self,

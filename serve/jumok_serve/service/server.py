@@ -45,9 +45,10 @@ class Server:
         self._port = port
         self._health = Health(SERVICES)
         self._server = grpc.aio.server(options=_OPTIONS)
+        self._translation = TranslationService(self.models)
         self._server.add_generic_rpc_handlers(
             (
-                guarded(TRANSLATION_SERVICE, TranslationService(self.models)),
+                guarded(TRANSLATION_SERVICE, self._translation),
                 guarded(MODEL_SERVICE, ModelService(self.models)),
             )
         )
@@ -74,8 +75,12 @@ class Server:
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Take no further call, finish what runs within ``grace_s`` seconds, and cancel what is left then."""
+        """Take no further call, finish what runs within ``grace_s`` seconds, and cancel what is left then.
+
+        Of a corpus what was read is translated, and its caller told to send the rest elsewhere.
+        """
         self._health.stop()
+        self._translation.stop()
         await self._server.stop(grace_s)
 
 

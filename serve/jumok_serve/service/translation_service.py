@@ -4,14 +4,20 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import grpc
 
 from jumok_proto.alignment_conversion import alignments_to_proto, kinds_from_proto
-from jumok_proto.conversion import options_from_proto, response_to_proto, scores_to_proto
+from jumok_proto.conversion import (
+    options_from_proto,
+    response_to_proto,
+    scores_to_proto,
+    timings_to_proto,
+    translation_to_proto,
+)
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.attention_query import AttentionQuery
@@ -19,13 +25,19 @@ from jumok_serve.errors import InvalidRequest, Overloaded
 from jumok_serve.options import DecodingOptions
 from jumok_serve.queue import RETRY_AFTER_S
 from jumok_serve.service.arrivals import Arrivals
-from jumok_serve.service.models import ModelRegistry
+from jumok_serve.service.corpus import Corpus
+from jumok_serve.service.guard import next_request
+from jumok_serve.service.models import ModelRegistry, Pending
+from jumok_serve.service.one_text import naming_one_text
 from jumok_serve.service.unknown_fields import check_known
 from jumok_serve.service.workers import Workers
 
 MAX_CONTENTS = 1024
 MAX_HYPOTHESES = 4096
 """Of all texts of a request together, which bounds its answer."""
+MAX_WINDOW = 1024
+DEFAULT_WINDOW = 256
+"""Of a corpus: more than a batch has sentences, so that those that end are followed by others at once."""
 MAX_LISTED_TOKENS = 256
 """Of an option that is a list of tokens: each is looked at in every row of every step."""
 MAX_CHARACTERS_AT_ONCE = 2048
@@ -46,6 +58,8 @@ MAX_ATTENDING = 256
 """Requests for attention that are under way, be they decoded or waiting for it."""
 ATTENDING_THREADS = 1
 
+CORPUS_ORDERS = translation_pb2.CorpusOrder.values()
+
 
 class Cancellable(Protocol):
     """What is under way for a request."""
@@ -55,6 +69,10 @@ class Cancellable(Protocol):
 
 
 Job = TypeVar("Job", bound=Cancellable)
+Result = TypeVar("Result")
+Asking: TypeAlias = (
+    translation_pb2.TranslateTextRequest | translation_pb2.StreamTranslateTextRequest | translation_pb2.CorpusSettings
+)
 
 
 class TranslationService(TranslationServiceServicer):
@@ -69,6 +87,7 @@ class TranslationService(TranslationServiceServicer):
         # A thread can still be busy for a caller who has left, and no longer counts as under way.
         self._attending = Workers("attended", threads=ATTENDING_THREADS, most=MAX_ATTENDING + ATTENDING_THREADS)
         self._number_attending = 0
+        self._stopping = asyncio.Event()
 
     async def TranslateText(  # noqa: N802
         self,
@@ -77,45 +96,113 @@ class TranslationService(TranslationServiceServicer):
     ) -> translation_pb2.TranslateTextResponse:
         """Translate all texts, or fail; a call that ends early frees the rows of its texts."""
         check_known(request)
-        model = self._models.find_or_only(request.model)
-        options = _read_options(request.options.SerializeToString())
+        asked = self._asked(request, context.time_remaining())
+        hypotheses = len(request.contents) * asked.hypotheses
         _check_number(len(request.contents))
-        defaults = model.manifest.generation
-        hypotheses = len(request.contents) * (options.num_hypotheses or defaults.num_hypotheses)
         if hypotheses > MAX_HYPOTHESES:
             raise InvalidRequest(
                 f"a request takes at most {MAX_HYPOTHESES} hypotheses of all texts together, got {hypotheses}; send "
                 "several requests",
                 field="contents",
             )
-        tokens = hypotheses * (options.max_length or defaults.max_length)
-        submit = partial(
-            model.submit,
-            list(request.contents),
-            options,
-            source_language=request.source_language_code,
-            target_language=request.target_language_code,
-            target_prefixes=list(request.target_prefixes) or None,
-            attention=request.attention,
-            truncate=request.truncate,
-            deadline=_deadline(context.time_remaining()),
-        )
-        with self._room_for_attention() if request.attention else nullcontext():
-            short = _is_short(request.contents, request.target_prefixes)
-            pending = submit() if short else await self._tokenize(submit)
+        submit = partial(asked.submit, list(request.contents), target_prefixes=list(request.target_prefixes) or None)
+        with self._room_for_attention(request.attention):
+            pending = await self._read(submit, request.contents, request.target_prefixes)
             try:
                 await self._arrivals.wait(pending.futures)
 
                 def answer() -> translation_pb2.TranslateTextResponse:
                     return response_to_proto(pending.collect(), pending.timings())
 
-                if request.attention:
-                    return await asyncio.wrap_future(self._attending.start(answer))
-                if tokens <= MAX_TOKENS_AT_ONCE:
-                    return answer()
-                return await asyncio.get_running_loop().run_in_executor(None, answer)
+                return await self._work(answer, request.attention, hypotheses * asked.tokens)
             finally:
                 pending.cancel()
+
+    async def StreamTranslateText(  # type: ignore[override]  # noqa: N802 - it writes its answers itself
+        self,
+        request: translation_pb2.StreamTranslateTextRequest,
+        context: grpc.aio.ServicerContext[
+            translation_pb2.StreamTranslateTextRequest, translation_pb2.StreamTranslateTextResponse
+        ],
+    ) -> None:
+        """Translate a text, and write what is sure of its translation as the caller reads: the newest, not all."""
+        check_known(request)
+        asked = self._asked(request, context.time_remaining())
+        news = asyncio.Event()
+        submit = partial(
+            asked.submit,
+            [request.content],
+            target_prefixes=[request.target_prefix] if request.target_prefix else None,
+            on_progress=lambda: self._arrivals.tell(news.set),
+        )
+        with self._room_for_attention(request.attention), naming_one_text():
+            pending = await self._read(submit, [request.content], [request.target_prefix])
+            try:
+                for future in pending.futures:
+                    future.add_done_callback(lambda _: self._arrivals.tell(news.set))
+                sent = ""
+                while not all(future.done() for future in pending.futures):
+                    await news.wait()
+                    news.clear()
+                    (sure,) = pending.sure_texts()
+                    if len(sure) > len(sent):
+                        sent = sure
+                        await context.write(translation_pb2.StreamTranslateTextResponse(stable_text=sure))
+
+                def answer() -> translation_pb2.StreamTranslateTextResponse:
+                    (translation,) = pending.collect()
+                    return translation_pb2.StreamTranslateTextResponse(
+                        stable_text=translation.text,
+                        translation=translation_to_proto(translation),
+                        timings=timings_to_proto(pending.timings()),
+                    )
+
+                await context.write(await self._work(answer, request.attention, asked.hypotheses * asked.tokens))
+            finally:
+                pending.cancel()
+
+    async def TranslateCorpus(  # type: ignore[override]  # noqa: N802 - it writes its answers itself
+        self,
+        requests: object,
+        context: grpc.aio.ServicerContext[
+            translation_pb2.TranslateCorpusRequest, translation_pb2.TranslateCorpusResponse
+        ],
+    ) -> None:
+        """Translate items as they come, a window of them at a time; a call that ends early frees the rows of all."""
+        first = await next_request(context)
+        if first is None or not first.HasField("settings"):
+            raise InvalidRequest("the first message must carry settings", field="settings")
+        check_known(first)
+        settings = first.settings
+        if not 0 <= settings.window <= MAX_WINDOW:
+            raise InvalidRequest(
+                f"window must be at most {MAX_WINDOW}, and at least 1 or left out, got {settings.window}",
+                field="window",
+            )
+        if settings.order not in CORPUS_ORDERS:
+            raise InvalidRequest(f"order has the unknown value {settings.order}", field="order")
+        asked = self._asked(settings, context.time_remaining())
+
+        async def submit(item: translation_pb2.CorpusItem) -> Pending:
+            prefixes = [item.target_prefix] if item.target_prefix else None
+            start = partial(asked.submit, [item.content], target_prefixes=prefixes)
+            return await self._read(start, [item.content], prefixes or [])
+
+        corpus = Corpus(
+            context,
+            window=min(settings.window or DEFAULT_WINDOW, MAX_HYPOTHESES // asked.hypotheses),
+            in_order=settings.order != translation_pb2.CORPUS_ORDER_COMPLETION,
+            submit=submit,
+            work=partial(self._work, attention=settings.attention),
+            arrivals=self._arrivals,
+            stopping=self._stopping,
+        )
+        with self._room_for_attention(settings.attention):
+            await corpus.run(first.items)
+
+    def stop(self) -> None:
+        """Read no further items of any corpus, and end these calls when what was read is answered."""
+        self._stopping.set()
 
     async def ScoreText(  # noqa: N802
         self,
@@ -136,8 +223,7 @@ class TranslationService(TranslationServiceServicer):
             truncate=request.truncate,
             deadline=_deadline(context.time_remaining()),
         )
-        short = _is_short(request.contents, request.targets)
-        scoring = read() if short else await self._tokenize(read)
+        scoring = await self._read(read, request.contents, request.targets)
         try:
             return await asyncio.wrap_future(self._scoring.start(lambda: scores_to_proto(scoring.collect())))
         finally:
@@ -162,29 +248,58 @@ class TranslationService(TranslationServiceServicer):
             truncate=request.truncate,
             deadline=_deadline(context.time_remaining()),
         )
-        with self._room_for_attention():
-            short = _is_short(request.contents, request.targets)
-            aligning = read() if short else await self._tokenize(read)
+        with self._room_for_attention(True):
+            aligning = await self._read(read, request.contents, request.targets)
             try:
                 await self._arrivals.wait(aligning.futures)
-                answer = self._attending.start(lambda: alignments_to_proto(aligning.collect()))
-                return await asyncio.wrap_future(answer)
+                return await self._work(lambda: alignments_to_proto(aligning.collect()), attention=True)
             finally:
                 aligning.cancel()
 
+    def _asked(self, request: Asking, remaining_s: float | None) -> "_Asked":
+        """What a request asks for beside its texts."""
+        model = self._models.find_or_only(request.model)
+        options = _read_options(request.options.SerializeToString())
+        defaults = model.manifest.generation
+        submit = partial(
+            model.submit,
+            options=options,
+            source_language=request.source_language_code,
+            target_language=request.target_language_code,
+            attention=request.attention,
+            truncate=request.truncate,
+            deadline=_deadline(remaining_s),
+        )
+        hypotheses = options.num_hypotheses or defaults.num_hypotheses
+        return _Asked(submit, hypotheses, options.max_length or defaults.max_length)
+
     @contextmanager
-    def _room_for_attention(self) -> Iterator[None]:
-        """Count a request in that asks for attention, before anything is done for it."""
-        if self._number_attending >= MAX_ATTENDING:
+    def _room_for_attention(self, attention: bool) -> Iterator[None]:
+        """Count a request in that asks for attention, before anything is done for it; others need no room."""
+        if attention and self._number_attending >= MAX_ATTENDING:
             raise Overloaded(
                 f"{MAX_ATTENDING} requests for attention are under way: no room for another",
                 retry_after_s=RETRY_AFTER_S,
             )
-        self._number_attending += 1
+        self._number_attending += attention
         try:
             yield
         finally:
-            self._number_attending -= 1
+            self._number_attending -= attention
+
+    async def _work(
+        self, answer: Callable[[], Result], attention: bool, tokens: int = MAX_TOKENS_AT_ONCE + 1
+    ) -> Result:
+        """Make an answer where it holds nobody up; of so many ``tokens`` at most."""
+        if attention:
+            return await asyncio.wrap_future(self._attending.start(answer))
+        if tokens <= MAX_TOKENS_AT_ONCE:
+            return answer()
+        return await asyncio.get_running_loop().run_in_executor(None, answer)
+
+    async def _read(self, read: Callable[[], Job], *texts: Sequence[str]) -> Job:
+        """Have texts read, where it holds nobody up."""
+        return read() if _is_short(*texts) else await self._tokenize(read)
 
     async def _tokenize(self, read: Callable[[], Job]) -> Job:
         """Have texts read on a thread; what comes of it after the caller has left is given up."""
@@ -194,6 +309,17 @@ class TranslationService(TranslationServiceServicer):
         except asyncio.CancelledError:  # a job that has not begun is cancelled with this
             job.add_done_callback(_cancel_late)
             raise
+
+
+class _Asked(NamedTuple):
+    """What a request asks for beside its texts."""
+
+    submit: Callable[..., Pending]
+    """Of the model; it wants texts, and may be given target prefixes."""
+    hypotheses: int
+    """Of each text."""
+    tokens: int
+    """Of each hypothesis, at most."""
 
 
 def _check_number(texts: int) -> None:

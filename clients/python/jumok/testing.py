@@ -1,0 +1,378 @@
+"""A server for tests of programs that use the SDK: real gRPC in this process, with translations that a test decides.
+
+with FakeServer({"A dog runs.": "Ein Hund rennt."}) as server, Client(server.address) as client:
+    assert client.translate("A dog runs.").text == "Ein Hund rennt."
+    server.fail(Unavailable("restarting"), times=2)
+    assert client.translate("A dog runs.").text == "Ein Hund rennt."  # the third attempt
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn, Self
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from jumok._errors import CallError, NotFound, invalid_field
+from jumok_proto.alignment_conversion import alignments_to_proto
+from jumok_proto.alignments import AlignedToken, Alignment, AttentionWeights
+from jumok_proto.conversion import (
+    model_to_proto,
+    response_to_proto,
+    scores_to_proto,
+    timings_to_proto,
+    translation_to_proto,
+)
+from jumok_proto.results import (
+    DecodingDefaults,
+    FinishReason,
+    Hypothesis,
+    LanguagePair,
+    Model,
+    Score,
+    Timings,
+    Translation,
+)
+from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
+from jumok_proto.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer, add_TranslationServiceServicer_to_server
+
+__all__ = ["FAKE_MODEL", "FakeServer", "fake_translation"]
+
+THREADS = 32
+"""Calls that are answered at the same time."""
+
+TIMINGS = Timings(queue_s=0.0, encode_s=0.0, decode_s=0.0, total_s=0.0)
+
+FAKE_MODEL = Model(
+    name="fake",
+    version="1",
+    architecture="fake",
+    source_languages=("en",),
+    target_languages=("de",),
+    language_pairs=(),
+    default_pair=LanguagePair(source="en", target="de"),
+    max_source_length=512,
+    max_target_length=512,
+    defaults=DecodingDefaults(
+        beam_size=1,
+        num_hypotheses=1,
+        length_penalty=1.0,
+        early_stopping=False,
+        min_length=0,
+        max_length=512,
+        no_repeat_ngram_size=0,
+        repetition_penalty=1.0,
+        suppress_tokens=(),
+        end_tokens=(),
+        forced_first_token=None,
+        sample=False,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        begin_suppress_tokens=(),
+        bad_words=(),
+        forced_last_tokens=(),
+        renormalize=False,
+    ),
+    precision="fp32",
+    device="cpu",
+)
+"""The only model of a fake server."""
+
+Translate = Callable[[str], "str | Translation"]
+
+
+def fake_translation(text: str, *, score: float = -0.5) -> Translation:
+    """A translation with one hypothesis, whose tokens are its words."""
+    words = tuple(text.split())
+    best = Hypothesis(
+        text=text,
+        score=score,
+        tokens=words,
+        token_ids=tuple(range(len(words))),
+        token_scores=(score,) * len(words),
+        finish_reason=FinishReason.EOS,
+    )
+    return Translation(
+        hypotheses=(best,),
+        source_token_count=len(words),
+        source_truncated=False,
+        source_language="en",
+        target_language="de",
+        model=FAKE_MODEL.name,
+        model_version=FAKE_MODEL.version,
+    )
+
+
+class FakeServer:
+    """Serves on a free port of 127.0.0.1 while the block runs.
+
+    A stream gives a translation word by word, and a corpus is answered item by item, in order. Options are taken and
+    change nothing.
+
+    Args:
+        translate: translations by text, or what makes one of a text: a string, or a whole ``Translation``. A
+            ``CallError`` that it raises is the text's error. A text that a mapping lacks is an ``InvalidArgument``.
+        delay_s: seconds before each answer to a call, or to each item of a corpus.
+
+    Attributes:
+        requests: every message that has come, in order.
+    """
+
+    def __init__(self, translate: Mapping[str, str] | Translate = str.upper, *, delay_s: float = 0.0) -> None:
+        self.delay_s = delay_s
+        self.requests: list[Message] = []
+        self._translate: Translate = translate if callable(translate) else _canned(translate)
+        self._failures: deque[tuple[CallError, int]] = deque()
+        self._stopped = threading.Event()
+        self._server = grpc.server(ThreadPoolExecutor(THREADS, thread_name_prefix="fake-server"))
+        add_TranslationServiceServicer_to_server(_Translations(self), self._server)
+        add_ModelServiceServicer_to_server(_Models(self), self._server)
+        self.port: int = self._server.add_insecure_port("127.0.0.1:0")
+
+    @property
+    def address(self) -> str:
+        """What a client is to be given."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def texts(self) -> list[str]:
+        """Every text that has come, in order."""
+        found: list[str] = []
+        for request in list(self.requests):
+            match request:
+                case translation_pb2.TranslateTextRequest() | translation_pb2.ScoreTextRequest():
+                    found += request.contents
+                case alignment_pb2.AlignTextRequest():
+                    found += request.contents
+                case translation_pb2.StreamTranslateTextRequest():
+                    found.append(request.content)
+                case translation_pb2.TranslateCorpusRequest():
+                    found += [item.content for item in request.items]
+        return found
+
+    def fail(self, error: CallError, *, times: int = 1, after: int = 0) -> None:
+        """Have the next calls fail, behind those that are to fail already.
+
+        Args:
+            error: with what; its ``details`` are sent too, so ``Details(retry_after_s=1.0)`` says when to come again.
+            times: how many calls.
+            after: answers that a stream or a corpus gives before that.
+        """
+        self._failures.extend([(error, after)] * times)
+
+    def start(self) -> None:
+        """Serve; what a ``with`` block does."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """End at once, and break what runs."""
+        self._stopped.set()
+        self._server.stop(None).wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- for the services ---
+
+    def _next_failure(self) -> "tuple[CallError | None, int]":
+        try:
+            return self._failures.popleft()
+        except IndexError:
+            return None, 0
+
+    def _answer(self, text: str) -> Translation:
+        self._stopped.wait(self.delay_s)
+        answer = self._translate(text)
+        return fake_translation(answer) if isinstance(answer, str) else answer
+
+
+class _Translations(TranslationServiceServicer):
+    def __init__(self, server: FakeServer) -> None:
+        self._server = server
+
+    def TranslateText(  # noqa: N802
+        self, request: translation_pb2.TranslateTextRequest, context: grpc.ServicerContext
+    ) -> translation_pb2.TranslateTextResponse:
+        self._begin(request, context)
+        try:
+            return response_to_proto([self._server._answer(text) for text in request.contents], TIMINGS)
+        except CallError as error:
+            _abort(context, error)
+
+    def StreamTranslateText(  # noqa: N802
+        self, request: translation_pb2.StreamTranslateTextRequest, context: grpc.ServicerContext
+    ) -> Iterator[translation_pb2.StreamTranslateTextResponse]:
+        self._server.requests.append(request)
+        failure, after = self._server._next_failure()
+        try:
+            translation = self._server._answer(request.content)
+            words = translation.text.split(" ")
+            for count in range(1, len(words)):
+                if failure is not None and count > after:
+                    raise failure
+                yield translation_pb2.StreamTranslateTextResponse(stable_text=" ".join(words[:count]))
+            if failure is not None:
+                raise failure
+            yield translation_pb2.StreamTranslateTextResponse(
+                stable_text=translation.text,
+                translation=translation_to_proto(translation),
+                timings=timings_to_proto(TIMINGS),
+            )
+        except CallError as error:
+            _abort(context, error)
+
+    def TranslateCorpus(  # noqa: N802
+        self, request_iterator: Iterator[translation_pb2.TranslateCorpusRequest], context: grpc.ServicerContext
+    ) -> Iterator[translation_pb2.TranslateCorpusResponse]:
+        failure, left = self._server._next_failure()
+        for request in request_iterator:
+            self._server.requests.append(request)
+            for item in request.items:
+                if failure is not None and left == 0:
+                    _abort(context, failure)
+                left -= 1
+                result = translation_pb2.CorpusResult(id=item.id, timings=timings_to_proto(TIMINGS))
+                try:
+                    result.translation.CopyFrom(translation_to_proto(self._server._answer(item.content)))
+                except CallError as error:
+                    result.error.CopyFrom(_status(error))
+                yield translation_pb2.TranslateCorpusResponse(results=[result])
+        if failure is not None:
+            _abort(context, failure)
+
+    def ScoreText(  # noqa: N802
+        self, request: translation_pb2.ScoreTextRequest, context: grpc.ServicerContext
+    ) -> translation_pb2.ScoreTextResponse:
+        """Score minus the number of words."""
+        self._begin(request, context)
+        scores = []
+        for target in request.targets:
+            words = tuple(target.split())
+            scores.append(
+                Score(
+                    score=-float(len(words)),
+                    tokens=words,
+                    token_ids=tuple(range(len(words))),
+                    token_scores=(-1.0,) * len(words),
+                    source_token_count=1,
+                    source_truncated=False,
+                    model=FAKE_MODEL.name,
+                    model_version=FAKE_MODEL.version,
+                )
+            )
+        return scores_to_proto(scores)
+
+    def AlignText(  # noqa: N802
+        self, request: alignment_pb2.AlignTextRequest, context: grpc.ServicerContext
+    ) -> alignment_pb2.AlignTextResponse:
+        """Cross-attention from each word to the word in the same place, whatever kinds are asked for."""
+        self._begin(request, context)
+        try:
+            targets = request.targets or [""] * len(request.contents)
+            return alignments_to_proto(
+                [
+                    _word_by_word(text, target or self._server._answer(text).text)
+                    for text, target in zip(request.contents, targets, strict=True)
+                ]
+            )
+        except CallError as error:
+            _abort(context, error)
+
+    def _begin(self, request: Message, context: grpc.ServicerContext) -> None:
+        self._server.requests.append(request)
+        failure, _ = self._server._next_failure()
+        if failure is not None:
+            _abort(context, failure)
+
+
+class _Models(ModelServiceServicer):
+    def __init__(self, server: FakeServer) -> None:
+        self._server = server
+
+    def ListModels(  # noqa: N802
+        self, request: model_pb2.ListModelsRequest, context: grpc.ServicerContext
+    ) -> model_pb2.ListModelsResponse:
+        self._server.requests.append(request)
+        return model_pb2.ListModelsResponse(models=[model_to_proto(FAKE_MODEL)])
+
+    def GetModel(  # noqa: N802
+        self, request: model_pb2.GetModelRequest, context: grpc.ServicerContext
+    ) -> model_pb2.GetModelResponse:
+        self._server.requests.append(request)
+        if request.name != FAKE_MODEL.name:
+            _abort(context, NotFound(f"model {request.name!r} is not loaded; available: {FAKE_MODEL.name}"))
+        return model_pb2.GetModelResponse(model=model_to_proto(FAKE_MODEL))
+
+
+def _word_by_word(text: str, target: str) -> Alignment:
+    columns, rows = ([AlignedToken(word) for word in each.split()] for each in (text, target))
+    last = len(columns) - 1
+    weights = tuple(
+        tuple(float(column == min(row, last)) for column in range(len(columns))) for row in range(len(rows))
+    )
+    return Alignment(
+        target=target,
+        source_tokens=tuple(columns),
+        target_tokens=tuple(rows),
+        decoder_tokens=(AlignedToken("<s>", special=True), *rows)[: len(rows)],
+        cross=AttentionWeights(rows=tuple(rows), columns=tuple(columns), layers=(0,), heads=(0,), mean=weights),
+        source_truncated=False,
+        model=FAKE_MODEL.name,
+        model_version=FAKE_MODEL.version,
+    )
+
+
+def _canned(translations: Mapping[str, str]) -> Translate:
+    def translate(text: str) -> str:
+        if text not in translations:
+            raise invalid_field("content", f"the fake server has no translation of {text!r}")
+        return translations[text]
+
+    return translate
+
+
+def _status(error: CallError) -> status_pb2.Status:
+    """An error as a server describes it."""
+    details: list[Message] = [
+        error_details_pb2.ErrorInfo(reason=error.reason, domain="jumok", metadata=dict(error.metadata))
+    ]
+    if violations := error.details.field_violations:
+        details.append(
+            error_details_pb2.BadRequest(
+                field_violations=[
+                    error_details_pb2.BadRequest.FieldViolation(field=wrong.field, description=wrong.description)
+                    for wrong in violations
+                ]
+            )
+        )
+    if resource := error.details.resource:
+        details.append(
+            error_details_pb2.ResourceInfo(
+                resource_type=resource.type, resource_name=resource.name, description=resource.description
+            )
+        )
+    if error.retry_after_s is not None:
+        delay = Duration()
+        delay.FromNanoseconds(round(error.retry_after_s * 1e9))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    status = status_pb2.Status(code=error.code.value[0], message=str(error))
+    for detail in details:
+        status.details.add().Pack(detail)
+    return status
+
+
+def _abort(context: grpc.ServicerContext, error: CallError) -> NoReturn:
+    details: Any = (("grpc-status-details-bin", _status(error).SerializeToString()),)
+    context.set_trailing_metadata(details)
+    context.abort(error.code, str(error))
+    raise AssertionError("abort returns never")

@@ -1,0 +1,20 @@
+"""Errors of models, which take lists of texts, for requests of one text."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jumok_serve.errors import InvalidRequest
+
+NAMES = {"contents[0]": "content", "target_prefixes[0]": "target_prefix"}
+
+
+@contextmanager
+def naming_one_text() -> Iterator[None]:
+    """Say of an InvalidRequest what the fields of the only text are called."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.field not in NAMES:
+            raise
+        name = NAMES[error.field]
+        raise InvalidRequest(str(error).replace(error.field, name), field=name) from error

@@ -1,0 +1,107 @@
+"""When a call is made again and where, and which addresses there are: by hand-worked tables."""
+
+from collections.abc import Sequence
+
+import pytest
+
+import jumok
+from jumok._attempts import Attempts, Backoff, Endpoints
+from jumok._channel import addresses
+
+UNAVAILABLE = jumok.Unavailable("gone")
+
+
+def full(retry_after_s: float | None) -> jumok.ResourceExhausted:
+    return jumok.ResourceExhausted("full", details=jumok.Details(retry_after_s=retry_after_s))
+
+
+def test_servers_take_turns() -> None:
+    endpoints = Endpoints(3, first=2)
+    assert [endpoints.pick(0.0) for _ in range(5)] == [2, 0, 1, 2, 0]
+    assert {Endpoints(3).pick(0.0) for _ in range(100)} == {0, 1, 2}
+
+
+def test_one_that_failed_rests_longer_each_time() -> None:
+    endpoints = Endpoints(2, first=0)
+    now = 100.0
+    for rest_s in (1, 2, 4, 8, 16, 30, 30):
+        endpoints.failed(0, now)
+        assert [endpoints.pick(now + rest_s - 0.01) for _ in range(3)] == [1, 1, 1]
+        assert 0 in [endpoints.pick(now + rest_s) for _ in range(2)]
+        now += rest_s
+    endpoints.succeeded(0)
+    endpoints.failed(0, now)
+    assert endpoints.any_ready(now)
+    endpoints.failed(1, now + 0.5)
+    assert not endpoints.any_ready(now + 0.9)
+    assert endpoints.pick(now + 0.9) == 0  # both rest, and it will be ready first
+    assert endpoints.any_ready(now + 1)
+
+
+@pytest.mark.parametrize(("chance", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
+def test_each_wait_is_twice_as_long_up_to_a_bound(chance: float, share: float) -> None:
+    backoff = Backoff(lambda: chance)
+    delays = [backoff.delay_s(None) for _ in range(8)]
+    assert delays == pytest.approx([share * delay for delay in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0)])
+    backoff.reset()
+    assert backoff.delay_s(None) == pytest.approx(share * 0.1)
+    assert backoff.delay_s(2.0) == pytest.approx(2.0 * (1 + 0.25 * chance))
+
+
+def test_attempts_end_with_their_number_or_the_callers_time() -> None:
+    attempts = Attempts(Endpoints(1), 10.0, 3, now=0.0)
+    assert attempts.begin(0.0) == 10.0
+    assert 0.05 <= attempts.failed(UNAVAILABLE, 1.0) <= 0.1
+    assert attempts.begin(2.0) == 8.0
+    assert 7.0 <= attempts.failed(full(7.0), 2.0) <= 8.0 * 1.25
+    attempts.begin(9.0)
+    with pytest.raises(jumok.Unavailable):
+        attempts.failed(UNAVAILABLE, 9.0)
+    late = Attempts(Endpoints(1), 10.0, 3, now=0.0)
+    late.begin(0.0)
+    with pytest.raises(jumok.ResourceExhausted):
+        late.failed(full(9.0), 2.0)
+
+
+@pytest.mark.parametrize("error", [full(None), jumok.InternalError("bug"), jumok.DeadlineExceeded("late")])
+def test_what_another_attempt_does_not_help_is_raised(error: jumok.CallError) -> None:
+    attempts = Attempts(Endpoints(2), 10.0, 5, now=0.0)
+    attempts.begin(0.0)
+    with pytest.raises(type(error)):
+        attempts.failed(error, 0.0)
+
+
+def test_another_server_is_asked_at_once() -> None:
+    attempts = Attempts(Endpoints(2, first=1), 10.0, 5, now=0.0)
+    attempts.begin(0.0)
+    assert attempts.endpoint == 1
+    assert attempts.failed(UNAVAILABLE, 0.0) == 0.0
+    attempts.begin(0.0)
+    assert attempts.endpoint == 0
+    assert attempts.failed(UNAVAILABLE, 0.0) > 0.0
+
+
+@pytest.mark.parametrize(
+    ("server", "found"),
+    [
+        ("a:1", ("a:1",)),
+        ("a:1, b:2,[::1]:3", ("a:1", "b:2", "[::1]:3")),
+        (["a:1", "dns:///b:2", "a:1"], ("a:1", "dns:///b:2")),
+        ("ipv4:127.0.0.1:1,127.0.0.2:1", ("ipv4:127.0.0.1:1,127.0.0.2:1",)),
+    ],
+)
+def test_addresses(server: str | Sequence[str], found: tuple[str, ...]) -> None:
+    assert addresses(server) == found
+
+
+@pytest.mark.parametrize("server", ["", [], "a:1,", [""], [3]])
+def test_what_is_no_address_is_refused(server: Sequence[str]) -> None:
+    with pytest.raises(jumok.InvalidArgument, match="must be an address"):
+        jumok.Client(server)
+
+
+def test_a_number_of_attempts_that_is_none_is_refused() -> None:
+    for number in (0, 1.5, True):
+        with pytest.raises(jumok.InvalidArgument) as refused:
+            jumok.Client("a:1", max_attempts=number)  # type: ignore[arg-type]
+        assert refused.value.field == "max_attempts"

@@ -1,0 +1,370 @@
+"""``translate_stream`` and ``translate_iter`` of both clients against a fake server: order, errors, broken calls."""
+
+import asyncio
+import gc
+import itertools
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing, closing
+from typing import Any
+
+import pytest
+
+import jumok
+from jumok.testing import FakeServer
+
+TEXTS = [f"text {number}" for number in range(1000)]
+CAPITALS = [text.upper() for text in TEXTS]
+
+
+def iterate(server: str | list[str], lines: Any, **settings: Any) -> list[jumok.TextResult]:
+    with jumok.Client(server) as client:
+        return list(client.translate_iter(lines, **settings))
+
+
+def iterate_async(server: str | list[str], lines: Any, **settings: Any) -> list[jumok.TextResult]:
+    async def scenario() -> list[jumok.TextResult]:
+        async with jumok.AsyncClient(server) as client:
+            return [result async for result in client.translate_iter(lines, **settings)]
+
+    return asyncio.run(scenario())
+
+
+def iterate_asynchronous_lines(server: str | list[str], lines: Any, **settings: Any) -> list[jumok.TextResult]:
+    async def each() -> AsyncIterator[str]:
+        for line in lines:
+            await asyncio.sleep(0)
+            yield line
+
+    async def scenario() -> list[jumok.TextResult]:
+        async with jumok.AsyncClient(server) as client:
+            return [result async for result in client.translate_iter(each(), **settings)]
+
+    return asyncio.run(scenario())
+
+
+Iterate = Callable[..., list[jumok.TextResult]]
+all_ways = pytest.mark.parametrize("translate", [iterate, iterate_async, iterate_asynchronous_lines])
+
+
+def stream(server: str, text: str, **settings: Any) -> list[jumok.TranslationUpdate]:
+    with jumok.Client(server) as client:
+        return list(client.translate_stream(text, **settings))
+
+
+def stream_async(server: str, text: str, **settings: Any) -> list[jumok.TranslationUpdate]:
+    async def scenario() -> list[jumok.TranslationUpdate]:
+        async with jumok.AsyncClient(server) as client:
+            return [update async for update in client.translate_stream(text, **settings)]
+
+    return asyncio.run(scenario())
+
+
+both_streams = pytest.mark.parametrize("translate", [stream, stream_async])
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as fake:
+        yield fake
+
+
+# --- translate_stream ---
+
+
+@both_streams
+def test_updates_add_up_to_the_translation(translate: Callable[..., Any], server: FakeServer) -> None:
+    updates = translate(server.address, "a b c", beam_size=3, target_prefix="A", model="m", truncate=True)
+    assert [update.text for update in updates] == ["A", "A B", "A B C"]
+    assert "".join(update.added for update in updates) == "A B C"
+    assert [update.translation for update in updates[:-1]] == [None, None]
+    assert updates[-1].translation.text == "A B C"
+    (request,) = server.requests
+    assert (request.options.beam_size, request.target_prefix, request.model) == (3, "A", "m")  # type: ignore[attr-defined]
+
+
+@both_streams
+def test_a_stream_begins_again_only_where_it_has_given_nothing(
+    translate: Callable[..., Any], server: FakeServer
+) -> None:
+    server.fail(jumok.Unavailable("busy"), times=2)
+    assert translate(server.address, "a b")[-1].text == "A B"
+    server.fail(jumok.Unavailable("gone"), after=1)
+    with pytest.raises(jumok.Unavailable, match="gone"):
+        translate(server.address, "a b c")
+
+
+@both_streams
+def test_what_cannot_be_streamed_is_refused(translate: Callable[..., Any], server: FakeServer) -> None:
+    for text, settings, field in (
+        ("a\ud800", {}, "content"),
+        (["a"], {}, "content"),
+        ("a", {"top_p": "1"}, "options.top_p"),
+    ):
+        with pytest.raises(jumok.InvalidArgument) as refused:
+            translate(server.address, text, **settings)
+        assert refused.value.field == field
+    assert server.requests == []
+
+
+def test_a_stream_that_is_left_is_cancelled(server: FakeServer) -> None:
+    with jumok.Client(server.address) as client, closing(client.translate_stream("a b c")) as updates:
+        assert next(updates).text == "A"
+    with jumok.Client(server.address) as client:
+        assert client.translate("a").text == "A"
+
+
+# --- translate_iter ---
+
+
+@all_ways
+@pytest.mark.parametrize("window", [1, 7, 1024])
+def test_all_texts_are_translated_in_order(translate: Iterate, server: FakeServer, window: int) -> None:
+    texts = TEXTS if window > 1 else TEXTS[:50]
+    results = translate(server.address, iter(texts), window=window, beam_size=2, target_language="de")
+    assert [(result.index, result.text) for result in results] == list(enumerate(texts))
+    assert [result.translation.text for result in results] == CAPITALS[: len(texts)]
+    settings = [request.settings for request in server.requests if request.HasField("settings")]  # type: ignore[attr-defined]
+    assert [(each.window, each.options.beam_size, each.target_language_code) for each in settings] == [
+        (window, 2, "de")
+    ]
+
+
+@all_ways
+def test_no_texts_need_no_server(translate: Iterate) -> None:
+    assert translate("127.0.0.1:1", []) == []
+
+
+@all_ways
+def test_a_bad_text_has_an_error_of_its_own(translate: Iterate) -> None:
+    with FakeServer({"a": "A", "b": "B"}) as server:
+        results = translate(server.address, ["a", "x", "lone \ud800", "b"])
+    assert [result.error is None for result in results] == [True, False, False, True]
+    assert [results[0].translation.text, results[3].translation.text] == ["A", "B"]
+    for result in results[1:3]:
+        with pytest.raises(jumok.InvalidArgument) as raised:
+            _ = result.translation
+        assert raised.value is result.error
+        assert raised.value.field == "content"
+    assert "no translation of 'x'" in str(results[1].error)
+
+
+@all_ways
+def test_wrong_settings_fail_it(translate: Iterate, server: FakeServer) -> None:
+    for settings in ({"window": 0}, {"window": 1025}, {"start": -1}, {"beam_size": "x"}, {"timeout_s": 0}):
+        with pytest.raises(jumok.InvalidArgument):
+            translate(server.address, TEXTS, **settings)
+    server.fail(jumok.NotFound("no such model"))
+    with pytest.raises(jumok.NotFound, match="no such model"):
+        translate(server.address, TEXTS)
+
+
+@all_ways
+def test_broken_calls_lose_double_and_reorder_nothing(translate: Iterate, server: FakeServer) -> None:
+    for after in (0, 1, 100, 64, 3, 250):
+        server.fail(jumok.Unavailable("restarting"), after=after)
+    server.fail(jumok.ResourceExhausted("full", details=jumok.Details(retry_after_s=0.01)), after=5)
+    results = translate(server.address, TEXTS, window=50)
+    assert [result.index for result in results] == list(range(len(TEXTS)))
+    assert [result.translation.text for result in results] == CAPITALS
+    assert len(server.texts) > len(TEXTS)
+
+
+@all_ways
+def test_a_server_that_was_never_there_fails_it_soon(translate: Iterate) -> None:
+    with pytest.raises(jumok.Unavailable, match=r"cannot reach a server at 127\.0\.0\.1:1"):
+        translate("127.0.0.1:1", ["a"])
+
+
+@all_ways
+def test_a_server_that_does_not_come_back_fails_it_after_a_time(translate: Iterate, server: FakeServer) -> None:
+    server.fail(jumok.Unavailable("gone"), after=3)
+    server.fail(jumok.Unavailable("gone"), times=1000)
+    with pytest.raises(jumok.Unavailable, match="gone"):
+        translate(server.address, TEXTS, timeout_s=0.3)
+
+
+@all_ways
+def test_a_silent_server_fails_it_after_a_time(translate: Iterate) -> None:
+    with FakeServer(delay_s=60.0) as server, pytest.raises(jumok.DeadlineExceeded, match="no text was answered"):
+        translate(server.address, TEXTS, timeout_s=0.1)
+
+
+@all_ways
+def test_an_error_of_the_lines_comes_after_what_was_before(translate: Iterate, server: FakeServer) -> None:
+    def lines() -> Iterable[str]:
+        yield from TEXTS[:100]
+        raise OSError("the file is gone")
+
+    with pytest.raises(OSError, match="the file is gone"):
+        translate(server.address, lines())
+    with jumok.Client(server.address) as client:
+        results = client.translate_iter(lines())
+        assert [next(results).index for _ in range(100)] == list(range(100))
+        with pytest.raises(OSError, match="the file is gone"):
+            next(results)
+
+
+@all_ways
+def test_it_goes_on_where_a_program_stopped(translate: Iterate, server: FakeServer) -> None:
+    results = translate(server.address, iter(TEXTS), start=990)
+    assert [(result.index, result.translation.text) for result in results] == list(enumerate(CAPITALS))[990:]
+    assert server.texts == TEXTS[990:]
+
+
+def test_no_more_is_read_than_the_window_holds(server: FakeServer) -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        for read in itertools.count(1):
+            yield f"text {read}"
+
+    with jumok.Client(server.address) as client, closing(client.translate_iter(endless(), window=10)) as results:
+        for taken in range(1, 200):
+            assert next(results).translation.text == f"TEXT {taken}"
+            assert read <= taken + 10
+
+    async def scenario() -> None:
+        nonlocal read
+        read = 0
+        async with (
+            jumok.AsyncClient(server.address) as client,
+            aclosing(client.translate_iter(endless(), window=10)) as several,
+        ):
+            taken = 0
+            async for _ in several:
+                taken += 1
+                assert read <= taken + 10
+                if taken == 200:
+                    break
+
+    asyncio.run(scenario())
+
+
+def test_a_line_is_answered_before_the_next_is_there(server: FakeServer) -> None:
+    answered = threading.Semaphore(0)
+
+    def typed() -> Iterator[str]:
+        for text in TEXTS[:20]:
+            yield text
+            assert answered.acquire(timeout=30)
+
+    with jumok.Client(server.address) as client:
+        for result, capitals in zip(client.translate_iter(typed()), CAPITALS, strict=False):
+            assert result.translation.text == capitals
+            answered.release()
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("translate-iter")]
+
+
+def test_an_iteration_that_is_left_ends_its_threads(server: FakeServer) -> None:
+    with jumok.Client(server.address) as client:
+        results = client.translate_iter(itertools.cycle(TEXTS))
+        next(results)
+        running = threads()
+        assert running
+        results.close()
+        for thread in running:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_closing_the_client_ends_its_iterations(server: FakeServer) -> None:
+    client = jumok.Client(server.address)
+    results = client.translate_iter(itertools.cycle(TEXTS), window=4)
+    next(results)
+    client.close()
+    with pytest.raises((jumok.Cancelled, ValueError)):
+        list(itertools.islice(results, 1000))
+
+    async def scenario() -> None:
+        async_client = jumok.AsyncClient(server.address)
+        several = async_client.translate_iter(itertools.cycle(TEXTS), window=4)
+        await anext(several)
+        await async_client.close()
+        with pytest.raises((jumok.Cancelled, ValueError)):
+            async for _ in several:
+                pass
+
+    asyncio.run(scenario())
+
+
+def test_a_task_that_is_cancelled_leaves_nothing_behind(server: FakeServer) -> None:
+    async def scenario() -> None:
+        async with jumok.AsyncClient(server.address) as client:
+
+            async def forever() -> None:
+                async for _ in client.translate_iter(itertools.cycle(TEXTS)):
+                    started.set()
+
+            started = asyncio.Event()
+            task = asyncio.ensure_future(forever())
+            await started.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            gc.collect()
+            assert (await client.translate("a")).text == "A"
+
+    asyncio.run(scenario())
+
+
+# --- several servers ---
+
+
+@all_ways
+def test_another_server_takes_over(translate: Iterate) -> None:
+    with FakeServer(), FakeServer() as first, FakeServer() as second:
+        for fake in (first, second):
+            fake.fail(jumok.Unavailable("stopping", details=jumok.Details(retry_after_s=60.0)), after=400)
+        started = time.monotonic()
+        results = translate([first.address, "127.0.0.1:1", second.address], TEXTS[:700], window=20)
+        assert time.monotonic() - started < 30  # nobody waited for the server that said so
+        assert [result.translation.text for result in results] == CAPITALS[:700]
+        assert first.texts
+        assert second.texts
+
+
+def test_calls_go_round_and_past_those_that_are_not_there() -> None:
+    with FakeServer() as first, FakeServer() as second:
+        servers = f"{first.address}, 127.0.0.1:1,localhost:{second.port}"
+        with jumok.Client(servers) as client:
+            for text in TEXTS[:20]:
+                assert client.translate(text).text == text.upper()
+        assert min(len(first.texts), len(second.texts)) >= 5
+        assert len(first.texts) + len(second.texts) == 20
+
+
+def test_a_call_is_made_again_until_it_is_answered_or_too_often() -> None:
+    busy = jumok.ResourceExhausted("full", details=jumok.Details(reason="OVERLOADED", retry_after_s=0.01))
+    with FakeServer() as server, jumok.Client(server.address) as client:
+        server.fail(busy, times=2)
+        server.fail(jumok.Unavailable("starting"), times=2)
+        assert client.translate("a").text == "A"
+        server.fail(busy, times=5)
+        with pytest.raises(jumok.ResourceExhausted) as refused:
+            client.translate("a")
+        assert (refused.value.reason, refused.value.retry_after_s) == ("OVERLOADED", 0.01)
+        assert client.translate("b").text == "B"
+        server.fail(jumok.InternalError("bug"))
+        with pytest.raises(jumok.InternalError):
+            client.translate("c")
+        assert server.texts == ["a"] * 10 + ["b", "c"]
+        # Not past the caller's limit: the server is not asked again where it would be too late.
+        server.fail(jumok.Unavailable("later", details=jumok.Details(retry_after_s=30.0)))
+        with pytest.raises(jumok.Unavailable, match="later"):
+            client.translate("d", timeout_s=5)
+
+
+def test_a_fake_server_is_a_server(server: FakeServer) -> None:
+    with jumok.Client(server.address) as client:
+        (model,) = client.list_models()
+        assert client.get_model(model.name) == model
+        with pytest.raises(jumok.NotFound, match="'x' is not loaded"):
+            client.get_model("x")
+        assert client.score(["a"], ["b c"])[0].score == -2.0
+        assert server.texts == ["a"]
