@@ -12,6 +12,7 @@ from jumok_proto.options import Options, check_names
 from jumok_proto.results import Score, Translation
 from jumok_serve.batch import Sentence
 from jumok_serve.bundle import Bundle
+from jumok_serve.counters import EngineCounters
 from jumok_serve.device import candidate_devices
 from jumok_serve.engine import Engine
 from jumok_serve.errors import (
@@ -237,6 +238,7 @@ class Translator:
             LanguageNotFound: the model does not have a language, or not this pair.
             AttentionUnavailable, SamplingUnavailable: the bundle lacks the graph for it.
             Overloaded: the queue is full.
+            DeadlineExceeded: the texts cannot be done before the deadline.
             Unavailable: the translator is closed.
         """
         started = time.monotonic()
@@ -408,6 +410,10 @@ class Translator:
     def load(self) -> Load:
         """What waits and what is decoded now; all zero when idle."""
         return self._engine.load()
+
+    def counters(self) -> EngineCounters:
+        """What its engine has done so far."""
+        return self._engine.counters()
 
     def close(self, *, drain: bool = True) -> None:
         """Finishes what was submitted (without `drain`: fails it with Unavailable) and ends the engine's thread."""

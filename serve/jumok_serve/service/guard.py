@@ -10,7 +10,8 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
 
 from jumok_serve.errors import InvalidRequest
-from jumok_serve.service.status import is_expected, new_request_id, to_status
+from jumok_serve.service.call import REQUEST_ID, current_request_id
+from jumok_serve.service.status import is_expected, to_status
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +43,18 @@ def _guarded(method: Method, name: str) -> Callable[[Message | None, Context], A
                 raise InvalidRequest("the request is no valid protobuf message; texts must be UTF-8", field="request")
             return await method(request, context)
         except Exception as error:
-            request_id = new_request_id()
+            request_id = current_request_id()
             if not is_expected(error):
                 logger.exception("request %s: %s failed", request_id, name)
             status = to_status(error, request_id)
-        return await _abort(context, status)
+        return await abort(context, status)
 
     return answer
 
 
-async def _abort(context: Context, status: status_pb2.Status) -> Message:
-    details = (("grpc-status-details-bin", status.SerializeToString()),)
+async def abort(context: Context, status: status_pb2.Status) -> Message:
+    """End a call with a status and all of its details."""
+    details = ((REQUEST_ID, current_request_id()), ("grpc-status-details-bin", status.SerializeToString()))
     await context.abort(_CODES[status.code], status.message, details)
 
 

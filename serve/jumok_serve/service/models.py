@@ -5,9 +5,11 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from jumok_proto.results import Score, Timings, Translation
+from jumok_serve.counters import EngineCounters
 from jumok_serve.errors import DuplicateModel, InvalidRequest, ModelNotFound
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions
+from jumok_serve.queue import Load
 
 
 class Pending(Protocol):
@@ -78,6 +80,12 @@ class LoadedModel(Protocol):
         deadline: float | None = None,
     ) -> Scoring:
         """Read texts and translations of them, to score these."""
+
+    def load(self) -> Load:
+        """Say what waits and what is decoded now."""
+
+    def counters(self) -> EngineCounters:
+        """Say what its engine has done so far."""
 
     def close(self, *, drain: bool = True) -> None:
         """End its engine."""

@@ -17,13 +17,11 @@ from jumok_serve.errors import InvalidRequest, Overloaded
 from jumok_serve.options import DecodingOptions
 from jumok_serve.queue import RETRY_AFTER_S
 from jumok_serve.service.arrivals import Arrivals
+from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models import ModelRegistry
 from jumok_serve.service.unknown_fields import check_known
 from jumok_serve.service.workers import Workers
 
-MAX_CONTENTS = 1024
-MAX_HYPOTHESES = 4096
-"""Of all texts of a request together, which bounds its answer."""
 MAX_LISTED_TOKENS = 256
 """Of an option that is a list of tokens: each is looked at in every row of every step."""
 MAX_CHARACTERS_AT_ONCE = 2048
@@ -58,8 +56,9 @@ Job = TypeVar("Job", bound=Cancellable)
 class TranslationService(TranslationServiceServicer):
     """Translates with the models of a registry, and scores."""
 
-    def __init__(self, models: ModelRegistry) -> None:
+    def __init__(self, models: ModelRegistry, limits: ServiceLimits = ServiceLimits()) -> None:  # noqa: B008 - frozen
         self._models = models
+        self._limits = limits
         self._arrivals = Arrivals()
         # What takes its time is done elsewhere, so that other calls, and health checks, go on.
         self._tokenizing = Workers("tokenized", threads=TOKENIZING_THREADS, most=MAX_TOKENIZING)
@@ -77,16 +76,12 @@ class TranslationService(TranslationServiceServicer):
         check_known(request)
         model = self._models.find_or_only(request.model)
         options = _read_options(request.options.SerializeToString())
-        _check_number(len(request.contents))
+        self._limits.check_number(len(request.contents))
+        self._limits.check_lengths(contents=request.contents, target_prefixes=request.target_prefixes)
         defaults = model.manifest.generation
-        hypotheses = len(request.contents) * (options.num_hypotheses or defaults.num_hypotheses)
-        if hypotheses > MAX_HYPOTHESES:
-            raise InvalidRequest(
-                f"a request takes at most {MAX_HYPOTHESES} hypotheses of all texts together, got {hypotheses}; send "
-                "several requests",
-                field="contents",
-            )
-        tokens = hypotheses * (options.max_length or defaults.max_length)
+        hypotheses = options.num_hypotheses or defaults.num_hypotheses
+        self._limits.check_hypotheses(len(request.contents), options.beam_size or defaults.beam_size, hypotheses)
+        tokens = len(request.contents) * hypotheses * (options.max_length or defaults.max_length)
         submit = partial(
             model.submit,
             list(request.contents),
@@ -123,7 +118,8 @@ class TranslationService(TranslationServiceServicer):
         """Score all targets, or fail; a call that ends early is given up between two batches."""
         check_known(request)
         model = self._models.find_or_only(request.model)
-        _check_number(len(request.contents))
+        self._limits.check_number(len(request.contents))
+        self._limits.check_lengths(contents=request.contents, targets=request.targets)
         read = partial(
             model.scoring,
             list(request.contents),
@@ -163,13 +159,6 @@ class TranslationService(TranslationServiceServicer):
         except asyncio.CancelledError:  # a job that has not begun is cancelled with this
             job.add_done_callback(_cancel_late)
             raise
-
-
-def _check_number(texts: int) -> None:
-    if texts > MAX_CONTENTS:
-        raise InvalidRequest(
-            f"a request takes at most {MAX_CONTENTS} texts, got {texts}; send several requests", field="contents"
-        )
 
 
 def _is_short(*texts: Sequence[str]) -> bool:
