@@ -187,7 +187,9 @@ def token(*, name: str, scopes: tuple[str, ...], file: Path | None) -> None:
         TokenFile(file)  # one that cannot be used should not become longer
     before = file.read_text(encoding="utf-8") if file.exists() else ""
     if any(line.split()[:1] == [name] for line in before.splitlines()):
-        raise click.ClickException(f"{file} has a token named {name!r} already: remove its line, or choose another name")
+        raise click.ClickException(
+            f"{file} has a token named {name!r} already: remove its line, or choose another name"
+        )
     with open(file, "a", encoding="utf-8", opener=partial(os.open, mode=0o600)) as stream:
         stream.write(f"{'' if not before or before.endswith(chr(10)) else chr(10)}{made.line()}\n")
     click.echo(secret)

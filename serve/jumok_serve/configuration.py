@@ -69,9 +69,7 @@ class Configuration(BaseModel):
         description="Batches that a model decodes at the same time, from one queue.  [default: one; for int8 on a CPU "
         "up to four, one a core]",
     )
-    threads: Positive | None = Field(
-        None, description="CPU threads of each replica.  [default: what the cores allow]"
-    )
+    threads: Positive | None = Field(None, description="CPU threads of each replica.  [default: what the cores allow]")
     shortlist: bool = Field(
         False, description="Write only tokens of the bundle's shortlist: faster, and a few translations change."
     )
@@ -84,7 +82,9 @@ class Configuration(BaseModel):
     max_queue_tokens: Positive = Field(
         _ENGINE.max_queue_tokens, description="Source tokens of the texts that may wait."
     )
-    max_message_bytes: Annotated[Positive, Field(lt=2**31)] = Field(_SERVICE.max_message_bytes, description="Bytes of a request.")
+    max_message_bytes: Annotated[Positive, Field(lt=2**31)] = Field(
+        _SERVICE.max_message_bytes, description="Bytes of a request."
+    )
     max_texts: Positive = Field(_SERVICE.max_texts, description="Texts of a request.")
     max_characters: Positive = Field(
         _SERVICE.max_characters, description="Characters of a text, to be truncated or not, or of a target."
@@ -177,9 +177,7 @@ class Effective:
         return "\n".join(lines) + "\n"
 
 
-def read_configuration(
-    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]
-) -> Effective:
+def read_configuration(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Effective:
     """Put together what file, environment and flags say; a flag that was not given is None.
 
     Raises:
@@ -190,7 +188,9 @@ def read_configuration(
     if file is not None:
         given |= _from_file(file, problems)
     given |= _from_environment(environment, problems)
-    given |= {name: Given(value, _flag_origin(name)) for name, value in flags.items() if value is not None and value != ()}
+    given |= {
+        name: Given(value, _flag_origin(name)) for name, value in flags.items() if value is not None and value != ()
+    }
     values = {name: one.value for name, one in given.items()}
     try:
         configuration = Configuration.model_validate(values)

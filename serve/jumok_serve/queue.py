@@ -266,8 +266,8 @@ class SentenceQueue:
         wait_s = self._drain.least_wait_s(self._work)
         if left_s < wait_s:
             raise DeadlineExceeded(
-                f"the queue takes {wait_s:.1f} s at least, and the deadline passes in {left_s:.1f} s: give more time, or "
-                "come back later"
+                f"the queue takes {wait_s:.1f} s at least, and the deadline passes in {left_s:.1f} s: give more "
+                "time, or come back later"
             )
 
     def _has_a_busier_replica(self, sentence: Sentence, occupied: Occupancy) -> bool:

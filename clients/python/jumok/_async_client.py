@@ -9,6 +9,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from jumok import _calls
+from jumok._channel import Tls, open_async_channel
 from jumok._errors import Cancelled, call_error
 from jumok_proto.options import Options
 from jumok_proto.results import Model, Score, Translation
@@ -29,10 +30,17 @@ class AsyncClient:
             print((await client.translate("A man sleeps.")).text)
     """
 
-    def __init__(self, server: str, *, timeout_s: float = _calls.DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        server: str,
+        *,
+        tls: Tls | None = None,
+        token: str | None = None,
+        timeout_s: float = _calls.DEFAULT_TIMEOUT_S,
+    ) -> None:
         self._server = server
         self._timeout_s = _calls.check_timeout(timeout_s)
-        self._channel = grpc.aio.insecure_channel(server, options=_calls.CHANNEL_OPTIONS)
+        self._channel = open_async_channel(server, tls=tls, token=token, options=_calls.CHANNEL_OPTIONS)
         self._translation = TranslationServiceStub(self._channel)
         self._models = ModelServiceStub(self._channel)
         self._closed = False

@@ -8,6 +8,7 @@ import grpc
 from google.protobuf.message import Message
 
 from jumok import _calls
+from jumok._channel import Tls, open_channel
 from jumok._errors import call_error
 from jumok_proto.options import Options
 from jumok_proto.results import Model, Score, Translation
@@ -22,17 +23,25 @@ Response = TypeVar("Response", bound=Message)
 class Client:
     """A connection to a server, to be shared by all threads of a program.
 
-    ``server`` is ``host:port``. ``timeout_s`` bounds every call that does not bring its own limit. All methods raise
-    subclasses of ``CallError``.
+    ``server`` is ``host:port``. ``tls`` says how to speak TLS with it, where it is to be spoken, and ``token`` is what
+    the server knows the caller by; it is sent over TLS only, and without raises ValueError. ``timeout_s`` bounds every
+    call that does not bring its own limit. All methods raise subclasses of ``CallError``.
 
         with Client("localhost:50051") as client:
             print(client.translate("A man sleeps.").text)
     """
 
-    def __init__(self, server: str, *, timeout_s: float = _calls.DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        server: str,
+        *,
+        tls: Tls | None = None,
+        token: str | None = None,
+        timeout_s: float = _calls.DEFAULT_TIMEOUT_S,
+    ) -> None:
         self._server = server
         self._timeout_s = _calls.check_timeout(timeout_s)
-        self._channel = grpc.insecure_channel(server, options=_calls.CHANNEL_OPTIONS)
+        self._channel = open_channel(server, tls=tls, token=token, options=_calls.CHANNEL_OPTIONS)
         self._translation = TranslationServiceStub(self._channel)
         self._models = ModelServiceStub(self._channel)
         self._closed = False

@@ -9,6 +9,8 @@ from google.protobuf.message import Message
 
 REQUEST_ID = "x-request-id"
 """Metadata: what callers name their call, and what they are told that its name is."""
+HEALTH = "/grpc.health.v1.Health/"
+"""Methods that are asked by what has no token, often, and when the server is busy."""
 MAX_REQUEST_ID = 128
 """Characters of a name that is taken over."""
 

@@ -2,13 +2,11 @@
 
 from jumok_serve.errors import NotAllowed, Overloaded, RateLimited, Unauthenticated
 from jumok_serve.queue import RETRY_AFTER_S
-from jumok_serve.service.call import Call
+from jumok_serve.service.call import HEALTH, Call
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rate import RateLimiter
 from jumok_serve.service.tokens import SCOPES, TokenFile
 
-HEALTH = "/grpc.health.v1.Health/"
-"""Is asked by what has no token, and when the server is busy."""
 SCOPES_BY_SERVICE = {
     "jumok.v1.TranslationService": frozenset({"translate"}),
     "jumok.v1.ModelService": SCOPES,

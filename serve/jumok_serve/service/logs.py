@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from google.protobuf.message import Message
 
-from jumok_serve.service.call import CALL, Call
+from jumok_serve.service.call import CALL, HEALTH, Call
 
 calls = logging.getLogger("jumok_serve.calls")
 
@@ -47,7 +47,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class CallLog:
-    """Logs every call when it ends.
+    """Logs calls when they end.
 
     Args:
         texts: log what was asked too.
@@ -57,7 +57,9 @@ class CallLog:
         self._texts = texts
 
     def ended(self, call: Call) -> None:
-        """Log a call."""
+        """Log a call; of health checks, which never end, only those that fail."""
+        if call.code == "OK" and call.method.startswith(HEALTH):
+            return
         fields: dict[str, object] = {
             "method": call.method,
             "code": call.code,

@@ -50,7 +50,9 @@ class ServerCollector(Collector):
         )
         yield _gauge("jumok_open_requests", "Calls that are open.", [([], self._server.open_calls)])
         refused = CounterMetricFamily(
-            "jumok_rejections", "Calls that were refused or failed, by the reason the caller was told.", labels=["reason"]
+            "jumok_rejections",
+            "Calls that were refused or failed, by the reason the caller was told.",
+            labels=["reason"],
         )
         for reason, number in counts.refused.copy().items():
             refused.add_metric([reason], number)
@@ -150,7 +152,9 @@ class MetricsPort:
         try:
             self._http, self._thread = start_http_server(port, addr=host, registry=make_registry(server))
         except (OSError, OverflowError) as error:
-            raise ListenError(f"cannot listen on {host}:{port} for metrics: {error}; choose another --metrics-port") from error
+            raise ListenError(
+                f"cannot listen on {host}:{port} for metrics: {error}; choose another --metrics-port"
+            ) from error
         self.address = f"{host}:{self._http.server_port}"
 
     def __enter__(self) -> Self:

@@ -1,8 +1,10 @@
 """TLS for the server: certificates from files that may be replaced while it runs."""
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import grpc
 
@@ -43,7 +45,9 @@ class TlsFiles:
             return now
 
         return grpc.dynamic_ssl_server_credentials(
-            served, changed, require_client_authentication=self.client_ca is not None
+            served,
+            cast("Callable[[], grpc.ServerCertificateConfiguration]", changed),  # None, gRPC says, is no change
+            require_client_authentication=self.client_ca is not None,
         )
 
     @property

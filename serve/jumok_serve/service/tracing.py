@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from jumok_proto import __version__
-from jumok_serve.service.call import Call
+from jumok_serve.service.call import HEALTH, Call
 
 SERVICE = "jumok"
 STAGES = ("queue", "encode", "decode")
@@ -44,6 +44,8 @@ class CallTracer:
 
     def ended(self, call: Call) -> None:
         """Make the spans of a call; a caller's trace that it is part of is in its metadata (W3C's ``traceparent``)."""
+        if call.method.startswith(HEALTH):
+            return
         ended = time.time_ns()
         started = ended - round(call.duration_s * 1e9)
         service, _, method = call.method.removeprefix("/").partition("/")
