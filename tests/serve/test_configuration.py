@@ -135,7 +135,7 @@ def test_bundles_of_the_environment_are_separated_as_in_path(bundle: Path) -> No
 
 
 def test_what_is_printed_gives_the_same_configuration(tmp_path: Path, file: Path) -> None:
-    odd = tmp_path / 'ein "Bündel" \\ 𝔘\x7f'
+    odd = tmp_path / 'ein "Bündel" \\ \U0001f600\x7f'
     odd.mkdir()
     flags = {"bundles": (str(odd),), "requests_per_second": "0.00001", "shortlist": True, "metrics_port": "0"}
     read = read_configuration(None, {}, flags)

@@ -18,6 +18,7 @@ import jumok
 from jumok_serve.batch import Sentence
 from jumok_serve.counters import Histogram
 from jumok_serve.errors import ListenError, Overloaded
+from jumok_serve.options import DecodingOptions
 from jumok_serve.queue import EngineLimits, Occupancy, SentenceQueue
 from jumok_serve.search import make_search
 from jumok_serve.service import Server
@@ -26,6 +27,7 @@ from jumok_serve.translator import Translator
 
 from .held_model import HeldModel, fail, hold, serving
 from .search_cases import make_options
+from .test_engine import Gate
 
 DASHBOARD = Path(__file__).parents[2] / "deploy/grafana/jumok.json"
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
@@ -174,21 +176,19 @@ def test_texts_given_up_in_the_queue_are_counted_by_cause() -> None:
 
 
 def test_a_text_given_up_while_it_is_decoded_is_counted(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, threads=1) as translator:
-        pending = translator.submit(["a man"], _longest(translator))
-        while translator.load().running_sentences == 0:
-            assert not pending.futures[0].done()
-        pending.cancel()
-        translator.translate("a man", max_length=1)
-        given_up = translator.counters().given_up
-        assert sum(given_up.values()) == 1 - (not pending.futures[0].cancelled())
-
-
-def _longest(translator: Translator) -> Any:
-    from jumok_serve.options import DecodingOptions
-
-    longest = translator.manifest.limits.max_target_length
-    return DecodingOptions(beam_size=64, min_length=longest - 1, max_length=longest)
+    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+        gate = Gate(translator)
+        options = DecodingOptions(beam_size=2, min_length=5, max_length=5)
+        leaving, last = translator.submit(["a man", "two dogs"], options).futures
+        gate.arrive()
+        gate.step()
+        assert leaving.cancel()
+        gate.open()
+        last.result()
+        counters = translator.counters()
+        assert dict(counters.given_up) == {("decode", "cancelled"): 1}
+        assert (counters.finished, sum(counters.step_rows.counts)) == (1, 5)
+        assert sum(counters.first_token_s.counts) == 2
 
 
 def test_histograms_count_values_up_to_their_bounds() -> None:

@@ -1,9 +1,9 @@
 """What is known of a call while it is answered."""
 
+import os
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from uuid import uuid4
 
 from google.protobuf.message import Message
 
@@ -53,10 +53,14 @@ CALL: ContextVar[Call] = ContextVar("call")
 def current_request_id() -> str:
     """Name the call that is answered, in the log and to its caller."""
     call = CALL.get(None)
-    return uuid4().hex if call is None else call.request_id
+    return _new_request_id() if call is None else call.request_id
 
 
 def request_id_of(metadata: dict[str, str | bytes]) -> str:
     """The name that a caller gave, or a new one."""
     given = metadata.get(REQUEST_ID)
-    return given if isinstance(given, str) and 0 < len(given) <= MAX_REQUEST_ID else uuid4().hex
+    return given if isinstance(given, str) and 0 < len(given) <= MAX_REQUEST_ID else _new_request_id()
+
+
+def _new_request_id() -> str:
+    return os.urandom(16).hex()

@@ -62,7 +62,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
         }
         make, inner = kinds[handler.request_streaming, handler.response_streaming]
-        alone = not handler.request_streaming
+        alone, generates = not handler.request_streaming, inspect.isasyncgenfunction(inner)
 
         async def answer(request: Any, context: Context) -> Message | None:
             call = _arrived(method, context)
@@ -71,7 +71,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 await self._admit(call, context)
                 if alone:
                     call.request = request
-                if inspect.isasyncgenfunction(inner):
+                if generates:
                     await _send(inner(request, context), context, call)
                 else:
                     call.response = await inner(request, context)
