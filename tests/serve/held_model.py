@@ -222,9 +222,10 @@ async def failure(call: Awaitable[object]) -> Failure:
     assert status.code == error.code().value[0]
     assert status.message == error.details()
     kinds = ("ErrorInfo", "BadRequest", "ResourceInfo", "RetryInfo", "RequestInfo")
-    messages = [getattr(error_details_pb2, kind)() for kind in kinds]
+    messages: list[Any] = [getattr(error_details_pb2, kind)() for kind in kinds]
     for detail in status.details:
         assert sum(detail.Unpack(message) for message in messages) == 1
     assert messages[0].domain == "jumok"
     assert messages[0].metadata["request_id"] == messages[4].request_id == trailing["x-request-id"] != ""
-    return Failure(error.code(), status.message, *messages, trailing)
+    info, bad_request, resource, retry, request = messages
+    return Failure(error.code(), status.message, info, bad_request, resource, retry, request, trailing)

@@ -97,7 +97,7 @@ def test_all_that_is_wrong_is_said_at_once_with_its_origin(file: Path) -> None:
         ({"tls_certificate": "no-such-file", "tls_key": __file__}, "does not point to a file"),
     ],
 )
-def test_what_cannot_be_or_does_not_go_together_is_refused(bundle: Path, flags: dict[str, str], words: str) -> None:
+def test_what_cannot_be_or_does_not_go_together_is_refused(bundle: Path, flags: dict[str, Any], words: str) -> None:
     (problem,) = problems(bundles=(str(bundle),), **flags)
     assert words in problem
 

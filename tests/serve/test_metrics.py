@@ -30,6 +30,7 @@ from .search_cases import make_options
 from .test_engine import Gate
 
 DASHBOARD = Path(__file__).parents[2] / "deploy/grafana/jumok.json"
+DOCUMENT = Path(__file__).parents[2] / "docs/operations.md"
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 SAMPLES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",), "info": ("_info",)}
 
@@ -54,6 +55,11 @@ async def scrape(port: MetricsPort) -> Scraped:
 
 def value(scraped: Scraped, name: str, **labels: str) -> float:
     return scraped[name, frozenset(labels.items())]
+
+
+def timings(answer: jumok.Translation) -> jumok.Timings:
+    assert answer.timings is not None
+    return answer.timings
 
 
 @asynccontextmanager
@@ -93,15 +99,15 @@ def test_what_was_decoded_is_counted_as_it_happened(tiny_bundle: Path) -> None:
             for answer, source in zip(answers, sources, strict=True)
         )
         assert value(scraped, "jumok_step_padding_ratio_sum", **model) == pytest.approx(padding)
-        per_token = sum(answer.timings.decode_s / answer.output_token_count for answer in answers)
+        per_token = sum(timings(answer).decode_s / answer.output_token_count for answer in answers)
         assert value(scraped, "jumok_time_per_output_token_seconds_sum", **model) == pytest.approx(per_token, rel=1e-3)
-        waited = sum(answer.timings.queue_s for answer in answers)
+        waited = sum(timings(answer).queue_s for answer in answers)
         assert value(scraped, "jumok_queue_wait_seconds_sum", **model) == pytest.approx(waited, abs=1e-6)
         assert value(scraped, "jumok_requests_total", method=TRANSLATE, code="OK") == 3
         assert value(scraped, "jumok_rows", **model) == 0
         assert value(scraped, "jumok_model_serving", **model) == 1
         assert value(scraped, "jumok_model_info", version="1", precision="int8", device="cpu", **model) == 1
-        total = sum(answer.timings.total_s for answer in answers)
+        total = sum(timings(answer).total_s for answer in answers)
         assert value(scraped, "jumok_request_duration_seconds_sum", method=TRANSLATE) >= total
 
     asyncio.run(scenario())
@@ -158,7 +164,7 @@ def test_labels_say_nothing_of_callers_or_contents() -> None:
         async with measured(HeldModel()) as (port, client):
             await client.translate("confidential")
             async with grpc.aio.insecure_channel(client._server) as channel:
-                unknown = channel.unary_unary("/jumok.v1.TranslationService/confidential")
+                unknown = channel.unary_unary("/jumok.v1.TranslationService/confidential", bytes, bytes)
                 with pytest.raises(grpc.aio.AioRpcError):
                     await unknown(b"", metadata=(("x-request-id", "confidential"),))
             assert "confidential" not in str(await scrape(port))
@@ -229,13 +235,14 @@ def test_the_dashboard_asks_only_for_what_there_is() -> None:
 
         def note(part: object) -> bool:
             if isinstance(part, promql_parser.VectorSelector):
-                asked.add(part.name)
+                asked.add(str(part.name))
             return True
 
         promql_parser.walk(parsed, note)
     for variable in dashboard["templating"]["list"]:
         asked |= set(re.findall(r"label_values\((\w+),", variable["query"]))
     assert asked <= known
-    # And it shows all of ours.
+    # And it shows all of ours, which the document lists.
     ours = {re.sub("_(bucket|sum|count)$", "", name) for name in known if name.startswith("jumok_")}
     assert ours <= {re.sub("_(bucket|sum|count)$", "", name) for name in asked}
+    assert ours == set(re.findall(r"`(jumok_\w+)`", DOCUMENT.read_text(encoding="utf-8")))

@@ -13,8 +13,6 @@ import jumok
 from .certificates import Authority
 from .command import JUMOK, run
 
-DOCUMENT = Path(__file__).parents[2] / "docs/operations.md"
-
 
 def test_a_configured_server_serves_those_it_should(tiny_bundle: Path, tmp_path: Path) -> None:
     authority = Authority.make(tmp_path / "tls")

@@ -91,7 +91,7 @@ def test_mutual_tls_wants_a_certificate_of_the_right_authority(authority: Author
         tls = files(authority, "mutual", client_ca=authority.root)
         async with serving(HeldModel(), host="localhost", tls=tls) as (server, _):
             for signer, served in ((authority, True), (stranger, False), (None, False)):
-                shown = {}
+                shown: dict[str, Any] = {}
                 if signer is not None:
                     certificate, key = signer.issue("client")
                     shown = {"client_certificate": certificate, "client_key": key}
@@ -206,7 +206,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent() -> None:
         ({"token": "", "tls": jumok.Tls()}, "printable ASCII"),
     ):
         with pytest.raises(ValueError, match=words) as caught:
-            jumok.Client("localhost:1", **settings)  # type: ignore[arg-type]
+            jumok.Client("localhost:1", **settings)
         assert "secret" not in str(caught.value)
     with pytest.raises(ValueError, match="client_certificate and client_key"):
         jumok.Tls(client_key="key.pem")

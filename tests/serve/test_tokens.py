@@ -153,7 +153,8 @@ def test_the_command_makes_a_token_and_its_line(file: Path) -> None:
     write(file, line)
     found = TokenFile(file).find(secret)
     assert found is not None
-    assert (found.name, found.scopes) == ("reports", {"translate", "admin"})
+    assert found.name == "reports"
+    assert found.scopes == {"translate", "admin"}
 
 
 def test_the_command_adds_to_a_file_that_others_cannot_read(file: Path) -> None:

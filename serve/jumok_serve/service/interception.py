@@ -30,7 +30,7 @@ class CallObserver(Protocol):
         """Learn that a call has ended, however it did."""
 
 
-class Interceptor(grpc.aio.ServerInterceptor):
+class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has arguments for type checkers alone
     """Names, admits and observes calls of all four kinds.
 
     Args:

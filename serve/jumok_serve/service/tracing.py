@@ -11,9 +11,9 @@ from google.protobuf.duration_pb2 import Duration
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.propagate import extract
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Span, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanProcessor
-from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from jumok_proto import __version__
 from jumok_serve.service.call import HEALTH, Call
@@ -90,8 +90,9 @@ class CallTracer:
 
 def _numbers(call: Call) -> dict[str, int | str]:
     numbers: dict[str, int | str] = {}
-    if hasattr(call.request, "contents"):
-        numbers["jumok.texts"] = len(call.request.contents)
+    contents = getattr(call.request, "contents", None)
+    if contents is not None:
+        numbers["jumok.texts"] = len(contents)
     translations = getattr(call.response, "translations", ())
     if translations:
         numbers["jumok.model"] = translations[0].model
