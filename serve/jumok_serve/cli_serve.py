@@ -81,7 +81,9 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
     configure_logging(log_format=settings.log_format, level=settings.log_level)
     with ExitStack() as opened:
         observers = _observers(settings, opened)
+        # What can be wrong here is found before models are loaded, which takes longer.
         tokens = None if settings.tokens is None else TokenFile(settings.tokens)
+        tls = _tls(settings)
         models = [opened.enter_context(_translator(bundle, settings)) for bundle in settings.bundles]
         make_server = partial(
             Server,
@@ -89,7 +91,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
             host=settings.host,
             port=settings.port,
             limits=_limits(settings),
-            tls=_tls(settings),
+            tls=tls,
             tokens=tokens,
             observers=observers,
         )
@@ -138,7 +140,9 @@ def _limits(settings: Configuration) -> ServiceLimits:
 def _tls(settings: Configuration) -> TlsFiles | None:
     if settings.tls_certificate is None or settings.tls_key is None:
         return None
-    return TlsFiles(certificate=settings.tls_certificate, key=settings.tls_key, client_ca=settings.tls_client_ca)
+    files = TlsFiles(certificate=settings.tls_certificate, key=settings.tls_key, client_ca=settings.tls_client_ca)
+    files.credentials()
+    return files
 
 
 @contextmanager

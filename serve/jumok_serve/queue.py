@@ -19,6 +19,8 @@ RETRY_AFTER_S = 1.0
 SWEEP_INTERVAL_S = 0.05
 """How often the whole queue is searched for sentences that nobody waits for any more."""
 
+DEADLINE_SLACK_S = 0.05
+"""How close to its deadline a sentence is given up because of it, and not by its caller's own will."""
 
 MAX_JOINING_TOKENS = 512
 """Source tokens that a replica encodes at most between two steps, so that those it decodes are not held up for long."""
@@ -309,7 +311,7 @@ class SentenceQueue:
 
 def given_up_by(sentence: Sentence, now: float) -> Cause:
     """Why nobody waits for an abandoned sentence any more."""
-    late = sentence.deadline is not None and now > sentence.deadline
+    late = sentence.deadline is not None and now > sentence.deadline - DEADLINE_SLACK_S
     return Cause.DEADLINE if late else Cause.CANCELLED
 
 

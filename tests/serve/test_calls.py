@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
@@ -23,7 +24,7 @@ from jumok_serve.service.call import MAX_REQUEST_ID
 from jumok_serve.service.logs import CallLog, JsonFormatter, configure_logging
 from jumok_serve.service.tracing import CallTracer
 
-from .held_model import HeldModel, fail, failure, serving
+from .held_model import HeldModel, fail, failure, hold, serving
 
 REQUEST = TranslateTextRequest(contents=["a secret text", "b"])
 
@@ -105,6 +106,26 @@ def test_streams_are_named_observed_and_ended() -> None:
         assert kinds == [("ServerReflectionInfo", "OK", True), ("Watch", "CANCELLED", False)]
 
     asyncio.run(scenario())
+
+
+def test_a_call_whose_deadline_passes_ends_with_that() -> None:
+    ended = []
+
+    async def scenario() -> None:
+        done = asyncio.Event()
+
+        class Observer:
+            def ended(self, call: Any) -> None:
+                ended.append(call.code)
+                done.set()
+
+        async with serving(HeldModel(on_submit=hold), observers=[Observer()]) as (_, channel):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await TranslationServiceStub(channel).TranslateText(REQUEST, timeout=0.2)
+            await asyncio.wait_for(done.wait(), 30)
+
+    asyncio.run(scenario())
+    assert ended == ["DEADLINE_EXCEEDED"]
 
 
 @pytest.fixture

@@ -93,6 +93,29 @@ def test_calls_beyond_the_most_are_told_to_come_back() -> None:
     asyncio.run(scenario())
 
 
+def test_a_connection_has_so_many_calls_open_and_its_others_wait() -> None:
+    async def scenario() -> None:
+        model = HeldModel(on_submit=hold)
+        async with serving(model, limits=ServiceLimits(max_streams=1)) as (server, channel):
+            translate = TranslationServiceStub(channel).TranslateText
+            first = translate(TranslateTextRequest(contents=["a"]))
+            answer = await model.submitted.get()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await translate(TranslateTextRequest(contents=["b"]), timeout=0.2)
+            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert model.submitted.empty()
+            async with grpc.aio.insecure_channel(
+                server.address, options=(("grpc.use_local_subchannel_pool", 1),)
+            ) as other:
+                second = TranslationServiceStub(other).TranslateText(TranslateTextRequest(contents=["c"]))
+                (await model.submitted.get()).complete()
+                assert await second
+            answer.complete()
+            assert await first
+
+    asyncio.run(scenario())
+
+
 def test_a_caller_who_calls_too_often_is_told_when_to_come_back() -> None:
     async def scenario() -> None:
         limits = ServiceLimits(requests_per_second=0.001, request_burst=2)

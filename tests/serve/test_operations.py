@@ -8,7 +8,11 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+from click.testing import CliRunner
+
 import jumok
+from jumok_serve.cli_serve import serve
+from jumok_serve.errors import CredentialsError
 
 from .certificates import Authority
 from .command import JUMOK, run
@@ -97,3 +101,17 @@ def test_without_opentelemetry_traces_say_what_to_install(tiny_bundle: Path) -> 
     )
     assert done.returncode == 1
     assert "pip install 'jumok[serve,otel]'" in done.stderr
+
+
+def test_credentials_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path) -> None:
+    nonsense = tmp_path / "nonsense"
+    nonsense.write_text("nonsense\n", encoding="utf-8")
+    for arguments, words in (
+        (["--tokens", nonsense, "--tokens-without-tls"], "line 1: must be a name, scopes and a hash"),
+        (["--tls-certificate", nonsense, "--tls-key", nonsense], "cannot be used"),
+    ):
+        refused = CliRunner().invoke(serve, [str(tmp_path), *map(str, arguments)])  # which is no bundle either
+        assert refused.exit_code == 1
+        assert isinstance(refused.exception, CredentialsError)
+        assert words in str(refused.exception)
+        assert len(str(refused.exception).splitlines()) == 1

@@ -20,6 +20,9 @@ from jumok_serve.service.status import to_status
 Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]"
 
+MIN_SLACK_S, SLACK = 0.05, 0.01
+"""How close to its deadline, in seconds or as a share of its time, a call is given up because of it."""
+
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
@@ -76,7 +79,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has 
                 else:
                     call.response = await inner(request, context)
             except BaseException as error:
-                call.code = _code(error, context)
+                call.code = _code(error, context, call)
                 raise
             else:
                 call.code = _NAMES[_number(context)]
@@ -126,11 +129,13 @@ def _number(context: Context) -> int:
     return code or 0
 
 
-def _code(error: BaseException, context: Context) -> str:
+def _code(error: BaseException, context: Context, call: Call) -> str:
     """What a call ended with that did not end well."""
     if isinstance(error, asyncio.CancelledError):
         remaining_s = context.time_remaining()
-        return "DEADLINE_EXCEEDED" if remaining_s is not None and remaining_s <= 0 else "CANCELLED"
+        # Deadlines are rounded up on the wire, so that who gives up at its own is a little early here.
+        slack_s = max(MIN_SLACK_S, SLACK * (time.monotonic() - call.started))
+        return "DEADLINE_EXCEEDED" if remaining_s is not None and remaining_s <= slack_s else "CANCELLED"
     return _NAMES[_number(context) or grpc.StatusCode.UNKNOWN.value[0]]
 
 
