@@ -34,6 +34,7 @@ ROOMS = {
             "commands/_options.py": {"click"},
             "commands/_output.py": {"click"},
             "commands/attention.py": {"click"},
+            "commands/health.py": {"click", "grpc_health"},
             "commands/score.py": {"click"},
             "commands/translate.py": {"click"},
         },
@@ -43,7 +44,13 @@ ROOMS = {
         WIRE
         | {"google.rpc", "grpc_health", "grpc_reflection", "jumok_proto"}
         | {"numpy", "onnxruntime", "pydantic", "sentencepiece", "tokenizers"},
-        {"cli.py": {"click"}, "evaluation.py": {"sacrebleu"}},
+        {
+            "cli.py": {"click"},
+            "cli_serve.py": {"click"},
+            "evaluation.py": {"sacrebleu"},
+            "service/metrics.py": {"prometheus_client"},
+            "service/tracing.py": {"opentelemetry"},
+        },
     ),
     "jumok_export": Room(
         "export",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from jumok_serve.columns import make_columns
 from jumok_serve.errors import JumokError, ModelFailed
-from jumok_serve.memory import SlotBuffers
+from jumok_serve.memory import SlotBuffers, padded_length
 from jumok_serve.progress import Progress
 from jumok_serve.search import (
     NO_CONSTRAINTS,
@@ -133,6 +133,11 @@ class Batch:
     def longest_source(self) -> int:
         """Tokens of the longest source that is decoded."""
         return self._those_together().longest_source
+
+    @property
+    def padding(self) -> float:
+        """Share of padding among the source positions of the next step."""
+        return self._those_together().padding
 
     def _those_together(self) -> "_Together":
         if self._together is None:
@@ -320,6 +325,7 @@ class _Together:
         searches: theirs.
         source_lengths: theirs, [n].
         longest_source: the longest of these.
+        padding: what of the positions that all have together is none of these.
         drawing: slots of the sentences whose tokens are drawn.
         constrained_on_logits: slots of the others whose constraints act on logits.
         constrained_on_log_probs: slots of those whose constraints act on log-probabilities.
@@ -334,6 +340,8 @@ class _Together:
         self.searches = [sentence.search for sentence in sentences]
         self.source_lengths: Integers = np.array([len(sentence.source_ids) for sentence in sentences], np.int64)
         self.longest_source = int(self.source_lengths.max(initial=0))
+        positions = len(sentences) * padded_length(self.longest_source)
+        self.padding = 1 - int(self.source_lengths.sum()) / positions if positions else 0.0
         self.drawing = [slot for slot, search in enumerate(self.searches) if search.draws is not None]
         choosing = [slot for slot, search in enumerate(self.searches) if search.draws is None]
         self.constrained_on_logits = [slot for slot in choosing if self.searches[slot].acts_on_logits]

@@ -1,10 +1,8 @@
-"""The commands of the server room: ``jumok serve``, ``jumok inspect`` and ``jumok evaluate``."""
+"""The commands about bundles: ``jumok inspect`` and ``jumok evaluate``."""
 
 import json
-import logging
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,14 +15,11 @@ from jumok_serve import describe
 from jumok_serve.bundle import Bundle
 from jumok_serve.options import DecodingOptions
 from jumok_serve.parallel_text import read_parallel
-from jumok_serve.queue import EngineLimits
-from jumok_serve.service import Server, run_server
 from jumok_serve.translator import Translator
 
 BUNDLE = click.Path(exists=True, file_okay=False, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 POSITIVE = click.IntRange(min=1)
-LIMITS = EngineLimits()
 
 device_option = click.option(
     "--device",
@@ -84,93 +79,6 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(DECODING_OPTIONS):
         command = option(command)
     return command
-
-
-@click.command()
-@click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=BUNDLE)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is all of IPv4.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=50051, show_default=True, help="Port to listen on; 0 is any free."
-)
-@device_option
-@precision_option
-@replicas_option
-@threads_option
-@shortlist_option
-@click.option(
-    "--max-batch-tokens",
-    type=POSITIVE,
-    default=LIMITS.max_batch_tokens,
-    show_default=True,
-    help="Source tokens, padding included, times beam size, that a model decodes at once.",
-)
-@click.option(
-    "--max-queue-requests",
-    type=POSITIVE,
-    default=LIMITS.max_queue_requests,
-    show_default=True,
-    help="Texts that may wait for a model.",
-)
-@click.option(
-    "--max-queue-tokens",
-    type=POSITIVE,
-    default=LIMITS.max_queue_tokens,
-    show_default=True,
-    help="Source tokens of the texts that may wait.",
-)
-@click.option(
-    "--grace",
-    "grace_s",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    help="Seconds that running calls have to finish after SIGTERM or Ctrl-C.",
-)
-def serve(
-    *,
-    bundles: tuple[Path, ...],
-    host: str,
-    port: int,
-    device: str,
-    precision: str,
-    replicas: int | None,
-    threads: int | None,
-    shortlist: bool,
-    max_batch_tokens: int,
-    max_queue_requests: int,
-    max_queue_tokens: int,
-    grace_s: float,
-) -> None:
-    """Serve BUNDLEs over gRPC, until SIGTERM or Ctrl-C; what runs then is finished.
-
-    Writes one line when it serves: the address, then each model's name, version, precision and device.
-    """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    with ExitStack() as opened:
-        models = [
-            opened.enter_context(
-                Translator(
-                    bundle,
-                    precision=precision,
-                    device=device,
-                    replicas=replicas,
-                    threads=threads,
-                    shortlist=shortlist,
-                    max_batch_tokens=max_batch_tokens,
-                    max_queue_requests=max_queue_requests,
-                    max_queue_tokens=max_queue_tokens,
-                )
-            )
-            for bundle in bundles
-        ]
-        run_server(models, host=host, port=port, grace_s=grace_s, on_start=_announce)
-
-
-def _announce(server: Server) -> None:
-    models = ", ".join(
-        f"{model.manifest.name} {model.manifest.version} ({model.precision}, {model.device})" for model in server.models
-    )
-    click.echo(f"serving on {server.address}: {models}")
 
 
 @click.command()

@@ -5,11 +5,12 @@ import threading
 import time
 from collections.abc import Sequence
 
-from jumok_serve.batch import Batch, Sentence
+from jumok_serve.batch import Batch, Decoded, Sentence
+from jumok_serve.counters import EngineCounters, Stage
 from jumok_serve.errors import DeadlineExceeded, JumokError, Unavailable
 from jumok_serve.grouping import encoder_groups
 from jumok_serve.outcome import deliver, fail
-from jumok_serve.queue import RETRY_AFTER_S, EngineLimits, Load, Occupancy, SentenceQueue
+from jumok_serve.queue import RETRY_AFTER_S, EngineLimits, Load, Occupancy, SentenceQueue, given_up_by
 from jumok_serve.session import Graphs
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Engine:
         Raises:
             InvalidRequest: they would not fit into the queue if it were empty.
             Overloaded: they do not fit into the queue now.
+            DeadlineExceeded: they cannot be done before their deadline.
             Unavailable: the engine is closing.
         """
         self._queue.add(sentences)
@@ -59,6 +61,10 @@ class Engine:
     def load(self) -> Load:
         """What there is to do now."""
         return self._queue.load()
+
+    def counters(self) -> EngineCounters:
+        """What was done so far."""
+        return EngineCounters.sum([self._queue.counters, *(replica.counters for replica in self._replicas)])
 
     def close(self, *, drain: bool = True) -> None:
         """Stops taking sentences, finishes those it has (without `drain`: fails them), and ends the threads."""
@@ -81,6 +87,8 @@ class _Replica:
         self._queue = queue
         self._number = number
         self._joining: list[Sentence] = []  # taken from the queue, not yet in a batch
+        self._new: dict[int, list[Sentence]] = {}  # by beam size: those that no step has decoded yet
+        self.counters = EngineCounters()
         self.batches: dict[int, Batch] = {}
         self._spare: Batch | None = None  # the one that emptied last: its buffers may serve the next sentences
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -106,7 +114,7 @@ class _Replica:
         for batch in list(self.batches.values()):
             abandoned = batch.abandoned(time.monotonic())
             for sentence in abandoned:
-                _tell_why(sentence)
+                self._tell_why(sentence)
             batch.remove(abandoned)
             self._drop_if_empty(batch)
 
@@ -115,13 +123,16 @@ class _Replica:
         now = time.monotonic()
         for sentence in taken:
             sentence.admitted = now
+            self.counters.queue_s.observe(now - sentence.arrived)
+            self.counters.source_tokens += len(sentence.source_ids)
         for beam_size in {sentence.search.beam_size for sentence in taken}:
             if beam_size not in self.batches:
                 self.batches[beam_size] = self._empty_batch(beam_size)
             self.batches[beam_size].graphs = self._graphs
             for group in encoder_groups([one for one in taken if one.search.beam_size == beam_size]):
-                if staying := [sentence for sentence in group if not _gone(sentence)]:
+                if staying := [sentence for sentence in group if not self._gone(sentence)]:
                     self.batches[beam_size].admit(staying)
+                    self._new.setdefault(beam_size, []).extend(staying)
             self._drop_if_empty(self.batches[beam_size])
         self._joining = []
 
@@ -131,12 +142,33 @@ class _Replica:
 
     def _step(self, batch: Batch) -> None:
         batch.graphs = self._graphs
+        rows, padding = batch.rows, batch.padding
         batch.step()
+        self._count_step(batch.beam_size, rows, padding)
         # Delivered first and removed then: if anything fails between the two, nobody is forgotten.
         for sentence in batch.done:
-            deliver(sentence)
+            self._count_outcome(deliver(sentence))
         batch.remove(batch.done)
         self._drop_if_empty(batch)
+
+    def _count_step(self, beam_size: int, rows: int, padding: float) -> None:
+        self.counters.step_rows.observe(rows)
+        self.counters.step_padding.observe(padding)
+        new = self._new.pop(beam_size, None)
+        if new is not None:
+            now = time.monotonic()
+            for sentence in new:
+                self.counters.first_token_s.observe(now - sentence.arrived)
+
+    def _count_outcome(self, decoded: Decoded | None) -> None:
+        if decoded is None:
+            self.counters.failed += 1
+            return
+        tokens = len(decoded.hypotheses[0].token_ids) if decoded.hypotheses else 0
+        self.counters.finished += 1
+        self.counters.output_tokens += tokens
+        if tokens:
+            self.counters.token_s.observe(decoded.decode_s / tokens)
 
     def _drop_if_empty(self, batch: Batch) -> None:
         if not batch.sentences:
@@ -146,7 +178,8 @@ class _Replica:
         """Fails everything that runs here or was about to; then the replica goes on."""
         running = [sentence for batch in self.batches.values() for sentence in batch.sentences]
         lost = [*self._joining, *running]
-        self.batches, self._joining, self._spare = {}, [], None
+        self.batches, self._joining, self._new, self._spare = {}, [], {}, None
+        self.counters.failed += len(lost)
         if not isinstance(error, JumokError):
             logger.error("a decoding step failed: its sentences are lost, the engine goes on", exc_info=error)
             failure = Unavailable("the model failed while it translated", retry_after_s=RETRY_AFTER_S)
@@ -155,15 +188,14 @@ class _Replica:
         for sentence in lost:
             fail(sentence, error)
 
+    def _gone(self, sentence: Sentence) -> bool:
+        """Whether nobody waits for the sentence any more; then its caller is told why."""
+        abandoned = sentence.abandoned(time.monotonic())
+        if abandoned:
+            self._tell_why(sentence)
+        return abandoned
 
-def _gone(sentence: Sentence) -> bool:
-    """Whether nobody waits for the sentence any more; then its caller is told why."""
-    abandoned = sentence.abandoned(time.monotonic())
-    if abandoned:
-        _tell_why(sentence)
-    return abandoned
-
-
-def _tell_why(sentence: Sentence) -> None:
-    """Tells the caller of an abandoned sentence, if still there, why there is no translation."""
-    fail(sentence, DeadlineExceeded("the deadline passed while the text was being translated"))
+    def _tell_why(self, sentence: Sentence) -> None:
+        """Tells the caller of an abandoned sentence, if still there, why there is no translation."""
+        self.counters.given_up[Stage.DECODE, given_up_by(sentence, time.monotonic())] += 1
+        fail(sentence, DeadlineExceeded("the deadline passed while the text was being translated"))

@@ -11,7 +11,12 @@ JumokError
 ├── DuplicateModel (ValueError)      two bundles of one name in a server
 ├── DeviceError                      a device that is not there
 ├── ListenError                      an address that cannot be listened on
+├── ConfigurationError (ValueError)  settings of a server that cannot be used
+├── CredentialsError (ValueError)    files of certificates or tokens that cannot be used
+├── Unauthenticated                  a call without a token that the server knows
+├── NotAllowed                       a token whose scopes do not allow the call
 ├── Overloaded                       the queue is full
+│   └── RateLimited                  the caller has called too often
 ├── ModelFailed                      the model computed no number
 ├── DeadlineExceeded (TimeoutError)  the caller's deadline passed
 └── Unavailable                      loading, draining, or the engine failed
@@ -27,6 +32,8 @@ from jumok_proto.errors import JumokError
 __all__ = [
     "AttentionUnavailable",
     "BundleError",
+    "ConfigurationError",
+    "CredentialsError",
     "DeadlineExceeded",
     "DeviceError",
     "DuplicateModel",
@@ -36,9 +43,12 @@ __all__ = [
     "ListenError",
     "ModelFailed",
     "ModelNotFound",
+    "NotAllowed",
     "Overloaded",
+    "RateLimited",
     "SamplingUnavailable",
     "ScoringUnavailable",
+    "Unauthenticated",
     "Unavailable",
 ]
 
@@ -128,12 +138,37 @@ class ListenError(JumokError):
     """The server cannot listen on the address it was given."""
 
 
+class ConfigurationError(JumokError, ValueError):
+    """The settings of a server cannot be used; ``problems`` lists all that is wrong with them."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        listing = "".join(f"\n  - {problem}" for problem in problems)
+        super().__init__(f"the server cannot be configured like this:{listing}")
+        self.problems = tuple(problems)
+
+
+class CredentialsError(JumokError, ValueError):
+    """Certificates, keys or tokens are not what their files should hold."""
+
+
+class Unauthenticated(JumokError):
+    """A call has no token, or one that the server does not know."""
+
+
+class NotAllowed(JumokError):
+    """A token does not have the scope that a call needs."""
+
+
 class Overloaded(JumokError):
     """The queue has no room; the same request can succeed after ``retry_after_s`` seconds."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class RateLimited(Overloaded):
+    """The caller has made more calls than it may; the next can succeed after ``retry_after_s`` seconds."""
 
 
 class ModelFailed(JumokError):

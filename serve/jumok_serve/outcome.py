@@ -5,11 +5,11 @@ import time
 from jumok_serve.batch import Decoded, Sentence
 
 
-def deliver(sentence: Sentence) -> None:
-    """Hands over the outcome of a sentence that is done."""
+def deliver(sentence: Sentence) -> Decoded | None:
+    """Hands over the outcome of a sentence that is done, and gives it back; None where the model failed."""
     if sentence.failure is not None:
         fail(sentence, sentence.failure)
-        return
+        return None
     decoded = Decoded(
         hypotheses=tuple(sentence.search.hypotheses()),
         queue_s=sentence.admitted - sentence.arrived,
@@ -18,6 +18,7 @@ def deliver(sentence: Sentence) -> None:
     )
     if _claim(sentence):
         sentence.future.set_result(decoded)
+    return decoded
 
 
 def fail(sentence: Sentence, error: Exception) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jumok_serve.batch import Batch, Sentence
+from jumok_serve.counters import Cause, EngineCounters, Stage
+from jumok_serve.drain import DrainRate
 from jumok_serve.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 from jumok_serve.memory import padded_length
 from jumok_serve.outcome import fail
@@ -17,6 +19,8 @@ RETRY_AFTER_S = 1.0
 SWEEP_INTERVAL_S = 0.05
 """How often the whole queue is searched for sentences that nobody waits for any more."""
 
+DEADLINE_SLACK_S = 0.05
+"""How close to its deadline a sentence is given up because of it, and not by its caller's own will."""
 
 MAX_JOINING_TOKENS = 512
 """Source tokens that a replica encodes at most between two steps, so that those it decodes are not held up for long."""
@@ -125,6 +129,10 @@ class SentenceQueue:
         self._waiting: deque[Sentence] = deque()
         self._tokens = 0  # source tokens of those that wait
         self._rows = 0  # rows that they will have
+        self._work = 0  # source tokens times beam size
+        self._drain = DrainRate(limits.max_batch_tokens)
+        self.counters = EngineCounters()
+        """What became of those that were not waited for; written by whoever holds the lock."""
         self._occupied = [Occupancy() for _ in range(replicas)]
         self._closing = False
         self._aborting = False
@@ -136,6 +144,7 @@ class SentenceQueue:
         Raises:
             InvalidRequest: they would not fit if nobody waited.
             Overloaded: they do not fit now.
+            DeadlineExceeded: a deadline has passed, or would pass even if the queue emptied faster than it ever has.
             Unavailable: the queue is closed.
         """
         tokens = sum(len(sentence.source_ids) for sentence in sentences)
@@ -155,9 +164,11 @@ class SentenceQueue:
                         f"the queue holds {present} of at most {bound} {what}: no room for {more} more",
                         retry_after_s=RETRY_AFTER_S,
                     )
+            self._check_deadlines(sentences)
             self._waiting.extend(sentences)
             self._tokens += tokens
             self._rows += sum(sentence.search.beam_size for sentence in sentences)
+            self._work += _work(sentences)
             self._changed.notify()  # one replica; it wakes the next if it leaves any
 
     def take(self, replica: int, occupied: Occupancy) -> list[Sentence] | None:
@@ -214,11 +225,12 @@ class SentenceQueue:
             self._aborting = True
             given_up = list(self._waiting)
             self._waiting.clear()
-            self._tokens = self._rows = 0
+            self._tokens = self._rows = self._work = 0
             return given_up
 
     def _take(self, occupied: Occupancy) -> list[Sentence]:
         """Takes in order what the replica has room for."""
+        work = self._work
         self._sweep()
         room = MAX_JOINING_TOKENS if occupied.rows else self._limits.max_queue_tokens
         others = [other for other in self._occupied if other is not occupied]
@@ -241,7 +253,24 @@ class SentenceQueue:
             self._waiting.popleft()
             self._tokens -= len(sentence.source_ids)
             self._rows -= sentence.search.beam_size
+            self._work -= len(sentence.source_ids) * sentence.search.beam_size
+        if work > self._work:
+            self._drain.leaves(work - self._work, time.monotonic(), waiting=bool(self._waiting))
         return taken
+
+    def _check_deadlines(self, sentences: Sequence[Sentence]) -> None:
+        deadline = min((one.deadline for one in sentences if one.deadline is not None), default=None)
+        if deadline is None:
+            return
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise DeadlineExceeded("the deadline had passed when the request arrived")
+        wait_s = self._drain.least_wait_s(self._work)
+        if left_s < wait_s:
+            raise DeadlineExceeded(
+                f"the queue takes {wait_s:.1f} s at least, and the deadline passes in {left_s:.1f} s: give more "
+                "time, or come back later"
+            )
 
     def _has_a_busier_replica(self, sentence: Sentence, occupied: Occupancy) -> bool:
         """Whether a replica that decodes more has room for the sentence."""
@@ -268,11 +297,24 @@ class SentenceQueue:
         self._waiting = deque(sentence for sentence in self._waiting if not self._drop_abandoned(sentence))
         self._tokens = sum(len(sentence.source_ids) for sentence in self._waiting)
         self._rows = sum(sentence.search.beam_size for sentence in self._waiting)
+        self._work = _work(self._waiting)
 
-    @staticmethod
-    def _drop_abandoned(sentence: Sentence) -> bool:
+    def _drop_abandoned(self, sentence: Sentence) -> bool:
         """Whether nobody waits for the sentence any more; then its caller, if still there, is told why."""
-        abandoned = sentence.abandoned(time.monotonic())
+        now = time.monotonic()
+        abandoned = sentence.abandoned(now)
         if abandoned:
+            self.counters.given_up[Stage.QUEUE, given_up_by(sentence, now)] += 1
             fail(sentence, DeadlineExceeded("the deadline passed while the text waited in the queue"))
         return abandoned
+
+
+def given_up_by(sentence: Sentence, now: float) -> Cause:
+    """Why nobody waits for an abandoned sentence any more."""
+    late = sentence.deadline is not None and now > sentence.deadline - DEADLINE_SLACK_S
+    return Cause.DEADLINE if late else Cause.CANCELLED
+
+
+def _work(sentences: Iterable[Sentence]) -> int:
+    """Source tokens times beam size."""
+    return sum(len(sentence.source_ids) * sentence.search.beam_size for sentence in sentences)

@@ -14,6 +14,7 @@ from jumok_serve.aligning import Aligning, AlignsTexts
 from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.batch import Sentence
 from jumok_serve.bundle import Bundle
+from jumok_serve.counters import EngineCounters
 from jumok_serve.device import candidate_devices
 from jumok_serve.engine import Engine
 from jumok_serve.errors import (
@@ -243,6 +244,7 @@ class Translator(AlignsTexts):
             LanguageNotFound: the model does not have a language, or not this pair.
             AttentionUnavailable, SamplingUnavailable: the bundle lacks the graph for it.
             Overloaded: the queue is full.
+            DeadlineExceeded: the texts cannot be done before the deadline.
             Unavailable: the translator is closed.
         """
         started = time.monotonic()
@@ -470,6 +472,10 @@ class Translator(AlignsTexts):
     def load(self) -> Load:
         """What waits and what is decoded now; all zero when idle."""
         return self._engine.load()
+
+    def counters(self) -> EngineCounters:
+        """What its engine has done so far."""
+        return self._engine.counters()
 
     def close(self, *, drain: bool = True) -> None:
         """Finishes what was submitted (without `drain`: fails it with Unavailable) and ends the engine's thread."""

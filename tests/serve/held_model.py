@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -16,6 +16,7 @@ from google.rpc import error_details_pb2, status_pb2
 from jumok_proto.alignments import AlignedToken, Alignment
 from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
 from jumok_serve.attention_query import AttentionQuery
+from jumok_serve.counters import EngineCounters
 from jumok_serve.languages import Languages
 from jumok_serve.manifest import (
     REQUIRED_GRAPHS,
@@ -30,6 +31,7 @@ from jumok_serve.manifest import (
     SpecialTokens,
 )
 from jumok_serve.options import DecodingOptions
+from jumok_serve.queue import Load
 from jumok_serve.service import Server
 from jumok_serve.tokenizer_descriptions import SentencePieceDescription
 
@@ -214,14 +216,20 @@ class HeldModel:
         self._loop.call_soon_threadsafe(self.aligned.put_nowait, aligning)
         return aligning
 
+    def load(self) -> Load:
+        return Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
+
+    def counters(self) -> EngineCounters:
+        return EngineCounters()
+
     def close(self, *, drain: bool = True) -> None:
         raise AssertionError("the models are the caller's to close")
 
 
 @asynccontextmanager
-async def serving(*models: HeldModel) -> AsyncIterator[tuple[Server, grpc.aio.Channel]]:
+async def serving(*models: HeldModel, **settings: Any) -> AsyncIterator[tuple[Server, grpc.aio.Channel]]:
     """Serve models on a free port, with a channel to it."""
-    server = Server(models, port=0)
+    server = Server(models, port=0, **settings)
     await server.start()
     async with grpc.aio.insecure_channel(server.address) as channel:
         try:
@@ -253,6 +261,8 @@ class Failure:
     bad_request: error_details_pb2.BadRequest
     resource: error_details_pb2.ResourceInfo
     retry: error_details_pb2.RetryInfo
+    request: error_details_pb2.RequestInfo
+    trailing: dict[str, str | bytes]
 
     @property
     def field(self) -> str:
@@ -265,14 +275,15 @@ async def failure(call: Awaitable[object]) -> Failure:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     error = caught.value
-    trailing = cast("Iterable[tuple[str, bytes]]", error.trailing_metadata())
-    status = status_pb2.Status.FromString(dict(trailing)["grpc-status-details-bin"])
+    trailing = dict(cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata()))
+    status = status_pb2.Status.FromString(cast("bytes", trailing["grpc-status-details-bin"]))
     assert status.code == error.code().value[0]
     assert status.message == error.details()
-    kinds = ("ErrorInfo", "BadRequest", "ResourceInfo", "RetryInfo")
-    messages = [getattr(error_details_pb2, kind)() for kind in kinds]
+    kinds = ("ErrorInfo", "BadRequest", "ResourceInfo", "RetryInfo", "RequestInfo")
+    messages: list[Any] = [getattr(error_details_pb2, kind)() for kind in kinds]
     for detail in status.details:
         assert sum(detail.Unpack(message) for message in messages) == 1
     assert messages[0].domain == "jumok"
-    assert messages[0].metadata["request_id"]
-    return Failure(error.code(), status.message, *messages)
+    assert messages[0].metadata["request_id"] == messages[4].request_id == trailing["x-request-id"] != ""
+    info, bad_request, resource, retry, request = messages
+    return Failure(error.code(), status.message, info, bad_request, resource, retry, request, trailing)

@@ -30,7 +30,8 @@ from jumok_serve.errors import (
 )
 from jumok_serve.options import DecodingOptions
 from jumok_serve.service import Server
-from jumok_serve.service.translation_service import MAX_CHARACTERS_AT_ONCE, MAX_CONTENTS, MAX_LISTED_TOKENS
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.translation_service import MAX_CHARACTERS_AT_ONCE, MAX_LISTED_TOKENS
 
 from .held_model import Answer, HeldModel, fail, failure, hold, serving
 
@@ -247,7 +248,7 @@ def test_a_call_cancelled_while_it_is_tokenized_is_not_decoded() -> None:
             request("a", options=Options(suppress_tokens=TokenIds(ids=[1] * (MAX_LISTED_TOKENS + 1)))),
             "options.suppress_tokens",
         ),
-        (request(*["a"] * (MAX_CONTENTS + 1)), "contents"),
+        (request(*["a"] * (ServiceLimits.max_texts + 1)), "contents"),
         (request(*["a"] * 65, options=Options(num_hypotheses=64, beam_size=64)), "contents"),
     ],
 )

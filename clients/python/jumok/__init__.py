@@ -4,6 +4,7 @@ Results are frozen dataclasses, the same that an in-process translator gives; er
 """
 
 from jumok._async_client import AsyncClient
+from jumok._channel import Tls
 from jumok._client import Client
 from jumok._errors import (
     CallError,
@@ -68,6 +69,7 @@ __all__ = [
     "Score",
     "TextResult",
     "Timings",
+    "Tls",
     "Translation",
     "TranslationUpdate",
     "Unauthenticated",

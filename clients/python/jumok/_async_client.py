@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from jumok import _calls
 from jumok._attempts import MAX_ATTEMPTS, Attempts, Endpoints, check_attempts
-from jumok._channel import addresses, open_async_channel
+from jumok._channel import Tls, addresses, open_async_channel
 from jumok._corpus import DEFAULT_WINDOW, make_corpus
 from jumok._corpus_tasks import CorpusTasks, responses
 from jumok._errors import CallError, Cancelled, call_error
@@ -54,6 +54,8 @@ class AsyncClient:
         self,
         server: str | Sequence[str],
         *,
+        tls: Tls | None = None,
+        token: str | None = None,
         timeout_s: float = _calls.DEFAULT_TIMEOUT_S,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
@@ -61,7 +63,7 @@ class AsyncClient:
         self._timeout_s = _calls.check_timeout(timeout_s)
         self._max_attempts = check_attempts(max_attempts)
         self._endpoints = Endpoints(len(self._servers))
-        self._stubs = [_Stubs(open_async_channel(address)) for address in self._servers]
+        self._stubs = [_Stubs(open_async_channel(address, tls=tls, token=token)) for address in self._servers]
         self._closed = False
 
     @overload

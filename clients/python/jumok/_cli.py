@@ -16,7 +16,9 @@ COMMANDS = "jumok.commands"
 _EXTRAS = {
     "jumok_serve": "serve",
     "jumok_export": "serve,export",
+    "grpc_health": "cli",
     "matplotlib": "plot",
+    "opentelemetry": "serve,otel",
     "sacrebleu": "serve,evaluate",
     "safetensors": "serve,import-hf",
     "transformers": "serve,import-hf",

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from jumok import _calls
 from jumok._attempts import MAX_ATTEMPTS, Attempts, Endpoints, check_attempts
-from jumok._channel import addresses, open_channel
+from jumok._channel import Tls, addresses, open_channel
 from jumok._corpus import DEFAULT_WINDOW, make_corpus
 from jumok._corpus_threads import CorpusCall, CorpusThreads
 from jumok._errors import CallError, call_error
@@ -43,9 +43,10 @@ class Client:
 
     ``server`` is ``host:port``, or several of them: a sequence, or one string with commas. Each call goes to the next
     of them, and of a name with several addresses to the next of these; one that cannot be reached is passed over for
-    some seconds. ``timeout_s`` bounds every call that does not bring its own limit. Within it a call is made up to
-    ``max_attempts`` times, where no server can be reached or the queue is full, after a growing while or when the
-    server says. All methods raise subclasses of ``CallError``.
+    some seconds. ``tls`` says how to speak TLS with them, where it is to be spoken, and ``token`` is what they know the
+    caller by; it is sent over TLS only, and without raises ValueError. ``timeout_s`` bounds every call that does not
+    bring its own limit. Within it a call is made up to ``max_attempts`` times, where no server can be reached or the
+    queue is full, after a growing while or when the server says. All methods raise subclasses of ``CallError``.
 
         with Client("localhost:50051") as client:
             print(client.translate("A man sleeps.").text)
@@ -55,6 +56,8 @@ class Client:
         self,
         server: str | Sequence[str],
         *,
+        tls: Tls | None = None,
+        token: str | None = None,
         timeout_s: float = _calls.DEFAULT_TIMEOUT_S,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
@@ -62,7 +65,7 @@ class Client:
         self._timeout_s = _calls.check_timeout(timeout_s)
         self._max_attempts = check_attempts(max_attempts)
         self._endpoints = Endpoints(len(self._servers))
-        self._stubs = [_Stubs(open_channel(address)) for address in self._servers]
+        self._stubs = [_Stubs(open_channel(address, tls=tls, token=token)) for address in self._servers]
         self._closed = threading.Event()
 
     @overload

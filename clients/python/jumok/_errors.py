@@ -5,7 +5,7 @@ JumokError                            also what an in-process translator raises
     ├── InvalidArgument (ValueError)  the texts or options are wrong
     ├── NotFound (LookupError)        no such model or language
     ├── FailedPrecondition            the model cannot do what was asked
-    ├── ResourceExhausted             the server's queue is full, or a message is too large
+    ├── ResourceExhausted             the server is full or called too often, or a message is too large
     ├── Unavailable (ConnectionError) no server, or one that is loading or stopping
     ├── DeadlineExceeded (TimeoutError)
     ├── Cancelled
@@ -50,6 +50,7 @@ class Details:
     """What the server said about an error beyond its status and message."""
 
     reason: str = ""
+    request_id: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     field_violations: tuple[FieldViolation, ...] = ()
     resource: Resource | None = None
@@ -70,6 +71,8 @@ class CallError(JumokError):
             self.code = code
         self.reason = self.details.reason
         """What happened, in capitals, stable between versions: ``MODEL_NOT_FOUND``."""
+        self.request_id = self.details.request_id
+        """What the server's log calls the request, where it said so."""
         self.metadata = self.details.metadata
         self.retry_after_s = self.details.retry_after_s
         if self.details.field_violations:
@@ -95,7 +98,7 @@ class FailedPrecondition(CallError):
 
 
 class ResourceExhausted(CallError):
-    """The server's queue is full, or a message is too large; ``retry_after_s`` is set in the first case."""
+    """The server is full, or called too often, or a message is too large; but in this case ``retry_after_s`` is set."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
     retryable = True
@@ -139,7 +142,7 @@ class Unimplemented(CallError):
 
 
 class InternalError(CallError):
-    """The fault is the server's; its log tells more under ``metadata["request_id"]``."""
+    """The fault is the server's; its log tells more under ``request_id``."""
 
     code = grpc.StatusCode.INTERNAL
 
@@ -203,14 +206,17 @@ def _details(status: status_pb2.Status) -> Details:
     bad_request = error_details_pb2.BadRequest()
     resource = error_details_pb2.ResourceInfo()
     retry = error_details_pb2.RetryInfo()
+    request = error_details_pb2.RequestInfo()
     has_resource = has_retry = False
     for detail in status.details:
         detail.Unpack(info)
         detail.Unpack(bad_request)
+        detail.Unpack(request)
         has_resource |= detail.Unpack(resource)
         has_retry |= detail.Unpack(retry)
     return Details(
         reason=info.reason,
+        request_id=request.request_id,
         metadata=dict(info.metadata),
         field_violations=tuple(
             FieldViolation(field=violation.field, description=violation.description)

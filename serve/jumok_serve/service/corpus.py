@@ -15,10 +15,11 @@ from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCo
 from jumok_serve.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 from jumok_serve.queue import RETRY_AFTER_S
 from jumok_serve.service.arrivals import Arrivals
+from jumok_serve.service.call import current_request_id
 from jumok_serve.service.guard import next_request
 from jumok_serve.service.models import Pending
 from jumok_serve.service.one_text import naming_one_text
-from jumok_serve.service.status import is_expected, new_request_id, to_status
+from jumok_serve.service.status import is_expected, to_status
 from jumok_serve.service.unknown_fields import check_known
 
 logger = logging.getLogger(__name__)
@@ -215,7 +216,7 @@ def _response(entries: Sequence[_Entry]) -> TranslateCorpusResponse:
 
 def _status(error: Exception) -> status_pb2.Status:
     """The error of one item."""
-    request_id = new_request_id()
+    request_id = current_request_id()
     if not is_expected(error):
         logger.error("request %s: an item of a corpus failed", request_id, exc_info=error)
     return to_status(error, request_id)

@@ -12,7 +12,8 @@ from google.rpc import status_pb2
 from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 
 from jumok_serve.errors import InvalidRequest
-from jumok_serve.service.status import is_expected, new_request_id, to_status
+from jumok_serve.service.call import REQUEST_ID, current_request_id
+from jumok_serve.service.status import is_expected, to_status
 
 logger = logging.getLogger(__name__)
 
@@ -65,18 +66,19 @@ def _guarded(method: Method, name: str) -> Callable[[Any, Context], Awaitable[Me
         try:
             return await method(present(request), context)
         except Exception as error:
-            request_id = new_request_id()
+            request_id = current_request_id()
             if not is_expected(error):
                 logger.exception("request %s: %s failed", request_id, name)
             status = to_status(error, request_id)
-        await _abort(context, status)
+        await abort(context, status)
         return None
 
     return answer
 
 
-async def _abort(context: Context, status: status_pb2.Status) -> None:
-    details = (("grpc-status-details-bin", status.SerializeToString()),)
+async def abort(context: Context, status: status_pb2.Status) -> None:
+    """End a call with a status and all of its details."""
+    details = ((REQUEST_ID, current_request_id()), ("grpc-status-details-bin", status.SerializeToString()))
     await context.abort(_CODES[status.code], status.message, details)
 
 

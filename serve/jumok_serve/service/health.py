@@ -25,6 +25,11 @@ class Health(HealthServicer):  # type: ignore[misc]  # its package has no types
         """Say from now on that nothing is served."""
         self._stopping.set()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing is served any more."""
+        return self._stopping.is_set()
+
     async def Check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:  # noqa: N802
         """Give the state of a service."""
         if request.service not in self._services:
@@ -43,5 +48,5 @@ class Health(HealthServicer):  # type: ignore[misc]  # its package has no types
                 yield self._state()
 
     def _state(self) -> HealthCheckResponse:
-        serving = HealthCheckResponse.NOT_SERVING if self._stopping.is_set() else HealthCheckResponse.SERVING
+        serving = HealthCheckResponse.NOT_SERVING if self.stopped else HealthCheckResponse.SERVING
         return HealthCheckResponse(status=serving)

@@ -7,9 +7,11 @@ from typing import Any, Protocol
 from jumok_proto.alignments import Alignment
 from jumok_proto.results import Score, Timings, Translation
 from jumok_serve.attention_query import AttentionQuery
+from jumok_serve.counters import EngineCounters
 from jumok_serve.errors import DuplicateModel, InvalidRequest, ModelNotFound
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions
+from jumok_serve.queue import Load
 
 
 class Pending(Protocol):
@@ -111,6 +113,12 @@ class LoadedModel(Protocol):
         deadline: float | None = None,
     ) -> Aligning:
         """Read texts and translations of them, to align these, and queue the texts without."""
+
+    def load(self) -> Load:
+        """Say what waits and what is decoded now."""
+
+    def counters(self) -> EngineCounters:
+        """Say what its engine has done so far."""
 
     def close(self, *, drain: bool = True) -> None:
         """End its engine."""

@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
@@ -13,39 +14,76 @@ from grpc_reflection.v1alpha import reflection
 
 from jumok_proto.v1 import model_pb2, translation_pb2
 from jumok_serve.errors import ListenError
+from jumok_serve.service.counts import CallCounts
+from jumok_serve.service.gate import Gate
 from jumok_serve.service.guard import guarded
 from jumok_serve.service.health import Health
+from jumok_serve.service.interception import CallObserver, Interceptor
+from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.model_service import ModelService
 from jumok_serve.service.models import LoadedModel, ModelRegistry
+from jumok_serve.service.tls import TlsFiles
+from jumok_serve.service.tokens import TokenFile
 from jumok_serve.service.translation_service import TranslationService
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE_BYTES = 32 * 2**20
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
 MODEL_SERVICE = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
 SERVICES = (TRANSLATION_SERVICE.full_name, MODEL_SERVICE.full_name)
 
-_OPTIONS = (
-    ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and share its calls
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", -1),  # what was computed is sent; bounds on requests bound it
-)
+MODEL_HEALTH = "models/"
+"""What the health service calls a model: this, and its name."""
 
 
 class Server:
-    """Serves models on an address, which a ``port`` of 0 leaves to the system; made where an event loop runs.
+    """Serves models on an address; made where an event loop runs. The models stay the caller's to close.
 
-    The models stay the caller's to close. Raises DuplicateModel for two of the same name.
+    Args:
+        models: what it serves.
+        host: address to listen on.
+        port: 0 leaves it to the system.
+        limits: of requests, connections and callers.
+        tls: where its certificates are; None: it serves in plain text.
+        tokens: what callers need one of; None: nothing.
+        observers: who is told of every call.
+
+    Attributes:
+        models: what it serves.
+        counts: what it counts of its calls.
+
+    Raises:
+        DuplicateModel: two models have the same name.
     """
 
-    def __init__(self, models: Sequence[LoadedModel], *, host: str = "127.0.0.1", port: int = 50051) -> None:
+    def __init__(
+        self,
+        models: Sequence[LoadedModel],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 50051,
+        limits: ServiceLimits = ServiceLimits(),  # noqa: B008 - frozen
+        tls: TlsFiles | None = None,
+        tokens: TokenFile | None = None,
+        observers: Sequence[CallObserver] = (),
+    ) -> None:
         self.models = ModelRegistry(models)
+        self.counts = CallCounts()
         self._host = host
         self._port = port
-        self._health = Health(SERVICES)
-        self._server = grpc.aio.server(options=_OPTIONS)
-        self._translation = TranslationService(self.models)
+        self._tls = tls
+        self._gate = Gate(limits, tokens)
+        self._health = Health((*SERVICES, *(f"{MODEL_HEALTH}{model.manifest.name}" for model in self.models)))
+        self._server = grpc.aio.server(
+            interceptors=[Interceptor(self._gate, (self.counts, *observers))],
+            options=(
+                ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and share its calls
+                ("grpc.max_receive_message_length", limits.max_message_bytes),
+                ("grpc.max_send_message_length", -1),  # what was computed is sent; bounds on requests bound it
+                ("grpc.max_concurrent_streams", limits.max_streams),
+            ),
+        )
+        self._translation = TranslationService(self.models, limits)
         self._server.add_generic_rpc_handlers(
             (
                 guarded(TRANSLATION_SERVICE, self._translation),
@@ -65,11 +103,29 @@ class Server:
         """The port; the real one after ``start``."""
         return self._port
 
+    @property
+    def open_calls(self) -> int:
+        """Calls that are under way."""
+        return self._gate.open_calls
+
+    @property
+    def serving(self) -> bool:
+        """Whether it takes calls, or is about to: False once it stops."""
+        return not self._health.stopped
+
     async def start(self) -> None:
-        """Listen and serve; raise ListenError where the address cannot be had."""
+        """Listen and serve.
+
+        Raises:
+            ListenError: the address cannot be had.
+            CredentialsError: the certificates cannot be used.
+        """
         await asyncio.to_thread(_check_address, self._host, self._port)
         try:
-            self._port = self._server.add_insecure_port(self.address)
+            if self._tls is None:
+                self._port = self._server.add_insecure_port(self.address)
+            else:
+                self._port = self._server.add_secure_port(self.address, self._tls.credentials())
         except RuntimeError as error:
             raise ListenError(f"cannot listen on {self.address}: {error}") from error
         await self._server.start()
@@ -85,35 +141,41 @@ class Server:
 
 
 def run_server(
-    models: Sequence[LoadedModel], *, host: str, port: int, grace_s: float, on_start: Callable[[Server], None]
+    make_server: Callable[[], Server], *, grace_s: float, on_start: Callable[[Server], AbstractContextManager[None]]
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once. Closes the models."""
-    asyncio.run(_serve(models, host, port, grace_s, on_start))
+    """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once. Closes the models.
+
+    Args:
+        make_server: makes it, in the event loop.
+        grace_s: seconds that calls have after the first signal.
+        on_start: what is to be open while it serves.
+    """
+    asyncio.run(_serve(make_server, grace_s, on_start))
 
 
 async def _serve(
-    models: Sequence[LoadedModel], host: str, port: int, grace_s: float, on_start: Callable[[Server], None]
+    make_server: Callable[[], Server], grace_s: float, on_start: Callable[[Server], AbstractContextManager[None]]
 ) -> None:
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
+    server = make_server()
     try:
-        server = Server(models, host=host, port=port)
         await server.start()
-        on_start(server)
-        received = await signals.get()
-        logger.info("%s: finishing what runs, for %g s at most", received.name, grace_s)
-        stopping = asyncio.ensure_future(server.stop(grace_s))
-        again = asyncio.ensure_future(signals.get())
-        await asyncio.wait({stopping, again}, return_when=asyncio.FIRST_COMPLETED)
-        if again.done():
-            await server.stop(0)
-        again.cancel()
-        await stopping
+        with on_start(server):
+            received = await signals.get()
+            logger.info("%s: finishing what runs, for %g s at most", received.name, grace_s)
+            stopping = asyncio.ensure_future(server.stop(grace_s))
+            again = asyncio.ensure_future(signals.get())
+            await asyncio.wait({stopping, again}, return_when=asyncio.FIRST_COMPLETED)
+            if again.done():
+                await server.stop(0)
+            again.cancel()
+            await stopping
     finally:
         # Every call has its answer by now, so nothing is left to drain.
-        await asyncio.gather(*(asyncio.to_thread(model.close, drain=False) for model in models))
+        await asyncio.gather(*(asyncio.to_thread(model.close, drain=False) for model in server.models))
 
 
 def _check_address(host: str, port: int) -> None:

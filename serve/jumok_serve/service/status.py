@@ -1,7 +1,5 @@
 """The error table: which status, and which details, an exception of this room becomes on the wire."""
 
-from uuid import uuid4
-
 import grpc
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
@@ -15,9 +13,12 @@ from jumok_serve.errors import (
     JumokError,
     LanguageNotFound,
     ModelNotFound,
+    NotAllowed,
     Overloaded,
+    RateLimited,
     SamplingUnavailable,
     ScoringUnavailable,
+    Unauthenticated,
     Unavailable,
 )
 
@@ -33,14 +34,12 @@ _TABLE: dict[type[JumokError], tuple[grpc.StatusCode, str]] = {
     ScoringUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "SCORING_UNAVAILABLE"),
     SamplingUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "SAMPLING_UNAVAILABLE"),
     Overloaded: (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
+    RateLimited: (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED"),
     DeadlineExceeded: (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
     Unavailable: (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
+    Unauthenticated: (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED"),
+    NotAllowed: (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED"),
 }
-
-
-def new_request_id() -> str:
-    """Name a request in the log and to its caller."""
-    return uuid4().hex
 
 
 def is_expected(error: Exception) -> bool:
@@ -52,13 +51,13 @@ def to_status(error: Exception, request_id: str) -> status_pb2.Status:
     """Describe an error to the caller; one that the table lacks says nothing but the request's id."""
     if not isinstance(error, JumokError) or not is_expected(error):
         message = f"internal error; the server's log has it under request id {request_id}"
-        return _status(grpc.StatusCode.INTERNAL, message, [_error_info("INTERNAL", request_id)])
+        return _status(grpc.StatusCode.INTERNAL, message, _about("INTERNAL", request_id))
     code, reason = _TABLE[type(error)]
     message = str(error)
     if error.field.rpartition(".")[2] not in message:  # say which text it is, to those who see the message alone
         message = f"{error.field}: {message}"
     message = _shorten(message)
-    details: list[Message] = [_error_info(reason, request_id)]
+    details = _about(reason, request_id)
     if error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(field=_shorten(error.field), description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
@@ -77,8 +76,12 @@ def to_status(error: Exception, request_id: str) -> status_pb2.Status:
     return _status(code, message, details)
 
 
-def _error_info(reason: str, request_id: str) -> error_details_pb2.ErrorInfo:
-    return error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata={"request_id": request_id})
+def _about(reason: str, request_id: str) -> list[Message]:
+    """What every status has."""
+    return [
+        error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata={"request_id": request_id}),
+        error_details_pb2.RequestInfo(request_id=request_id),
+    ]
 
 
 def _status(code: grpc.StatusCode, message: str, details: list[Message]) -> status_pb2.Status:

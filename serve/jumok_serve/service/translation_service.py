@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import lru_cache, partial
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -27,14 +28,12 @@ from jumok_serve.queue import RETRY_AFTER_S
 from jumok_serve.service.arrivals import Arrivals
 from jumok_serve.service.corpus import Corpus
 from jumok_serve.service.guard import next_request
+from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models import ModelRegistry, Pending
 from jumok_serve.service.one_text import naming_one_text
 from jumok_serve.service.unknown_fields import check_known
 from jumok_serve.service.workers import Workers
 
-MAX_CONTENTS = 1024
-MAX_HYPOTHESES = 4096
-"""Of all texts of a request together, which bounds its answer."""
 MAX_WINDOW = 1024
 DEFAULT_WINDOW = 256
 """Of a corpus: more than a batch has sentences, so that those that end are followed by others at once."""
@@ -78,8 +77,9 @@ Asking: TypeAlias = (
 class TranslationService(TranslationServiceServicer):
     """Translates with the models of a registry, scores and aligns."""
 
-    def __init__(self, models: ModelRegistry) -> None:
+    def __init__(self, models: ModelRegistry, limits: ServiceLimits = ServiceLimits()) -> None:  # noqa: B008 - frozen
         self._models = models
+        self._limits = limits
         self._arrivals = Arrivals()
         # What takes its time is done elsewhere, so that other calls, and health checks, go on.
         self._tokenizing = Workers("tokenized", threads=TOKENIZING_THREADS, most=MAX_TOKENIZING)
@@ -97,14 +97,10 @@ class TranslationService(TranslationServiceServicer):
         """Translate all texts, or fail; a call that ends early frees the rows of its texts."""
         check_known(request)
         asked = self._asked(request, context.time_remaining())
-        hypotheses = len(request.contents) * asked.hypotheses
-        _check_number(len(request.contents))
-        if hypotheses > MAX_HYPOTHESES:
-            raise InvalidRequest(
-                f"a request takes at most {MAX_HYPOTHESES} hypotheses of all texts together, got {hypotheses}; send "
-                "several requests",
-                field="contents",
-            )
+        self._limits.check_number(len(request.contents))
+        self._limits.check_lengths(contents=request.contents, target_prefixes=request.target_prefixes)
+        self._limits.check_hypotheses(len(request.contents), asked.beam_size, asked.hypotheses)
+        tokens = len(request.contents) * asked.hypotheses * asked.tokens
         submit = partial(asked.submit, list(request.contents), target_prefixes=list(request.target_prefixes) or None)
         with self._room_for_attention(request.attention):
             pending = await self._read(submit, request.contents, request.target_prefixes)
@@ -114,7 +110,7 @@ class TranslationService(TranslationServiceServicer):
                 def answer() -> translation_pb2.TranslateTextResponse:
                     return response_to_proto(pending.collect(), pending.timings())
 
-                return await self._work(answer, request.attention, hypotheses * asked.tokens)
+                return await self._work(answer, request.attention, tokens)
             finally:
                 pending.cancel()
 
@@ -128,6 +124,7 @@ class TranslationService(TranslationServiceServicer):
         """Translate a text, and write what is sure of its translation as the caller reads: the newest, not all."""
         check_known(request)
         asked = self._asked(request, context.time_remaining())
+        self._limits.check_hypotheses(1, asked.beam_size, asked.hypotheses)
         news = asyncio.Event()
         submit = partial(
             asked.submit,
@@ -136,6 +133,7 @@ class TranslationService(TranslationServiceServicer):
             on_progress=lambda: self._arrivals.tell(news.set),
         )
         with self._room_for_attention(request.attention), naming_one_text():
+            self._limits.check_lengths(contents=[request.content], target_prefixes=[request.target_prefix])
             pending = await self._read(submit, [request.content], [request.target_prefix])
             try:
                 for future in pending.futures:
@@ -182,15 +180,17 @@ class TranslationService(TranslationServiceServicer):
         if settings.order not in CORPUS_ORDERS:
             raise InvalidRequest(f"order has the unknown value {settings.order}", field="order")
         asked = self._asked(settings, context.time_remaining())
+        self._limits.check_hypotheses(1, asked.beam_size, asked.hypotheses)
 
         async def submit(item: translation_pb2.CorpusItem) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
+            self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
             start = partial(asked.submit, [item.content], target_prefixes=prefixes)
             return await self._read(start, [item.content], prefixes or [])
 
         corpus = Corpus(
             context,
-            window=min(settings.window or DEFAULT_WINDOW, MAX_HYPOTHESES // asked.hypotheses),
+            window=min(settings.window or DEFAULT_WINDOW, self._limits.max_hypotheses // asked.hypotheses),
             in_order=settings.order != translation_pb2.CORPUS_ORDER_COMPLETION,
             submit=submit,
             work=partial(self._work, attention=settings.attention),
@@ -212,7 +212,8 @@ class TranslationService(TranslationServiceServicer):
         """Score all targets, or fail; a call that ends early is given up between two batches."""
         check_known(request)
         model = self._models.find_or_only(request.model)
-        _check_number(len(request.contents))
+        self._limits.check_number(len(request.contents))
+        self._limits.check_lengths(contents=request.contents, targets=request.targets)
         read = partial(
             model.scoring,
             list(request.contents),
@@ -237,7 +238,8 @@ class TranslationService(TranslationServiceServicer):
         """Align all texts, or fail; a call that ends early frees the rows of its texts, and computes no more."""
         check_known(request)
         model = self._models.find_or_only(request.model)
-        _check_number(len(request.contents))
+        self._limits.check_number(len(request.contents))
+        self._limits.check_lengths(contents=request.contents, targets=request.targets)
         read = partial(
             model.aligning,
             list(request.contents),
@@ -271,7 +273,8 @@ class TranslationService(TranslationServiceServicer):
             deadline=_deadline(remaining_s),
         )
         hypotheses = options.num_hypotheses or defaults.num_hypotheses
-        return _Asked(submit, hypotheses, options.max_length or defaults.max_length)
+        beam_size = options.beam_size or defaults.beam_size
+        return _Asked(submit, beam_size, hypotheses, options.max_length or defaults.max_length)
 
     @contextmanager
     def _room_for_attention(self, attention: bool) -> Iterator[None]:
@@ -292,10 +295,10 @@ class TranslationService(TranslationServiceServicer):
     ) -> Result:
         """Make an answer where it holds nobody up; of so many ``tokens`` at most."""
         if attention:
-            return await asyncio.wrap_future(self._attending.start(answer))
+            return await asyncio.wrap_future(self._attending.start(partial(copy_context().run, answer)))
         if tokens <= MAX_TOKENS_AT_ONCE:
             return answer()
-        return await asyncio.get_running_loop().run_in_executor(None, answer)
+        return await asyncio.to_thread(answer)
 
     async def _read(self, read: Callable[[], Job], *texts: Sequence[str]) -> Job:
         """Have texts read, where it holds nobody up."""
@@ -316,17 +319,11 @@ class _Asked(NamedTuple):
 
     submit: Callable[..., Pending]
     """Of the model; it wants texts, and may be given target prefixes."""
+    beam_size: int
     hypotheses: int
     """Of each text."""
     tokens: int
     """Of each hypothesis, at most."""
-
-
-def _check_number(texts: int) -> None:
-    if texts > MAX_CONTENTS:
-        raise InvalidRequest(
-            f"a request takes at most {MAX_CONTENTS} texts, got {texts}; send several requests", field="contents"
-        )
 
 
 def _is_short(*texts: Sequence[str]) -> bool:

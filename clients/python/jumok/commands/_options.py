@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol, Unpack
+from typing import Any, Protocol, Unpack
 
 import click
 
-from jumok import Alignment, AttentionKind, Client, EarlyStopping, Options, Score, Translation
+from jumok import Alignment, AttentionKind, Client, EarlyStopping, Options, Score, Tls, Translation
 from jumok._cli import missing
 
 Command = Callable[..., None]
@@ -75,7 +75,37 @@ def _all(*options: Decorator) -> Decorator:
     return decorate
 
 
-place_options = _all(
+PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _access_option(name: str, **settings: Any) -> Decorator:
+    """An option for ``access``, which a command need not name among its own."""
+
+    def remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
+        context.meta[_access_key(parameter.name or "")] = value
+
+    return click.option(name, expose_value=False, callback=remember, **settings)
+
+
+def _access_key(name: str) -> str:
+    return f"{__name__}.{name}"
+
+
+def access(context: click.Context) -> tuple[Tls | None, str | None]:
+    """What the options say of how to reach the server: TLS, and the token."""
+    names = ("tls", "tls_ca", "tls_certificate", "tls_key", "tls_name", "token")
+    speak, root, certificate, key, name, token = (context.meta[_access_key(name)] for name in names)
+    if (certificate is None) != (key is None):
+        raise click.UsageError("--tls-certificate and --tls-key need each other: give both, or none")
+    tls = None
+    if speak or root or certificate or name:
+        tls = Tls(root_certificates=root, client_certificate=certificate, client_key=key, override_name=name)
+    if token and tls is None:
+        raise click.UsageError("a token, of --token or JUMOK_TOKEN, is sent over TLS only: give --tls or --tls-ca too")
+    return tls, token or None
+
+
+server_options = _all(
     click.option(
         "--server",
         metavar="HOST:PORT",
@@ -85,6 +115,22 @@ place_options = _all(
         show_envvar=True,
         help="Server to ask.",
     ),
+    _access_option("--tls", is_flag=True, help="Speak TLS; the other options that begin so imply it."),
+    _access_option("--tls-ca", metavar="FILE", type=PEM, help="What the server's certificate is signed by, in PEM."),
+    _access_option("--tls-certificate", metavar="FILE", type=PEM, help="This client's certificate, for mutual TLS."),
+    _access_option("--tls-key", metavar="FILE", type=PEM, help="Private key of that certificate."),
+    _access_option("--tls-name", metavar="HOST", help="Name in the server's certificate, where --server has another."),
+    _access_option(
+        "--token",
+        envvar="JUMOK_TOKEN",
+        show_envvar=True,
+        help="What the server knows this caller by, over TLS; safer in the variable, which others cannot see.",
+    ),
+)
+"""``server``, and what ``access`` finds in the context."""
+
+place_options = _all(
+    server_options,
     click.option(
         "--bundle",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -167,10 +213,12 @@ decoding_options = _all(
 def open_place(context: click.Context, server: str, bundle: Path | None) -> Client | LocalTranslator:
     """What to ask, to be closed: the server, or the bundle, which excludes what is said of a server."""
     if bundle is None:
-        return Client(server)
-    for parameter in ("server", "model"):
+        tls, token = access(context)
+        return Client(server, tls=tls, token=token)
+    for parameter in ("server", "model", "tls", "tls_ca", "tls_certificate", "tls_key", "tls_name", "token"):
         if context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--bundle and --{parameter} exclude each other: a bundle is one model, here")
+            flag = parameter.replace("_", "-")
+            raise click.UsageError(f"--bundle and --{flag} exclude each other: a bundle is one model, here")
     return _local(bundle)
 
 
