@@ -12,6 +12,7 @@ import random
 import statistics
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 import torch
 
 from jumok_export.checkpoint import Checkpoint, build_model, load_checkpoint
-from jumok_export.configuration import load_configuration
+from jumok_export.configuration import configuration_from_values
 from jumok_export.corpus import pad
 from jumok_export.greedy import greedy_decode
 from jumok_export.trained import export_checkpoint
@@ -53,9 +54,16 @@ class Result:
     highest_ratio: float
 
 
-def untrained(folder: Path) -> Checkpoint:
-    """A model of a bundle's sizes and vocabulary with random weights: as fast as a trained one, token for token."""
-    configuration = load_configuration(folder / "config.toml")
+def untrained(folder: Path, sizes: Sequence[str] = ()) -> Checkpoint:
+    """A model of a bundle's sizes and vocabulary with random weights: as fast as a trained one, token for token.
+
+    Args:
+        folder: of the bundle.
+        sizes: what its model is to have otherwise, "key=value" in TOML.
+    """
+    values = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    values["model"] |= tomllib.loads("\n".join(sizes))
+    configuration = configuration_from_values(values)
     vocabulary = Vocabulary((folder / "tokenizer.model").read_bytes())
     torch.manual_seed(0)
     return Checkpoint(
@@ -146,6 +154,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the throughput of fp32 and int8 bundles against PyTorch.")
     parser.add_argument("--checkpoint", type=Path, help="a run of `jumok train`; default: an untrained model")
     parser.add_argument("--like", type=Path, default=MODEL, help="the untrained model's bundle; default: %(default)s")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a size of the untrained model, such as width=1024",
+    )
     parser.add_argument("--source", type=Path, help="sentences to translate, one a line; default: made-up ones")
     parser.add_argument("--sentences", type=int, default=64, help="number of them; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
@@ -157,7 +172,9 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     load, _, _ = os.getloadavg()
     texts = (read_lines(arguments.source) if arguments.source else made_up(arguments.sentences))[: arguments.sentences]
-    checkpoint = load_checkpoint(arguments.checkpoint) if arguments.checkpoint else untrained(arguments.like)
+    checkpoint = (
+        load_checkpoint(arguments.checkpoint) if arguments.checkpoint else untrained(arguments.like, arguments.set)
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = export_checkpoint(checkpoint, Path(folder) / "bundle", calibration=texts, progress=print).path
         with (

@@ -17,7 +17,20 @@ def test_it_compares_both_precisions_with_pytorch(vocabulary: Vocabulary, tmp_pa
     source = tmp_path / "source.txt"
     source.write_text("The cat sleeps.\nThe dog runs.\nA bird sings.\n", encoding="utf-8")
     command = [sys.executable, str(ROOT / "benchmarks/throughput.py"), "--like", str(tmp_path), "--source", str(source)]
-    settings = ["--sentences", "2", "--rounds", "3", "--threads", "1", "--json", str(tmp_path / "results.json")]
+    settings = [
+        "--set",
+        "width=32",
+        "--set",
+        "norm='post'",
+        "--sentences",
+        "2",
+        "--rounds",
+        "3",
+        "--threads",
+        "1",
+        "--json",
+        str(tmp_path / "results.json"),
+    ]
     done = subprocess.run([*command, *settings], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert "2 sentences, greedy" in done.stdout
