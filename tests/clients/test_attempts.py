@@ -53,7 +53,7 @@ def test_attempts_end_with_their_number_or_the_callers_time() -> None:
     assert attempts.begin(0.0) == 10.0
     assert 0.05 <= attempts.failed(UNAVAILABLE, 1.0) <= 0.1
     assert attempts.begin(2.0) == 8.0
-    assert 7.0 <= attempts.failed(full(7.0), 2.0) <= 8.0 * 1.25
+    assert 6.0 <= attempts.failed(full(6.0), 2.0) <= 6.0 * 1.25
     attempts.begin(9.0)
     with pytest.raises(jumok.Unavailable):
         attempts.failed(UNAVAILABLE, 9.0)

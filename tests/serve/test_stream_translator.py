@@ -119,11 +119,17 @@ def corpus(stub: Any, texts: list[str], **settings: Any) -> Iterator[pb.CorpusRe
 @pytest.mark.parametrize("order", [pb.CORPUS_ORDER_INPUT, pb.CORPUS_ORDER_COMPLETION])
 def test_a_corpus_is_translated_as_its_texts_are(translator: Translator, address: str, order: Any) -> None:
     texts = [*sentences(), "bad \0 text"] * 10
-    alone = translator.translate(texts[:200], truncate=True, beam_size=1)
+    alone = translator.translate(texts[:200], truncate=True, beam_size=1, max_length=8)
     expected = dict(zip(texts[:200], alone, strict=True))
     with grpc.insecure_channel(address) as channel:
         found = list(
-            corpus(TranslationServiceStub(channel), texts, options=Options(beam_size=1), order=order, window=64)
+            corpus(
+                TranslationServiceStub(channel),
+                texts,
+                options=Options(beam_size=1, max_length=8),
+                order=order,
+                window=64,
+            )
         )
     ids = [result.id for result in found]
     assert sorted(ids) == list(range(len(texts)))
