@@ -87,6 +87,27 @@ def test_a_good_one_is_read_and_survives_a_checkpoint(tmp_path: Path) -> None:
             ["bundle: generation.max_length 128 is over limits.max_target_length 9"],
         ),
         (
+            "width = 64\nheads = 4",
+            'family = "recurrent"\nattention = "dot"\nwidth = 64\nencoder_width = 32\nheads = 4',
+            ["model.heads: unknown key"],
+        ),
+        (
+            "width = 64\nheads = 4",
+            'family = "recurrent"\nattention = "none"\ninput_feeding = true',
+            ["model: input_feeding feeds the attentional vector"],
+        ),
+        ("width = 64", 'family = "recurent"', ["model: family must be 'transformer' or 'recurrent'"]),
+        (
+            "[bundle]",
+            '[training.feeding]\nmode = "scheduled_sampling"\n[bundle]',
+            ["training.feeding.mode = 'scheduled_sampling' is for models of family 'recurrent'"],
+        ),
+        (
+            "width = 64\nheads = 4",
+            'family = "recurrent"\n[training.feeding]\nmode = "two_phases"',
+            ["training.feeding.free_epochs must be at least 1 and less than max_epochs"],
+        ),
+        (
             "[model]",
             "[tokenizer]\nshared = false\n[model]",
             ["model.share_embeddings = true needs tokenizer.shared = true"],

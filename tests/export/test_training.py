@@ -18,6 +18,7 @@ from jumok_export.checkpoint import LAST, load_checkpoint
 from jumok_export.configuration import TrainingSection
 from jumok_export.lightning_module import learning_rate_factor
 from jumok_export.record import read_metrics
+from jumok_export.recurrent import AttentiveRecurrent
 from jumok_export.training import train
 from jumok_export.transformer import Transformer
 from jumok_export.vocabulary import PAD, START, UNKNOWN
@@ -106,6 +107,35 @@ def test_a_resumed_run_is_one_without_a_break(write: Write, tmp_path: Path) -> N
         "metrics.csv",
         "shared.model",
     }
+
+
+@pytest.mark.parametrize(
+    "feeding",
+    ['mode = "scheduled_sampling"\ndecay = "constant"\nshare = 0.5', 'mode = "two_phases"\nfree_epochs = 1'],
+    ids=["scheduled sampling", "two phases"],
+)
+def test_a_recurrent_model_is_trained_and_resumed_alike(feeding: str, write: Write, tmp_path: Path) -> None:
+    def recurrent(name: str, max_epochs: str) -> Path:
+        path = write(name, max_epochs=max_epochs)
+        text = path.read_text(encoding="utf-8")
+        model = '[model]\nfamily = "recurrent"\ncell = "gru"\nattention = "bahdanau"\nembedding = 8\nwidth = 12\n'
+        start, end = text.index("[model]"), text.index("[training]")
+        text = f"{text[:start]}{model}{text[end:]}".replace("[bundle]", f"[training.feeding]\n{feeding}\n\n[bundle]")
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    train(recurrent("config.toml", "3"), straight, data=DATA)
+    train(recurrent("short.toml", "2"), resumed, data=DATA)
+    train(recurrent("config.toml", "3"), resumed, data=DATA)
+    if "two_phases" not in feeding:  # whose second phase is told from the end
+        for name, expected in weights(straight).items():
+            torch.testing.assert_close(weights(resumed)[name], expected, rtol=0, atol=0)
+    checkpoint = load_checkpoint(straight)
+    assert isinstance(checkpoint.model, AttentiveRecurrent)
+    assert checkpoint.model.sizes.attention == "bahdanau"
+    losses = [float(row["train_loss"]) for row in read_metrics(straight)]
+    assert losses[1] < losses[0]
 
 
 def test_validation_only_now_and_then(write: Write, tmp_path: Path) -> None:
