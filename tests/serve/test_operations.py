@@ -90,10 +90,10 @@ def _json_lines(logged: str) -> list[str]:
     return [line for line in logged.splitlines() if line.startswith("{")]
 
 
-def test_without_opentelemetry_traces_say_what_to_install(tiny_bundle: Path) -> None:
+def test_without_opentelemetry_traces_say_what_to_install(tmp_path: Path) -> None:
     hidden = "import sys; sys.modules['opentelemetry'] = None; from jumok.__main__ import main; main()"
     done = subprocess.run(
-        [JUMOK[0], "-c", hidden, "serve", str(tiny_bundle), "--traces-endpoint", "http://localhost:4317"],
+        [JUMOK[0], "-c", hidden, "serve", str(tmp_path), "--traces-endpoint", "http://localhost:4317"],
         capture_output=True,
         text=True,
         check=False,
