@@ -9,7 +9,7 @@ from jumok_serve.batch import Batch, Decoded, Sentence
 from jumok_serve.counters import EngineCounters, Stage
 from jumok_serve.errors import DeadlineExceeded, JumokError, Unavailable
 from jumok_serve.grouping import encoder_groups
-from jumok_serve.outcome import deliver, fail
+from jumok_serve.outcome import decoded, deliver, fail
 from jumok_serve.queue import RETRY_AFTER_S, EngineLimits, Load, Occupancy, SentenceQueue, given_up_by
 from jumok_serve.session import Graphs
 
@@ -147,7 +147,9 @@ class _Replica:
         self._count_step(batch.beam_size, rows, padding)
         # Delivered first and removed then: if anything fails between the two, nobody is forgotten.
         for sentence in batch.done:
-            self._count_outcome(deliver(sentence))
+            outcome = decoded(sentence)
+            self._count(outcome)  # before anybody can have it and look
+            deliver(sentence, outcome)
         batch.remove(batch.done)
         self._drop_if_empty(batch)
 
@@ -160,15 +162,15 @@ class _Replica:
             for sentence in new:
                 self.counters.first_token_s.observe(now - sentence.arrived)
 
-    def _count_outcome(self, decoded: Decoded | None) -> None:
-        if decoded is None:
+    def _count(self, outcome: Decoded | None) -> None:
+        if outcome is None:
             self.counters.failed += 1
             return
-        tokens = len(decoded.hypotheses[0].token_ids) if decoded.hypotheses else 0
+        tokens = len(outcome.hypotheses[0].token_ids) if outcome.hypotheses else 0
         self.counters.finished += 1
         self.counters.output_tokens += tokens
         if tokens:
-            self.counters.token_s.observe(decoded.decode_s / tokens)
+            self.counters.token_s.observe(outcome.decode_s / tokens)
 
     def _drop_if_empty(self, batch: Batch) -> None:
         if not batch.sentences:

@@ -5,20 +5,25 @@ import time
 from jumok_serve.batch import Decoded, Sentence
 
 
-def deliver(sentence: Sentence) -> Decoded | None:
-    """Hands over the outcome of a sentence that is done, and gives it back; None where the model failed."""
+def decoded(sentence: Sentence) -> Decoded | None:
+    """The outcome of a sentence that is done; None where the model failed."""
     if sentence.failure is not None:
-        fail(sentence, sentence.failure)
         return None
-    decoded = Decoded(
+    return Decoded(
         hypotheses=tuple(sentence.search.hypotheses()),
         queue_s=sentence.admitted - sentence.arrived,
         encode_s=sentence.encode_s,
         decode_s=time.monotonic() - sentence.admitted - sentence.encode_s,
     )
-    if _claim(sentence):
-        sentence.future.set_result(decoded)
-    return decoded
+
+
+def deliver(sentence: Sentence, outcome: Decoded | None) -> None:
+    """Hands over what `decoded` gave."""
+    if outcome is None:
+        assert sentence.failure is not None
+        fail(sentence, sentence.failure)
+    elif _claim(sentence):
+        sentence.future.set_result(outcome)
 
 
 def fail(sentence: Sentence, error: Exception) -> None:

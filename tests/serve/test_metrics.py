@@ -64,7 +64,10 @@ def timings(answer: jumok.Translation) -> jumok.Timings:
 
 @asynccontextmanager
 async def measured(*models: HeldModel) -> AsyncIterator[tuple[MetricsPort, jumok.AsyncClient]]:
-    async with serving(*models) as (server, _), jumok.AsyncClient(server.address, timeout_s=60) as client:
+    async with (
+        serving(*models) as (server, _),
+        jumok.AsyncClient(server.address, timeout_s=60, max_attempts=1) as client,
+    ):
         with MetricsPort(server, host="127.0.0.1", port=0) as port:
             yield port, client
 
