@@ -68,7 +68,7 @@ def export_checkpoint(
         architecture=describe_architecture(
             checkpoint.model,
             family=configuration.model.family,
-            **configuration.model.model_dump(exclude={"family"}),
+            **configuration.model.model_dump(exclude={"family"}, exclude_none=True),
         ),
         provenance=describe_provenance(
             training_data=TrainingData(
