@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
 from jumok_export.training import train
 from jumok_serve.errors import JumokError
 from quality_measures.figures import measure
@@ -82,6 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not finished:
             progress("Error: no model is finished, so there is nothing to report")
             return 1
+        torch.set_num_threads(
+            1
+        )  # what is measured with PyTorch is so small that threads would only wait for each other
         figures = measure(finished, options.data, progress=progress)
     except JumokError as error:
         progress(f"Error: {error}")
