@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types proto bench duel load step parity format clean
+.PHONY: help demo test check lint types proto bench duel load step parity quality format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -49,6 +49,9 @@ step: $(VENV)/installed-bench  ## measure a decoder step against its weight prod
 
 parity: $(VENV)/installed-bench  ## compare decoding with Hugging Face's generate; ARGS are the benchmark's
 	$(VENV)/bin/python benchmarks/parity.py $(ARGS)
+
+quality: $(VENV)/installed-bench  ## train models that differ in attention, and compare them; ARGS are the benchmark's
+	$(VENV)/bin/python benchmarks/quality.py $(ARGS)
 
 clean:  ## remove the environment, and what tools and builds have left
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

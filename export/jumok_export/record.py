@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 METRICS = "metrics.csv"
 CURVES = "curves.png"
-COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "validation_loss", "validation_bleu")
+COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "validation_loss", "validation_bleu", "seconds")
 
 
 class Bar(TQDMProgressBar):
@@ -42,7 +42,8 @@ class Bar(TQDMProgressBar):
 class Record(Checkpoint):
     """Writes every epoch's metrics into `metrics.csv` and on standard error, and draws `curves.png` at the end.
 
-    Epochs are counted from 1. A run that is resumed keeps the rows of the epochs before. It is one of the callbacks
+    Epochs are counted from 1; their seconds are those of training and validation together. A run that is resumed keeps
+    the rows of the epochs before, which have no seconds if an earlier version wrote them. It is one of the callbacks
     that keep something, and the last of them, so that an epoch is told of when its checkpoint is there.
 
     Args:
@@ -72,6 +73,7 @@ class Record(Checkpoint):
             "step": trainer.global_step,
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
             "train_loss": metrics["train_loss"],
+            "seconds": round(time.monotonic() - self._started, 1),
         }
         line = f"epoch {row['epoch']}/{trainer.max_epochs}: training loss {row['train_loss']:.3f}"
         if self._validated:
@@ -82,7 +84,7 @@ class Record(Checkpoint):
             writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
             writer.writeheader()
             writer.writerows([*earlier, row])
-        Tqdm.write(f"{line}; {time.monotonic() - self._started:.0f} s", file=sys.stderr)
+        Tqdm.write(f"{line}; {row['seconds']:.0f} s", file=sys.stderr)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Draws the curves."""

@@ -42,7 +42,7 @@ def train(
         KeyboardInterrupt: the user stopped it; the run can be resumed from its last complete epoch.
     """
     configuration = load_configuration(configuration_path)
-    _check_run(configuration, out)
+    check_run(configuration, out)
     if is_first_process():
         out.mkdir(parents=True, exist_ok=True)
         (out / CONFIGURATION).write_bytes(configuration_path.read_bytes())
@@ -114,10 +114,17 @@ def _trainer(configuration: Configuration, out: Path) -> pl.Trainer:
     )
 
 
-def _check_run(configuration: Configuration, out: Path) -> None:
+def check_run(configuration: Configuration, out: Path) -> None:
     """Refuses to go on with a run that began with another configuration.
 
     The number of epochs may change: that is how a run is made longer. So may what it runs on, and the bundle.
+
+    Args:
+        configuration: what to go on with.
+        out: the run's folder; it need not exist.
+
+    Raises:
+        ConfigurationError: the run began with another.
     """
     kept = out / CONFIGURATION
     if not kept.exists():

@@ -1,0 +1,1 @@
+"""What `make quality` trains and measures, and the page that it writes."""

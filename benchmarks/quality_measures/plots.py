@@ -1,0 +1,132 @@
+"""The figures of the page: BLEU by length, gradients by place, entropies of attention."""
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from quality_measures.figures import Figures, ModelFigures
+from quality_measures.gradients import PARTS
+from quality_measures.translations import BEST_SETTING, BINS, bin_name
+
+LENGTHS, GRADIENTS, ENTROPIES = "lengths.png", "gradients.png", "entropies.png"
+
+
+def save_plots(figures: Figures, folder: Path) -> list[str]:
+    """Writes the plots that there are figures for; their names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plots = {LENGTHS: _plot_lengths(figures), ENTROPIES: _plot_entropies(figures)}
+    if figures.gradients:
+        plots[GRADIENTS] = _plot_gradients(figures)
+    for name, figure in plots.items():
+        FigureCanvasAgg(figure)
+        figure.savefig(folder / name, dpi=100)
+    return list(plots)
+
+
+def stressed(models: dict[str, ModelFigures]) -> set[str]:
+    """The models to look at: those without attention, Transformers, and of the others the one with the highest BLEU."""
+    attentive = [name for name, each in models.items() if each.family == "recurrent" and each.attention != "none"]
+    best = sorted(attentive, key=lambda name: models[name].scores[BEST_SETTING.key].bleu)[-1:]
+    return {name for name in models if name not in attentive} | {*best}
+
+
+def _plot_lengths(figures: Figures) -> Figure:
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    axes = figure.subplots()
+    bins = [bin_name(bounds) for bounds in BINS]
+    counts = {name: scores.sentences for each in figures.models.values() for name, scores in each.bins.items()}
+    chosen = stressed(figures.models)
+    for number, (name, model) in enumerate(figures.models.items()):
+        places = [index for index, each in enumerate(bins) if each in model.bins]
+        scores = [model.bins[bins[place]] for place in places]
+        if name in chosen:
+            shifted = [place + 0.04 * (number - (len(figures.models) - 1) / 2) for place in places]
+            below = [max(0.0, each.bleu - each.low) for each in scores]
+            above = [max(0.0, each.high - each.bleu) for each in scores]
+            bleu = [each.bleu for each in scores]
+            axes.errorbar(
+                shifted,
+                bleu,
+                [below, above],
+                color=f"C{number}",
+                marker="o",
+                markersize=4,
+                capsize=3,
+                lw=1.8,
+                label=name,
+            )
+        else:
+            axes.plot(places, [each.bleu for each in scores], color=f"C{number}", lw=0.8, ls="--", label=name)
+    axes.set_xticks(range(len(bins)), [f"{name}\n({counts.get(name, 0)} sentences)" for name in bins])
+    axes.set(xlabel="words of the source", ylabel=f"BLEU, {BEST_SETTING.key}", title="BLEU by length, 95 % intervals")
+    _finish(axes)
+    return figure
+
+
+def _plot_gradients(figures: Figures) -> Figure:
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    axes = figure.subplots()
+    trained = [name for name in figures.gradients if name in figures.models]
+    for name, values in figures.gradients.items():
+        origin = name.partition(",")[0]
+        style = "-" if name in trained else ":"
+        places = [(part + 0.5) / PARTS for part in range(PARTS)]
+        colour = f"C{trained.index(origin)}"
+        axes.plot(places, values, style, color=colour, marker="o", markersize=3, label=name)
+    axes.axhline(1.0, color="gray", lw=0.8)
+    axes.set_yscale("log")
+    axes.set(
+        xlabel="place in the source, from its beginning to its end",
+        ylabel="norm of the gradient, over an even share",
+        title="Gradient of the loss at the embedded source tokens",
+    )
+    _finish(axes)
+    return figure
+
+
+def _plot_entropies(figures: Figures) -> Figure:
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    random, trained = figure.subplots(1, 2, width_ratios=(2, 3))
+    widths = [each["width"] for each in figures.random_entropies]
+    for key, label in (("scaled_entropy", "divided by sqrt(d)"), ("entropy", "not divided")):
+        random.plot(widths, [each[key] for each in figures.random_entropies], marker="o", label=label)
+    random.set_xscale("log", base=2)
+    random.set_xticks(widths, [f"{width:.0f}" for width in widths])
+    random.set(xlabel="width d of random vectors", ylabel="entropy over that of even weights", ylim=(0, 1))
+    random.set_title("Random queries and keys", fontsize=10)
+    bars = entropy_rows(figures)
+    trained.barh([name for name, _ in bars], [value for _, value in bars], color="C0", height=0.6)
+    for place, (_, value) in enumerate(bars):
+        trained.annotate(f" {value:.2f}", (value, place), va="center", fontsize=8)
+    trained.invert_yaxis()
+    trained.tick_params(axis="y", labelsize=8)
+    trained.set(xlabel="entropy over that of even weights", xlim=(0, 1))
+    trained.set_title("Cross-attention of trained models", fontsize=10)
+    random.legend(fontsize=8)
+    for axes in (random, trained):
+        axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
+    return figure
+
+
+def entropy_rows(figures: Figures) -> list[tuple[str, float]]:
+    """The trained models' entropies, each Transformer's without the division behind its own."""
+    return [
+        row
+        for name, entropy in figures.entropies.items()
+        for row in (
+            (name, entropy),
+            *(
+                [(f"{name}, not divided", figures.undivided_entropies[name])]
+                if name in figures.undivided_entropies
+                else []
+            ),
+        )
+    ]
+
+
+def _finish(axes: Axes) -> None:
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
