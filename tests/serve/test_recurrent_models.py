@@ -30,6 +30,8 @@ from .reference_search import Scores, reference_search
 from .search_cases import make_options
 from .serving import check_idle, serving
 
+MODELS = Path(__file__).parents[2] / "models"
+TRANSFORMER, LSTM = MODELS / "multi30k-en-de-transformer", MODELS / "multi30k-en-de-lstm"
 SENTENCES = 6
 MAX_LENGTH = 10
 
@@ -123,18 +125,16 @@ def test_every_kind_decodes_as_pytorch_does(
                 translator.translate(texts, attention=True)
 
 
-@pytest.mark.xdist_group("recurrent")
-def test_a_server_answers_for_models_of_both_families_at_the_same_time(
-    tiny_bundle: Path, recurrent_bundle: Path, sentences: tuple[list[str], list[str]]
-) -> None:
-    texts = sentences[0]
-    with Translator(tiny_bundle, threads=1) as transformer, Translator(recurrent_bundle, threads=1) as recurrent:
-        models = {"tiny-en-de": transformer, "tiny-recurrent": recurrent}
-        jobs = [(name, text, beam_size) for name in models for text in texts for beam_size in (1, 3)]
+def test_a_server_answers_for_models_of_both_families_at_the_same_time(sentences: tuple[list[str], list[str]]) -> None:
+    """With the committed models: each answer is what the model gives to its text alone."""
+    texts = sentences[0][:24]
+    with Translator(TRANSFORMER, threads=1) as transformer, Translator(LSTM, threads=1) as recurrent:
+        models = {translator.name: translator for translator in (transformer, recurrent)}
+        jobs = [(name, text, beam_size) for name in models for text in texts for beam_size in (1, 4)]
         alone = {
             (name, text, beam_size): models[name].translate(text, beam_size=beam_size) for name, text, beam_size in jobs
         }
-        assert any(alone["tiny-en-de", text, 3].text != alone["tiny-recurrent", text, 3].text for text in texts)
+        assert len({translation.text for translation in alone.values()}) > len(texts)
         random.Random(1).shuffle(jobs)
 
         def ask(job: tuple[str, str, int]) -> Translation:
@@ -147,10 +147,12 @@ def test_a_server_answers_for_models_of_both_families_at_the_same_time(
             ThreadPoolExecutor(16) as pool,
         ):
             answers = list(pool.map(ask, jobs))
+        off = 0
         for job, answer in zip(jobs, answers, strict=True):
             best, expected = answer.hypotheses[0], alone[job].hypotheses[0]
             assert answer.model == job[0]
             assert (best.text, best.token_ids) == (expected.text, expected.token_ids)
-            assert best.score == pytest.approx(expected.score, abs=1e-3)
+            off += abs(best.score - expected.score) > 1e-4
+        assert off <= 1  # of 96: a rounding to 8 bits may fall the other way
         for translator in models.values():
             check_idle(translator)
