@@ -1,11 +1,13 @@
 """Scores of given translations: how likely a model finds each token of them, by forced decoding."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import cast, overload
 
 from jumok_proto.results import Score
 from jumok_serve.manifest import Manifest
-from jumok_serve.patience import Patience
+from jumok_serve.patience import Patience, deadline_after
 from jumok_serve.reading import Source
 from jumok_serve.search.protocol import normalised
 from jumok_serve.teacher_forcing import GivenTarget, TeacherForcing
@@ -78,3 +80,104 @@ class Scoring:
             model=self._manifest.name,
             model_version=self._manifest.version,
         )
+
+
+class ScoresTexts(ABC):
+    """What scores translations of texts: the part of `Translator` that does."""
+
+    @overload
+    def score(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
+        self,
+        texts: str,
+        targets: str,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> Score: ...
+
+    @overload
+    def score(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> list[Score]: ...
+
+    def score(
+        self,
+        texts: str | Sequence[str],
+        targets: str | Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> Score | list[Score]:
+        """Scores a given translation of a text, or one of each of several, in this thread and beside the queue.
+
+        Scores are the model's own: no option, and no constraint of the bundle's, takes part but a first token that it
+        is made to write. A text without content has only the empty translation, of no tokens and with score 0.
+
+        Args:
+            texts: a text, or a sequence of them.
+            targets: their translations.
+            source_language: language of the texts; left out: the bundle's default.
+            target_language: language of the translations; left out: the bundle's default.
+            length_penalty: scores are sums of log-probabilities / length^length_penalty; None: the bundle's default.
+            truncate: cut texts that are longer than the model's limit instead of refusing them; never the targets.
+            timeout_s: give up after so many seconds.
+
+        Raises:
+            InvalidRequest: a text, a target or an option cannot be used; `field` names it.
+            LanguageNotFound: the model does not have a language, or not this pair.
+            ScoringUnavailable: the bundle lacks the graph for it.
+            DeadlineExceeded: `timeout_s` has passed.
+            Unavailable: the translator is closed.
+        """
+        alone = isinstance(texts, str)
+        scores = self.scoring(
+            [texts] if isinstance(texts, str) else texts,
+            cast("Sequence[str]", [targets] if alone else targets),
+            source_language=source_language,
+            target_language=target_language,
+            length_penalty=length_penalty,
+            truncate=truncate,
+            deadline=deadline_after(timeout_s),
+        ).collect()
+        return scores[0] if alone else scores
+
+    @abstractmethod
+    def scoring(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str | Sequence[int]],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        deadline: float | None = None,
+    ) -> Scoring:
+        """Reads texts and translations of them; `collect` of what it returns scores them.
+
+        Args:
+            texts: as in `score`.
+            targets: a translation of each: a text, or the token ids of a hypothesis, which are scored as they are.
+            source_language: as in `score`.
+            target_language: as in `score`.
+            length_penalty: as in `score`.
+            truncate: as in `score`.
+            deadline: in `time.monotonic()` seconds.
+
+        Raises:
+            As `score`.
+        """
