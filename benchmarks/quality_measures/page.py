@@ -77,7 +77,7 @@ def _bleu_chrf(scores: Scores) -> tuple[str, str]:
 def _int8(figures: Figures) -> str:
     def cells(model: ModelFigures, beam: int) -> tuple[str, str]:
         fp32, int8 = (model.scores[Setting(precision=each, beam=beam).key] for each in ("fp32", "int8"))
-        return f"{model.int8_differs[beam]:,}", f"{int8.bleu - fp32.bleu:+.2f}"
+        return f"{model.int8_differs[beam]:,}", f"{round(int8.bleu - fp32.bleu, 2) + 0.0:+.2f}"
 
     rows = [[name, *(cell for beam in BEAMS for cell in cells(model, beam))] for name, model in figures.models.items()]
     head = [f"{BEAM_NAMES[beam]}: {what}" for beam in BEAMS for what in ("sentences that differ", "BLEU")]
