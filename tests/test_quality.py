@@ -7,12 +7,14 @@ import math
 import re
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
 import sacrebleu
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 import quality
@@ -24,10 +26,11 @@ from jumok_export.seq2seq import Seq2Seq
 from jumok_export.transformer import Transformer
 from jumok_export.vocabulary import START, Vocabulary
 from quality_measures.entropies import attention_entropy, random_scores, relative_entropy, without_division
-from quality_measures.figures import feeding_pairs
+from quality_measures.figures import Figures, ModelFigures, feeding_pairs
 from quality_measures.gradients import relative_gradients, token_gradients
+from quality_measures.page import page
 from quality_measures.runs import merge, planned_runs, to_toml
-from quality_measures.translations import TestSet, by_length, differing, score, score_bins
+from quality_measures.translations import Scores, TestSet, by_length, differing, score, score_bins
 
 DATA = Path(__file__).parent / "data"
 SETTINGS = ["fp32 beam 1", "fp32 beam 5", "int8 beam 1", "int8 beam 5"]
@@ -149,7 +152,9 @@ def test_a_run_of_another_configuration_is_not_reported(tmp_path: Path) -> None:
 def test_sentences_are_told_apart_by_their_words() -> None:
     counts = [1, 8, 9, 11, 12, 15, 16, 40]
     translations = [f"wort {'und ' * count}noch eins" for count in counts]
-    references = [text.replace("noch", "doch") if count == 12 else text for text, count in zip(translations, counts)]
+    references = [
+        text.replace("noch", "doch") if count == 12 else text for text, count in zip(translations, counts, strict=True)
+    ]
     tests = TestSet(sources=[" a  " * count for count in counts], references=references)
     assert by_length(tests) == {"1-8": [0, 1], "9-11": [2, 3], "12-15": [4, 5], "over 15": [6, 7]}
     found = score_bins(translations, tests)
@@ -217,15 +222,15 @@ def test_the_entropy_of_a_model_is_that_of_its_queries_and_keys(tiny_model: Tran
             products = query[:, head] @ key[:, head].T
             for divided, scores in ((True, products / 4), (False, products)):
                 weights = scores.softmax(-1)
-                found[divided] += (-(weights * weights.log()).sum(-1) / math.log(source.shape[1])).tolist()
+                found[divided] += (-torch.xlogy(weights, weights).sum(-1) / math.log(source.shape[1])).tolist()
     for hook in hooks:
         hook.remove()
-    divided, undivided = (sum(values) / len(values) for values in found.values())
-    assert attention_entropy(tiny_model, [batch]) == pytest.approx(divided, abs=1e-5)
+    expected, undivided = (sum(values) / len(values) for values in found.values())
+    assert attention_entropy(tiny_model, [batch]) == pytest.approx(expected, abs=1e-5)
     with without_division(tiny_model):
         assert attention_entropy(tiny_model, [batch]) == pytest.approx(undivided, abs=1e-5)
     assert attention.scale is None
-    assert undivided < divided
+    assert undivided < expected
 
 
 @pytest.mark.parametrize("attention", ["none", "general", "transformer"])
@@ -243,6 +248,7 @@ def test_gradients_are_slopes_of_the_loss(
             )
             model = make_recurrent(sizes).double().eval()
     embedding = model.get_submodule("source_embedding")
+    assert isinstance(embedding, nn.Embedding)
     found = token_gradients(model, batch)
     length = int(batch.source_lengths[1])
     assert found.shape == batch.source_ids.shape
@@ -274,7 +280,7 @@ def test_gradients_are_slopes_of_the_loss(
     for place in (0, length - 1):
         slopes = [
             (loss(place, component, 1e-5) - loss(place, component, -1e-5)) / 2e-5
-            for component in range(embedding.weight.shape[1])
+            for component in range(embedding.embedding_dim)
         ]
         assert found[1, place].item() == pytest.approx(math.hypot(*slopes), rel=1e-5)
 
@@ -291,17 +297,26 @@ def test_gradients_are_compared_with_an_even_share() -> None:
 
 def test_it_trains_measures_and_reports(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plan.toml").write_text(PLAN, encoding="utf-8")
-    runs, page = tmp_path / "runs", tmp_path / "quality.md"
-    command = ["--data", str(corpus), "--plan", str(tmp_path / "plan.toml"), "--runs", str(runs), "--page", str(page)]
-    trained = ["tiny-transformer", "tiny-general"]
+    runs, written = tmp_path / "runs", tmp_path / "quality.md"
+    command = [
+        "--data",
+        str(corpus),
+        "--plan",
+        str(tmp_path / "plan.toml"),
+        "--runs",
+        str(runs),
+        "--page",
+        str(written),
+    ]
+    trained = ["tiny-general", "tiny-sampled"]
     assert quality.main([*command, "--report"]) == 1
     assert "tiny-general is missing" in capsys.readouterr().err
     assert quality.main([*command, "--only", *trained]) == 0
     said = capsys.readouterr().err
-    assert "training tiny-transformer\n" in said
+    assert "training tiny-sampled\n" in said
     assert "missing" not in said
 
-    text = page.read_text(encoding="utf-8")
+    text = written.read_text(encoding="utf-8")
     figures = json.loads((runs / "quality.json").read_text(encoding="utf-8"))
     assert list(figures["models"]) == trained
     with gzip.open(corpus / "test_2016_flickr.de.gz", "rt", encoding="utf-8") as file:
@@ -319,20 +334,67 @@ def test_it_trains_measures_and_reports(corpus: Path, tmp_path: Path, capsys: py
         manifest = json.loads((runs / name / "bundle/manifest.json").read_text(encoding="utf-8"))
         assert manifest["name"] == f"multi30k-en-de-{name}"
     assert list(figures["gradients"]) == ["tiny-general", "tiny-general, one direction, untrained"]
-    assert list(figures["undivided_entropies"]) == ["tiny-transformer"]
-    plots = sorted(path.name for path in page.with_suffix("").iterdir())
+    assert figures["feeding"] == [trained]
+    plots = sorted(path.name for path in written.with_suffix("").iterdir())
     assert plots == sorted(re.findall(r"\]\(quality/(.*)\)", text)) == ["entropies.png", "gradients.png", "lengths.png"]
     for name in plots:
-        assert (page.with_suffix("") / name).read_bytes().startswith(b"\x89PNG")
+        assert (written.with_suffix("") / name).read_bytes().startswith(b"\x89PNG")
 
     # Nothing is trained, exported or translated again.
     kept_times = {path: path.stat().st_mtime_ns for path in runs.glob("*/*")}
     assert quality.main([*command, "--report"]) == 0
     said = capsys.readouterr().err
-    assert f"tiny-sampled is missing: {runs / 'tiny-sampled'} has 0 of 1 epochs\n" in said
+    assert f"tiny-transformer is missing: {runs / 'tiny-transformer'} has 0 of 1 epochs\n" in said
     assert {path: path.stat().st_mtime_ns for path in runs.glob("*/*")} == kept_times
-    assert page.read_text(encoding="utf-8") == text
+    assert written.read_text(encoding="utf-8") == text
     assert json.loads((runs / "quality.json").read_text(encoding="utf-8")) == figures
+
+
+def test_the_page_has_what_was_measured() -> None:
+    def scores(bleu: float, sentences: int) -> Scores:
+        return Scores(bleu=bleu, low=bleu - 1, high=bleu + 2, chrf=2 * bleu, sentences=sentences)
+
+    model = ModelFigures(
+        description="Transformer, 3 + 3 layers",
+        family="transformer",
+        attention="multi_head",
+        reversed=False,
+        parameters=1_200_000,
+        epochs=10,
+        best_epoch=8,
+        updates=2800,
+        seconds=None,
+        scores={setting: scores(30 + place, 1000) for place, setting in enumerate(SETTINGS)},
+        bins={"over 15": scores(20, 145)},
+        int8_differs={1: 7, 5: 9},
+    )
+    figures = Figures(
+        machine="a machine",
+        versions={"torch": "2"},
+        signatures={"BLEU": "b", "chrF": "c"},
+        models={"trained": model},
+        gradient_sentences=0,
+        gradients={},
+        random_entropies=[],
+        entropies={"trained": 0.75},
+        undivided_entropies={"trained": 0.25},
+        feeding=[],
+    )
+    text = page(figures, "plots")
+    for row in (
+        "| trained | Transformer, 3 + 3 layers | 1.2 | 10 (8) | 2,800 | - |",
+        "| trained | 30.00 | 60.00 | 31.00 | 62.00 | 32.00 | 64.00 | 33.00 | 66.00 |",
+        "| trained | 7 | +2.00 | 9 | +2.00 |",
+        "| trained | 31.00 (30.00 to 33.00) | 20.00 (19.00 to 22.00) |",
+        "| model | all | over 15 words (145 sentences) |",
+        "| trained | 0.750 |\n| trained, not divided | 0.250 |",
+    ):
+        assert f"{row}\n" in text
+    assert "## What reaches the source" not in text
+    assert "## Teacher forcing" not in text
+    without = page(replace(figures, entropies={}, undivided_entropies={}), "plots")
+    assert "trained models" not in without
+    assert "Not divided" not in without
 
 
 def test_what_cannot_be_done_is_said(

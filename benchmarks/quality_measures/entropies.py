@@ -38,7 +38,8 @@ def relative_entropy(weights: Tensor, lengths: Tensor) -> Tensor:
     Returns:
         [...], from 0 (all on one place) to 1 (the same on every place).
     """
-    return torch.special.entr(weights).sum(dim=-1) / lengths.log()
+    entropies: Tensor = torch.special.entr(weights).sum(dim=-1)
+    return entropies / lengths.log()
 
 
 def attention_entropy(model: Seq2Seq, batches: Sequence[Batch]) -> float:

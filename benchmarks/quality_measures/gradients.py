@@ -42,7 +42,8 @@ def token_gradients(model: Seq2Seq, batch: Batch) -> Tensor:
     loss = F.cross_entropy(logits.flatten(0, 1), batch.target_ids.flatten(), ignore_index=PAD, reduction="sum")
     # The first: where both languages share an embedding, the target is read with it, too.
     [gradient] = torch.autograd.grad(loss, embedded[:1])
-    return gradient.norm(dim=-1)
+    norms: Tensor = gradient.norm(dim=-1)
+    return norms
 
 
 def relative_gradients(norms: Tensor, parts: int = PARTS) -> Tensor:

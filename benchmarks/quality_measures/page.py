@@ -46,11 +46,11 @@ def _introduction(figures: Figures) -> str:
     ]
     return f"""# Quality
 
-Recurrent encoder-decoders and a Transformer, trained on Multi30k, English to German, with one vocabulary and one
-schedule: [quality.toml](../benchmarks/quality.toml) has everything. Each was trained once, with one seed, and for few
-epochs, so that all fit into hours on a small CPU: the scores rank these runs, not the architectures at their best.
-In brackets the epoch whose checkpoint was best on the validation set, which is the one that is measured. Seconds are of
-training and validation; they depend on what else the machine did.
+Encoder-decoders with several kinds of attention and without it, trained on Multi30k with one vocabulary and one
+schedule: [quality.toml](../benchmarks/quality.toml) has every setting. Each was trained once, with one seed, for as
+many epochs as the table says: the scores are of these runs, not of architectures at their best. In brackets the epoch
+whose checkpoint was best on the validation set, which is the one that is measured. Seconds are of training and
+validation; they depend on what else the machine did.
 
 {_table(["model", "what it is", "million parameters", "epochs", "updates", "seconds"], rows)}"""
 
@@ -77,7 +77,7 @@ def _bleu_chrf(scores: Scores) -> tuple[str, str]:
 def _int8(figures: Figures) -> str:
     def cells(model: ModelFigures, beam: int) -> tuple[str, str]:
         fp32, int8 = (model.scores[Setting(precision=each, beam=beam).key] for each in ("fp32", "int8"))
-        return f"{model.int8_differs[beam]:,}", f"{int8.bleu - fp32.bleu:+.2f}"
+        return f"{model.int8_differs[beam]:,}", f"{round(int8.bleu - fp32.bleu, 2) + 0.0:+.2f}"
 
     rows = [[name, *(cell for beam in BEAMS for cell in cells(model, beam))] for name, model in figures.models.items()]
     head = [f"{BEAM_NAMES[beam]}: {what}" for beam in BEAMS for what in ("sentences that differ", "BLEU")]
@@ -118,9 +118,9 @@ def _gradients(figures: Figures, images: str) -> str:
     return f"""## What reaches the source
 
 The norm of the gradient of a sentence's loss with respect to each embedded source token, over what it would be if all
-tokens of the sentence had the same: means over the {figures.gradient_sentences} validation sentences of {BAND[0]} to
-{BAND[1]} source tokens, by tenths of the sentence; the last token is the end token. The decoder is given the reference.
-An untrained model has the initial weights of one whose encoder reads in one direction, from beginning to end.
+tokens of the sentence had the same, by tenths of the sentence: means over the validation sentences of {BAND[0]} to
+{BAND[1]} source tokens, {figures.gradient_sentences} of them. The last token is the end token. The decoder is given the
+reference. An untrained model has its initial weights, and its encoder reads in one direction, to the sentence's end.
 
 ![Gradient by place in the source]({images}/{GRADIENTS})
 

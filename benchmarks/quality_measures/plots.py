@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -33,7 +32,7 @@ def stressed(models: dict[str, ModelFigures]) -> set[str]:
 
 
 def _plot_lengths(figures: Figures) -> Figure:
-    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    figure = Figure(figsize=(8.5, 4.6), layout="constrained")
     axes = figure.subplots()
     bins = [bin_name(bounds) for bounds in BINS]
     counts = {name: scores.sentences for each in figures.models.values() for name, scores in each.bins.items()}
@@ -61,7 +60,8 @@ def _plot_lengths(figures: Figures) -> Figure:
             axes.plot(places, [each.bleu for each in scores], color=f"C{number}", lw=0.8, ls="--", label=name)
     axes.set_xticks(range(len(bins)), [f"{name}\n({counts.get(name, 0)} sentences)" for name in bins])
     axes.set(xlabel="words of the source", ylabel=f"BLEU, {BEST_SETTING.key}", title="BLEU by length, 95 % intervals")
-    _finish(axes)
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize=8)
     return figure
 
 
@@ -82,7 +82,8 @@ def _plot_gradients(figures: Figures) -> Figure:
         ylabel="norm of the gradient, over an even share",
         title="Gradient of the loss at the embedded source tokens",
     )
-    _finish(axes)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
     return figure
 
 
@@ -104,7 +105,7 @@ def _plot_entropies(figures: Figures) -> Figure:
     trained.tick_params(axis="y", labelsize=8)
     trained.set(xlabel="entropy over that of even weights", xlim=(0, 1))
     trained.set_title("Cross-attention of trained models", fontsize=10)
-    random.legend(fontsize=8)
+    random.legend(fontsize=8, loc="center right")
     for axes in (random, trained):
         axes.grid(alpha=0.3)
         axes.set_axisbelow(True)
@@ -125,8 +126,3 @@ def entropy_rows(figures: Figures) -> list[tuple[str, float]]:
             ),
         )
     ]
-
-
-def _finish(axes: Axes) -> None:
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)

@@ -95,8 +95,8 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(base)
     for key, value in changes.items():
         before = merged.get(key)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(before, value) if both else value
+        tables = isinstance(before, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(before or {}, value) if tables else value
     return merged
 
 
