@@ -92,7 +92,7 @@ class AttentionUnavailable(JumokError):
 
     def __init__(self, model: str, missing: str | None = None) -> None:
         super().__init__(
-            f"model {model!r} was exported without an aligner, the graph that computes attention"
+            f"model {model!r} has no attention to show: it decodes without, or has no aligner, which computes it"
             if missing is None
             else f"model {model!r} has no {missing}"
         )

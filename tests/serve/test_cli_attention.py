@@ -109,7 +109,9 @@ def test_a_model_without_attention_says_so(run: Callable[..., Done], tiny_bundle
             done = run("attention", "A dog.", *place, "--out", tmp_path / "a.png")
             assert (done.returncode, done.stdout) == (1, "")
             (error,) = done.stderr.splitlines()
-            message = "model 'tiny-en-de' was exported without an aligner, the graph that computes attention"
+            message = (
+                "model 'tiny-en-de' has no attention to show: it decodes without, or has no aligner, which computes it"
+            )
             assert error == f"Error: {message}"
 
 

@@ -283,7 +283,11 @@ def test_a_model_without_attention_says_so(tiny_bundle: Path, tmp_path: Path) ->
         Translator(tiny_bundle, precision="fp32", threads=1) as whole,
     ):
         cases: list[tuple[Translator, dict[str, Any], str]] = [
-            (none, {}, "model 'tiny-en-de' was exported without an aligner, the graph that computes attention"),
+            (
+                none,
+                {},
+                "model 'tiny-en-de' has no attention to show: it decodes without, or has no aligner, which computes it",
+            ),
             (cross_alone, {"kinds": ["encoder"]}, "model 'tiny-en-de' has no self-attention in its encoder"),
             (cross_alone, {"kinds": ["cross", "decoder"]}, "model 'tiny-en-de' has no self-attention in its decoder"),
         ]
