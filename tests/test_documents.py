@@ -3,13 +3,14 @@
 The fenced blocks of kind ``sh`` of a document run in order, as they stand, and then those of kind ``python`` as one
 program, in a folder that looks like a checkout to them: a tiny bundle and a configuration under the committed model's
 name, a small corpus under Multi30k's file names in ``corpus``, tiny checkpoints of Hugging Face's in ``checkpoints``,
-``sentences.txt`` in their source language, and this environment as ``.venv``. Four things differ from a reader's
+``sentences.txt`` in their source language, and this environment as ``.venv``. Five things differ from a reader's
 terminal:
 
 - a block that begins with ``jumok serve`` runs in the background, and is stopped with SIGTERM at the end;
 - port 50051 is another, free one;
 - ``make`` only shows what it would do: ``.ci/run`` really runs what a newcomer is told to run first;
-- ``pip install`` does nothing: `tests/test_packaging.py` installs the extras.
+- ``pip install`` does nothing: `tests/test_packaging.py` installs the extras;
+- ``docker`` and ``kubectl`` do nothing either: `tests/test_deployment.py` tests what they are given.
 """
 
 import gzip
@@ -42,6 +43,8 @@ DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGE
 SHELL = """
 make() { command make --dry-run --directory "$REPOSITORY" "$@"; }
 pip() { [ "$1" = install ]; }
+docker() { case $1 in build | run | compose) ;; *) return 1 ;; esac; }
+kubectl() { [ "$1 $2" = "apply -f" ] && [ -d "$REPOSITORY/$3" ]; }
 """
 BLOCK_S = 180
 

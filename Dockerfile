@@ -1,0 +1,56 @@
+# A server of bundles, as an image: `docker build -t jumok .`; with CUDA, `docker build -t jumok:cuda --target cuda .`
+ARG PYTHON=3.11
+
+FROM python:${PYTHON}-slim-bookworm AS wheel
+WORKDIR /source
+COPY . .
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /dist .
+
+
+FROM python:${PYTHON}-slim-bookworm AS cpu-environment
+RUN python -m venv --without-pip /opt/jumok
+COPY --from=wheel /dist /dist
+RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve]"
+
+
+FROM python:${PYTHON}-slim-bookworm AS cuda-environment
+RUN python -m venv --without-pip /opt/jumok
+COPY --from=wheel /dist /dist
+# ONNX Runtime's extras are CUDA and cuDNN: the host needs a driver and the NVIDIA container toolkit, and nothing else.
+RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve-gpu]" "onnxruntime-gpu[cuda,cudnn]>=1.21"
+
+
+FROM python:${PYTHON}-slim-bookworm AS server
+LABEL org.opencontainers.image.title="jumok" \
+      org.opencontainers.image.description="An inference service for neural machine translation" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# A number, so that Kubernetes sees that it is not root.
+RUN groupadd --gid 10001 jumok && useradd --uid 10001 --gid jumok --no-create-home --home-dir /tmp jumok
+# Inside a container only what is published can be reached.
+ENV PATH=/opt/jumok/bin:$PATH \
+    JUMOK_HOST=0.0.0.0 \
+    JUMOK_METRICS_HOST=0.0.0.0
+WORKDIR /models
+USER 10001:10001
+EXPOSE 50051
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=10s --start-period=60s CMD ["jumok", "health"]
+ENTRYPOINT ["jumok"]
+CMD ["serve"]
+
+
+FROM server AS cuda
+COPY --from=cuda-environment /opt/jumok /opt/jumok
+# The libraries lie in Python packages, where the dynamic linker does not look by itself.
+USER 0
+RUN printf '%s\n' /opt/jumok/lib/python*/site-packages/nvidia/*/lib >/etc/ld.so.conf.d/jumok.conf && ldconfig
+USER 10001:10001
+# What the NVIDIA container toolkit asks images for.
+ENV JUMOK_DEVICE=cuda \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+
+# The last target is the default.
+FROM server AS cpu
+COPY --from=cpu-environment /opt/jumok /opt/jumok

@@ -1,0 +1,182 @@
+"""Check an image as it is run: ``python deploy/check_image.py [--engine docker] [--image jumok]``.
+
+It starts with a read-only root and no capabilities, and the bundles in models/ mounted. Its health check must pass,
+calls from outside must be answered, and so must a call that runs when SIGTERM arrives; the exit code is then 0.
+"""
+
+import argparse
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import jumok
+
+MODELS = Path(__file__).resolve().parents[1] / "models"
+SENTENCE = "A man in a red jacket is riding a bicycle through the snow."
+TEXTS = 256
+BEAM_SIZE = 8
+USER = "10001"
+START_S = 120.0
+CALL_S = 120.0
+POLL_S = 0.2
+
+
+class CheckError(Exception):
+    """What is wrong with the image, for people."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """One of an engine that has Docker's command line."""
+
+    engine: str
+    name: str
+
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the engine to its end, whatever that is."""
+        command = [self.engine, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+
+    def must(self, *arguments: str) -> str:
+        """Run a command of the engine that has to succeed; give what it wrote."""
+        done = self.call(*arguments)
+        if done.returncode != 0:
+            raise CheckError(f"{self.engine} {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the image's own health check passes."""
+        if "podman" in Path(self.engine).name:  # which runs it by itself only where there is systemd
+            return self.call("healthcheck", "run", self.name).returncode == 0
+        return self.must("inspect", "--format", "{{.State.Health.Status}}", self.name) == "healthy"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it does not run any more."""
+        return self.must("inspect", "--format", "{{.State.Running}}", self.name) == "false"
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+@contextmanager
+def running(container: Container, image: str, port: int, metrics_port: int, *, host_network: bool) -> Iterator[None]:
+    """Run the image in a locked container while the block runs; say what it logged where that fails."""
+    if host_network:
+        network = ["--network", "host"]
+        network += ["--env", f"JUMOK_PORT={port}", "--env", f"JUMOK_SERVER=localhost:{port}"]
+        network += ["--env", f"JUMOK_METRICS_PORT={metrics_port}"]
+    else:
+        network = ["--publish", f"127.0.0.1:{port}:50051", "--publish", f"127.0.0.1:{metrics_port}:9464"]
+        network += ["--env", "JUMOK_METRICS_PORT=9464"]
+    locked = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--tmpfs", "/tmp"]
+    mounted = ["--volume", f"{MODELS}:/models:ro", "--env", "JUMOK_THREADS=1", "--env", "JUMOK_REPLICAS=1"]
+    served = ["serve", "/models/multi30k-en-de-transformer"]
+    try:
+        container.must("run", "--detach", "--name", container.name, *locked, *network, *mounted, image, *served)
+        yield
+    except (CheckError, jumok.JumokError) as error:
+        logs = container.call("logs", container.name)
+        raise CheckError(f"{error}\nit wrote:\n{logs.stdout}{logs.stderr}") from error
+    finally:
+        container.call("rm", "--force", container.name)
+
+
+def wait_until_healthy(container: Container) -> float:
+    """Wait for the health check; give the seconds that it took."""
+    start = time.monotonic()
+    while not container.healthy:
+        if container.ended:
+            raise CheckError("the server ended before it was healthy")
+        if time.monotonic() - start > START_S:
+            raise CheckError(f"the health check has not passed within {START_S:g} s")
+        threading.Event().wait(POLL_S)
+    return time.monotonic() - start
+
+
+def check_confinement(container: Container) -> None:
+    """It is not root, cannot write, and holds nothing that only building needs."""
+    user = container.must("exec", container.name, "id", "-u")
+    if user != USER:
+        raise CheckError(f"the server's user is {user}, not {USER}")
+    if container.call("exec", container.name, "touch", "/opt/jumok/written").returncode == 0:
+        raise CheckError("the server can write to its own code")
+    found = container.must(
+        "exec", container.name, "sh", "-c", "ls -d /dist /source $HOME/.cache/pip 2>/dev/null; command -v cc gcc; true"
+    )
+    if found:
+        raise CheckError(f"the image holds what only building needs: {', '.join(found.splitlines())}")
+
+
+def wait_until_called(metrics: str) -> None:
+    """Wait until the server's metrics say that a call is open."""
+    start = time.monotonic()
+    while time.monotonic() - start < START_S:
+        try:
+            with urllib.request.urlopen(metrics, timeout=CALL_S) as answer:
+                if b"\njumok_open_requests 1.0\n" in answer.read():
+                    return
+        except urllib.error.URLError as error:
+            raise CheckError(f"{metrics}: {error.reason}") from error
+    raise CheckError(f"{metrics}: no call was open within {START_S:g} s")
+
+
+def check_drain(container: Container, client: jumok.Client, metrics: str) -> None:
+    """SIGTERM while a call runs: it is answered, and the exit code is 0."""
+    with ThreadPoolExecutor(1) as caller:
+        call = caller.submit(client.translate, [SENTENCE] * TEXTS, beam_size=BEAM_SIZE)
+        wait_until_called(metrics)
+        container.must("kill", "--signal", "TERM", container.name)
+        if call.done():
+            raise CheckError(f"{TEXTS} texts were translated before SIGTERM was sent: nothing ran that could be lost")
+        answered = len(call.result(CALL_S))
+    if answered != TEXTS:
+        raise CheckError(f"{answered} of {TEXTS} texts were answered after SIGTERM")
+    code = container.must("wait", container.name)
+    if code != "0":
+        raise CheckError(f"the exit code after SIGTERM is {code}")
+
+
+def main() -> None:
+    """Run the check; exit with 1 and a reason where any part of it fails."""
+    parser = argparse.ArgumentParser(description="Check an image as it is run.")
+    parser.add_argument("--engine", default="docker", help="docker, podman, or a path; default: %(default)s")
+    parser.add_argument("--image", default="jumok", help="default: %(default)s")
+    parser.add_argument("--host-network", action="store_true", help="for an engine that cannot publish ports")
+    options = parser.parse_args()
+    port, metrics_port = free_port(), free_port()
+    container = Container(options.engine, f"jumok-check-{port}")
+    try:
+        size = int(container.must("image", "inspect", "--format", "{{.Size}}", options.image))
+        print(f"{options.image}: {size / 1e6:.0f} MB")
+        with (
+            running(container, options.image, port, metrics_port, host_network=options.host_network),
+            jumok.Client(f"127.0.0.1:{port}", timeout_s=CALL_S) as client,
+        ):
+            print(f"healthy after {wait_until_healthy(container):.1f} s")
+            check_confinement(container)
+            print(f"user {USER}, read-only root: {client.translate(SENTENCE).text}")
+            check_drain(container, client, f"http://127.0.0.1:{metrics_port}/metrics")
+            print(f"SIGTERM during a call: {TEXTS} texts answered, exit code 0")
+    except FileNotFoundError as error:
+        sys.exit(f"check failed: no engine {error.filename!r}; name another with --engine")
+    except (CheckError, jumok.JumokError, subprocess.TimeoutExpired) as error:
+        sys.exit(f"check failed: {error}")
+
+
+if __name__ == "__main__":
+    main()
