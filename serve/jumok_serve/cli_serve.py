@@ -1,6 +1,8 @@
 """The commands that run a server: ``jumok serve`` and ``jumok token``."""
 
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -79,6 +81,8 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
         return
     settings = effective.configuration
     configure_logging(log_format=settings.log_format, level=settings.log_level)
+    # Until it serves: a container's first process would not be stopped without a handler.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as opened:
         observers = _observers(settings, opened)
         # What can be wrong here is found before models are loaded, which takes longer.

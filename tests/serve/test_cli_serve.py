@@ -1,9 +1,12 @@
 """``jumok serve`` and ``jumok inspect`` as a user meets them: what they print, how they end, what they refuse."""
 
 import json
+import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +39,18 @@ def test_it_says_in_one_line_what_it_serves_and_where(tiny_bundle: Path) -> None
         assert out == ""
         assert "SIGTERM" in err
         assert "Traceback" not in err
+
+
+def test_sigterm_ends_it_while_it_loads_too(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    os.mkfifo(bundle / "manifest.json")  # whoever reads it waits for a writer
+    command = [sys.executable, "-m", "jumok", "serve", str(bundle), "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    with (bundle / "manifest.json").open("wb"):  # opened as soon as it is read, and then nothing is written
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")
 
 
 def test_replicas_share_a_server(tiny_bundle: Path) -> None:
