@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
+from jumok_export.fused_step import with_selection
+from jumok_export.onnx_graph import Graph
 from jumok_export.selection import selection_graphs
 from jumok_serve.batch import Sentence
 from jumok_serve.device import CPU
@@ -53,17 +56,19 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     memory = TensorSpec(name="memory.embedding", dtype="float32", axes=("B", "S", VOCABULARY))
     token_ids = TensorSpec(name="token_ids", dtype="int64", axes=("R",))
     logits = TensorSpec(name="logits", dtype="float32", axes=("R", VOCABULARY))
-    (path / "encoder.onnx").write_bytes(lookup_graph(source_ids, memory, TABLE))
-    (path / "decoder.onnx").write_bytes(lookup_graph(token_ids, logits, TABLE))
-    specs = {
-        "encoder": GraphSpec(file="encoder.onnx", inputs=(source_ids,), outputs=(memory,)),
-        "decoder": GraphSpec(file="decoder.onnx", inputs=(token_ids,), outputs=(logits,)),
+    graphs = {
+        "encoder": Graph(onnx.load_from_string(lookup_graph(source_ids, memory, TABLE)), (source_ids,), (memory,)),
+        "decoder": Graph(onnx.load_from_string(lookup_graph(token_ids, logits, TABLE)), (token_ids,), (logits,)),
+        **selection_graphs(VOCABULARY),
     }
-    for name, graph in selection_graphs(VOCABULARY).items():
+    specs = {}
+    for name, graph in with_selection(graphs).items():
         (path / f"{name}.onnx").write_bytes(graph.model.SerializeToString())
         specs[name] = GraphSpec(file=f"{name}.onnx", inputs=graph.inputs, outputs=graph.outputs)
-    graphs = Graphs(Folder(path, PrecisionVariant(graphs=specs, weights="none")), "fp32", device=CPU, threads=1)
-    engine = Engine(graphs, pad=0, limits=EngineLimits(), name="table")
+    variant = PrecisionVariant(graphs=specs, weights="none")
+    engine = Engine(
+        Graphs(Folder(path, variant), "fp32", device=CPU, threads=1), pad=0, limits=EngineLimits(), name="table"
+    )
     yield engine
     engine.close()
 
