@@ -230,7 +230,7 @@ def test_what_the_bundle_has_no_graph_for_is_refused(tiny_bundle: Path, tmp_path
             (ScoringUnavailable, lambda: plain.score("A dog.", "Ein Hund.")),
             (AttentionUnavailable, lambda: plain.translate("A dog.", attention=True)),
         ):
-            with pytest.raises(kind, match="model 'tiny-en-de' was exported without a"):
+            with pytest.raises(kind, match=r"model 'tiny-en-de' (was exported without a|has no attention to show)"):
                 call()
         assert plain.translate("A dog.", max_length=2).hypotheses
 
