@@ -191,7 +191,8 @@ def test_logging_is_as_configured(capsys: pytest.CaptureFixture[str]) -> None:
         logging.getLogger("jumok_serve.any").info("loud")
         assert len(root.handlers) == 1
     finally:
-        root.handlers, root.level = before, level
+        root.handlers = before
+        root.setLevel(level)
         assert sys.stderr
     first, second = capsys.readouterr().err.splitlines()
     written = json.loads(first)

@@ -16,6 +16,7 @@ from jumok_serve.options import SearchOptions
 from jumok_serve.session import Graphs
 from jumok_serve.shortlist import Shortlist
 
+from . import command as commands
 from .reference_search import reference_search
 from .search_cases import make_options
 from .stepping import logits_of
@@ -224,11 +225,12 @@ def test_only_one_decoder_is_loaded(listed_bundle: Path) -> None:
         assert ("projection.weight" in inputs) is listed
 
 
-def test_a_bundle_without_lists_says_how_to_get_them(tiny_bundle: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_without_lists_says_how_to_get_them(tiny_bundle: Path) -> None:
     with pytest.raises(BundleError, match="has no shortlist: export or import the model again with --shortlist-source"):
         Translator(tiny_bundle, shortlist=True)
-    assert run(["serve", str(tiny_bundle), "--shortlist", "--port", "0"]) != 0
-    assert "has no shortlist: export or import the model again" in capfd.readouterr().err
+    done = commands.run("serve", tiny_bundle, "--shortlist", "--port", "0")
+    assert done.returncode != 0
+    assert b"has no shortlist: export or import the model again" in done.stderr
 
 
 def test_a_file_of_other_lists_is_refused(listed_bundle: Path, tmp_path: Path) -> None:

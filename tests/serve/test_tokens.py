@@ -92,6 +92,7 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(
     assert tokens.find(second) == added
     assert tokens.find(first) is None
     write(file, kept.line(), "nonsense")
+    caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert tokens.find(second) == added
         assert tokens.find(first) is None
