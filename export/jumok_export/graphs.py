@@ -100,12 +100,24 @@ def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: i
     views = {"encoder": "encode", "decoder": _step_of(model), "scorer": "score", "aligner": "align"}
     if getattr(model, "scores_by_steps", False):
         del views["scorer"], views["aligner"]
+        _check_carried(model.empty_state(), small.encoder.output_names)
     graphs = {
         graph: _export(_View(model, method), getattr(small, graph), getattr(large, graph))
         for graph, method in views.items()
         if hasattr(model, method)
     }
     return graphs | selection_graphs(target_vocabulary)
+
+
+def _check_carried(state: Tensors, encoded: tuple[str, ...]) -> None:
+    """Raises ValueError for a state that no loop over a target can carry from step to step."""
+    for name, row in state.items():
+        if f"state.{name}" not in encoded:
+            raise ValueError(
+                f"a model that scores by steps needs a first state {name!r} from `encode`, which gives none"
+            )
+        if 0 in row.shape:
+            raise ValueError(f"a model that scores by steps has a state of one size, and {name!r} grows with time")
 
 
 def _step_of(model: TranslationModel) -> str:

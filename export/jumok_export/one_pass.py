@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
@@ -96,7 +97,12 @@ def _over_targets(
         outputs: of the graph.
     """
     node = helper.make_node
-    states = [spec.name for spec in decoder.inputs if spec.name.startswith("state.")]
+    kinds = {
+        spec.name: helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+        for spec in decoder.inputs
+        if spec.name.startswith("state.")
+    }
+    states = list(kinds)
     given = {"source_lengths", *(spec.name for spec in decoder.inputs if spec.name.startswith("memory."))}
     step = onnx.ModelProto()
     step.CopyFrom(decoder.model)
@@ -109,10 +115,12 @@ def _over_targets(
     ]
     body = GraphProto(name="step")
     body.input.extend(
-        helper.make_tensor_value_info(_STEP + name, TensorProto.FLOAT if name in states else TensorProto.INT64, None)
-        for name in inputs
+        helper.make_tensor_value_info(_STEP + name, kinds.get(name, TensorProto.INT64), None) for name in inputs
     )
-    body.output.extend(helper.make_tensor_value_info(_STEP + name, TensorProto.FLOAT, None) for name in told)
+    body.output.extend(
+        helper.make_tensor_value_info(_STEP + name, kinds.get(name.removeprefix("next_"), TensorProto.FLOAT), None)
+        for name in told
+    )
     body.node.extend((*fed, *step.graph.node, *token))
 
     model = onnx.ModelProto()

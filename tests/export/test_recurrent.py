@@ -9,6 +9,7 @@ from torch import Tensor
 
 from jumok_export.cells import Cell
 from jumok_export.configuration import FeedingSection
+from jumok_export.graphs import export_graphs
 from jumok_export.recurrent import AttentiveRecurrent, Recurrent, RecurrentSizes, make_recurrent, reverse
 
 VOCABULARY, START = 11, 2
@@ -229,3 +230,18 @@ def test_the_share_of_the_targets_tokens_falls_as_in_its_paper() -> None:
     assert sigmoid.forced_share(10**9, 0, 9) == pytest.approx(0.0)
     phases = FeedingSection(mode="two_phases", free_epochs=2)
     assert [phases.forced_share(0, epoch, 5) for epoch in range(5)] == [1.0, 1.0, 1.0, 0.0, 0.0]
+
+
+def test_a_state_that_no_loop_can_carry_is_refused() -> None:
+    class Growing(Recurrent):
+        def empty_state(self) -> dict[str, Tensor]:
+            return {name: torch.zeros(1, 0, 6) for name in super().empty_state()}
+
+    class Stateless(Recurrent):
+        def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+            return super().encode(source_ids, source_lengths)[0], {}
+
+    sizes = RecurrentSizes(source_vocabulary=9, target_vocabulary=VOCABULARY, attention="none", embedding=5, width=6)
+    for kind, message in ((Growing, "'hidden.0' grows with time"), (Stateless, "needs a first state 'hidden.0'")):
+        with pytest.raises(ValueError, match=message):
+            export_graphs(kind(sizes).eval(), 9, VOCABULARY)
