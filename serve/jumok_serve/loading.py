@@ -20,6 +20,10 @@ MAX_REPLICAS = 4
 """Replicas that int8 has by default on a CPU with at least as many cores."""
 
 
+ROWS_PER_THREAD = 80
+"""Rows that are decoded at once for each thread on a CPU: among more a row costs no less, while memory grows."""
+
+
 class Loaded(NamedTuple):
     """Graphs, and how they came to be loaded.
 
@@ -29,6 +33,7 @@ class Loaded(NamedTuple):
         device: where they run.
         precision: theirs.
         replicas: how many there are to be.
+        max_batch_rows: rows that all of them decode best at the same time; None: as many as there is memory for.
     """
 
     graphs: Graphs
@@ -36,6 +41,7 @@ class Loaded(NamedTuple):
     device: Device
     precision: str
     replicas: int
+    max_batch_rows: int | None
 
 
 def load_graphs(
@@ -86,4 +92,5 @@ def load_graphs(
     graphs = Graphs(bundle, precision, device=last, threads=replicas * threads, listed=listed)
     pool = replicas * (threads - 1) + 1  # ONNX Runtime counts one caller in
     shared = graphs if replicas == 1 else graphs.with_threads(pool)
-    return Loaded(graphs, shared, last, precision, replicas)
+    most = ROWS_PER_THREAD * threads * replicas if last.name == "cpu" else None
+    return Loaded(graphs, shared, last, precision, replicas, most)

@@ -33,9 +33,9 @@ class EngineLimits:
     Attributes:
         max_batch_tokens: rows times source positions that are decoded at the same time, the padding of sources to a
             multiple of 8 included; each replica has an equal part of it. A sentence that is over its replica's part by
-            itself is alone there, and one that is over the whole is decoded alone. A row costs no less among more than
-            128 of them (64 where a replica has one thread), while memory grows: the default has room for 128 rows of
-            64 positions.
+            itself is alone there, and one that is over the whole is decoded alone. The default has room for 128 rows
+            of 64 positions.
+        max_batch_rows: rows that are decoded at the same time, likewise; None: as many as tokens allow.
         max_alone_rows: rows that one replica decodes with all threads rather than share them with others. With two
             cores, 32 rows took as long either way, fewer up to a third less with one replica, and 128 less with two.
         max_queue_requests: sentences that may wait.
@@ -46,14 +46,22 @@ class EngineLimits:
     """
 
     max_batch_tokens: int = 8192
+    max_batch_rows: int | None = None
     max_alone_rows: int = 48
     max_queue_requests: int = 4096
     max_queue_tokens: int = 262_144
 
     def __post_init__(self) -> None:
-        for name in ("max_batch_tokens", "max_alone_rows", "max_queue_requests", "max_queue_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in (
+            "max_batch_tokens",
+            "max_batch_rows",
+            "max_alone_rows",
+            "max_queue_requests",
+            "max_queue_tokens",
+        ):
+            bound = getattr(self, name)
+            if bound is not None and bound < 1:
+                raise ValueError(f"{name} must be at least 1, got {bound}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +246,6 @@ class SentenceQueue:
         few = rows <= self._limits.max_alone_rows
         share = rows if few else rows / len(self._occupied)
         fewest = min((other.rows for other in others), default=0)
-        elsewhere = sum(other.tokens for other in others)
         taken: list[Sentence] = []
         while self._waiting:
             sentence = self._waiting[0]
@@ -246,7 +253,7 @@ class SentenceQueue:
                 enough = occupied.rows > fewest and occupied.rows + sentence.search.beam_size > share
                 enough = enough or (few and self._has_a_busier_replica(sentence, occupied))
                 room -= len(sentence.source_ids)
-                if enough or (taken and room < 0) or not self._fits(sentence, occupied, elsewhere):
+                if enough or (taken and room < 0) or not self._fits(sentence, occupied, others):
                     break
                 occupied.add(sentence)
                 taken.append(sentence)
@@ -274,19 +281,27 @@ class SentenceQueue:
 
     def _has_a_busier_replica(self, sentence: Sentence, occupied: Occupancy) -> bool:
         """Whether a replica that decodes more has room for the sentence."""
-        tokens = sum(each.tokens for each in self._occupied)
         return any(
-            each.rows > occupied.rows and self._fits(sentence, each, tokens - each.tokens) for each in self._occupied
+            busier.rows > occupied.rows
+            and self._fits(sentence, busier, [other for other in self._occupied if other is not busier])
+            for busier in self._occupied
         )
 
-    def _fits(self, sentence: Sentence, occupied: Occupancy, elsewhere: int) -> bool:
+    def _fits(self, sentence: Sentence, occupied: Occupancy, others: Sequence[Occupancy]) -> bool:
         """Whether replica and engine stay within their bounds with one more sentence, or decode nothing else."""
-        bound = self._limits.max_batch_tokens
-        tokens = occupied.tokens_with(sentence)
-        part = bound // len(self._occupied)
-        return (tokens <= part or not occupied.rows) and (
-            tokens + elsewhere <= bound or not (occupied.rows or elsewhere)
-        )
+        parts, rows_elsewhere = len(self._occupied), sum(other.rows for other in others)
+        tokens_elsewhere = sum(other.tokens for other in others)
+        for wanted, elsewhere, bound in (
+            (occupied.tokens_with(sentence), tokens_elsewhere, self._limits.max_batch_tokens),
+            (occupied.rows + sentence.search.beam_size, rows_elsewhere, self._limits.max_batch_rows),
+        ):
+            if bound is None:
+                continue
+            if wanted > bound // parts and occupied.rows:
+                return False
+            if wanted + elsewhere > bound and (occupied.rows or rows_elsewhere):
+                return False
+        return True
 
     def _sweep(self) -> None:
         """Drops abandoned sentences wherever they wait; not every time, because it looks at them all."""

@@ -4,6 +4,7 @@ import copy
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -335,8 +336,19 @@ class Graphs:
         return {name: as_value(array) for name, array in arrays.items() if name in self._inputs[graph]}
 
 
+@cache
+def _share_memory() -> None:
+    """Makes one arena on the CPU for what all sessions that ask for it compute; each would keep one of its own."""
+    memory = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    onnxruntime.create_and_register_allocator(memory, None)
+
+
 def _session_options(threads: int | None) -> Any:
+    _share_memory()
     options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.use_env_allocators", "1")
     options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
     options.enable_mem_pattern = False  # shapes change at every step, so no pattern recurs

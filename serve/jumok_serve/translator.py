@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from types import TracebackType
 from typing import Self, Unpack, cast, overload
@@ -94,7 +95,12 @@ class Translator(AlignsTexts, ScoresTexts):
             self._graphs, self._variant, pad=pad, vocabulary=self._bundle.tokenizer.vocab_size
         )
         self._engine = Engine(
-            self._graphs, pad=pad, limits=limits, name=self.name, replicas=loaded.replicas, shared=loaded.shared
+            self._graphs,
+            pad=pad,
+            limits=replace(limits, max_batch_rows=loaded.max_batch_rows),
+            name=self.name,
+            replicas=loaded.replicas,
+            shared=loaded.shared,
         )
         self._closed = threading.Event()
         self._resolved = lru_cache(MOST_REMEMBERED)(partial(_resolve, self.manifest, self._bundle.tokenizer.vocab_size))

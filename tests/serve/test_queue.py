@@ -109,6 +109,19 @@ def test_each_replica_has_its_part_of_the_budget() -> None:
     assert queue.take(0, occupied(sentences[:5])) == [sentences[12]]
 
 
+def test_each_replica_has_its_part_of_the_rows() -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_rows=10, max_alone_rows=1), 2)
+    sentences = [sentence(beam_size=2) for _ in range(6)]
+    wide = sentence(beam_size=12)
+    queue.add([*sentences, wide])
+    assert queue.take(0, Occupancy()) == sentences[:2]  # 5 rows a replica
+    assert queue.take(1, Occupancy()) == sentences[2:4]
+    assert queue.take(0, occupied(sentences[:1])) == [sentences[4]]
+    assert queue.take(0, Occupancy()) == [sentences[5]]
+    assert queue.take(0, occupied([sentences[5]])) == []  # more than the whole waits for all others
+    assert queue.take(1, occupied(sentences[2:4])) == []
+
+
 def test_what_is_over_its_part_is_alone_there_and_what_is_over_the_whole_waits_for_all_others() -> None:
     queue = SentenceQueue(EngineLimits(max_batch_tokens=100, max_alone_rows=1), 2)
     long, short, huge, last = sentence(60), sentence(8), sentence(200), sentence(8)
