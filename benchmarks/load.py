@@ -2,9 +2,10 @@
 
 Every contender is a process of its own, serves the same weights in int8 on the same cores, and answers the same
 clients: a number of requests of one sentence each, kept outstanding. They take turns, round after round, while the
-others are idle. There are three servers, and the same sentences without one:
+others are idle. There are four servers, and the same sentences without one:
 
-- jumok: ``jumok serve`` as it configures itself;
+- jumok: ``jumok serve`` as it configures itself, with metrics, a log line for every call and a bound on their rate;
+- bare engine: ``peers/bare.py``, the same engine behind the least server, which has none of that;
 - plain peer: ``peers/plain.py``, where every request calls ``translate_batch`` on a thread;
 - batching peer: ``peers/batching.py``, where whatever has queued up goes into the next ``translate_batch``;
 - offline engine: ``Translator`` in this process, given all sentences at once.
@@ -36,11 +37,13 @@ from parity import progress
 from serving.closed_loop import Decoding, Measured, load, offline
 from serving.models import ServedModel, random_marian, trained
 from serving.process import Server, ServerError, serving
-from serving.report import BATCHING, JUMOK, OFFLINE, PLAIN, Figures, Ratio, figures, plot, ratios, table
+from serving.report import BARE, BATCHING, JUMOK, OFFLINE, PLAIN, Figures, Ratio, figures, plot, ratios, table
 
 CORES = len(os.sched_getaffinity(0))
 RANDOM, TRAINED = "Marian", "Multi30k"
 MODULES = {PLAIN: "peers.plain", BATCHING: "peers.batching"}
+SERVICES = ("--metrics-port", "0", "--log-format", "json", "--log-requests", "--requests-per-second", "1000000")
+"""What operations would have running, to be paid for in what is measured."""
 DECODING = Decoding(beam_size=4, max_length=100)
 TINY = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=128)
 OFFLINE_SENTENCES, BESIDE = 256, 64
@@ -91,6 +94,7 @@ class Contest:
     Attributes:
         name: of the model.
         jumok: our server.
+        bare: its engine behind the least server.
         peers: theirs, by name and setting.
         translator: the engine without a server.
         texts: to translate.
@@ -98,6 +102,7 @@ class Contest:
 
     name: str
     jumok: Server
+    bare: Server
     peers: dict[str, dict[Threads, Server]]
     translator: Translator
     texts: Sequence[str]
@@ -112,8 +117,9 @@ class Contest:
             progress(f"{self.name}, {outstanding} outstanding, {name}, {what}: {rate:.1f} sentences a second")
             return measured
 
-        servers, chosen = {JUMOK: self.jumok}, {}
-        await turn(JUMOK, "warming up", self.jumok)
+        servers, chosen = {JUMOK: self.jumok, BARE: self.bare}, {}
+        for name, server in servers.items():
+            await turn(name, "warming up", server)
         for name, settings in self.peers.items():
             seconds = {threads: (await turn(name, str(threads), server)).wall_s for threads, server in settings.items()}
             best = min(seconds, key=seconds.__getitem__)
@@ -142,7 +148,8 @@ class Contest:
 async def contest(name: str, model: ServedModel, plan: Plan, record: Record) -> None:
     """Start all servers of a model, measure them, and stop them."""
     async with AsyncExitStack() as running:
-        ours = await running.enter_async_context(serving("jumok", "serve", model.bundle, "--port", "0"))
+        ours = await running.enter_async_context(serving("jumok", "serve", model.bundle, "--port", "0", *SERVICES))
+        bare = await running.enter_async_context(serving("peers.bare", model.bundle))
         peers = {
             peer: {
                 threads: await running.enter_async_context(serving(module, *_arguments(model, threads)))
@@ -151,7 +158,7 @@ async def contest(name: str, model: ServedModel, plan: Plan, record: Record) -> 
             for peer, module in MODULES.items()
         }
         translator = running.enter_context(Translator(model.bundle))
-        started = Contest(name=name, jumok=ours, peers=peers, translator=translator, texts=model.texts)
+        started = Contest(name=name, jumok=ours, bare=bare, peers=peers, translator=translator, texts=model.texts)
         for outstanding in plan.outstanding:
             await started.measure(outstanding, plan, record)
 

@@ -4,7 +4,8 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from peers.wire import Decode, Service, Translated, decoder, read_arguments, serve
+from peers.listening import serve
+from peers.wire import Decode, Service, Translated, decoder, read_arguments
 
 MAX_BATCH_SIZE = 64
 
@@ -52,7 +53,7 @@ async def main() -> None:
 
     worker = asyncio.create_task(work(queue, decoder(arguments), arguments.inter_threads))
     try:
-        await serve(Service(arguments.source, arguments.target, translate))
+        await serve(Service(arguments.source, arguments.target, translate).answer, "CTranslate2")
     finally:
         worker.cancel()
 

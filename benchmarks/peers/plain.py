@@ -4,7 +4,8 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from peers.wire import Service, Translated, decoder, read_arguments, serve
+from peers.listening import serve
+from peers.wire import Service, Translated, decoder, read_arguments
 
 
 async def main() -> None:
@@ -22,7 +23,7 @@ async def main() -> None:
     async def translate(source: list[str]) -> Translated:
         return await asyncio.get_running_loop().run_in_executor(threads, translate_now, source)
 
-    await serve(Service(arguments.source, arguments.target, translate))
+    await serve(Service(arguments.source, arguments.target, translate).answer, "CTranslate2")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
-"""What both peers share: arguments, the tokenizer, and jumok's own service, so that one client can measure all servers.
+"""What the peers around CTranslate2 share: arguments, tokenizer and jumok's own messages: one client measures all.
 
 Whatever jumok answers beyond text, tokens and times, they leave out.
 """
 
 import argparse
-import asyncio
-import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,6 @@ from google.protobuf.duration_pb2 import Duration
 from jumok_proto.v1 import translation_pb2
 
 END = "</s>"
-GRACE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,24 +110,3 @@ def decoder(arguments: argparse.Namespace) -> Decode:
         return [result.hypotheses[0] for result in results]
 
     return decode
-
-
-async def serve(service: Service) -> None:
-    """Serve on a free port until SIGTERM or Ctrl-C; one line says where."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
-    handler = grpc.unary_unary_rpc_method_handler(
-        service.answer,
-        request_deserializer=translation_pb2.TranslateTextRequest.FromString,
-        response_serializer=translation_pb2.TranslateTextResponse.SerializeToString,
-    )
-    name = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"].full_name
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"TranslateText": handler}),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    print(f"serving on 127.0.0.1:{port}: CTranslate2", flush=True)
-    await stop.wait()
-    await server.stop(GRACE_S)

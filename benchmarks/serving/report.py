@@ -1,5 +1,6 @@
 """What was measured under load: figures of each server, ratios between them, as a table and as a picture."""
 
+import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,10 @@ from serving.closed_loop import Answer, Measured
 
 MANY = 64
 """Outstanding requests that most goals are about."""
-JUMOK, PLAIN, BATCHING, OFFLINE = "jumok", "plain peer", "batching peer", "offline engine"
+JUMOK, BARE, PLAIN, BATCHING, OFFLINE = "jumok", "bare engine", "plain peer", "batching peer", "offline engine"
+
+
+_RELATIONS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +94,7 @@ class Ratio:
         if self.goal is None:
             return None
         relation, bound = self.goal.split()
-        return self.median >= float(bound) if relation == ">=" else self.median < float(bound)
+        return _RELATIONS[relation](self.median, float(bound))
 
 
 def figures(
@@ -158,6 +162,7 @@ def ratios(model: str, outstanding: int, rounds: Mapping[str, Sequence[Measured]
     many = outstanding == MANY
     return [
         ratio("sentences a CPU-second", OFFLINE, _efficiency, ">= 0.9" if many else None),
+        ratio("CPU time a sentence", BARE, lambda measured: 1 / _efficiency(measured), "<= 1.05" if many else None),
         ratio("sentences a second", PLAIN, _throughput, ">= 5" if many else None),
         ratio("sentences a second", BATCHING, _throughput, ">= 1.4" if many else None),
         *(
@@ -245,7 +250,7 @@ def plot(found: Sequence[Figures], title: str, path: Path) -> None:
     figure.suptitle(title)
     for model, pictures in zip(models, figure.subplots(len(models), 3, squeeze=False), strict=True):
         throughput, cost, latency = pictures
-        for index, contender in enumerate((JUMOK, BATCHING, PLAIN, OFFLINE)):
+        for index, contender in enumerate((JUMOK, BATCHING, PLAIN, OFFLINE, BARE)):
             own = [one for one in found if (one.model, one.contender) == (model, contender)]
             outstanding, color = [one.outstanding for one in own], f"C{index}"
             for axes, rates in (
