@@ -20,7 +20,7 @@ MAX_REPLICAS = 4
 """Replicas that int8 has by default on a CPU with at least as many cores."""
 
 
-ROWS_PER_THREAD = 80
+ROWS_PER_THREAD = 128
 """Rows that are decoded at once for each thread on a CPU: among more a row costs no less, while memory grows."""
 
 
