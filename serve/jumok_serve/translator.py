@@ -48,7 +48,8 @@ class Translator(AlignsTexts, ScoresTexts):
         precision: a variant of the bundle, or "auto": int8 on a CPU and fp16 on CUDA, where the bundle has them.
         device: "cpu", "cuda", or "auto": CUDA if it can be used.
         replicas: threads that decode, each what it takes from one queue; None: as many as suit precision and device,
-            see `load_graphs`. With several, the weights of encoder and decoder are in memory twice.
+            see `load_graphs`. With several, the weights of encoder and decoder are in memory twice, but
+            for small models.
         threads: threads for the operators of each replica; None: as many as make, in all replicas together, one for
             every core this process may use. A replica that works alone has the threads of all.
         shortlist: write only those tokens that the bundle's shortlist has for a text, which is faster and changes a few
@@ -97,7 +98,11 @@ class Translator(AlignsTexts, ScoresTexts):
         self._engine = Engine(
             self._graphs,
             pad=pad,
-            limits=replace(limits, max_batch_rows=loaded.max_batch_rows),
+            limits=replace(
+                limits,
+                max_batch_rows=loaded.max_batch_rows,
+                max_alone_rows=loaded.max_alone_rows or limits.max_alone_rows,
+            ),
             name=self.name,
             replicas=loaded.replicas,
             shared=loaded.shared,

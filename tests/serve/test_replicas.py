@@ -66,6 +66,13 @@ def steps(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
     steps.opened.set()
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has every model count as one whose replicas use each other's threads when they are alone."""
+    monkeypatch.setattr("jumok_serve.loading.SMALL_WEIGHTS", 0)
+
+
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_results_are_those_of_one_replica(
     tiny_bundle: Path, precision: str, monkeypatch: pytest.MonkeyPatch
@@ -188,6 +195,7 @@ def test_closing_without_draining_fails_what_all_replicas_have(translator: Trans
     assert translator.load() == IDLE
 
 
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize(
     ("replicas", "threads", "made"), [(1, 1, [1]), (1, 3, [3]), (2, 1, [2, 1]), (2, 3, [6, 5]), (4, None, [4, 1])]
 )
@@ -223,6 +231,7 @@ def test_int8_has_several_replicas_where_there_are_cores_for_them(
     assert loaded.replicas == replicas
 
 
+@pytest.mark.usefixtures("large")
 def test_few_rows_are_decoded_by_one_replica_with_the_threads_of_all(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +246,21 @@ def test_few_rows_are_decoded_by_one_replica_with_the_threads_of_all(
     with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1) as translator:
         translator.translate(TEXTS, beam_size=4)
         assert list(used.values()) == [{id(translator._graphs)}]
+
+
+def test_replicas_of_a_small_model_share_one_session_and_divide_few_rows_too(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_graphs(Bundle.open(tiny_bundle), "int8", [CPU], replicas=2, threads=1)
+    assert loaded.shared is loaded.graphs
+    steps = Steps(monkeypatch)
+    with Translator(tiny_bundle, precision="int8", replicas=2, threads=1) as translator:
+        pending = translator.submit(TEXTS[:2], OPTIONS)
+        steps.arrive()
+        steps.arrive()
+        assert list(steps.rows.values()) == [[2], [2]]
+        steps.opened.set()
+        pending.collect()
 
 
 def test_replicas_are_checked(tiny_bundle: Path) -> None:
