@@ -72,6 +72,7 @@ def test_while_trials_fail_requests_do_at_once_and_trials_become_rarer(
         assert not translator.ready
         with pytest.raises(EngineFailed, match="being started anew") as refused:
             translator.translate("A dog runs.")
+        assert refused.value.retry_after_s is not None
         assert 0.1 <= refused.value.retry_after_s <= breakdown.waits[-1] + 0.1
         breakdown.end_wait()
     assert breakdown.waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
