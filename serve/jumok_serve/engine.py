@@ -145,17 +145,16 @@ class _Replica:
         while True:
             try:
                 self._serve()
-                return
             except JumokError as error:
                 self._fail_all(error)
+                continue
             except BaseException as error:  # whatever it is, nobody would ever learn that the thread has ended
-                self._queue.step_aside(self._number)
-                logger.error("the engine failed: its sentences are lost, and it is started anew", exc_info=error)
-                failure = EngineFailed("the engine failed while it translated", retry_after_s=RETRY_AFTER_S)
-                failure.__cause__ = error
-                # What failed without any sentence would fail again, however often it is tried.
-                if not self._start_anew(at_once=self._fail_all(failure) > 0):
-                    return
+                lost = self._break_down(error)
+            else:
+                return
+            # What failed without any sentence would fail again, however often it is tried.
+            if not self._start_anew(at_once=lost > 0):
+                return
 
     def _serve(self) -> None:
         """Decodes until the queue is closed and nothing is left."""
@@ -169,6 +168,14 @@ class _Replica:
                 self._admit(taken)
             for batch in list(self.batches.values()):
                 self._step(batch)
+
+    def _break_down(self, error: BaseException) -> int:
+        """Fails everything because of an error that nobody expected; says how many sentences were lost."""
+        self._queue.step_aside(self._number)
+        logger.error("the engine failed: its sentences are lost, and it is started anew", exc_info=error)
+        failure = EngineFailed("the engine failed while it translated", retry_after_s=RETRY_AFTER_S)
+        failure.__cause__ = error
+        return self._fail_all(failure)
 
     def _start_anew(self, *, at_once: bool) -> bool:
         """Waits until a trial succeeds, the first `at_once`; whether one did before the queue was closed."""

@@ -99,7 +99,7 @@ class Server:
         self.counts = CallCounts()
         self._tls = tls
         self._gate = Gate(limits, tokens)
-        self._interceptor = Interceptor(self._gate, (self.counts, *observers))
+        self._observers = (self.counts, *observers)
         self._health = Health()
         self._translation = TranslationService(self.models, limits)
         self._loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ class Server:
     def _make_server(self, services: Mapping[ServiceDescriptor, object], limits: ServiceLimits) -> grpc.aio.Server:
         """A server of these services, of health, and of reflection."""
         server = grpc.aio.server(
-            interceptors=[self._interceptor],
+            interceptors=[Interceptor(self._gate, self._observers)],  # it remembers the methods of one server
             options=(
                 ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and share its calls
                 ("grpc.max_receive_message_length", limits.max_message_bytes),
