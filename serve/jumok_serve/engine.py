@@ -145,16 +145,13 @@ class _Replica:
         while True:
             try:
                 self._serve()
+                return
             except JumokError as error:
                 self._fail_all(error)
-                continue
             except BaseException as error:  # whatever it is, nobody would ever learn that the thread has ended
-                lost = self._break_down(error)
-            else:
-                return
-            # What failed without any sentence would fail again, however often it is tried.
-            if not self._start_anew(at_once=lost > 0):
-                return
+                # What failed without any sentence would fail again, however often it is tried.
+                if not self._start_anew(at_once=self._break_down(error) > 0):
+                    return
 
     def _serve(self) -> None:
         """Decodes until the queue is closed and nothing is left."""
