@@ -1,6 +1,7 @@
 """AdminService: what it loads and refuses, and what requests and watchers see of models that come, change or go."""
 
 import asyncio
+import errno
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -119,16 +120,23 @@ def test_what_cannot_be_loaded_changes_nothing(tmp_path: Path, caplog: pytest.Lo
             def refuse(version: str) -> HeldModel:
                 raise BundleError(root.path / "held-2", ["int8/weights.bin: 10 bytes, the manifest says 20"])
 
+            def run_out(version: str) -> HeldModel:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
             def crash(version: str) -> HeldModel:
-                raise OSError("No space left on device")
+                raise RuntimeError("a fault of ours")
 
             root.load_as = refuse
             refused = await failure(load(channel, "held-2"))
             assert (refused.code, refused.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE")
             assert refused.message == "bundle held-2: int8/weights.bin: 10 bytes, the manifest says 20"
+            root.load_as = run_out
+            refused = await failure(load(channel, "held-2"))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE")
+            assert "No space left on device" in refused.message
             root.load_as = crash
             assert (await failure(load(channel, "held-2"))).code is grpc.StatusCode.INTERNAL
-            assert "No space left on device" in caplog.text
+            assert "a fault of ours" in caplog.text
             assert await states(channel) == [("1", model_pb2.MODEL_STATE_SERVING)]
             assert (await TranslationServiceStub(channel).TranslateText(REQUEST)).translations
 

@@ -131,6 +131,14 @@ def test_what_is_replaced_or_unloaded_leaves_memory(root: Path, loader: Loader) 
     assert [graphs() for graphs in loader.graphs] == [None, None]
 
 
+def test_a_translator_that_is_closed_leaves_memory_at_once(root: Path, loader: Loader) -> None:
+    translator = loader(root / "one")
+    translator.translate(TEXTS)
+    translator.close()
+    del translator
+    assert [graphs() for graphs in loader.graphs] == [None]  # nothing there refers back to it
+
+
 def test_cycles_of_loading_do_not_grow_the_process() -> None:
     resident = []
     for _ in range(5):
