@@ -3,17 +3,29 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jumok_serve.batch import Batch, Decoded, Sentence
 from jumok_serve.counters import EngineCounters, Stage
-from jumok_serve.errors import DeadlineExceeded, JumokError, Unavailable
+from jumok_serve.errors import DeadlineExceeded, EngineFailed, JumokError, Unavailable
 from jumok_serve.grouping import encoder_groups
 from jumok_serve.outcome import decoded, deliver, fail
-from jumok_serve.queue import RETRY_AFTER_S, EngineLimits, Load, Occupancy, SentenceQueue, given_up_by
+from jumok_serve.queue import (
+    ENGINE_FAILED,
+    RETRY_AFTER_S,
+    EngineLimits,
+    Load,
+    Occupancy,
+    SentenceQueue,
+    given_up_by,
+)
 from jumok_serve.session import Graphs
 
 logger = logging.getLogger(__name__)
+
+FIRST_RESTART_S = 0.1
+MAX_RESTART_S = 10.0
+"""How long an engine waits that could not be started anew; twice as long each time, up to the second."""
 
 
 class Engine:
@@ -22,6 +34,12 @@ class Engine:
     Each replica is a thread with batches of its own, one for every beam size in use, which take turns. All replicas
     run the same graphs, and take sentences from one queue; see `SentenceQueue`.
 
+    A replica whose step fails for another reason than its sentences fails those that it has with EngineFailed, lets go
+    of its batches, and is started anew: it tries to decode, at once and then after a growing while, and takes sentences
+    again when it can. Those that come meanwhile wait for other replicas, or for the first such trial; once that has
+    failed, they fail. A trial that succeeds at once costs those that come next little, so that no text that makes
+    a model fail can keep others from it.
+
     Args:
         graphs: the model, for a replica that is alone at work.
         pad: id of the padding token.
@@ -29,6 +47,7 @@ class Engine:
         name: what the threads are called.
         replicas: how many there are, at least 1.
         shared: the same graphs, for replicas that work at the same time; default: `graphs`.
+        trial: decodes something with graphs, or raises; default: a replica that has failed goes on at once.
     """
 
     def __init__(
@@ -40,10 +59,11 @@ class Engine:
         name: str,
         replicas: int = 1,
         shared: Graphs | None = None,
+        trial: Callable[[Graphs], None] = lambda _: None,
     ) -> None:
         self._queue = SentenceQueue(limits, replicas)
         self._replicas = [
-            _Replica(graphs, shared or graphs, pad, self._queue, number, f"engine {name} {number}")
+            _Replica(graphs, shared or graphs, pad, self._queue, number, f"engine {name} {number}", trial)
             for number in range(replicas)
         ]
 
@@ -54,9 +74,19 @@ class Engine:
             InvalidRequest: they would not fit into the queue if it were empty.
             Overloaded: they do not fit into the queue now.
             DeadlineExceeded: they cannot be done before their deadline.
+            EngineFailed: the engine has failed, and cannot be started anew so far.
             Unavailable: the engine is closing.
         """
         self._queue.add(sentences)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it decodes: not where all replicas have failed and could not be started anew so far."""
+        return self._queue.ready
+
+    def on_ready_change(self, tell: Callable[[], None]) -> None:
+        """Has `tell` called whenever `ready` may have changed, in a thread that it must not keep."""
+        self._queue.tell_ready = tell
 
     def load(self) -> Load:
         """What there is to do now."""
@@ -78,7 +108,14 @@ class _Replica:
     """A thread that decodes what it takes from the queue."""
 
     def __init__(  # noqa: PLR0917 - the engine's own
-        self, graphs: Graphs, shared: Graphs, pad: int, queue: SentenceQueue, number: int, name: str
+        self,
+        graphs: Graphs,
+        shared: Graphs,
+        pad: int,
+        queue: SentenceQueue,
+        number: int,
+        name: str,
+        trial: Callable[[Graphs], None],
     ) -> None:
         self._graphs_alone = graphs
         self._graphs_shared = shared
@@ -86,6 +123,8 @@ class _Replica:
         self._pad = pad
         self._queue = queue
         self._number = number
+        self._trial = trial
+        self._wait_s = FIRST_RESTART_S  # if it cannot be started anew
         self._joining: list[Sentence] = []  # taken from the queue, not yet in a batch
         self._new: dict[int, list[Sentence]] = {}  # by beam size: those that no step has decoded yet
         self.counters = EngineCounters()
@@ -97,17 +136,62 @@ class _Replica:
     def _run(self) -> None:
         while True:
             try:
-                self._release()
-                taken = self._queue.take(self._number, Occupancy(self.batches.values()))
-                if taken is None:
-                    return
-                self._graphs = self._graphs_alone if self._queue.alone(self._number) else self._graphs_shared
-                if taken:
-                    self._admit(taken)
-                for batch in list(self.batches.values()):
-                    self._step(batch)
-            except Exception as error:
+                self._serve()
+                return
+            except JumokError as error:
                 self._fail_all(error)
+            except BaseException as error:  # whatever it is, nobody would ever learn that the thread has ended
+                # What failed without any sentence would fail again, however often it is tried.
+                if not self._start_anew(at_once=self._break_down(error) > 0):
+                    return
+
+    def _serve(self) -> None:
+        """Decodes until the queue is closed and nothing is left."""
+        while True:
+            self._release()
+            taken = self._queue.take(self._number, Occupancy(self.batches.values()))
+            if taken is None:
+                return
+            self._graphs = self._graphs_alone if self._queue.alone(self._number) else self._graphs_shared
+            if taken:
+                self._admit(taken)
+            for batch in list(self.batches.values()):
+                self._step(batch)
+
+    def _break_down(self, error: BaseException) -> int:
+        """Fails everything because of an error that nobody expected; says how many sentences were lost."""
+        self._queue.step_aside(self._number)
+        logger.error("the engine failed: its sentences are lost, and it is started anew", exc_info=error)
+        failure = EngineFailed("the engine failed while it translated", retry_after_s=RETRY_AFTER_S)
+        failure.__cause__ = error
+        return self._fail_all(failure)
+
+    def _start_anew(self, *, at_once: bool) -> bool:
+        """Waits until a trial succeeds, the first `at_once`; whether one did before the queue was closed."""
+        failed = time.monotonic()
+        while True:
+            if at_once and self._try():
+                self._queue.come_back(self._number)
+                self._queue.tell_ready()
+                logger.info("the engine was started anew, %.2f s after it failed", time.monotonic() - failed)
+                return True
+            at_once = True
+            for sentence in self._queue.give_up(self._number, self._wait_s):
+                self.counters.failed += 1
+                fail(sentence, EngineFailed(ENGINE_FAILED, retry_after_s=self._wait_s))
+            self._queue.tell_ready()
+            if self._queue.wait_for_close(self._wait_s):
+                return False
+            self._wait_s = min(2 * self._wait_s, MAX_RESTART_S)
+
+    def _try(self) -> bool:
+        """Whether a trial succeeds."""
+        try:
+            self._trial(self._graphs)
+        except BaseException as error:
+            logger.error("the engine cannot be started anew; the next trial is in %g s", self._wait_s, exc_info=error)
+            return False
+        return True
 
     def _release(self) -> None:
         """Lets those go whom nobody waits for any more."""
@@ -144,6 +228,7 @@ class _Replica:
         batch.graphs = self._graphs
         rows, padding = batch.rows, batch.padding
         batch.step()
+        self._wait_s = FIRST_RESTART_S
         self._count_step(batch.beam_size, rows, padding)
         # Delivered first and removed then: if anything fails between the two, nobody is forgotten.
         for sentence in batch.done:
@@ -176,19 +261,15 @@ class _Replica:
         if not batch.sentences:
             self._spare = self.batches.pop(batch.beam_size)
 
-    def _fail_all(self, error: Exception) -> None:
-        """Fails everything that runs here or was about to; then the replica goes on."""
+    def _fail_all(self, error: JumokError) -> int:
+        """Fails everything that runs here or was about to; says how many sentences these were."""
         running = [sentence for batch in self.batches.values() for sentence in batch.sentences]
         lost = [*self._joining, *running]
         self.batches, self._joining, self._new, self._spare = {}, [], {}, None
         self.counters.failed += len(lost)
-        if not isinstance(error, JumokError):
-            logger.error("a decoding step failed: its sentences are lost, the engine goes on", exc_info=error)
-            failure = Unavailable("the model failed while it translated", retry_after_s=RETRY_AFTER_S)
-            failure.__cause__ = error
-            error = failure
         for sentence in lost:
             fail(sentence, error)
+        return len(lost)
 
     def _gone(self, sentence: Sentence) -> bool:
         """Whether nobody waits for the sentence any more; then its caller is told why."""

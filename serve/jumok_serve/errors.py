@@ -3,11 +3,13 @@
 JumokError
 ├── InvalidRequest (ValueError)      the caller's texts or options
 ├── ModelNotFound (LookupError)      no such model is loaded
+├── BundleNotFound (LookupError)     no such bundle in the model root
 ├── LanguageNotFound (LookupError)   the model does not have that language
 ├── AttentionUnavailable             the model computes no such attention, or has no graph that tells of it
 ├── ScoringUnavailable               the bundle has no graph that scores given translations
 ├── SamplingUnavailable              the bundle has no graph that draws tokens
 ├── BundleError (ValueError)         a bundle that cannot be used
+│   └── BundleNotLoaded              one that a running server was asked to load
 ├── DuplicateModel (ValueError)      two bundles of one name in a server
 ├── DeviceError                      a device that is not there
 ├── ListenError                      an address that cannot be listened on
@@ -19,7 +21,8 @@ JumokError
 │   └── RateLimited                  the caller has called too often
 ├── ModelFailed                      the model computed no number
 ├── DeadlineExceeded (TimeoutError)  the caller's deadline passed
-└── Unavailable                      loading, draining, or the engine failed
+└── Unavailable                      the model or the server is being stopped
+    └── EngineFailed                 the engine failed while it decoded, or is being started anew
 """
 
 # ruff: noqa: N818 - the names say what happened, as statuses do; "Error" at the end of each would add nothing
@@ -32,11 +35,14 @@ from jumok_proto.errors import JumokError
 __all__ = [
     "AttentionUnavailable",
     "BundleError",
+    "BundleNotFound",
+    "BundleNotLoaded",
     "ConfigurationError",
     "CredentialsError",
     "DeadlineExceeded",
     "DeviceError",
     "DuplicateModel",
+    "EngineFailed",
     "InvalidRequest",
     "JumokError",
     "LanguageNotFound",
@@ -65,10 +71,20 @@ class InvalidRequest(JumokError, ValueError):
 
 
 class ModelNotFound(JumokError, LookupError):
-    """The named model is not loaded; ``available`` lists those that are."""
+    """The named model is not loaded; ``available`` lists those that are. No name asks for the only one."""
 
     def __init__(self, name: str, available: Sequence[str]) -> None:
-        super().__init__(f"model {name!r} is not loaded; available: {', '.join(available) or 'none'}")
+        missing = f"model {name!r} is not loaded" if name else "no model is loaded"
+        super().__init__(f"{missing}; available: {', '.join(available) or 'none'}")
+        self.name = name
+        self.available = tuple(available)
+
+
+class BundleNotFound(JumokError, LookupError):
+    """The model root has no such bundle; ``available`` lists those that it has."""
+
+    def __init__(self, name: str, available: Sequence[str]) -> None:
+        super().__init__(f"the model root has no bundle {name!r}; available: {', '.join(available) or 'none'}")
         self.name = name
         self.available = tuple(available)
 
@@ -120,6 +136,10 @@ class BundleError(JumokError, ValueError):
         super().__init__(f"bundle {fspath(path)}: {listing}")
         self.path = fspath(path)
         self.problems = tuple(problems)
+
+
+class BundleNotLoaded(BundleError):
+    """A bundle of the model root that a server was asked to load cannot be used; ``path`` is its folder's name."""
 
 
 class DuplicateModel(JumokError, ValueError):
@@ -185,3 +205,7 @@ class Unavailable(JumokError):
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class EngineFailed(Unavailable):
+    """The engine failed while it decoded, or is being started anew; trying again after ``retry_after_s`` can help."""
