@@ -36,10 +36,11 @@ from jumok_serve.reading import MOST_REMEMBERED, Reader
 from jumok_serve.scoring import ScoresTexts, Scoring
 from jumok_serve.search import make_search
 from jumok_serve.session import Integers
+from jumok_serve.splitting import SplitsTexts
 from jumok_serve.teacher_forcing import TeacherForcing
 
 
-class Translator(AlignsTexts, ScoresTexts):
+class Translator(AlignsTexts, ScoresTexts, SplitsTexts):
     """Translates with the model of a bundle; calls may come from any number of threads and share one batch.
 
     Args:
@@ -139,6 +140,7 @@ class Translator(AlignsTexts, ScoresTexts):
         target_prefix: str | None = None,
         attention: bool = False,
         truncate: bool = False,
+        split_sentences: bool = False,
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Translation: ...
@@ -153,6 +155,7 @@ class Translator(AlignsTexts, ScoresTexts):
         target_prefix: Sequence[str | None] | None = None,
         attention: bool = False,
         truncate: bool = False,
+        split_sentences: bool = False,
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> list[Translation]: ...
@@ -166,14 +169,15 @@ class Translator(AlignsTexts, ScoresTexts):
         target_prefix: str | Sequence[str | None] | None = None,
         attention: bool = False,
         truncate: bool = False,
+        split_sentences: bool = False,
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Translation | list[Translation]:
         """Translates one text, or several in the order they are given.
 
         Args:
-            texts: a text, or a sequence of them; each is decoded as one sentence. One without content has an empty
-                translation.
+            texts: a text, or a sequence of them; each is decoded as one sentence, if it is not to be split. One without
+                content has an empty translation.
             source_language: language of the texts, in the bundle's spelling or with other case, or `_` for `-`.
             target_language: language to translate into. What is left out is the bundle's default.
             target_prefix: what the translation begins with; for several texts one for each, or None. A hypothesis'
@@ -181,6 +185,7 @@ class Translator(AlignsTexts, ScoresTexts):
             attention: give every hypothesis the cross-attention from its tokens to the source's, and every translation
                 its `source_tokens`.
             truncate: cut texts that are longer than the model's limit instead of refusing them.
+            split_sentences: translate the sentences of each text one by one; see `submit_sentences`.
             timeout_s: give up after so many seconds.
             options: how to decode; see `jumok_proto.options.Options`.
 
@@ -195,7 +200,8 @@ class Translator(AlignsTexts, ScoresTexts):
         """
         check_names(options)
         alone = isinstance(texts, str)
-        pending = self.submit(
+        submit = self.submit_sentences if split_sentences else self.submit
+        pending = submit(
             [texts] if isinstance(texts, str) else texts,
             DecodingOptions(**options),
             source_language=source_language,

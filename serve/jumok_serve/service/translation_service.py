@@ -33,6 +33,7 @@ from jumok_serve.service.models import ModelRegistry, Pending
 from jumok_serve.service.one_text import naming_one_text
 from jumok_serve.service.unknown_fields import check_known
 from jumok_serve.service.workers import Workers
+from jumok_serve.splitting import MAX_SENTENCES
 
 MAX_WINDOW = 1024
 DEFAULT_WINDOW = 256
@@ -264,7 +265,7 @@ class TranslationService(TranslationServiceServicer):
         options = _read_options(request.options.SerializeToString())
         defaults = model.manifest.generation
         submit = partial(
-            model.submit,
+            model.submit_sentences if request.split_sentences else model.submit,
             options=options,
             source_language=request.source_language_code,
             target_language=request.target_language_code,
@@ -274,7 +275,8 @@ class TranslationService(TranslationServiceServicer):
         )
         hypotheses = options.num_hypotheses or defaults.num_hypotheses
         beam_size = options.beam_size or defaults.beam_size
-        return _Asked(submit, beam_size, hypotheses, options.max_length or defaults.max_length)
+        sentences = MAX_SENTENCES if request.split_sentences else 1
+        return _Asked(submit, beam_size, hypotheses, sentences * (options.max_length or defaults.max_length))
 
     @contextmanager
     def _room_for_attention(self, attention: bool) -> Iterator[None]:
@@ -323,7 +325,7 @@ class _Asked(NamedTuple):
     hypotheses: int
     """Of each text."""
     tokens: int
-    """Of each hypothesis, at most."""
+    """Of each hypothesis, at most, all its sentences together."""
 
 
 def _is_short(*texts: Sequence[str]) -> bool:
