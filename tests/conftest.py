@@ -1,6 +1,11 @@
-"""What all tests share: a tiny corpus, and a small trained model with its bundle."""
+"""What all tests share: a tiny corpus, and small trained models with their bundles, made once for all processes."""
 
+import contextlib
+import fcntl
+import functools
 import logging
+import os
+import pickle
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +31,13 @@ from jumok_serve.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.parallel_text import read_lines
 from jumok_serve.tokenizer import SentencePieceTokenizer
 
+with contextlib.suppress(ImportError, KeyError):
+    # The exporter parses the source of all its operators anew for each graph: a third of what a small one takes.
+    from torch.onnx._internal import _lazy_import
+
+    onnxscript_apis = vars(_lazy_import)["onnxscript_apis"]
+    onnxscript_apis.get_torchlib_ops = functools.cache(onnxscript_apis.get_torchlib_ops)
+
 torch.set_num_threads(1)  # the models are so small that threads would only wait for each other
 logging.getLogger("torch.__trace").propagate = False  # thousands of records an export, which pytest would keep
 
@@ -33,6 +45,31 @@ logging.getLogger("torch.__trace").propagate = False  # thousands of records an 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DATA = Path(__file__).parent / "data"
+
+Made = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Gives the folder of a name, filled once for all processes of a test run; nobody may change what is in it.
+
+    The first process that asks fills it, and others wait meanwhile.
+    """
+    own = tmp_path_factory.getbasetemp()
+    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    shared.mkdir(exist_ok=True)
+
+    def make_once(name: str, fill: Callable[[Path], object]) -> Path:
+        folder, filled = shared / name, shared / f"{name}.filled"
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not filled.exists():
+                folder.mkdir()
+                fill(folder)
+                filled.touch()
+        return folder
+
+    return make_once
 
 
 @pytest.fixture(scope="session")
@@ -49,41 +86,53 @@ def vocabulary(sentences: tuple[list[str], list[str]]) -> Vocabulary:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -> Transformer:
+def tiny_model(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary, made_once: Made) -> Transformer:
     """A Transformer of one layer each that has half learnt the sentences: its translations end, at varied lengths."""
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        sizes = TransformerSizes(
-            source_vocabulary=len(vocabulary),
-            target_vocabulary=len(vocabulary),
-            width=32,
-            heads=2,
-            feed_forward=64,
-            encoder_layers=1,
-            decoder_layers=1,
-            max_positions=64,
-            dropout=0.0,
-        )
-        return learnt(Transformer(sizes), sentences, vocabulary, updates=120)
+    sizes = TransformerSizes(
+        source_vocabulary=len(vocabulary),
+        target_vocabulary=len(vocabulary),
+        width=32,
+        heads=2,
+        feed_forward=64,
+        encoder_layers=1,
+        decoder_layers=1,
+        max_positions=64,
+        dropout=0.0,
+    )
+
+    def train(folder: Path) -> None:
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            model = learnt(Transformer(sizes), sentences, vocabulary, updates=120)
+        torch.save(model, folder / "model.pt")
+
+    model: Transformer = torch.load(made_once("tiny-model", train) / "model.pt", weights_only=False)
+    return model
 
 
 @pytest.fixture(scope="session")
-def tiny_recurrent(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -> Recurrent:
+def tiny_recurrent(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary, made_once: Made) -> Recurrent:
     """A recurrent model with attention that has half learnt them too."""
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        sizes = RecurrentSizes(
-            source_vocabulary=len(vocabulary),
-            target_vocabulary=len(vocabulary),
-            cell="gru",
-            attention="general",
-            input_feeding=True,
-            embedding=24,
-            width=32,
-            encoder_width=48,
-            dropout=0.0,
-        )
-        return learnt(make_recurrent(sizes), sentences, vocabulary, updates=150)
+    sizes = RecurrentSizes(
+        source_vocabulary=len(vocabulary),
+        target_vocabulary=len(vocabulary),
+        cell="gru",
+        attention="general",
+        input_feeding=True,
+        embedding=24,
+        width=32,
+        encoder_width=48,
+        dropout=0.0,
+    )
+
+    def train(folder: Path) -> None:
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            model = learnt(make_recurrent(sizes), sentences, vocabulary, updates=150)
+        torch.save(model, folder / "model.pt")
+
+    model: Recurrent = torch.load(made_once("tiny-recurrent-model", train) / "model.pt", weights_only=False)
+    return model
 
 
 Model = TypeVar("Model", bound=Seq2Seq)
@@ -104,10 +153,16 @@ def learnt(model: Model, sentences: tuple[list[str], list[str]], vocabulary: Voc
 
 
 @pytest.fixture(scope="session")
-def tiny_graphs(tiny_model: Transformer, vocabulary: Vocabulary) -> dict[str, Graph]:
+def tiny_graphs(tiny_model: Transformer, vocabulary: Vocabulary, made_once: Made) -> dict[str, Graph]:
     """The tiny model's graphs in fp32, as a bundle has them; not to be changed."""
-    with scaled_queries(tiny_model):
-        return export_graphs(tiny_model, len(vocabulary), len(vocabulary))
+
+    def export(folder: Path) -> None:
+        with scaled_queries(tiny_model):
+            graphs = export_graphs(tiny_model, len(vocabulary), len(vocabulary))
+        (folder / "graphs.pickle").write_bytes(pickle.dumps(graphs))
+
+    graphs: dict[str, Graph] = pickle.loads((made_once("tiny-graphs", export) / "graphs.pickle").read_bytes())
+    return graphs
 
 
 @pytest.fixture(scope="session")
@@ -139,9 +194,9 @@ def export_tiny(
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(export_tiny: Callable[..., Bundle], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_bundle(export_tiny: Callable[..., Bundle], made_once: Made) -> Path:
     """The tiny model's verified bundle, in fp32 and int8; not to be changed."""
-    return export_tiny(tmp_path_factory.mktemp("bundle") / "tiny-en-de").path
+    return made_once("tiny-bundle", lambda folder: export_tiny(folder / "tiny-en-de")) / "tiny-en-de"
 
 
 @pytest.fixture(scope="session")
@@ -150,22 +205,27 @@ def recurrent_bundle(
     tiny_recurrent: Recurrent,
     sentences: tuple[list[str], list[str]],
     vocabulary: Vocabulary,
-    tmp_path_factory: pytest.TempPathFactory,
+    made_once: Made,
 ) -> Path:
     """The recurrent model's verified bundle, in fp32 and calibrated int8; not to be changed."""
-    graphs = export_graphs(tiny_recurrent, len(vocabulary), len(vocabulary))
-    out = tmp_path_factory.mktemp("bundle") / "tiny-recurrent"
-    settings = {"name": "tiny-recurrent", "model": tiny_recurrent, "calibration": sentences[0]}
-    return export_tiny(out, graphs=graphs, **settings).path
+
+    def export(folder: Path) -> None:
+        graphs = export_graphs(tiny_recurrent, len(vocabulary), len(vocabulary))
+        settings = {"name": "tiny-recurrent", "model": tiny_recurrent, "calibration": sentences[0]}
+        export_tiny(folder / "tiny-recurrent", graphs=graphs, **settings)
+
+    return made_once("recurrent-bundle", export) / "tiny-recurrent"
 
 
 @pytest.fixture(scope="session")
 def listed_bundle(
     export_tiny: Callable[..., Bundle],
     sentences: tuple[list[str], list[str]],
-    tmp_path_factory: pytest.TempPathFactory,
+    made_once: Made,
 ) -> Path:
     """The same with a shortlist that leaves out most of the vocabulary; not to be changed."""
     lexicon = ParallelText(sources=sentences[0], targets=sentences[1])
     plan = ShortlistPlan(lexicon=lexicon, best=5, frequent=8)
-    return export_tiny(tmp_path_factory.mktemp("bundle") / "listed-en-de", shortlist=plan).path
+    return (
+        made_once("listed-bundle", lambda folder: export_tiny(folder / "listed-en-de", shortlist=plan)) / "listed-en-de"
+    )

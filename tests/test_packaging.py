@@ -26,7 +26,10 @@ TEXTS = ["The cat sleeps.", "A bird sings in the tree."]
 SDK = {"jumok", "grpcio", "protobuf", "googleapis-common-protos", "typing-extensions"}
 """The bare distribution's packages; the last is grpcio's own need."""
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("packaging"),  # so that everything is installed once
+]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,9 @@ from reference.texts import parallel_sentences
 from reference.ties import is_tie
 
 ROOT = Path(__file__).parents[1]
-ONE_EACH = ("marian-two-targets", "nllb", "bart-3-heads", "mbart-3-heads", "t5-3-heads")
+# What all tests share takes minutes to make.
+pytestmark = [pytest.mark.xdist_group("parity"), pytest.mark.timeout(900)]
+ONE_EACH = ("marian-two-targets", "nllb", "bart-3-heads", "mbart-3-heads", "t5-gated-untied")
 BY_NAME = {shape.name: shape for shape in SHAPES}
 
 

@@ -49,6 +49,7 @@ ROOMS = {
             "cli.py": {"click"},
             "cli_serve.py": {"click"},
             "evaluation.py": {"sacrebleu"},
+            "splitting.py": {"sentencex"},
             "service/metrics.py": {"prometheus_client"},
             "service/tracing.py": {"opentelemetry"},
         },

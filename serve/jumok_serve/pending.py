@@ -81,11 +81,25 @@ class Pending:
             future.cancel()
 
     def sure_texts(self) -> list[str]:
-        """What the first hypothesis of each text is sure to begin with, so far; nothing where it is not watched."""
-        return [
-            "" if job.progress is None else self._tokenizer.decode_sure([*job.prompt[1:], *job.progress.token_ids])
-            for job in self._jobs
-        ]
+        """What the first hypothesis of each text is sure to begin with, so far; see `sure_text`."""
+        return [self.sure_text(index) for index in range(len(self._jobs))]
+
+    def sure_text(self, index: int) -> str:
+        """What the first hypothesis of a text is sure to begin with: of one that is decoded, all of it.
+
+        Of a text that is not decoded, nothing is sure where it is not watched.
+        """
+        job = self._jobs[index]
+        _, *prefix = job.prompt
+        if job.future is not None and self.is_decoded(index):
+            best = next(iter(job.future.result().hypotheses), None)
+            return "" if best is None else self._tokenizer.decode([*prefix, *best.token_ids])
+        return "" if job.progress is None else self._tokenizer.decode_sure([*prefix, *job.progress.token_ids])
+
+    def is_decoded(self, index: int) -> bool:
+        """Whether a text has its hypotheses."""
+        future = self._jobs[index].future
+        return future is None or (future.done() and not future.cancelled() and future.exception() is None)
 
     def collect(self) -> list[Translation]:
         """Waits, and returns the translations in the order of the texts.

@@ -182,7 +182,7 @@ def test_a_server_that_does_not_come_back_fails_it_after_a_time(translate: Itera
     server.fail(jumok.Unavailable("gone"), after=3)
     server.fail(jumok.Unavailable("gone"), times=1000)
     with pytest.raises(jumok.Unavailable, match="gone"):
-        translate(server.address, TEXTS, timeout_s=0.3)
+        translate(server.address, TEXTS, timeout_s=2.0)
 
 
 @all_ways
@@ -323,7 +323,7 @@ def test_another_server_takes_over(translate: Iterate) -> None:
             fake.fail(jumok.Unavailable("stopping", details=jumok.Details(retry_after_s=60.0)), after=400)
         started = time.monotonic()
         results = translate([first.address, "127.0.0.1:1", second.address], TEXTS[:700], window=20)
-        assert time.monotonic() - started < 30  # nobody waited for the server that said so
+        assert time.monotonic() - started < 60  # nobody waited for the server that said so
         assert [result.translation.text for result in results] == CAPITALS[:700]
         assert first.texts
         assert second.texts
@@ -357,7 +357,7 @@ def test_a_call_is_made_again_until_it_is_answered_or_too_often() -> None:
         # Not past the caller's limit: the server is not asked again where it would be too late.
         server.fail(jumok.Unavailable("later", details=jumok.Details(retry_after_s=30.0)))
         with pytest.raises(jumok.Unavailable, match="later"):
-            client.translate("d", timeout_s=5)
+            client.translate("d", timeout_s=25)
 
 
 def test_a_fake_server_is_a_server(server: FakeServer) -> None:

@@ -20,6 +20,7 @@ from jumok.commands._pipeline import (
     answer_lines,
     read_lines,
 )
+from jumok.commands._translating import in_process
 from jumok_proto.errors import JumokError
 from jumok_proto.results import FinishReason, Hypothesis, Translation
 
@@ -142,19 +143,20 @@ def test_a_slow_writer_stops_the_reader() -> None:
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"one\ntwo\nab\xff\nfour\n", "standard input, line 3, byte 3: 0xff is not UTF-8"),
-        (b"one\ntwo\n\xed\xa0\x80\n", "standard input, line 3, byte 1: 0xed is not UTF-8"),
-        (b"one\ntwo\n" + b"x" * (MAX_LINE_BYTES + 1), "standard input, line 3: longer than"),
-    ],
-)
-def test_a_line_that_cannot_be_read_ends_the_input_after_the_lines_before_it(data: bytes, message: str) -> None:
-    answers = outputs(answer_lines(read_lines(io.BytesIO(data)), capitals, patience_s=1))
-    assert [next(answers), next(answers)] == ["ONE", "TWO"]
-    with pytest.raises(InputError, match=message):
-        next(answers)
+def test_lines_that_cannot_be_read_leave_the_others() -> None:
+    data = b"one\nab\xff\n\xed\xa0\x80\n" + b"x" * (2 * MAX_LINE_BYTES + 5) + b"\nfive\n" + b"x" * (MAX_LINE_BYTES + 1)
+    read = list(read_lines(io.BytesIO(data)))
+    assert [line.text for line in read] == ["one", "", "", "", "five", ""]
+    assert [line.name for line in read] == [f"standard input, line {number}" for number in range(1, 7)]
+    assert sum(line.size for line in read) == len(data)
+    assert [line.problem.partition(" (")[0] for line in read] == [
+        "",
+        "byte 3: 0xff is not UTF-8",
+        "byte 1: 0xed is not UTF-8",
+        f"longer than {MAX_LINE_BYTES} bytes",
+        "",
+        f"longer than {MAX_LINE_BYTES} bytes",
+    ]
 
 
 def refused(message: str, *, field: str = "", retry_after_s: float | None = None) -> JumokError:
@@ -179,6 +181,36 @@ def test_a_refused_line_is_named_and_those_before_it_are_answered(part: str) -> 
         assert [next(answers) for _ in range(position)] == ["A", "B", "C"][:position]
         with pytest.raises(InputError, match=rf"^text {position + 1}: too long$"):
             next(answers)
+
+
+def test_bad_lines_have_errors_and_the_others_translations() -> None:
+    def translate(texts: list[str]) -> list[Translation]:
+        for index, text in enumerate(texts):
+            if text in {"bad", "worse"}:
+                field = f"contents[{index}]"
+                raise refused(f"{field}: too long", field=field)
+        return capitals(texts)
+
+    texts = ["bad", "a", "bad", "worse", "b", "c", "bad"]
+    found = list(in_process([*lines(*texts), Line("", "text 8", 1, "not UTF-8")], translate, patience_s=1))
+    assert [line.name for line, _ in found] == [f"text {number}" for number in range(1, 9)]
+    said = [str(outcome) if isinstance(outcome, InputError) else outcome.text for _, outcome in found]
+    assert said == [
+        "text 1: too long",
+        "A",
+        "text 3: too long",
+        "text 4: too long",
+        "B",
+        "C",
+        "text 7: too long",
+        "text 8: not UTF-8",
+    ]
+    with pytest.raises(RuntimeError, match="a bug"):
+        list(in_process(lines("a"), _fail, patience_s=1))
+
+
+def _fail(texts: list[str]) -> list[Translation]:
+    raise RuntimeError("a bug")
 
 
 class TooMuch(JumokError):

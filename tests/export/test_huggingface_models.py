@@ -162,9 +162,9 @@ class Folder:
         return self.only
 
 
-@pytest.mark.parametrize("name", ["marian-two-vocabularies", "m2m100", "bart", "mbart", "t5-gated-and-untied"])
-def test_exported_graphs_compute_the_same(name: str, tmp_path: Path) -> None:
-    own = imported(name)
+def test_exported_graphs_compute_the_same(tmp_path: Path) -> None:
+    """Of the one kind that is not imported elsewhere: `tests/test_parity.py` has the other families verified."""
+    own = imported("marian-two-vocabularies")
     exported = export_graphs(own.model, own.source_vocabulary, own.target_vocabulary)
     assert set(exported) >= {"encoder", "decoder", "scorer", "aligner"}
     graphs = Graphs(Folder(tmp_path, save_graphs(exported, tmp_path, "fp32")), "fp32", device=CPU, threads=1)

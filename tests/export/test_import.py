@@ -1,8 +1,10 @@
 """Checkpoints on their whole way, through the command: the bundle decodes as `generate` does by their own settings."""
 
+import contextlib
+import io
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +24,23 @@ from reference.texts import parallel_sentences
 
 BY_NAME = {shape.name: shape for shape in SHAPES}
 SENTENCES = [sentence.english for sentence in parallel_sentences(6, seed=5)]
-
-
-def make(name: str, folder: Path) -> Checkpoint:
-    with quiet():
-        return make_checkpoint(replace(BY_NAME[name], steps=80), folder)
+PAIRS = parallel_sentences(30, seed=1)
 
 
 @pytest.fixture(scope="module")
 def marian(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return make("marian-3-heads", tmp_path_factory.mktemp("import") / "opus mt, eng-deu")
+    """A checkpoint that has half learnt its sentences."""
+    with quiet():
+        return make_checkpoint(
+            replace(BY_NAME["marian-3-heads"], steps=80), tmp_path_factory.mktemp("import") / "opus mt, eng-deu"
+        )
 
 
 @pytest.fixture(scope="module")
 def nllb(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return make("nllb", tmp_path_factory.mktemp("import") / "nllb")
+    """A checkpoint of several languages that has learnt nothing."""
+    with quiet():
+        return make_checkpoint(replace(BY_NAME["nllb"], steps=1), tmp_path_factory.mktemp("import") / "nllb")
 
 
 def assert_equal(checkpoint: Checkpoint, bundle: Path, pair: Pair, languages: tuple[str | None, str | None]) -> None:
@@ -54,14 +58,43 @@ def assert_equal(checkpoint: Checkpoint, bundle: Path, pair: Pair, languages: tu
     assert len({translation.text for translation in translations}) > 2
 
 
-def test_marian_through_the_command(marian: Checkpoint, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    calibration = tmp_path / "sentences.txt"
+@dataclass(frozen=True)
+class Imported:
+    """A bundle that the command has made, and what it has said."""
+
+    path: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def imported(marian: Checkpoint, text_files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Imported:
+    folder = tmp_path_factory.mktemp("imported")
+    calibration = folder / "sentences.txt"
     calibration.write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
-    out = tmp_path / "bundle"
-    command = ["import-hf", str(marian.folder), "--out", str(out), "--calibration", str(calibration)]
-    assert run([*command, "--source-lang", "eng", "--target-lang", "deu", "--model-version", "7"]) == 0
-    *steps, last = capfd.readouterr().err.splitlines()
-    assert [step.split(" s  ")[1] for step in steps if "calibrat" not in step] == [
+    command = ["import-hf", str(marian.folder), "--out", str(folder / "bundle"), "--model-version", "7"]
+    command += ["--source-lang", "eng", "--target-lang", "deu", "--calibration", str(calibration)]
+    command += ["--shortlist-source", str(text_files[0]), "--shortlist-target", str(text_files[1])]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        assert run([*command, "--shortlist-best", "3", "--shortlist-frequent", "4"]) == 0
+    return Imported(folder / "bundle", said.getvalue())
+
+
+@pytest.fixture(scope="module")
+def text_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Sentences and their translations."""
+    folder = tmp_path_factory.mktemp("text")
+    files = [folder / "text.en", folder / "text.de"]
+    files[0].write_text("".join(f"{pair.english}\n" for pair in PAIRS), encoding="utf-8")
+    files[1].write_text("".join(f"{pair.german}\n" for pair in PAIRS), encoding="utf-8")
+    return files
+
+
+@pytest.mark.xdist_group("imported")
+def test_marian_through_the_command(marian: Checkpoint, imported: Imported) -> None:
+    out = imported.path
+    *steps, last = imported.said.splitlines()
+    told = [step.split(" s  ")[1] for step in steps]
+    assert [step for step in told if "calibrat" not in step and "shortlist" not in step and "align" not in step] == [
         "reading the checkpoint",
         "exporting the graphs",
         "verifying fp32",
@@ -86,13 +119,38 @@ def test_marian_through_the_command(marian: Checkpoint, tmp_path: Path, capfd: p
     assert run(["inspect", str(out)]) == 0
 
 
-def test_a_multilingual_checkpoint_through_the_command(nllb: Checkpoint, tmp_path: Path) -> None:
-    out = tmp_path / "bundle"
-    command = ["import-hf", str(nllb.folder), "--out", str(out), "--precision", "fp32", "--name", "many"]
-    assert run([*command, "--source-lang", "eng_Latn", "--target-lang", "deu-latn"]) == 0
-    to_german, to_french = nllb.shape.pairs
-    assert_equal(nllb, out, to_german, (None, None))
-    assert_equal(nllb, out, to_french, ("eng-Latn", "fra_Latn"))
+@pytest.mark.xdist_group("imported")
+def test_a_shortlist_through_the_command(imported: Imported) -> None:
+    assert "aligned 30 sentence pairs, 5 of 5 times" in imported.said
+    described = Bundle.open(imported.path).manifest.shortlist
+    assert described is not None
+    assert (described.best, described.frequent, described.lexicon) == (3, 4, "IBM Model 1 of 30 sentence pairs")
+    with Translator(imported.path, threads=1, shortlist=True) as translator:
+        listed = translator._bundle.shortlist()
+        translations = translator.translate([pair.english for pair in PAIRS[:5]])
+        for pair, translation in zip(PAIRS, translations, strict=False):
+            source = translator._bundle.tokenizer.encode(pair.english)
+            assert {*translation.hypotheses[0].token_ids} <= {*listed.of(source).tolist()}
+
+
+def test_a_shortlist_of_what_does_not_fit_is_refused(
+    nllb: Checkpoint, text_files: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "short.de").write_text("Ein Satz\n", encoding="utf-8")
+    source, command = str(text_files[0]), ["import-hf", str(nllb.folder), "--out", str(tmp_path / "bundle")]
+    short = ["--shortlist-source", source, "--shortlist-target", str(tmp_path / "short.de")]
+    for wrong, problem in (
+        (short, "has 30 lines and"),
+        (short[:2], "--shortlist-source and --shortlist-target belong together"),
+        ([*short, "--lexical-table", source], "made of --lexical-table or of --shortlist-source"),
+        (
+            ["--lexical-table", source, "--source-lang", "eng_Latn", "--target-lang", "deu_Latn"],
+            "a line must be `target source probability`",
+        ),
+    ):
+        assert run([*command, *wrong]) != 0
+        assert problem in capfd.readouterr().err
+        assert not (tmp_path / "bundle").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import gzip
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from jumok._cli import run as run_command
 from jumok_export import model1
 from jumok_export.bundle import ExportError, VerificationError
 from jumok_export.graphs import export_graphs
@@ -30,10 +28,6 @@ from jumok_serve.bundle import Bundle
 from jumok_serve.languages import Languages, SourceLanguage, TargetLanguage
 from jumok_serve.manifest import GenerationDefaults, TensorSpec
 from jumok_serve.tokenizer import SentencePieceTokenizer
-from reference.checkpoints import make_checkpoint
-from reference.run import quiet
-from reference.shapes import SHAPES
-from reference.texts import parallel_sentences
 
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
 HOUSES: Pairs = [([0, 1], [0, 1]), ([0, 2], [0, 2]), ([3, 2], [3, 2])]
@@ -402,48 +396,6 @@ def test_languages_without_a_default_need_one(
     languages = Languages(sources={"en": SourceLanguage()}, targets={"de": TargetLanguage(), "nl": TargetLanguage()})
     with pytest.raises(ExportError, match="a shortlist needs a default language"):
         export_tiny(tmp_path / "bundle", languages=languages, shortlist=plan(sentences))
-
-
-@pytest.fixture(scope="module")
-def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint that has learnt nothing."""
-    [shape] = (shape for shape in SHAPES if shape.name == "marian-3-heads")
-    with quiet():
-        make_checkpoint(replace(shape, steps=1), folder := tmp_path_factory.mktemp("marian") / "marian")
-    return folder
-
-
-def test_a_shortlist_through_the_command(
-    marian: Path, sentences: tuple[list[str], list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    files = [tmp_path / "text.en", tmp_path / "text.de"]
-    pairs = parallel_sentences(30, seed=1)
-    files[0].write_text("".join(f"{pair.english}\n" for pair in pairs), encoding="utf-8")
-    files[1].write_text("".join(f"{pair.german}\n" for pair in pairs), encoding="utf-8")
-    command = ["import-hf", str(marian), "--out", str(tmp_path / "bundle"), "--precision", "int8"]
-    command += ["--source-lang", "eng", "--target-lang", "deu"]
-    given = ["--shortlist-source", str(files[0]), "--shortlist-target", str(files[1])]
-    assert run_command([*command, *given, "--shortlist-best", "3", "--shortlist-frequent", "4"]) == 0
-    assert "aligned 30 sentence pairs, 5 of 5 times" in capfd.readouterr().err
-    described = Bundle.open(tmp_path / "bundle").manifest.shortlist
-    assert described is not None
-    assert (described.best, described.frequent, described.lexicon) == (3, 4, "IBM Model 1 of 30 sentence pairs")
-    with Translator(tmp_path / "bundle", threads=1, shortlist=True) as translator:
-        listed = translator._bundle.shortlist()
-        translations = translator.translate([pair.english for pair in pairs[:5]])
-        for pair, translation in zip(pairs, translations, strict=False):
-            source = translator._bundle.tokenizer.encode(pair.english)
-            assert {*translation.hypotheses[0].token_ids} <= {*listed.of(source).tolist()}
-
-    files[1].write_text("Ein Satz\n", encoding="utf-8")
-    for wrong, problem in (
-        (given, "has 30 lines and"),
-        (given[:2], "--shortlist-source and --shortlist-target belong together"),
-        ([*given, "--lexical-table", str(files[0])], "made of --lexical-table or of --shortlist-source"),
-        (["--lexical-table", str(files[0])], "a line must be `target source probability`"),
-    ):
-        assert run_command([*command, "--overwrite", *wrong]) != 0
-        assert problem in capfd.readouterr().err
 
 
 class Gathering(nn.Module):

@@ -211,6 +211,16 @@ class HeldModel:
         self._loop.call_soon_threadsafe(self.submitted.put_nowait, answer)
         return answer
 
+    def submit_sentences(
+        self,
+        texts: Sequence[str],
+        options: DecodingOptions,
+        *,
+        on_progress: Callable[[], None] | None = None,
+        **asked: object,
+    ) -> Answer:
+        return self.submit(texts, options, on_progress=on_progress, split_sentences=True, **asked)
+
     def scoring(self, texts: Sequence[str], targets: Sequence[str], **asked: object) -> HeldScoring:
         self.asked = asked
         return HeldScoring(targets, self.on_score)

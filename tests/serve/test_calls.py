@@ -120,9 +120,10 @@ def test_a_call_whose_deadline_passes_ends_with_that() -> None:
                 done.set()
 
         async with serving(HeldModel(on_submit=hold), observers=[Observer()]) as (_, channel):
+            await channel.channel_ready()  # so that the call arrives in time
             with pytest.raises(grpc.aio.AioRpcError):
-                await TranslationServiceStub(channel).TranslateText(REQUEST, timeout=0.2)
-            await asyncio.wait_for(done.wait(), 30)
+                await TranslationServiceStub(channel).TranslateText(REQUEST, timeout=1.0)
+            await asyncio.wait_for(done.wait(), 60)
 
     asyncio.run(scenario())
     assert ended == ["DEADLINE_EXCEEDED"]

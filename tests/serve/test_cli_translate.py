@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from jumok.commands._pipeline import MAX_LINE_BYTES
 from jumok_serve.translator import Translator
 
 from .command import JUMOK, run, serve
@@ -114,11 +115,22 @@ def test_every_option_reaches_the_model(server: str, tiny_bundle: Path, translat
             assert [(answer["source_language"], answer["target_language"]) for answer in answers] == [("en", "de")] * 2
 
 
+def test_texts_of_several_sentences_are_split(server: str, tiny_bundle: Path, translator: Translator) -> None:
+    wanted = " ".join(expected(translator, "a man.", "two males."))
+    for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+        done = run("translate", *place, *SHORT, "--split-sentences", "a man. two males.")
+        assert (done.returncode, lines(done.stdout)) == (0, [wanted])
+
+
 def test_a_target_prefix_begins_every_translation(server: str, translator: Translator) -> None:
     done = run("translate", "--server", server, *SHORT, "--target-prefix", "Ein Mann", given=b"a man\n\ntwo\n")
     wanted = translator.translate(["a man", "", "two"], beam_size=2, max_length=5, target_prefix=["Ein Mann"] * 3)
     assert lines(done.stdout) == [" ".join(answer.text.split()) for answer in wanted]
     assert wanted[0].text.startswith("Ein Mann")
+    done = run("translate", "--server", server, *SHORT, "--target-prefix", "Ein " * 60, "a man")
+    assert (done.returncode, done.stdout) == (1, b"\n")
+    assert done.stderr.startswith(b"Error: text 1: ")
+    assert b"no room for another" in done.stderr
 
 
 def test_json_has_attention_where_it_is_asked_for(server: str) -> None:
@@ -141,24 +153,34 @@ def test_a_truncated_line_is_said(server: str) -> None:
     assert warning.startswith("Warning: standard input, line 2: too long for the model, cut to ")
 
 
-@pytest.mark.parametrize(
-    ("given", "before", "message"),
-    [
-        (b"a man\ntwo\nb\xff\nd\n", ["a man", "two"], "standard input, line 3, byte 2: 0xff is not UTF-8"),
-        (b"\xed\xa0\x80\n", [], "standard input, line 1, byte 1: 0xed is not UTF-8"),
-        (b"a man\nb\0\n", ["a man"], "standard input, line 2: "),
-        (b"a man\n" + LONG.encode() + b"\ntwo\n", ["a man"], "standard input, line 2: "),
-    ],
-)
-def test_a_bad_line_is_named_and_those_before_it_are_translated(
-    server: str, translator: Translator, given: bytes, before: list[str], message: str
+@pytest.mark.parametrize("place", ["server", "bundle"])
+def test_bad_lines_are_named_and_all_others_are_translated(
+    place: str, server: str, tiny_bundle: Path, translator: Translator
 ) -> None:
-    done = run("translate", "--server", server, *SHORT, given=given)
+    bad = {
+        b"b\xff": "byte 2: 0xff is not UTF-8",
+        b"\xed\xa0\x80": "byte 1: 0xed is not UTF-8",
+        b"b\0": "",
+        LONG.encode(): "the text has",
+        b"x" * (MAX_LINE_BYTES + 9): f"longer than {MAX_LINE_BYTES} bytes",
+    }
+    given = b"a man\n" + b"".join(line + b"\ntwo\n" for line in bad) + b"males"
+    where = ["--server", server] if place == "server" else ["--bundle", str(tiny_bundle)]
+    done = run("translate", *where, *SHORT, given=given)
+    man, two, males = expected(translator, "a man", "two", "males")
+    assert lines(done.stdout) == [man, *["", two] * len(bad), males]
+    errors = done.stderr.decode().splitlines()
+    for number, (error, message) in enumerate(zip(errors, bad.values(), strict=True), start=1):
+        assert error.startswith(f"Error: standard input, line {2 * number}: {message}")
     assert done.returncode == 1
-    assert lines(done.stdout) == (expected(translator, *before) if before else [])
-    (error,) = done.stderr.decode().splitlines()
-    assert error.startswith(f"Error: {message}")
-    assert lines(run("translate", "--server", server, *SHORT, "a man").stdout) == expected(translator, "a man")
+
+
+def test_json_says_what_is_wrong_with_a_line(server: str) -> None:
+    done = run("translate", "--server", server, *SHORT, "--json", given=f"a\n{LONG}\n".encode() + b"\xff\n")
+    translated, long, unreadable = (json.loads(line) for line in done.stdout.splitlines())
+    assert (done.returncode, translated["source"]) == (1, "a")
+    assert (long["source"], long["error"].startswith("the text has")) == (LONG, True)
+    assert unreadable == {"source": None, "error": "byte 1: 0xff is not UTF-8 (invalid start byte)"}
 
 
 @pytest.mark.parametrize(
@@ -175,9 +197,8 @@ def test_a_bad_line_is_named_and_those_before_it_are_translated(
         (["--top-p", "2"], "top_p must be above 0 and at most 1, got 2.0"),
         (["--seed", "99999999999999999999"], "options.seed: must lie between"),
         (["--target-language", "xx"], "no target language 'xx'; it has de"),
-        (["--target-prefix", "Ein " * 60], "no room for another"),
         (["--model", "other"], "model 'other' is not loaded"),
-        (["--timeout", "0.000001"], "deadline"),
+        (["--timeout", "0.000001"], "no text was answered"),
     ],
 )
 def test_a_refused_option_is_one_line(server: str, arguments: list[str], message: str) -> None:
@@ -195,7 +216,7 @@ def test_an_argument_that_is_not_utf8_is_refused(server: str) -> None:
         capture_output=True,
         check=False,
     )
-    assert (done.returncode, len(done.stdout.splitlines())) == (1, 1)
+    assert (done.returncode, len(done.stdout.splitlines())) == (1, 2)
     assert done.stderr.decode().startswith("Error: text 2: holds a lone surrogate (U+DCFF at 1)")
 
 

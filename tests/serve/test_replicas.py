@@ -20,8 +20,8 @@ from jumok_serve.errors import EngineFailed
 from jumok_serve.loading import load_graphs
 from jumok_serve.session import _session_options
 
-from .test_engine import IDLE, PATIENCE_S, TEXTS, wait_until_idle
-from .test_invariance import assert_same, sentences
+from .test_engine import IDLE, PATIENCE_S, TEXTS, pass_time, wait_until_idle
+from .test_invariance import most_off, scores_off, sentences
 
 OPTIONS = DecodingOptions(beam_size=2, min_length=12, max_length=12)
 
@@ -91,14 +91,15 @@ def test_the_results_are_those_of_one_replica(
         steps = Steps(monkeypatch)
         steps.opened.set()
         together = {(i, 4): t for i, t in enumerate(translator.translate(texts, beam_size=4, truncate=True))}
-        assert_same(precision, together, expected)
+        off = scores_off(together, expected)
         generator.shuffle(jobs)
         pending = []
         for i, k in jobs:
             pending.append(((i, k), translator.submit([texts[i]], DecodingOptions(beam_size=k), truncate=True)))
             if generator.random() < 0.2:  # the engine works while the others wait outside
                 generator.choice(pending)[1].collect()
-        assert_same(precision, {job: joined.collect()[0] for job, joined in pending}, expected)
+        off += scores_off({job: joined.collect()[0] for job, joined in pending}, expected)
+        assert off <= most_off(precision, len(together) + len(jobs))
         assert len(steps.rows) == 2
         wait_until_idle(translator)
 
@@ -147,16 +148,17 @@ def test_a_failing_step_fails_its_replicas_sentences_alone(
     wait_until_idle(translator)
 
 
-def test_cancelled_and_late_sentences_leave_every_replica_within_one_step(translator: Translator, steps: Steps) -> None:
-    deadline = time.monotonic() + 0.05
+def test_cancelled_and_late_sentences_leave_every_replica_within_one_step(
+    translator: Translator, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadline = time.monotonic() + 600
     leaving = translator.submit(TEXTS[:2], OPTIONS)
     steps.arrive()
     steps.arrive()
     late = translator.submit(TEXTS[2:], OPTIONS, deadline=deadline)
     for future in leaving.futures:
         assert future.cancel()
-    while time.monotonic() <= deadline:
-        pass
+    pass_time(monkeypatch, 600)
     steps.opened.set()
     for future in leaving.futures:
         with pytest.raises(CancelledError):

@@ -78,6 +78,7 @@ class Client:
         target_prefix: str | None = None,
         attention: bool = False,
         truncate: bool = False,
+        split_sentences: bool = False,
         model: str = "",
         timeout_s: float | None = None,
         **options: Unpack[Options],
@@ -93,6 +94,7 @@ class Client:
         target_prefix: Sequence[str | None] | None = None,
         attention: bool = False,
         truncate: bool = False,
+        split_sentences: bool = False,
         model: str = "",
         timeout_s: float | None = None,
         **options: Unpack[Options],
@@ -107,6 +109,7 @@ class Client:
         target_prefix: str | Sequence[str | None] | None = None,
         attention: bool = False,
         truncate: bool = False,
+        split_sentences: bool = False,
         model: str = "",
         timeout_s: float | None = None,
         **options: Unpack[Options],
@@ -117,7 +120,9 @@ class Client:
         the model's default. ``target_prefix`` is what the translation begins with, for several texts one for each or
         None: a hypothesis' ``text`` is the whole translation, its tokens and scores are those behind the prefix. With
         ``attention`` every hypothesis carries the cross-attention from its tokens to the translation's
-        ``source_tokens``. ``truncate`` cuts texts that are too long for the model instead of refusing them. ``model``
+        ``source_tokens``. ``truncate`` cuts texts that are too long for the model instead of refusing them.
+        ``split_sentences`` translates the sentences of each text one by one, and puts them together again; there is one
+        hypothesis then, and no attention. ``model``
         may be left out where the server holds only one. ``Options`` describes the decoding options; one that there is
         not is a TypeError.
         """
@@ -128,6 +133,7 @@ class Client:
             target_prefix=target_prefix,
             attention=attention,
             truncate=truncate,
+            split_sentences=split_sentences,
             model=model,
             options=options,
         )
@@ -277,6 +283,7 @@ class Client:
         target_prefix: str | None = None,
         attention: bool = False,
         truncate: bool = False,
+        split_sentences: bool = False,
         model: str = "",
         timeout_s: float | None = None,
         **options: Unpack[Options],
@@ -298,6 +305,7 @@ class Client:
             target_prefix=target_prefix,
             attention=attention,
             truncate=truncate,
+            split_sentences=split_sentences,
             model=model,
             options=options,
         )
@@ -316,6 +324,7 @@ class Client:
         target_prefix: str | None = None,
         attention: bool = False,
         truncate: bool = False,
+        split_sentences: bool = False,
         model: str = "",
         timeout_s: float | None = None,
         **options: Unpack[Options],
@@ -345,6 +354,7 @@ class Client:
             target_prefix=target_prefix,
             attention=attention,
             truncate=truncate,
+            split_sentences=split_sentences,
             model=model,
             timeout_s=self._limit(timeout_s),
             max_attempts=self._max_attempts,

@@ -28,49 +28,49 @@ from jumok_proto.v1 import alignment_pb2 as jumok__proto_dot_v1_dot_alignment__p
 from jumok_proto.v1 import decoding_pb2 as jumok__proto_dot_v1_dot_decoding__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n jumok_proto/v1/translation.proto\x12\x08jumok.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x1ejumok_proto/v1/alignment.proto\x1a\x1djumok_proto/v1/decoding.proto\"\xdd\x01\n\x14TranslateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12*\n\x07options\x18\x03 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x05 \x01(\t\x12\x1c\n\x14target_language_code\x18\x06 \x01(\t\x12\x17\n\x0ftarget_prefixes\x18\x07 \x03(\t\x12\x11\n\tattention\x18\x08 \x01(\x08\"h\n\x15TranslateTextResponse\x12+\n\x0ctranslations\x18\x01 \x03(\x0b\x32\x15.jumok.v1.Translation\x12\"\n\x07timings\x18\x02 \x01(\x0b\x32\x11.jumok.v1.Timings\"\xe0\x01\n\x1aStreamTranslateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12*\n\x07options\x18\x03 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x05 \x01(\t\x12\x1c\n\x14target_language_code\x18\x06 \x01(\t\x12\x15\n\rtarget_prefix\x18\x07 \x01(\t\x12\x11\n\tattention\x18\x08 \x01(\x08\"\x82\x01\n\x1bStreamTranslateTextResponse\x12\x13\n\x0bstable_text\x18\x01 \x01(\t\x12*\n\x0btranslation\x18\x02 \x01(\x0b\x32\x15.jumok.v1.Translation\x12\"\n\x07timings\x18\x03 \x01(\x0b\x32\x11.jumok.v1.Timings\"i\n\x16TranslateCorpusRequest\x12*\n\x08settings\x18\x01 \x01(\x0b\x32\x18.jumok.v1.CorpusSettings\x12#\n\x05items\x18\x02 \x03(\x0b\x32\x14.jumok.v1.CorpusItem\"\xe2\x01\n\x0e\x43orpusSettings\x12\r\n\x05model\x18\x01 \x01(\t\x12*\n\x07options\x18\x02 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x03 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x04 \x01(\t\x12\x1c\n\x14target_language_code\x18\x05 \x01(\t\x12\x11\n\tattention\x18\x06 \x01(\x08\x12\x0e\n\x06window\x18\x07 \x01(\x05\x12$\n\x05order\x18\x08 \x01(\x0e\x32\x15.jumok.v1.CorpusOrder\"@\n\nCorpusItem\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x15\n\rtarget_prefix\x18\x03 \x01(\t\"B\n\x17TranslateCorpusResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.jumok.v1.CorpusResult\"\x9b\x01\n\x0c\x43orpusResult\x12\n\n\x02id\x18\x01 \x01(\x03\x12,\n\x0btranslation\x18\x02 \x01(\x0b\x32\x15.jumok.v1.TranslationH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12\"\n\x07timings\x18\x04 \x01(\x0b\x32\x11.jumok.v1.TimingsB\x08\n\x06result\"\x82\x02\n\x0bTranslation\x12(\n\nhypotheses\x18\x01 \x03(\x0b\x32\x14.jumok.v1.Hypothesis\x12\x1a\n\x12source_token_count\x18\x02 \x01(\x05\x12\x1a\n\x12output_token_count\x18\x03 \x01(\x05\x12\x18\n\x10source_truncated\x18\x04 \x01(\x08\x12\r\n\x05model\x18\x05 \x01(\t\x12\x15\n\rmodel_version\x18\x06 \x01(\t\x12\x15\n\rsource_tokens\x18\x07 \x03(\t\x12\x1c\n\x14source_language_code\x18\x08 \x01(\t\x12\x1c\n\x14target_language_code\x18\t \x01(\t\"\xb9\x01\n\nHypothesis\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0e\n\x06tokens\x18\x03 \x03(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12\x14\n\x0ctoken_scores\x18\x05 \x03(\x01\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.jumok.v1.FinishReason\x12&\n\tattention\x18\x07 \x01(\x0b\x32\x13.jumok.v1.Attention\"-\n\tAttention\x12\x0f\n\x07weights\x18\x01 \x03(\x02\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\x05\"\xc2\x01\n\x10ScoreTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12\x0f\n\x07targets\x18\x03 \x03(\t\x12\x1c\n\x14source_language_code\x18\x04 \x01(\t\x12\x1c\n\x14target_language_code\x18\x05 \x01(\t\x12\x1b\n\x0elength_penalty\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08truncate\x18\x07 \x01(\x08\x42\x11\n\x0f_length_penalty\"4\n\x11ScoreTextResponse\x12\x1f\n\x06scores\x18\x01 \x03(\x0b\x32\x0f.jumok.v1.Score\"\xab\x01\n\x05Score\x12\r\n\x05score\x18\x01 \x01(\x01\x12\x0e\n\x06tokens\x18\x02 \x03(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x14\n\x0ctoken_scores\x18\x04 \x03(\x01\x12\x1a\n\x12source_token_count\x18\x05 \x01(\x05\x12\x18\n\x10source_truncated\x18\x06 \x01(\x08\x12\r\n\x05model\x18\x07 \x01(\t\x12\x15\n\rmodel_version\x18\x08 \x01(\t\"\xd7\x01\n\x07Timings\x12\x31\n\x0equeue_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x65ncode_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etotal_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*`\n\x0b\x43orpusOrder\x12\x1c\n\x18\x43ORPUS_ORDER_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ORPUS_ORDER_INPUT\x10\x01\x12\x1b\n\x17\x43ORPUS_ORDER_COMPLETION\x10\x02*^\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_EOS\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xb4\x03\n\x12TranslationService\x12P\n\rTranslateText\x12\x1e.jumok.v1.TranslateTextRequest\x1a\x1f.jumok.v1.TranslateTextResponse\x12\x64\n\x13StreamTranslateText\x12$.jumok.v1.StreamTranslateTextRequest\x1a%.jumok.v1.StreamTranslateTextResponse0\x01\x12Z\n\x0fTranslateCorpus\x12 .jumok.v1.TranslateCorpusRequest\x1a!.jumok.v1.TranslateCorpusResponse(\x01\x30\x01\x12\x44\n\tScoreText\x12\x1a.jumok.v1.ScoreTextRequest\x1a\x1b.jumok.v1.ScoreTextResponse\x12\x44\n\tAlignText\x12\x1a.jumok.v1.AlignTextRequest\x1a\x1b.jumok.v1.AlignTextResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n jumok_proto/v1/translation.proto\x12\x08jumok.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x1ejumok_proto/v1/alignment.proto\x1a\x1djumok_proto/v1/decoding.proto\"\xf6\x01\n\x14TranslateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12*\n\x07options\x18\x03 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x05 \x01(\t\x12\x1c\n\x14target_language_code\x18\x06 \x01(\t\x12\x17\n\x0ftarget_prefixes\x18\x07 \x03(\t\x12\x11\n\tattention\x18\x08 \x01(\x08\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\"h\n\x15TranslateTextResponse\x12+\n\x0ctranslations\x18\x01 \x03(\x0b\x32\x15.jumok.v1.Translation\x12\"\n\x07timings\x18\x02 \x01(\x0b\x32\x11.jumok.v1.Timings\"\xf9\x01\n\x1aStreamTranslateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12*\n\x07options\x18\x03 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x05 \x01(\t\x12\x1c\n\x14target_language_code\x18\x06 \x01(\t\x12\x15\n\rtarget_prefix\x18\x07 \x01(\t\x12\x11\n\tattention\x18\x08 \x01(\x08\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\"\x82\x01\n\x1bStreamTranslateTextResponse\x12\x13\n\x0bstable_text\x18\x01 \x01(\t\x12*\n\x0btranslation\x18\x02 \x01(\x0b\x32\x15.jumok.v1.Translation\x12\"\n\x07timings\x18\x03 \x01(\x0b\x32\x11.jumok.v1.Timings\"i\n\x16TranslateCorpusRequest\x12*\n\x08settings\x18\x01 \x01(\x0b\x32\x18.jumok.v1.CorpusSettings\x12#\n\x05items\x18\x02 \x03(\x0b\x32\x14.jumok.v1.CorpusItem\"\xfb\x01\n\x0e\x43orpusSettings\x12\r\n\x05model\x18\x01 \x01(\t\x12*\n\x07options\x18\x02 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x03 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x04 \x01(\t\x12\x1c\n\x14target_language_code\x18\x05 \x01(\t\x12\x11\n\tattention\x18\x06 \x01(\x08\x12\x0e\n\x06window\x18\x07 \x01(\x05\x12$\n\x05order\x18\x08 \x01(\x0e\x32\x15.jumok.v1.CorpusOrder\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\"@\n\nCorpusItem\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x15\n\rtarget_prefix\x18\x03 \x01(\t\"B\n\x17TranslateCorpusResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.jumok.v1.CorpusResult\"\x9b\x01\n\x0c\x43orpusResult\x12\n\n\x02id\x18\x01 \x01(\x03\x12,\n\x0btranslation\x18\x02 \x01(\x0b\x32\x15.jumok.v1.TranslationH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12\"\n\x07timings\x18\x04 \x01(\x0b\x32\x11.jumok.v1.TimingsB\x08\n\x06result\"\x82\x02\n\x0bTranslation\x12(\n\nhypotheses\x18\x01 \x03(\x0b\x32\x14.jumok.v1.Hypothesis\x12\x1a\n\x12source_token_count\x18\x02 \x01(\x05\x12\x1a\n\x12output_token_count\x18\x03 \x01(\x05\x12\x18\n\x10source_truncated\x18\x04 \x01(\x08\x12\r\n\x05model\x18\x05 \x01(\t\x12\x15\n\rmodel_version\x18\x06 \x01(\t\x12\x15\n\rsource_tokens\x18\x07 \x03(\t\x12\x1c\n\x14source_language_code\x18\x08 \x01(\t\x12\x1c\n\x14target_language_code\x18\t \x01(\t\"\xb9\x01\n\nHypothesis\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0e\n\x06tokens\x18\x03 \x03(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12\x14\n\x0ctoken_scores\x18\x05 \x03(\x01\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.jumok.v1.FinishReason\x12&\n\tattention\x18\x07 \x01(\x0b\x32\x13.jumok.v1.Attention\"-\n\tAttention\x12\x0f\n\x07weights\x18\x01 \x03(\x02\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\x05\"\xc2\x01\n\x10ScoreTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12\x0f\n\x07targets\x18\x03 \x03(\t\x12\x1c\n\x14source_language_code\x18\x04 \x01(\t\x12\x1c\n\x14target_language_code\x18\x05 \x01(\t\x12\x1b\n\x0elength_penalty\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08truncate\x18\x07 \x01(\x08\x42\x11\n\x0f_length_penalty\"4\n\x11ScoreTextResponse\x12\x1f\n\x06scores\x18\x01 \x03(\x0b\x32\x0f.jumok.v1.Score\"\xab\x01\n\x05Score\x12\r\n\x05score\x18\x01 \x01(\x01\x12\x0e\n\x06tokens\x18\x02 \x03(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x14\n\x0ctoken_scores\x18\x04 \x03(\x01\x12\x1a\n\x12source_token_count\x18\x05 \x01(\x05\x12\x18\n\x10source_truncated\x18\x06 \x01(\x08\x12\r\n\x05model\x18\x07 \x01(\t\x12\x15\n\rmodel_version\x18\x08 \x01(\t\"\xd7\x01\n\x07Timings\x12\x31\n\x0equeue_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x65ncode_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etotal_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*`\n\x0b\x43orpusOrder\x12\x1c\n\x18\x43ORPUS_ORDER_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ORPUS_ORDER_INPUT\x10\x01\x12\x1b\n\x17\x43ORPUS_ORDER_COMPLETION\x10\x02*^\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_EOS\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xb4\x03\n\x12TranslationService\x12P\n\rTranslateText\x12\x1e.jumok.v1.TranslateTextRequest\x1a\x1f.jumok.v1.TranslateTextResponse\x12\x64\n\x13StreamTranslateText\x12$.jumok.v1.StreamTranslateTextRequest\x1a%.jumok.v1.StreamTranslateTextResponse0\x01\x12Z\n\x0fTranslateCorpus\x12 .jumok.v1.TranslateCorpusRequest\x1a!.jumok.v1.TranslateCorpusResponse(\x01\x30\x01\x12\x44\n\tScoreText\x12\x1a.jumok.v1.ScoreTextRequest\x1a\x1b.jumok.v1.ScoreTextResponse\x12\x44\n\tAlignText\x12\x1a.jumok.v1.AlignTextRequest\x1a\x1b.jumok.v1.AlignTextResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jumok_proto.v1.translation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CORPUSORDER']._serialized_start=2623
-  _globals['_CORPUSORDER']._serialized_end=2719
-  _globals['_FINISHREASON']._serialized_start=2721
-  _globals['_FINISHREASON']._serialized_end=2815
+  _globals['_CORPUSORDER']._serialized_start=2698
+  _globals['_CORPUSORDER']._serialized_end=2794
+  _globals['_FINISHREASON']._serialized_start=2796
+  _globals['_FINISHREASON']._serialized_end=2890
   _globals['_TRANSLATETEXTREQUEST']._serialized_start=167
-  _globals['_TRANSLATETEXTREQUEST']._serialized_end=388
-  _globals['_TRANSLATETEXTRESPONSE']._serialized_start=390
-  _globals['_TRANSLATETEXTRESPONSE']._serialized_end=494
-  _globals['_STREAMTRANSLATETEXTREQUEST']._serialized_start=497
-  _globals['_STREAMTRANSLATETEXTREQUEST']._serialized_end=721
-  _globals['_STREAMTRANSLATETEXTRESPONSE']._serialized_start=724
-  _globals['_STREAMTRANSLATETEXTRESPONSE']._serialized_end=854
-  _globals['_TRANSLATECORPUSREQUEST']._serialized_start=856
-  _globals['_TRANSLATECORPUSREQUEST']._serialized_end=961
-  _globals['_CORPUSSETTINGS']._serialized_start=964
-  _globals['_CORPUSSETTINGS']._serialized_end=1190
-  _globals['_CORPUSITEM']._serialized_start=1192
-  _globals['_CORPUSITEM']._serialized_end=1256
-  _globals['_TRANSLATECORPUSRESPONSE']._serialized_start=1258
-  _globals['_TRANSLATECORPUSRESPONSE']._serialized_end=1324
-  _globals['_CORPUSRESULT']._serialized_start=1327
-  _globals['_CORPUSRESULT']._serialized_end=1482
-  _globals['_TRANSLATION']._serialized_start=1485
-  _globals['_TRANSLATION']._serialized_end=1743
-  _globals['_HYPOTHESIS']._serialized_start=1746
-  _globals['_HYPOTHESIS']._serialized_end=1931
-  _globals['_ATTENTION']._serialized_start=1933
-  _globals['_ATTENTION']._serialized_end=1978
-  _globals['_SCORETEXTREQUEST']._serialized_start=1981
-  _globals['_SCORETEXTREQUEST']._serialized_end=2175
-  _globals['_SCORETEXTRESPONSE']._serialized_start=2177
-  _globals['_SCORETEXTRESPONSE']._serialized_end=2229
-  _globals['_SCORE']._serialized_start=2232
-  _globals['_SCORE']._serialized_end=2403
-  _globals['_TIMINGS']._serialized_start=2406
-  _globals['_TIMINGS']._serialized_end=2621
-  _globals['_TRANSLATIONSERVICE']._serialized_start=2818
-  _globals['_TRANSLATIONSERVICE']._serialized_end=3254
+  _globals['_TRANSLATETEXTREQUEST']._serialized_end=413
+  _globals['_TRANSLATETEXTRESPONSE']._serialized_start=415
+  _globals['_TRANSLATETEXTRESPONSE']._serialized_end=519
+  _globals['_STREAMTRANSLATETEXTREQUEST']._serialized_start=522
+  _globals['_STREAMTRANSLATETEXTREQUEST']._serialized_end=771
+  _globals['_STREAMTRANSLATETEXTRESPONSE']._serialized_start=774
+  _globals['_STREAMTRANSLATETEXTRESPONSE']._serialized_end=904
+  _globals['_TRANSLATECORPUSREQUEST']._serialized_start=906
+  _globals['_TRANSLATECORPUSREQUEST']._serialized_end=1011
+  _globals['_CORPUSSETTINGS']._serialized_start=1014
+  _globals['_CORPUSSETTINGS']._serialized_end=1265
+  _globals['_CORPUSITEM']._serialized_start=1267
+  _globals['_CORPUSITEM']._serialized_end=1331
+  _globals['_TRANSLATECORPUSRESPONSE']._serialized_start=1333
+  _globals['_TRANSLATECORPUSRESPONSE']._serialized_end=1399
+  _globals['_CORPUSRESULT']._serialized_start=1402
+  _globals['_CORPUSRESULT']._serialized_end=1557
+  _globals['_TRANSLATION']._serialized_start=1560
+  _globals['_TRANSLATION']._serialized_end=1818
+  _globals['_HYPOTHESIS']._serialized_start=1821
+  _globals['_HYPOTHESIS']._serialized_end=2006
+  _globals['_ATTENTION']._serialized_start=2008
+  _globals['_ATTENTION']._serialized_end=2053
+  _globals['_SCORETEXTREQUEST']._serialized_start=2056
+  _globals['_SCORETEXTREQUEST']._serialized_end=2250
+  _globals['_SCORETEXTRESPONSE']._serialized_start=2252
+  _globals['_SCORETEXTRESPONSE']._serialized_end=2304
+  _globals['_SCORE']._serialized_start=2307
+  _globals['_SCORE']._serialized_end=2478
+  _globals['_TIMINGS']._serialized_start=2481
+  _globals['_TIMINGS']._serialized_end=2696
+  _globals['_TRANSLATIONSERVICE']._serialized_start=2893
+  _globals['_TRANSLATIONSERVICE']._serialized_end=3329
 # @@protoc_insertion_point(module_scope)

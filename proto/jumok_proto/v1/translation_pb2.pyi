@@ -84,6 +84,7 @@ class TranslateTextRequest(google.protobuf.message.Message):
     TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     TARGET_PREFIXES_FIELD_NUMBER: builtins.int
     ATTENTION_FIELD_NUMBER: builtins.int
+    SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model; may be left empty where the server holds only one."""
     truncate: builtins.bool
@@ -96,6 +97,12 @@ class TranslateTextRequest(google.protobuf.message.Message):
     """Language to translate into, in the same way."""
     attention: builtins.bool
     """Whether hypotheses carry the attention from their tokens to those of the text."""
+    split_sentences: builtins.bool
+    """Whether texts are split into their sentences, which are translated one by one, instead of being translated as one
+    sentence each. A translation is put together of its sentences' best ones, with the text's line breaks and other
+    white space between. It has one hypothesis, with their tokens one behind the other and the score of all of them.
+    Attention, and several hypotheses, cannot be asked for too.
+    """
     @property
     def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The texts, at least one. An empty one, or one of white space only, has an empty translation."""
@@ -119,9 +126,10 @@ class TranslateTextRequest(google.protobuf.message.Message):
         target_language_code: builtins.str = ...,
         target_prefixes: collections.abc.Iterable[builtins.str] | None = ...,
         attention: builtins.bool = ...,
+        split_sentences: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attention", b"attention", "contents", b"contents", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "target_language_code", b"target_language_code", "target_prefixes", b"target_prefixes", "truncate", b"truncate"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attention", b"attention", "contents", b"contents", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefixes", b"target_prefixes", "truncate", b"truncate"]) -> None: ...
 
 Global___TranslateTextRequest: typing_extensions.TypeAlias = TranslateTextRequest
 
@@ -166,6 +174,7 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     TARGET_PREFIX_FIELD_NUMBER: builtins.int
     ATTENTION_FIELD_NUMBER: builtins.int
+    SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model; may be left empty where the server holds only one."""
     content: builtins.str
@@ -180,6 +189,8 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     """What the translation begins with; empty for nothing."""
     attention: builtins.bool
     """Whether hypotheses carry the attention from their tokens to those of the text."""
+    split_sentences: builtins.bool
+    """Whether the text is split into its sentences."""
     @property
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
         """How to search."""
@@ -195,9 +206,10 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
         target_language_code: builtins.str = ...,
         target_prefix: builtins.str = ...,
         attention: builtins.bool = ...,
+        split_sentences: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attention", b"attention", "content", b"content", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "target_language_code", b"target_language_code", "target_prefix", b"target_prefix", "truncate", b"truncate"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attention", b"attention", "content", b"content", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefix", b"target_prefix", "truncate", b"truncate"]) -> None: ...
 
 Global___StreamTranslateTextRequest: typing_extensions.TypeAlias = StreamTranslateTextRequest
 
@@ -266,7 +278,7 @@ Global___TranslateCorpusRequest: typing_extensions.TypeAlias = TranslateCorpusRe
 
 @typing.final
 class CorpusSettings(google.protobuf.message.Message):
-    """How the items of a corpus are translated; the fields up to attention are those of TranslateTextRequest."""
+    """How the items of a corpus are translated; the fields up to attention, and split_sentences, are those of TranslateTextRequest."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -278,6 +290,7 @@ class CorpusSettings(google.protobuf.message.Message):
     ATTENTION_FIELD_NUMBER: builtins.int
     WINDOW_FIELD_NUMBER: builtins.int
     ORDER_FIELD_NUMBER: builtins.int
+    SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model; may be left empty where the server holds only one."""
     truncate: builtins.bool
@@ -294,6 +307,8 @@ class CorpusSettings(google.protobuf.message.Message):
     """
     order: Global___CorpusOrder.ValueType
     """The order of the answers."""
+    split_sentences: builtins.bool
+    """Whether each item is split into its sentences."""
     @property
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
         """How to search."""
@@ -309,9 +324,10 @@ class CorpusSettings(google.protobuf.message.Message):
         attention: builtins.bool = ...,
         window: builtins.int = ...,
         order: Global___CorpusOrder.ValueType = ...,
+        split_sentences: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attention", b"attention", "model", b"model", "options", b"options", "order", b"order", "source_language_code", b"source_language_code", "target_language_code", b"target_language_code", "truncate", b"truncate", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attention", b"attention", "model", b"model", "options", b"options", "order", b"order", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "truncate", b"truncate", "window", b"window"]) -> None: ...
 
 Global___CorpusSettings: typing_extensions.TypeAlias = CorpusSettings
 

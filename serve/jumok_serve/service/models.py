@@ -87,6 +87,21 @@ class LoadedModel(Protocol):
     ) -> Pending:
         """Queue texts; ``deadline`` is a moment of ``time.monotonic()``, ``on_progress`` is told of ``sure_texts``."""
 
+    def submit_sentences(
+        self,
+        texts: Sequence[str],
+        options: DecodingOptions,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefixes: Sequence[str | None] | None = None,
+        attention: bool = False,
+        truncate: bool = False,
+        deadline: float | None = None,
+        on_progress: Callable[[], None] | None = None,
+    ) -> Pending:
+        """Queue the sentences of texts, to be put together again; the arguments are those of ``submit``."""
+
     def scoring(
         self,
         texts: Sequence[str],

@@ -34,6 +34,7 @@ from jumok_serve.service.one_text import naming_one_text
 from jumok_serve.service.registry import ModelRegistry
 from jumok_serve.service.unknown_fields import check_known
 from jumok_serve.service.workers import Workers
+from jumok_serve.splitting import MAX_SENTENCES
 
 MAX_WINDOW = 1024
 DEFAULT_WINDOW = 256
@@ -291,7 +292,8 @@ class TranslationService(TranslationServiceServicer):
             target_prefixes: Sequence[str | None] | None,
             on_progress: Callable[[], None] | None = None,
         ) -> Pending:
-            return model.submit(
+            start = model.submit_sentences if request.split_sentences else model.submit
+            return start(
                 texts,
                 options,
                 source_language=request.source_language_code,
@@ -305,7 +307,8 @@ class TranslationService(TranslationServiceServicer):
 
         hypotheses = options.num_hypotheses or defaults.num_hypotheses
         beam_size = options.beam_size or defaults.beam_size
-        return _Asked(submit, beam_size, hypotheses, options.max_length or defaults.max_length)
+        sentences = MAX_SENTENCES if request.split_sentences else 1
+        return _Asked(submit, beam_size, hypotheses, sentences * (options.max_length or defaults.max_length))
 
     @contextmanager
     def _room_for_attention(self, attention: bool) -> Iterator[None]:
@@ -354,7 +357,7 @@ class _Asked(NamedTuple):
     hypotheses: int
     """Of each text."""
     tokens: int
-    """Of each hypothesis, at most."""
+    """Of each hypothesis, at most, all its sentences together."""
 
 
 def _is_short(*texts: Sequence[str]) -> bool:

@@ -29,6 +29,7 @@ class LocalTranslator(AbstractContextManager["LocalTranslator"], Protocol):
         target_prefix: Sequence[str | None] | None = None,
         attention: bool = False,
         truncate: bool = False,
+        split_sentences: bool = False,
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> list[Translation]:

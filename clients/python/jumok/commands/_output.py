@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import click
 
-from jumok.commands._pipeline import Line
+from jumok.commands._pipeline import InputError, Line
 from jumok_proto.results import Hypothesis, Translation
 
 
@@ -46,6 +46,12 @@ def as_json(translation: Translation, source: str) -> str:
     return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
 
+def json_error(error: InputError, line: Line) -> str:
+    """Why a line has no translation, as one JSON object on one line."""
+    reason = str(error).removeprefix(f"{line.name}: ")
+    return json.dumps({"source": None if line.problem else line.text, "error": reason}, ensure_ascii=False)
+
+
 def _hypothesis(hypothesis: Hypothesis) -> dict[str, object]:
     fields: dict[str, object] = {
         "text": hypothesis.text,
@@ -62,7 +68,8 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, object]:
 
 def write_line(line: str) -> None:
     """Write in UTF-8, which input is in too, whatever the locale says."""
-    sys.stdout.buffer.write(f"{line}\n".encode())
+    # What is no character can only stand in JSON, where it is escaped so.
+    sys.stdout.buffer.write(f"{line}\n".encode(errors="backslashreplace"))
 
 
 @contextmanager

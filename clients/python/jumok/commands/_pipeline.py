@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import BinaryIO, Generic, TypeVar
+from typing import BinaryIO, Generic, Self, TypeVar
 
 from jumok_proto.errors import JumokError
 
@@ -34,10 +34,19 @@ class Line:
     text: str
     name: str
     size: int
+    problem: str = ""
+    """Why it cannot be read, where it cannot: its ``text`` is empty then."""
 
 
 class InputError(JumokError):
     """A line of input that cannot be used."""
+
+    @classmethod
+    def of(cls, line: Line, error: JumokError) -> Self:
+        """A refusal of a line, with the line's name in place of the field's."""
+        refusal = cls(f"{line.name}: {str(error).removeprefix(f'{error.field}: ')}")
+        refusal.__cause__ = error
+        return refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +59,24 @@ class Batch(Generic[Answer]):
 
 
 def read_lines(stream: BinaryIO) -> Iterator[Line]:
-    """Give the lines of standard input; raise InputError for one that is too long or not UTF-8."""
+    """Give the lines of standard input; one that is too long or not UTF-8 has a ``problem``."""
     number = 0
     while data := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
-        name = f"standard input, line {number}"
-        if len(data) > MAX_LINE_BYTES:
-            raise InputError(f"{name}: longer than {MAX_LINE_BYTES} bytes")
+        name, size = f"standard input, line {number}", len(data)
+        if size > MAX_LINE_BYTES:
+            while data and not data.endswith(b"\n"):
+                data = stream.readline(MAX_LINE_BYTES)
+                size += len(data)
+            yield Line("", name, size, f"longer than {MAX_LINE_BYTES} bytes")
+            continue
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(
-                f"{name}, byte {error.start + 1}: 0x{data[error.start]:02x} is not UTF-8 ({error.reason})"
-            ) from error
-        yield Line(text.removesuffix("\n").removesuffix("\r"), name, len(data))
+            at = f"byte {error.start + 1}: 0x{data[error.start]:02x}"
+            yield Line("", name, size, f"{at} is not UTF-8 ({error.reason})")
+            continue
+        yield Line(text.removesuffix("\n").removesuffix("\r"), name, size)
 
 
 def answer_lines(lines: Iterable[Line], ask: Ask[Answer], *, patience_s: float) -> Iterator[Batch[Answer]]:
@@ -142,15 +155,19 @@ def _answer_halves(lines: list[Line], ask: Ask[Answer], patience_s: float) -> Ba
 
 def _before_error(lines: list[Line], error: JumokError, ask: Ask[Answer], patience_s: float) -> Batch[Answer]:
     """Answer the lines before the one that a refused request blames, and name that line in the error."""
-    blamed = re.fullmatch(r"(?:contents|targets)\[(\d+)\]", error.field)
-    if blamed is None or (index := int(blamed[1])) >= len(lines):
+    index = blamed_line(error)
+    if index is None or index >= len(lines):
         return Batch([], [], error)
     before: Batch[Answer] = _answer_batch(lines[:index], ask, patience_s) if index else Batch([], [])
     if before.error is not None:
         return before
-    refusal = InputError(f"{lines[index].name}: {str(error).removeprefix(f'{error.field}: ')}")
-    refusal.__cause__ = error
-    return Batch(before.lines, before.answers, refusal)
+    return Batch(before.lines, before.answers, InputError.of(lines[index], error))
+
+
+def blamed_line(error: JumokError) -> int | None:
+    """Which of a request's texts an error blames; None where it is none of them."""
+    blamed = re.fullmatch(r"(?:contents|targets|target_prefixes)\[(\d+)\]", error.field)
+    return None if blamed is None else int(blamed[1])
 
 
 class _Waiting:

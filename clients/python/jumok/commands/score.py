@@ -76,6 +76,8 @@ def score(
 
 def _pairs(lines: Iterable[Line]) -> Iterator[Line]:
     for line in lines:
+        if line.problem:
+            raise InputError(f"{line.name}: {line.problem}")
         if line.text.count("\t") != 1:
             raise InputError(
                 f"{line.name}: must be a text and its translation with one tab between, has {line.text.count(chr(9))}"

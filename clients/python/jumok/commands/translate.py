@@ -4,14 +4,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import click
 
 from jumok import Client, Options, Translation
 from jumok.commands._options import decoding_options, language_options, limit_options, open_place, place_options
-from jumok.commands._output import as_json, n_best, plain, progress, write_line
-from jumok.commands._pipeline import Line, answer_lines, read_lines
+from jumok.commands._output import as_json, json_error, n_best, plain, progress, write_line
+from jumok.commands._pipeline import InputError, Line, read_lines
+from jumok.commands._translating import by_server, in_process
 
 STDIN = 0
 
@@ -20,6 +21,9 @@ STDIN = 0
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @place_options
 @language_options
+@click.option(
+    "--split-sentences", is_flag=True, help="Translate the sentences of each text one by one, and put them together."
+)
 @click.option("--target-prefix", metavar="TEXT", help="What every translation begins with.")
 @decoding_options
 @limit_options
@@ -35,6 +39,7 @@ def translate(
     model: str,
     source_language: str | None,
     target_language: str | None,
+    split_sentences: bool,
     target_prefix: str | None,
     truncate: bool,
     timeout_s: float,
@@ -44,7 +49,8 @@ def translate(
 ) -> None:
     """Translate TEXTs, or else the lines of standard input, which must be UTF-8.
 
-    Writes one line for every text, in order and as soon as it is known. With --num-hypotheses above 1, writes a line
+    Writes one line for every text, in order and as soon as it is known; an empty one for a text that cannot be
+    translated, with the reason on standard error, and exits with 1 then. With --num-hypotheses above 1, writes a line
     for every candidate instead: number of the text, rank, score and translation, separated by tabs. Options that are
     not given keep the model's defaults.
     """
@@ -52,39 +58,51 @@ def translate(
         raise click.UsageError("--attention needs --json: there is no room for it in plain lines")
     source = None if texts else STDIN
     lines = _arguments(texts) if source is None else read_lines(open(source, "rb", closefd=False))  # noqa: SIM115
+    settings: dict[str, Any] = {
+        "source_language": source_language,
+        "target_language": target_language,
+        "attention": attention,
+        "truncate": truncate,
+        "split_sentences": split_sentences,
+        "timeout_s": timeout_s,
+    }
+    several = (options.get("num_hypotheses") or 1) > 1
+    failed = False
     with open_place(context, server, bundle) as translator, progress(source, "translating") as advance:
-        translate_texts = partial(
-            translator.translate,
-            source_language=source_language,
-            target_language=target_language,
-            attention=attention,
-            truncate=truncate,
-            timeout_s=timeout_s,
-            **options,
-        )
         if isinstance(translator, Client):
-            translate_texts = partial(translate_texts, model=model)
+            outcomes = by_server(
+                lines,
+                partial(translator.translate_iter, model=model, target_prefix=target_prefix, **settings, **options),
+            )
+        else:
+            translate_texts = translator.translate
 
-        def ask(contents: list[str]) -> list[Translation]:
-            prefixes = None if target_prefix is None else [target_prefix] * len(contents)
-            return translate_texts(contents, target_prefix=prefixes)
+            def translate_lines(contents: list[str]) -> list[Translation]:
+                prefixes = None if target_prefix is None else [target_prefix] * len(contents)
+                return translate_texts(contents, target_prefix=prefixes, **settings, **options)
 
-        number = 0
-        for batch in answer_lines(lines, ask, patience_s=timeout_s):
-            for line, translation in zip(batch.lines, batch.answers, strict=True):
-                number += 1
-                if translation.source_truncated:
-                    kept = translation.source_token_count
+            outcomes = in_process(lines, translate_lines, patience_s=timeout_s)
+        for number, (line, outcome) in enumerate(outcomes, start=1):
+            if isinstance(outcome, InputError):
+                failed = True
+                click.echo(f"Error: {outcome}", err=True)
+                if json_lines or not several:
+                    write_line(json_error(outcome, line) if json_lines else "")
+            else:
+                if outcome.source_truncated:
+                    kept = outcome.source_token_count
                     click.echo(f"Warning: {line.name}: too long for the model, cut to {kept} tokens", err=True)
-                write_line(_written(translation, line, number, json_lines, options.get("num_hypotheses")))
+                write_line(_written(outcome, line, number, json_lines=json_lines, several=several))
             sys.stdout.flush()
-            advance(batch.lines)
+            advance([line])
+    if failed:
+        context.exit(1)
 
 
-def _written(translation: Translation, line: Line, number: int, json_lines: bool, num_hypotheses: int | None) -> str:
+def _written(translation: Translation, line: Line, number: int, *, json_lines: bool, several: bool) -> str:
     if json_lines:
         return as_json(translation, line.text)
-    return plain(translation) if (num_hypotheses or 1) == 1 else n_best(translation, number)
+    return n_best(translation, number) if several else plain(translation)
 
 
 def _arguments(texts: Sequence[str]) -> Iterator[Line]:
