@@ -77,7 +77,7 @@ def test_while_trials_fail_requests_do_at_once_and_trials_become_rarer(
         assert refused.value.retry_after_s is not None
         assert 0.1 <= refused.value.retry_after_s <= breakdown.waits[-1] + 0.1
         breakdown.end_wait()
-    assert breakdown.waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+    assert breakdown.waits[:9] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]  # the next may have begun
     breakdown.wait_for_trial()
     breakdown.present = False
     breakdown.end_wait()

@@ -70,8 +70,10 @@ class Lifecycle:
             BundleNotLoaded: it, or its device, cannot be used.
             Unavailable: the server is being stopped.
         """
-        async with self._changing:
-            return await asyncio.shield(self._begin(self._load_and_put(bundle)))
+        await self._changing.acquire()
+        loading = self._begin(self._load_and_put(bundle))
+        loading.add_done_callback(lambda _: self._changing.release())  # not when the caller leaves
+        return await asyncio.shield(loading)
 
     async def unload(self, name: str) -> Model:
         """Have a model take no more requests, and free it once it has finished those that it has.
