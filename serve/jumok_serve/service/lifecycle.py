@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jumok_proto.results import LoadResult, Model
-from jumok_serve.errors import BundleError, BundleNotLoaded, DeviceError, Unavailable
+from jumok_serve.errors import BundleError, BundleNotLoaded, DeviceError, JumokError, Unavailable
 from jumok_serve.freed import give_back_memory
 from jumok_serve.model_root import FoundBundle, ModelRoot
 from jumok_serve.queue import RETRY_AFTER_S
@@ -70,8 +70,10 @@ class Lifecycle:
             BundleNotLoaded: it, or its device, cannot be used.
             Unavailable: the server is being stopped.
         """
-        async with self._changing:
-            return await asyncio.shield(self._begin(self._load_and_put(bundle)))
+        await self._changing.acquire()
+        loading = self._begin(self._load_and_put(bundle))
+        loading.add_done_callback(lambda _: self._changing.release())  # not when the caller leaves
+        return await asyncio.shield(loading)
 
     async def unload(self, name: str) -> Model:
         """Have a model take no more requests, and free it once it has finished those that it has.
@@ -149,8 +151,9 @@ class Lifecycle:
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._under_way.discard(task)
-        if not task.cancelled():
-            task.exception()  # who waits for it is told, and it is in the log
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, JumokError):  # perhaps nobody waits for it any more
+            logger.error("models could not be changed", exc_info=error)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
