@@ -17,8 +17,8 @@ from jumok_serve.columns import BIAS
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import padded_length
 from jumok_serve.search import Constraints, Entries
-from jumok_serve.selecting import BoundStep, Choice
-from jumok_serve.session import Floats, Graphs, Integers
+from jumok_serve.selecting import Choice
+from jumok_serve.session import DecoderStep, Floats, Graphs, Integers
 
 Arrays = dict[str, NDArray[Any]]
 """Memory or state by the graphs' names for it: `memory.<name>`, `state.<name>`."""
@@ -206,11 +206,11 @@ class RuntimeSide:
             step.give_state(_values(state))
             return self._logits(step), _arrays(step.state)
 
-    def _bind(self, inputs: Arrays, memory: Arrays, state: Arrays) -> BoundStep:
+    def _bind(self, inputs: Arrays, memory: Arrays, state: Arrays) -> DecoderStep:
         width = memory[BIAS].shape[1] if self._graphs.listed else self._graphs.vocabulary
-        return self._graphs.bind_step(_values(inputs), _values(memory), _values(state), width=width)
+        return self._graphs.bind_step(inputs, _values(memory), _values(state), width=width)
 
-    def _logits(self, step: BoundStep) -> Floats:
+    def _logits(self, step: DecoderStep) -> Floats:
         """The logits [R, U] of a step, of which `select` must choose what the step itself chooses."""
         choice = _any_choice(step.rows, step.width)
         (tokens, totals), logits = step.run(choice), step.logits()

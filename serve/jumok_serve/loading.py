@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from jumok_serve.bundle import Bundle
-from jumok_serve.device import Device
+from jumok_serve.device import CPU, RESIDENT_CPU, Device
 from jumok_serve.errors import DeviceError
 from jumok_serve.session import Graphs
 
@@ -78,6 +78,8 @@ def load_graphs(
     if precision == "auto":
         present = bundle.manifest.precisions
         precision = next((name for name in PREFERRED_PRECISIONS[last.name] if name in present), next(iter(present)))
+    if last == CPU and bundle.variant(precision).for_devices:
+        last = RESIDENT_CPU
     cores = len(os.sched_getaffinity(0))
     if replicas is None:
         several = last.name == "cpu" and precision == "int8"
@@ -85,5 +87,6 @@ def load_graphs(
     threads = threads or max(1, cores // replicas)
     graphs = Graphs(bundle, precision, device=last, threads=replicas * threads, listed=listed)
     pool = replicas * (threads - 1) + 1  # ONNX Runtime counts one caller in
-    shared = graphs if replicas == 1 else graphs.with_threads(pool)
+    shared = graphs if replicas == 1 or last.resident else graphs.with_threads(pool)
+    logger.info("%s runs in %s on %s", bundle.manifest.name, precision, last.providers[0])
     return Loaded(graphs, shared, last, precision, replicas)
