@@ -81,8 +81,8 @@ calibration_option = click.option(
     "--calibration",
     metavar="FILE",
     type=FILE,
-    help="Source sentences, one a line, to find the scales of int8 activations on, and to verify fp16 on; a few hundred "
-    "are enough.",
+    help="Source sentences, one a line, to find the scales of int8 activations on, and to verify fp16 on; a few "
+    "hundred are enough.",
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a bundle that is there already.")
 SHORTLIST_OPTIONS = (

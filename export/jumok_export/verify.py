@@ -366,7 +366,7 @@ class _Trial:
         ]
 
     def _play(self, rollout: Rollout, side: Side) -> Iterator[Floats]:
-        return play(rollout, side, self.graphs.memory_specs, self.runtime.state_specs)
+        return play(rollout, side, self.runtime.memory_specs, self.runtime.state_specs)
 
     def _recounts(self, rollout: Rollout, together: RowScores) -> Iterator[tuple[Floats, Floats, Floats]]:
         """The running scores of every sentence's first row: of the decode, decoded alone, and by the scorer."""

@@ -11,10 +11,13 @@ import onnxruntime
 
 DRIVER = "libcuda.so.1"
 LIBRARIES = {
-    12: ("libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "libcufft.so.11", "libcudnn.so.9"),
-    13: ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcufft.so.12", "libcudnn.so.9"),
+    12: ("libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12"),
+    13: ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"),
 }
-"""What ONNX Runtime's provider is linked with, by the major version of CUDA that it was built for."""
+"""What ONNX Runtime's provider cannot do without, by the major version of CUDA that it was built for.
+
+Which versions need cuDNN and cuFFT differs; a provider that lacks them does not start, and says so itself.
+"""
 _DEFAULT_MAJOR = 12
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
@@ -70,7 +73,7 @@ def _library_problem(load: Loader, major: int) -> str | None:
     if not missing:
         return None
     return (
-        f"{', '.join(missing)} of CUDA {major} and cuDNN 9 cannot be loaded; install 'onnxruntime-gpu[cuda,cudnn]', "
+        f"{', '.join(missing)} of CUDA {major} cannot be loaded; install 'onnxruntime-gpu[cuda,cudnn]', "
         "or CUDA and cuDNN where the dynamic linker looks, or use --device cpu"
     )
 

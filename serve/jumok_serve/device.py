@@ -131,5 +131,6 @@ def check_active(device: Device, active: list[str]) -> None:
     if device.providers[0] not in active:
         raise DeviceError(
             f"device {device.name!r} was asked for, but ONNX Runtime could not start {device.providers[0]} and "
-            f"fell back to {', '.join(active)}: its log above names the missing driver or library; or use --device cpu"
+            f"fell back to {', '.join(active)}: its log above names what is missing, such as cuDNN 9, which "
+            "'onnxruntime-gpu[cuda,cudnn]' installs; or use --device cpu"
         )

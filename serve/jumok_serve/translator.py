@@ -15,7 +15,7 @@ from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.batch import Sentence
 from jumok_serve.bundle import Bundle
 from jumok_serve.counters import EngineCounters
-from jumok_serve.device import candidate_devices
+from jumok_serve.device import CudaSettings, candidate_devices
 from jumok_serve.engine import Engine
 from jumok_serve.errors import (
     AttentionUnavailable,
@@ -46,6 +46,7 @@ class Translator(AlignsTexts, ScoresTexts):
         path: the bundle's folder.
         precision: a variant of the bundle, or "auto": int8 on a CPU and fp16 on CUDA, where the bundle has them.
         device: "cpu", "cuda", or "auto": CUDA if it can be used.
+        cuda: how a GPU is used.
         replicas: threads that decode, each what it takes from one queue; None: as many as suit precision and device,
             see `load_graphs`. With several, the weights of encoder and decoder are in memory twice.
         threads: threads for the operators of each replica; None: as many as make, in all replicas together, one for
@@ -67,6 +68,7 @@ class Translator(AlignsTexts, ScoresTexts):
         *,
         precision: str = "auto",
         device: str = "cpu",
+        cuda: CudaSettings | None = None,
         replicas: int | None = None,
         threads: int | None = None,
         shortlist: bool = False,
@@ -82,7 +84,7 @@ class Translator(AlignsTexts, ScoresTexts):
             max_queue_requests=max_queue_requests,
             max_queue_tokens=max_queue_tokens,
         )
-        devices = candidate_devices(device)
+        devices = candidate_devices(device, cuda)
         self._bundle = Bundle.open(path)
         self._shortlist = self._bundle.shortlist() if shortlist else None
         loaded = load_graphs(self._bundle, precision, devices, replicas=replicas, threads=threads, listed=shortlist)

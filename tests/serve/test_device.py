@@ -65,8 +65,8 @@ def test_a_machine_with_everything() -> None:
         (Machine(init=100), "driver finds no GPU; make one visible"),
         (Machine(init=803), "cuInit failed with 803; see nvidia-smi"),
         (Machine(driver_for=11040), "driver is for CUDA 11.4 and older.*needs CUDA 12; update.*for CUDA 11"),
-        (Machine(missing=("libcudnn.so.9",)), r"^libcudnn.so.9 of CUDA 12.*install 'onnxruntime-gpu\[cuda,cudnn\]'"),
-        (Machine(missing=LIBRARIES[12]), "^libcudart.so.12, libcublas.so.12, .*, libcudnn.so.9 of CUDA 12"),
+        (Machine(missing=("libcublas.so.12",)), r"^libcublas.so.12 of CUDA 12.*'onnxruntime-gpu\[cuda,cudnn\]'"),
+        (Machine(missing=LIBRARIES[12]), "^libcudart.so.12, libcublas.so.12, libcublasLt.so.12 of CUDA 12"),
     ],
 )
 def test_what_is_missing_is_named_with_the_way_out(machine: Machine, message: str) -> None:
