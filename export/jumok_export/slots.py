@@ -10,14 +10,14 @@ from jumok_serve.manifest import TensorSpec
 
 
 def slot_graphs(kind: str, specs: Sequence[TensorSpec], axis: str) -> dict[str, Graph]:
-    """The graphs for the memory or the state of a decoder.
+    """The graphs for the memory or the state of a decoder, which may have none: then there are no graphs.
 
     Args:
         kind: "memory" or "state", which begins their names.
         specs: the decoder's inputs of this kind; axis 0 is the slot.
         axis: the symbol of the axis that is as long as the longest sentence needs.
     """
-    return {f"{kind}_grow": _grow(specs, axis), f"{kind}_write": _write(specs, axis)}
+    return {f"{kind}_grow": _grow(specs, axis), f"{kind}_write": _write(specs, axis)} if specs else {}
 
 
 def _grow(specs: Sequence[TensorSpec], axis: str) -> Graph:

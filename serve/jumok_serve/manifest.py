@@ -29,6 +29,8 @@ DEVICE_GRAPHS = (
     "state_write",
 )
 """What a precision has besides to decode in a device's own memory; fp16 has only such, under the usual names."""
+DEVICE_INPUT = "renormalize.asked"
+"""What of all decoders only those for a device take: which rows ask to be renormalised."""
 
 
 class Architecture(Part):
@@ -112,6 +114,11 @@ class GraphSpec(Part):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
+    @property
+    def for_device(self) -> bool:
+        """Whether it is a decoder that is bound in a device's own memory."""
+        return any(spec.name == DEVICE_INPUT for spec in self.inputs)
+
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         for role, specs in (("input", self.inputs), ("output", self.outputs)):
@@ -150,7 +157,7 @@ class PrecisionVariant(Part):
     @property
     def for_devices(self) -> bool:
         """Whether all graphs are for devices, which have no use for a shortlist."""
-        return "memory_grow" in self.graphs and "decoder_device" not in self.graphs
+        return self.graphs["decoder"].for_device
 
     @property
     def listed(self) -> bool:

@@ -95,8 +95,8 @@ class DeviceSlots:
         specs: inputs of the decoder; axis 0 is the slot.
         axis: the symbol of the axis that is as long as the longest sentence needs: "S" or "E".
         place: the device.
-        grow: session of the graph that copies buffers into longer ones.
-        write: session of the graph that copies rows into slots.
+        grow: session of the graph that copies buffers into longer ones; None where there are no specs.
+        write: session of the graph that copies rows into slots; likewise.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], axis: str, *, place: Place, grow: Any, write: Any) -> None:
@@ -130,26 +130,27 @@ class DeviceSlots:
         capacity = 1 << (max(slots, used) - 1).bit_length()
         if capacity <= self._capacity <= 4 * capacity:
             capacity = self._capacity
-        shapes = {
-            spec.name: (capacity, *(axis if isinstance(axis, int) else needed for axis in spec.axes[1:]))
-            for spec in self._specs
-        }
-        before = (
-            {name: self._beginning(view, used) for name, view in self._buffers.items()} if used else self._nothing()
-        )
-        self._buffers = {spec.name: self._allocated(shapes[spec.name], np.dtype(spec.dtype)) for spec in self._specs}
-        binder = Binder(self._grow, self._place)
-        for name, size in (("slots", capacity), ("length", needed)):
-            if name in {value.name for value in self._grow.get_inputs()}:
-                binder.input(name, as_value(np.array([size])))
-        for name, view in self._buffers.items():
-            binder.input(f"from.{name}", before[name])
-            binder.output(f"grown.{name}", view)
         if self._specs:
-            binder.run()
+            self._grow_to(capacity, needed, used)
         self._capacity, self._length = capacity, needed
         self._views.clear()
         return True
+
+    def _grow_to(self, capacity: int, length: int, used: int) -> None:
+        """Copies the first `used` slots into new buffers, and puts zeros where nothing was."""
+        before = (
+            {name: self._beginning(view, used) for name, view in self._buffers.items()} if used else self._nothing()
+        )
+        binder = Binder(self._grow, self._place)
+        for size in self._grow.get_inputs():
+            if size.name in {"slots", "length"}:
+                binder.input(size.name, as_value(np.array([capacity if size.name == "slots" else length])))
+        for spec in self._specs:
+            shape = (capacity, *(axis if isinstance(axis, int) else length for axis in spec.axes[1:]))
+            binder.input(f"from.{spec.name}", before[spec.name])
+            self._buffers[spec.name] = self._allocated(shape, np.dtype(spec.dtype))
+            binder.output(f"grown.{spec.name}", self._buffers[spec.name])
+        binder.run()
 
     def _nothing(self) -> dict[str, View]:
         """One slot of one position of zeros."""

@@ -144,8 +144,8 @@ class Graphs:
         """Whether the decoder writes into buffers of state that stay where they are, instead of making new ones."""
         self._place = (device.name, 0)
         if device.resident:
-            kinds = ("memory", "state") if self.in_place else ("memory",)
-            self._sessions |= {name: self._load(name) for kind in kinds for name in _slot_graphs(kind)}
+            moving = [name for kind in LENGTH_AXES for name in _slot_graphs(kind) if name in graphs]
+            self._sessions |= {name: self._load(name) for name in moving}
         self._encoder_outputs = [spec.name for spec in graphs["encoder"].outputs]
 
     def _load(self, name: str) -> Any:
@@ -249,7 +249,7 @@ class Graphs:
         specs, axis = self.memory_specs if kind == "memory" else self.state_specs, LENGTH_AXES[kind]
         if not self._device.resident:
             return SlotBuffers(specs, axis)
-        grow, write = (self._sessions[name] for name in _slot_graphs(kind))
+        grow, write = (self._sessions.get(name) for name in _slot_graphs(kind))  # there are none for no tensors
         return DeviceSlots(specs, axis, place=self._place, grow=grow, write=write)
 
     def bind_step(
@@ -423,12 +423,13 @@ def _graphs_on_device(
     """
     if listed:
         raise DeviceError(f"device {device.name!r} has no use for a shortlist: leave it out, or use --device cpu")
-    if _slot_graphs("memory")[0] not in graphs:
+    found = {name: graphs.get(f"{name}{ON_DEVICE}", spec) for name, spec in graphs.items()}
+    if not found["decoder"].for_device:
         raise DeviceError(
             f"the bundle has no graphs in {precision} for device {device.name!r}: export or import the model again "
             "with --precision fp16 or fp32, or use --device cpu"
         )
-    return {name: graphs.get(f"{name}{ON_DEVICE}", spec) for name, spec in graphs.items()}
+    return found
 
 
 def _session_options(threads: int | None) -> Any:
