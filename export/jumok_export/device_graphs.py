@@ -9,7 +9,7 @@ from jumok_export.one_pass import with_one_pass
 from jumok_export.onnx_graph import Graph
 from jumok_export.plain_attention import with_plain_attention
 from jumok_export.slots import slot_graphs
-from jumok_serve.session import ON_DEVICE
+from jumok_serve.opening import ON_DEVICE
 
 
 def with_device_graphs(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
@@ -23,13 +23,13 @@ def with_device_graphs(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
 
 def half_graphs(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
     """All graphs of a bundle in fp16, which are those for a device: logits and what comes of them are in fp32."""
-    full = with_one_pass(graphs)
-    half = {
-        name: half_graph(with_plain_attention(full[name]))
+    half: dict[str, Graph] = {
+        name: half_graph(with_plain_attention(graphs[name]))
         for name in ("encoder", "decoder", "scorer", "aligner")
-        if name in full
+        if name in graphs
     }
-    return {**half, "select": full["select"], **_made(half["encoder"], half["decoder"])}
+    full = with_one_pass(half)
+    return {**full, "select": graphs["select"], **_made(full["encoder"], full["decoder"])}
 
 
 def _made(encoder: Graph, decoder: Graph) -> dict[str, Graph]:

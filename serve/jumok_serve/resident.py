@@ -257,9 +257,7 @@ class ResidentStep:
         self._totals = np.zeros((self.rows, 0), np.float32)
         for name, copy in {**self._copies, **memory, **state}.items():
             self._binder.input(name, copy)
-        # Their values are sizes, which the host must know; they stay there.
-        self._binder.input("candidates", OrtValue.ortvalue_from_numpy(self._candidates))
-        self._binder.input("logit_rows", OrtValue.ortvalue_from_numpy(self._logit_rows))
+        self._bind_sizes()
         self._binder.output("logits")
         for name, view in state.items():
             self._binder.output(f"next_{name}", view)
@@ -296,6 +294,11 @@ class ResidentStep:
         self._binder.run()
         return self._tokens, self._totals
 
+    def _bind_sizes(self) -> None:
+        """Sizes stay on the host, which must know them; where a graph wants them elsewhere, binding copies them."""
+        self._binder.input("candidates", OrtValue.ortvalue_from_numpy(self._candidates))
+        self._binder.input("logit_rows", OrtValue.ortvalue_from_numpy(self._logit_rows))
+
     def _bind_renormalized(self, chosen: NDArray[np.bool_] | None) -> None:
         rows = np.zeros(0, np.int64) if chosen is None else np.flatnonzero(chosen)
         asked = np.ones(len(rows), np.bool_)
@@ -306,6 +309,7 @@ class ResidentStep:
 
     def _bind_candidates(self, candidates: int) -> None:
         self._candidates[0] = candidates
+        self._bind_sizes()
         shape = (self.rows, min(candidates, self.width))
         self._tokens, self._totals = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         self._binder.output("tokens", OrtValue.ortvalue_from_numpy(self._tokens))
@@ -315,6 +319,7 @@ class ResidentStep:
         rows = self.rows if wanted else 0
         if self._logit_rows[0] != rows:
             self._logit_rows[0] = rows
+            self._bind_sizes()
             self._binder.output("logits")  # a binding keeps the shape that an output had
 
     def logits(self) -> OrtValue:

@@ -1,32 +1,27 @@
 """A bundle's graphs as ONNX Runtime sessions: encode, step, select, score and align on one device."""
 
 import copy
-import logging
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from jumok_proto.alignments import AttentionKind
 from jumok_serve.bundle import check_graph
-from jumok_serve.device import CPU, Device, check_active
+from jumok_serve.device import CPU, Device
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.memory import SlotBuffers
-from jumok_serve.placement import copies, optimized_graph
+from jumok_serve.opening import graphs_on_device, open_session, session_options, slot_graphs
 from jumok_serve.resident import Binder, DeviceSlots, ResidentStep, neutral_at_least
 from jumok_serve.saturation import products_saturate
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
 from jumok_serve.selecting import BoundStep, Choice, as_value, constraint_feeds
-
-logger = logging.getLogger(__name__)
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -50,8 +45,6 @@ DECODING_GRAPHS = ("decoder", "select", "sampler")
 """Those that make logits or read them."""
 LISTED = "_shortlist"
 """What ends the names of these graphs where logits have columns for some tokens alone."""
-ON_DEVICE = "_device"
-"""What ends the names of graphs for devices with memory of their own, in precisions that have others too."""
 LENGTH_AXES = {"memory": "S", "state": "E"}
 """The axes that are as long as the longest sentence needs."""
 SATURATES = "saturates"
@@ -59,10 +52,6 @@ SATURATES = "saturates"
 
 LOGIT_ROWS = "logit_rows"
 """An input of a decoder that has the selection in it: of how many rows logits come out too."""
-
-SLOWER = ["SkipLayerNormFusion"]
-"""What ONNX Runtime would do to graphs to make them faster, and does not: on the CPU its normalisation that adds takes
-nine times as long as an addition and a normalisation."""
 
 _LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
@@ -118,11 +107,11 @@ class Graphs:
         if listed:
             graphs |= {name: graphs[f"{name}{LISTED}"] for name in DECODING_GRAPHS if f"{name}{LISTED}" in graphs}
         if device.resident:
-            graphs = _graphs_on_device(graphs, precision, device, listed=listed)
+            graphs = graphs_on_device(graphs, precision, device, listed=listed)
         self._graphs = graphs
         self._inputs = {name: {spec.name for spec in graph.inputs} for name, graph in graphs.items()}
         self._device = device
-        self._options = _session_options(threads)
+        self._options = session_options(threads)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
         problems: list[str] = []
@@ -144,7 +133,7 @@ class Graphs:
         """Whether the decoder writes into buffers of state that stay where they are, instead of making new ones."""
         self._place = (device.name, 0)
         if device.resident:
-            moving = [name for kind in LENGTH_AXES for name in _slot_graphs(kind) if name in graphs]
+            moving = [name for kind in LENGTH_AXES for name in slot_graphs(kind) if name in graphs]
             self._sessions |= {name: self._load(name) for name in moving}
         self._encoder_outputs = [spec.name for spec in graphs["encoder"].outputs]
 
@@ -152,7 +141,9 @@ class Graphs:
         spec = self._graphs[name]
         path = self._bundle.path / spec.file
         try:
-            session = self._session(name, path)
+            # On devices decoders select; the graph that selects is there to compare with, on the host.
+            device = CPU if name == "select" else self._device
+            session = open_session(path, device, self._options, checked=name not in _ONE_PASS)
         except DeviceError:
             raise
         except Exception as error:
@@ -164,30 +155,10 @@ class Graphs:
             raise BundleError(self._bundle.path, problems)
         return session
 
-    def _session(self, name: str, path: Path) -> Any:
-        device = CPU if name == "select" else self._device  # on devices decoders select, and verification compares
-        checked = device.resident and name not in _ONE_PASS
-        with optimized_graph(self._options) if checked else nullcontext([]) as optimized:
-            session = onnxruntime.InferenceSession(
-                path, self._options, providers=device.session_providers(), disabled_optimizers=SLOWER
-            )
-        check_active(device, session.get_providers())
-        for model in optimized:
-            self._check_placement(path, copies(model))
-        return session
-
-    def _check_placement(self, path: Path, found: Sequence[str]) -> None:
-        if not found:
-            return
-        told = f"{path.name} does not stay on the device: {'; '.join(found)}"
-        if not self._device.allow_copies:
-            raise DeviceError(f"{told}; allow that with --gpu-allow-copies, or use --device cpu")
-        logger.warning("%s", told)
-
     def with_threads(self, threads: int) -> "Graphs":
         """The same graphs with encoder and decoder in sessions that have so many threads: a second copy of weights."""
         other = copy.copy(self)
-        other._options = _session_options(threads)
+        other._options = session_options(threads)
         other._sessions = {**self._sessions, **{name: other._load(name) for name in ("encoder", "decoder")}}
         return other
 
@@ -249,7 +220,7 @@ class Graphs:
         specs, axis = self.memory_specs if kind == "memory" else self.state_specs, LENGTH_AXES[kind]
         if not self._device.resident:
             return SlotBuffers(specs, axis)
-        grow, write = (self._sessions.get(name) for name in _slot_graphs(kind))  # there are none for no tensors
+        grow, write = (self._sessions.get(name) for name in slot_graphs(kind))  # there are none for no tensors
         return DeviceSlots(specs, axis, place=self._place, grow=grow, write=write)
 
     def bind_step(
@@ -406,43 +377,6 @@ class Graphs:
 
 _ONE_PASS = ("select", "scorer", "aligner")
 """Graphs that are no part of the loop over tokens."""
-
-
-def _slot_graphs(kind: str) -> tuple[str, str]:
-    """The graphs that `DeviceSlots` needs."""
-    return f"{kind}_grow", f"{kind}_write"
-
-
-def _graphs_on_device(
-    graphs: Mapping[str, GraphSpec], precision: str, device: Device, *, listed: bool
-) -> dict[str, GraphSpec]:
-    """The graphs by their names, those for devices in place of others.
-
-    Raises:
-        DeviceError: there are none.
-    """
-    if listed:
-        raise DeviceError(f"device {device.name!r} has no use for a shortlist: leave it out, or use --device cpu")
-    found = {name: graphs.get(f"{name}{ON_DEVICE}", spec) for name, spec in graphs.items()}
-    if not found["decoder"].for_device:
-        raise DeviceError(
-            f"the bundle has no graphs in {precision} for device {device.name!r}: export or import the model again "
-            "with --precision fp16 or fp32, or use --device cpu"
-        )
-    return found
-
-
-def _session_options(threads: int | None) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or 0
-    options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False  # shapes change at every step, so no pattern recurs
-    options.log_severity_level = 3
-    # Encoder, decoder and selection have a thread pool each; one that spins after its run steals the next one's cores.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    if products_saturate():
-        options.add_session_config_entry("session.x64quantprecision", "1")  # makes signed weights unsigned
-    return options
 
 
 def _logits(decoder: GraphSpec) -> TensorSpec:

@@ -17,7 +17,7 @@ from jumok_serve.batch import Batch
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import CPU
 from jumok_serve.loading import load_graphs
-from jumok_serve.session import _session_options
+from jumok_serve.opening import session_options
 
 from .test_engine import IDLE, PATIENCE_S, TEXTS, wait_until_idle
 from .test_invariance import assert_same, sentences
@@ -198,10 +198,10 @@ def test_pools_have_workers_for_one_replica_alone_and_for_all(
 
     def note(threads: int | None) -> Any:
         options.append(threads or 0)
-        return _session_options(threads)
+        return session_options(threads)
 
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr("jumok_serve.session._session_options", note)
+    monkeypatch.setattr("jumok_serve.session.session_options", note)
     Translator(tiny_bundle, precision="fp32", replicas=replicas, threads=threads).close()
     assert options == made
 

@@ -11,8 +11,7 @@ from onnx import TensorProto, helper
 
 from jumok_export.onnx_graph import Graph
 from jumok_export.slots import slot_graphs
-from jumok_serve import Translator
-from jumok_serve import session as sessions
+from jumok_serve import Translator, opening
 from jumok_serve.batch import Batch, Sentence
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import CPU, RESIDENT_CPU, Device
@@ -32,7 +31,9 @@ SPECS = (
 )
 
 
-def decoded(graphs: Graphs, sources: list[list[int]], *, beam_size: int, draws: bool = False) -> list[list[tuple]]:
+def decoded(
+    graphs: Graphs, sources: list[list[int]], *, beam_size: int, draws: bool = False
+) -> list[list[tuple[tuple[int, ...], float]]]:
     """Hypotheses of sentences that join one after the other and leave when they are done: slots are refilled."""
     sentences = []
     for number, source in enumerate(sources):
@@ -121,7 +122,7 @@ def test_what_a_device_cannot_decode_is_refused_with_the_way_out(tiny_bundle: Pa
 def test_operators_that_run_elsewhere_are_refused_by_name(
     half_bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sessions, "copies", lambda _: ["TopK 'best' on the host reads 'scores' from the device"])
+    monkeypatch.setattr(opening, "copies", lambda _: ["TopK 'best' on the host reads 'scores' from the device"])
     bundle = Bundle.open(half_bundle)
     with pytest.raises(DeviceError, match=r"encoder.onnx does not stay on the device: TopK 'best'.*--gpu-allow-copies"):
         Graphs(bundle, "fp16", device=RESIDENT_CPU, threads=1)
