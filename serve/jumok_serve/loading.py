@@ -88,5 +88,6 @@ def load_graphs(
     graphs = Graphs(bundle, precision, device=last, threads=replicas * threads, listed=listed)
     pool = replicas * (threads - 1) + 1  # ONNX Runtime counts one caller in
     shared = graphs if replicas == 1 or last.resident else graphs.with_threads(pool)
-    logger.info("%s runs in %s on %s", bundle.manifest.name, precision, last.providers[0])
+    if last.name == "cuda":
+        logger.info("%s runs in %s on %s", bundle.manifest.name, precision, last.providers[0])
     return Loaded(graphs, shared, last, precision, replicas)
