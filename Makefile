@@ -1,17 +1,19 @@
 # Make targets: each makes the environment that it needs. `make` alone lists them.
 
 VENV ?= .venv
+# ONNX Runtime for CUDA and the other are the same module, so they need an environment each.
+CUDA_VENV ?= .venv-cuda
 BUNDLE ?= models/multi30k-en-de-transformer
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types proto bench duel load step parity quality format clean
+.PHONY: help demo test check lint types proto bench duel load step parity quality cuda-check format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
 
 demo: $(VENV)/installed-serve  ## serve the bundle and translate some sentences through the SDK
 	@$(VENV)/bin/python examples/demo.py $(BUNDLE)
@@ -53,8 +55,12 @@ parity: $(VENV)/installed-bench  ## compare decoding with Hugging Face's generat
 quality: $(VENV)/installed-bench  ## train models that differ in attention, and compare them; ARGS are the benchmark's
 	$(VENV)/bin/python benchmarks/quality.py $(ARGS)
 
+cuda-check:  ## check and measure decoding on a GPU; ARGS are the check's
+	@$(MAKE) --no-print-directory VENV=$(CUDA_VENV) $(CUDA_VENV)/installed-bench-gpu
+	$(CUDA_VENV)/bin/python benchmarks/cuda_check.py $(ARGS)
+
 clean:  ## remove the environment, and what tools and builds have left
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CUDA_VENV) build dist .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/installed-%: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing jumok[$*] and what it needs into $(VENV); this may take minutes ..."

@@ -218,6 +218,13 @@ def recurrent_bundle(
 
 
 @pytest.fixture(scope="session")
+def half_bundle(export_tiny: Callable[..., Bundle], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny bundle in fp32 and fp16, without int8; not to be changed."""
+    out = tmp_path_factory.mktemp("bundle") / "tiny-half"
+    return export_tiny(out, precisions=("fp32", "fp16")).path
+
+
+@pytest.fixture(scope="session")
 def listed_bundle(
     export_tiny: Callable[..., Bundle],
     sentences: tuple[list[str], list[str]],

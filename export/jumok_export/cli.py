@@ -75,13 +75,14 @@ precision_option = click.option(
     show_default=True,
     metavar="NAMES",
     callback=_precisions,
-    help="Which variants the bundle gets: fp32, int8 or both.",
+    help="Which variants the bundle gets, of fp32, fp16 (for CUDA) and int8 (for CPUs).",
 )
 calibration_option = click.option(
     "--calibration",
     metavar="FILE",
     type=FILE,
-    help="Source sentences, one a line, to find the scales of int8 activations on; a few hundred are enough.",
+    help="Source sentences, one a line, to find the scales of int8 activations on, and to verify fp16 on; a few "
+    "hundred are enough.",
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a bundle that is there already.")
 SHORTLIST_OPTIONS = (

@@ -27,14 +27,16 @@ def with_selection(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
     fused = dict(graphs)
     for name in ("decoder", f"decoder{LISTED}"):
         if name in graphs:
-            fused[name] = _fused(graphs[name])
+            width = next(spec for spec in graphs[name].outputs if spec.name == "logits").axes[-1]
+            select = select_graph(width if isinstance(width, int) else None, overwrite=True)
+            fused[name] = with_selection_of(graphs[name], select)
     return fused
 
 
-def _fused(decoder: Graph) -> Graph:
+def with_selection_of(decoder: Graph, select: Graph) -> Graph:
+    """A decoder with a selection in it, whose inputs and outputs it has besides its own; see `with_selection`."""
     logits = next(spec for spec in decoder.outputs if spec.name == "logits")
     width = logits.axes[-1]
-    select = select_graph(width if isinstance(width, int) else None, overwrite=True)
     outside = {spec.name for spec in (*select.inputs, *select.outputs)}
 
     def renamed(name: str) -> str:

@@ -50,8 +50,8 @@ def select_graph(width: int | None, *, overwrite: bool = False) -> Graph:
         _logits_spec(width),
         TensorSpec(name="scores", dtype="float32", axes=("R",)),
         TensorSpec(name="candidates", dtype="int64", axes=(1,)),
-        *_constraint_specs("logit"),
-        *_constraint_specs("log_prob"),
+        *constraint_specs("logit"),
+        *constraint_specs("log_prob"),
         TensorSpec(name="renormalize", dtype="int64", axes=("N",)),
     )
     outputs = (
@@ -123,7 +123,7 @@ def sampler_graph(width: int | None) -> Graph:
         _logits_spec(width),
         TensorSpec(name="rows", dtype="int64", axes=("D",)),
         TensorSpec(name="scores", dtype="float32", axes=("D",)),
-        *_constraint_specs("logit"),
+        *constraint_specs("logit"),
         TensorSpec(name="temperature", dtype="float32", axes=("D",)),
         TensorSpec(name="top_k", dtype="int64", axes=("D",)),
         TensorSpec(name="top_p", dtype="float32", axes=("D",)),
@@ -212,7 +212,7 @@ def _width(width: int | None) -> list[NodeProto]:
     ]
 
 
-def _constraint_specs(stage: str) -> tuple[TensorSpec, ...]:
+def constraint_specs(stage: str) -> tuple[TensorSpec, ...]:
     """Factors and biases of one stage, as values and their places among all scores: row * width + token."""
     return tuple(
         spec
@@ -263,7 +263,7 @@ def _candidates(scores: str, vocabulary: int | None) -> list[NodeProto]:
     equal one at a lower token: that many candidates precede all of its tokens.
     """
     node = helper.make_node
-    width = SHORTLIST_BLOCK if vocabulary is None else _block_width(vocabulary)
+    width = SHORTLIST_BLOCK if vocabulary is None else block_width(vocabulary)
     if width is None:
         return [node("TopK", [scores, "count"], ["best", "tokens"], axis=-1)]
     if vocabulary is None:
@@ -293,7 +293,7 @@ def _candidates(scores: str, vocabulary: int | None) -> list[NodeProto]:
     ]
 
 
-def _block_width(vocabulary: int) -> int | None:
+def block_width(vocabulary: int) -> int | None:
     """Tokens a block, so that blocks and the tokens of those that are chosen are few; None: not worth it."""
 
     def to_order(width: int) -> int:

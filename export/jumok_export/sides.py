@@ -1,6 +1,6 @@
 """The two sides of a verification, a PyTorch model and its exported graphs, behind one face of NumPy arrays."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -17,8 +17,8 @@ from jumok_serve.columns import BIAS
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import padded_length
 from jumok_serve.search import Constraints, Entries
-from jumok_serve.selecting import BoundStep, Choice
-from jumok_serve.session import Floats, Graphs, Integers
+from jumok_serve.selecting import Choice
+from jumok_serve.session import DecoderStep, Floats, Graphs, Integers
 
 Arrays = dict[str, NDArray[Any]]
 """Memory or state by the graphs' names for it: `memory.<name>`, `state.<name>`."""
@@ -149,7 +149,7 @@ class GraphFailed(Exception):  # noqa: N818 - it is caught and reported as a fai
 
 
 class RuntimeSide:
-    """The exported graphs, in the sessions that serve them.
+    """The exported graphs, in the sessions that serve them. What they have in fp16 is in fp32 outside.
 
     Args:
         graphs: of one precision. With those for shortlists, what says which columns logits have is among the memory.
@@ -165,13 +165,19 @@ class RuntimeSide:
         return _arrays(memory), _arrays(first_state)
 
     @property
+    def memory_specs(self) -> tuple[TensorSpec, ...]:
+        """Names, types and axes of the memory that `step` takes, [B, ...]."""
+        return tuple(map(_in_fp32, self._graphs.memory_specs))
+
+    @property
     def state_specs(self) -> tuple[TensorSpec, ...]:
         """Names, types and axes of the state that `step` takes, [P, ...], whatever the graph's own state looks like."""
+        specs = map(_in_fp32, self._graphs.state_specs)
         if not self._graphs.in_place:
-            return self._graphs.state_specs
+            return tuple(specs)
         return tuple(
             spec.model_copy(update={"axes": ("P", *("T" if axis == "E" else axis for axis in spec.axes[1:]))})
-            for spec in self._graphs.state_specs
+            for spec in specs
         )
 
     def empty_state(self) -> Arrays:
@@ -203,14 +209,15 @@ class RuntimeSide:
                 "source_lengths": source_lengths,
             }
             step = self._bind(inputs, memory, {})
-            step.give_state(_values(state))
+            step.give_state(_values(state, self._graphs.state_specs))
             return self._logits(step), _arrays(step.state)
 
-    def _bind(self, inputs: Arrays, memory: Arrays, state: Arrays) -> BoundStep:
+    def _bind(self, inputs: Arrays, memory: Arrays, state: Arrays) -> DecoderStep:
         width = memory[BIAS].shape[1] if self._graphs.listed else self._graphs.vocabulary
-        return self._graphs.bind_step(_values(inputs), _values(memory), _values(state), width=width)
+        memory_values = _values(memory, self._graphs.memory_specs)
+        return self._graphs.bind_step(inputs, memory_values, _values(state, self._graphs.state_specs), width=width)
 
-    def _logits(self, step: BoundStep) -> Floats:
+    def _logits(self, step: DecoderStep) -> Floats:
         """The logits [R, U] of a step, of which `select` must choose what the step itself chooses."""
         choice = _any_choice(step.rows, step.width)
         (tokens, totals), logits = step.run(choice), step.logits()
@@ -266,7 +273,8 @@ class RuntimeSide:
         found = np.take_along_axis(entries, np.minimum(times, positions[:, None]), axis=1)
         for spec in self._graphs.state_specs:
             axis = spec.axes.index("E")
-            grown[spec.name] = np.moveaxis(np.moveaxis(buffers[spec.name], axis, 1)[sentence, found], 1, axis)
+            by_entry = np.moveaxis(buffers[spec.name], axis, 1)[sentence, found]
+            grown[spec.name] = _widened(np.moveaxis(by_entry, 1, axis))
         return logits, grown
 
     def select(self, selection: Selection) -> tuple[Integers, Floats]:
@@ -366,8 +374,21 @@ def _without_prefix(arrays: Arrays) -> dict[str, Tensor]:
 
 
 def _arrays(values: Mapping[str, OrtValue]) -> Arrays:
-    return {name: value.numpy() for name, value in values.items()}
+    return {name: _widened(value.numpy()) for name, value in values.items()}
 
 
-def _values(arrays: Arrays) -> dict[str, OrtValue]:
-    return {name: OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+def _values(arrays: Arrays, specs: Iterable[TensorSpec]) -> dict[str, OrtValue]:
+    """The arrays as ONNX Runtime's tensors, of the types that the graphs want; without a copy where they have them."""
+    kinds = {spec.name: spec.dtype for spec in specs}
+    return {
+        name: OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array, kinds.get(name)))
+        for name, array in arrays.items()
+    }
+
+
+def _in_fp32(spec: TensorSpec) -> TensorSpec:
+    return spec.model_copy(update={"dtype": "float32"}) if spec.dtype == "float16" else spec
+
+
+def _widened(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.float32) if array.dtype == np.float16 else array

@@ -6,7 +6,13 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from jumok_export.bundle import PRECISIONS, ExportError, describe_architecture, describe_provenance, export_bundle
+from jumok_export.bundle import (
+    DEFAULT_PRECISIONS,
+    ExportError,
+    describe_architecture,
+    describe_provenance,
+    export_bundle,
+)
 from jumok_export.checkpoint import Checkpoint
 from jumok_export.configuration import ConfigurationError, load_configuration
 from jumok_export.shortlist import ShortlistPlan
@@ -23,7 +29,7 @@ def export_checkpoint(
     checkpoint: Checkpoint,
     out: Path,
     *,
-    precisions: Sequence[str] = PRECISIONS,
+    precisions: Sequence[str] = DEFAULT_PRECISIONS,
     calibration: Sequence[str] | None = None,
     scores: Sequence[Score] = (),
     files: Mapping[str, str] | None = None,

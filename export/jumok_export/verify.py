@@ -46,6 +46,18 @@ Those two do sum up in different orders, so roundings are turned over the more o
 there are models twice as deep and wide. What is broken in one of them moves all.
 """
 
+HALF_ERROR = 0.02
+"""Limit of the relative error that fp16 may bring to memory, state, logits and log-probabilities.
+
+Its numbers have 11 bits, so one rounding is a share of 0.0005 at most. A number that is too large for 16 bits is an
+error without bound.
+"""
+HALF_TOKENS = 0.05
+"""Limit of the share of rows that fp16 gives another most likely token.
+
+Only nearly equal ones change places: measured are 0 to 0.01 for random models, whose tokens are all about as likely.
+"""
+
 SCORED_AT_ONCE = 2**24
 """Logits that the one-pass scorer computes at once, where there is a choice: 64 MiB of them, several times over."""
 
@@ -105,6 +117,35 @@ def verify_int8(
         return trial.quantized_decode(weights, arithmetic, activations)
 
     return _report(trial.quantized_aligner, trial.select, trial.sampler, trial.quantized_longest, decode)
+
+
+def verify_device(model: nn.Module, graphs: Graphs, frame: Frame) -> tuple[Check, ...]:
+    """Compares graphs in fp32 for a device with the model; they run on the CPU, bound as they are on a device.
+
+    What they share with those for the CPU, which scores and aligns, is not compared again.
+    """
+    trial = _Trial(model, graphs, frame)
+    report = _report(trial.encoder, trial.step, trial.sampler, trial.beams)
+    return tuple(check.model_copy(update={"name": f"device: {check.name}"}) for check in report.checks)
+
+
+def verify_fp16(
+    model: nn.Module, graphs: Graphs, frame: Frame, *, calibration: Calibration | None = None
+) -> VerificationReport:
+    """Compares graphs in fp16 with the model that they were exported from, on the CPU, bound as they are on a device.
+
+    Args:
+        model: in evaluation mode, on the CPU.
+        graphs: its graphs.
+        frame: its vocabularies and limits.
+        calibration: has sentences to compare on, instead of random tokens.
+    """
+    trial = _Trial(model, graphs, frame)
+    if calibration is not None:
+        trial.samples = SentenceSamples(frame, trial.torch, calibration)
+    return _report(
+        trial.half_encoder, trial.half_one_pass, trial.select, trial.sampler, trial.half_longest, trial.half_decode
+    )
 
 
 def _report(*checks: Callable[[], list[Check]]) -> VerificationReport:
@@ -264,8 +305,68 @@ class _Trial:
             history.check(f"share that differs: {_HISTORY}"),
         ]
 
+    def half_encoder(self) -> list[Check]:
+        """Memory and first state in fp16, over random shapes."""
+        error = RelativeError("encoder", HALF_ERROR)
+        for inputs in self.samples.sources():
+            for expected, found in zip(self.torch.encode(*inputs), self.runtime.encode(*inputs), strict=True):
+                for name, value in expected.items():
+                    error.compare(value, found[name])
+        return [error.check("root mean square error of every tensor of the memory and the first state")]
+
+    def half_one_pass(self) -> list[Check]:
+        """Log-probabilities of given targets, and attention weights of a model that has them, in fp16."""
+        scores, weights = RelativeError("scorer", HALF_ERROR), RelativeError("aligner", HALF_ERROR)
+        for inputs in self.samples.pairs():
+            scores.compare(self.torch.score(*inputs), self.runtime.score(*inputs))
+            for expected, found in (
+                zip(self.torch.align(*inputs), self.runtime.align(*inputs), strict=True) if self.aligns else ()
+            ):
+                weights.compare(expected, found)
+        return [
+            scores.check("root mean square error of the log-probabilities of all target tokens"),
+            *([weights.check("root mean square error of all attention weights")] if self.aligns else []),
+        ]
+
+    def half_longest(self) -> list[Check]:
+        """The longest source and target that the limits allow, in fp16: nothing is infinite."""
+        error = RelativeError("longest", HALF_ERROR)
+        pair, step = self.samples.longest()
+        error.compare(self.torch.score(*pair), self.runtime.score(*pair))
+        error.compare(_centred(self.torch.step(*step)[0]), _centred(self.runtime.step(*step)[0]))
+        return [error.check(f"nothing infinite, and the root mean square error of {self._longest()}")]
+
+    def half_decode(self) -> list[Check]:
+        """A decode in fp16 with two hypotheses a sentence."""
+        rollout = self.samples.rollout(sentences=40, beam_size=2)
+        error, together = RelativeError("decode", HALF_ERROR), RowScores(rollout)
+        rows = others = 0
+        for expected, found in zip(self._play(rollout, self.torch), self._play(rollout, self.runtime), strict=True):
+            error.compare(_centred(expected), _centred(found))
+            together.add(found)
+            rows += len(expected)
+            others += int((expected.argmax(axis=-1) != found.argmax(axis=-1)).sum())
+        company, history = Moved("company", MOVED_SENTENCES), RelativeError("history", HALF_ERROR)
+        for scores, by_itself, in_one_pass in self._recounts(rollout, together):
+            company.compare(by_itself, scores)
+            history.compare(in_one_pass, scores)
+        share = others / max(1, rows)
+        return [
+            error.check(f"root mean square error of the logits of {_story(rollout)}"),
+            Check(
+                name="tokens",
+                cases=rows,
+                worst=share,
+                limit=HALF_TOKENS,
+                passed=share <= HALF_TOKENS,
+                detail="share of the rows of this decode whose most likely token is not that of fp32",
+            ),
+            company.check(f"share that differs: {_COMPANY}"),
+            history.check(f"root mean square error: {_HISTORY}"),
+        ]
+
     def _play(self, rollout: Rollout, side: Side) -> Iterator[Floats]:
-        return play(rollout, side, self.graphs.memory_specs, self.runtime.state_specs)
+        return play(rollout, side, self.runtime.memory_specs, self.runtime.state_specs)
 
     def _recounts(self, rollout: Rollout, together: RowScores) -> Iterator[tuple[Floats, Floats, Floats]]:
         """The running scores of every sentence's first row: of the decode, decoded alone, and by the scorer."""

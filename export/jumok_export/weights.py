@@ -27,6 +27,15 @@ def save_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> Pr
     Decoders are written with the selection in them (see `with_selection`), and models that decode given targets token
     by token get their one-pass graphs (see `with_one_pass`).
 
+    Returns:
+        The variant's entry in the manifest.
+    """
+    return write_graphs(with_selection(with_one_pass(graphs)), folder, precision)
+
+
+def write_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
+    """Writes graphs as they are, and their shared weights, into `folder / precision`.
+
     A matrix that another graph uses transposed, as an output projection is that of a tied embedding, is not stored
     again: its graph transposes it, once, when a session is made.
 
@@ -38,7 +47,7 @@ def save_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> Pr
     specs = {}
     with path.open("wb") as file:
         weights = _Weights(file, path.name)
-        for name, graph in with_selection(with_one_pass(graphs)).items():
+        for name, graph in graphs.items():
             model = onnx.ModelProto()
             model.CopyFrom(graph.model)
             for tensor in list(model.graph.initializer):

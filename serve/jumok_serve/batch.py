@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from jumok_serve.columns import make_columns
 from jumok_serve.errors import JumokError, ModelFailed
-from jumok_serve.memory import SlotBuffers, padded_length
+from jumok_serve.memory import padded_length
 from jumok_serve.progress import Progress
 from jumok_serve.search import (
     NO_CONSTRAINTS,
@@ -100,7 +100,7 @@ class Batch:
         self.done: Sequence[Sentence] = ()
         """Those that need no further step after the last one."""
         self._pad = pad
-        self._memory = SlotBuffers(graphs.memory_specs, "S")
+        self._memory = graphs.make_slots("memory")
         self._state = make_state(graphs, beam_size)
         self._columns = make_columns(graphs)
         self._slots: list[Sentence | None] = []
@@ -153,15 +153,13 @@ class Batch:
         for padded, sentence in zip(ids, sentences, strict=True):
             padded[: len(sentence.source_ids)] = sentence.source_ids
         encoded, first_state = self.graphs.encode(ids, lengths)
-        memory = {name: value.numpy() for name, value in encoded.items()}
         while self._slots and self._slots[-1] is None:
             self._slots.pop()
         used = len(self._slots)
         empty = [slot for slot, sentence in enumerate(self._slots) if sentence is None]
         slots = [*empty, *range(used, used + len(sentences))][: len(sentences)]
         self._memory.reserve(max(used, slots[-1] + 1), max(int(lengths.max()), self.longest_source), used)
-        for row, slot in enumerate(slots):
-            self._memory.write(slot, memory, row)
+        self._memory.join(slots, encoded)
         self._state.join(slots, first_state)
         self._columns.join(slots, [sentence.listed for sentence in sentences])
         self._slots += [None] * (slots[-1] + 1 - used)

@@ -30,7 +30,7 @@ device_option = click.option(
 )
 precision_option = click.option(
     "--precision",
-    type=click.Choice(["auto", "fp32", "int8"]),
+    type=click.Choice(["auto", "fp32", "fp16", "int8"]),
     default="auto",
     show_default=True,
     help="Which of the bundle's precisions to run; auto takes what suits the device best.",

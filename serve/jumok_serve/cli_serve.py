@@ -12,6 +12,7 @@ from typing import Any, get_args
 import click
 
 from jumok_serve.configuration import CONFIGURATION_FILE, NAMES, Configuration, flag, read_configuration
+from jumok_serve.device import CudaSettings
 from jumok_serve.errors import ConfigurationError, CredentialsError
 from jumok_serve.service import Administration, Server, run_server
 from jumok_serve.service.interception import CallObserver
@@ -141,6 +142,11 @@ def _translator(settings: Configuration, bundle: Path) -> Translator:
         bundle,
         precision=settings.precision,
         device=settings.device,
+        cuda=CudaSettings(
+            memory_limit_mib=settings.gpu_mem_limit_mib,
+            arena=settings.gpu_arena,
+            allow_copies=settings.gpu_allow_copies,
+        ),
         replicas=settings.replicas,
         threads=settings.threads,
         shortlist=settings.shortlist,

@@ -61,8 +61,18 @@ class Configuration(BaseModel):
     device: Literal["cpu", "cuda", "auto"] = Field(
         "cpu", description="Where to run; auto takes CUDA where there is one, cuda fails where there is none."
     )
-    precision: Literal["auto", "fp32", "int8"] = Field(
+    precision: Literal["auto", "fp32", "fp16", "int8"] = Field(
         "auto", description="Which of the bundle's precisions to run; auto takes what suits the device best."
+    )
+    gpu_mem_limit_mib: Positive | None = Field(
+        None,
+        description="MiB of the GPU that each of a model's graphs may take to compute in.  [default: what there is]",
+    )
+    gpu_arena: Literal["power_of_two", "exact"] = Field(
+        "power_of_two", description="How that memory grows: to the next power of two, or by what is asked for."
+    )
+    gpu_allow_copies: bool = Field(
+        False, description="Warn of operators that CUDA does not have and that run on the CPU, instead of refusing."
     )
     replicas: Positive | None = Field(
         None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from jumok_serve.bundle import Bundle
-from jumok_serve.device import Device
+from jumok_serve.device import CPU, RESIDENT_CPU, Device
 from jumok_serve.errors import DeviceError
 from jumok_serve.session import Graphs
 
@@ -93,6 +93,8 @@ def load_graphs(
     if precision == "auto":
         present = bundle.manifest.precisions
         precision = next((name for name in PREFERRED_PRECISIONS[last.name] if name in present), next(iter(present)))
+    if last == CPU and bundle.variant(precision).for_devices:
+        last = RESIDENT_CPU
     cores = len(os.sched_getaffinity(0))
     if replicas is None:
         several = last.name == "cpu" and precision == "int8"
@@ -102,9 +104,11 @@ def load_graphs(
     weights = bundle.manifest.files[bundle.variant(precision).weights].size
     apart = replicas > 1 and last.name == "cpu" and weights < SMALL_WEIGHTS
     graphs = Graphs(bundle, precision, device=last, threads=pool if apart else replicas * threads, listed=listed)
+    if last.name == "cuda":
+        logger.info("%s runs in %s on %s", bundle.manifest.name, precision, last.providers[0])
     return Loaded(
         graphs=graphs,
-        shared=graphs if apart or replicas == 1 else graphs.with_threads(pool),
+        shared=graphs if apart or replicas == 1 or last.resident else graphs.with_threads(pool),
         device=last,
         precision=precision,
         replicas=replicas,

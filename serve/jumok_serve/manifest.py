@@ -19,6 +19,18 @@ REQUIRED_GRAPHS = ("encoder", "decoder", "select")
 OPTIONAL_GRAPHS = ("sampler", "scorer", "aligner")
 SHORTLIST_GRAPHS = ("projection", "decoder_shortlist", "select_shortlist")
 """What a precision of a bundle with a shortlist has besides, and ``sampler_shortlist`` where it has a sampler."""
+DEVICE_GRAPHS = (
+    "encoder_device",
+    "decoder_device",
+    "sampler_device",
+    "memory_grow",
+    "memory_write",
+    "state_grow",
+    "state_write",
+)
+"""What a precision has besides to decode in a device's own memory; fp16 has only such, under the usual names."""
+DEVICE_INPUT = "renormalize.asked"
+"""What of all decoders only those for a device take: which rows ask to be renormalised."""
 
 
 class Architecture(Part):
@@ -102,6 +114,11 @@ class GraphSpec(Part):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
+    @property
+    def for_device(self) -> bool:
+        """Whether it is a decoder that is bound in a device's own memory."""
+        return any(spec.name == DEVICE_INPUT for spec in self.inputs)
+
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         for role, specs in (("input", self.inputs), ("output", self.outputs)):
@@ -127,7 +144,7 @@ class PrecisionVariant(Part):
         missing = [name for name in REQUIRED_GRAPHS if name not in self.graphs]
         if missing:
             raise ValueError(f"graph {missing[0]!r} is missing; {', '.join(REQUIRED_GRAPHS)} are needed")
-        known = (*REQUIRED_GRAPHS, *OPTIONAL_GRAPHS, *SHORTLIST_GRAPHS, "sampler_shortlist")
+        known = (*REQUIRED_GRAPHS, *OPTIONAL_GRAPHS, *SHORTLIST_GRAPHS, "sampler_shortlist", *DEVICE_GRAPHS)
         unknown = [name for name in self.graphs if name not in known]
         if unknown:
             raise ValueError(f"graph {unknown[0]!r} is unknown; the graphs are {', '.join(known)}")
@@ -136,6 +153,11 @@ class PrecisionVariant(Part):
         if lacking and len(lacking) < len(needed):
             raise ValueError(f"graph {lacking[0]!r} is missing; a shortlist needs {', '.join(needed)}")
         return self
+
+    @property
+    def for_devices(self) -> bool:
+        """Whether all graphs are for devices, which have no use for a shortlist."""
+        return self.graphs["decoder"].for_device
 
     @property
     def listed(self) -> bool:
@@ -340,7 +362,7 @@ class ManifestDraft(Part):
         return problems + [
             f"precisions.{precision}.graphs: {wrong}"
             for precision, variant in self.precisions.items()
-            if variant.listed != (described is not None)
+            if variant.listed != (described is not None) and not variant.for_devices
         ]
 
     def _reference_problems(self) -> list[str]:

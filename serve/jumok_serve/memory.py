@@ -88,6 +88,12 @@ class SlotBuffers:
         """So many positions of one slot."""
         return tuple(slice(length) if axis == self._axis else slice(None) for axis in spec.axes[1:])
 
+    def join(self, slots: Sequence[int], values: Mapping[str, OrtValue]) -> None:
+        """Copies rows of `values` [B, ...], one after the other, into slots; see `write`."""
+        arrays = {name: value.numpy() for name, value in values.items()}
+        for row, slot in enumerate(slots):
+            self.write(slot, arrays, row)
+
     def write(self, slot: int, values: Mapping[str, NDArray[np.generic]], row: int) -> None:
         """Copies row `row` of `values` [B, ...] into a slot; what lies behind its length is masked anyway."""
         for spec in self._specs:

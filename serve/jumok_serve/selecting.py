@@ -49,11 +49,16 @@ class Choice:
 
 def constraint_feeds(stage: str, constraints: Constraints, width: int) -> dict[str, OrtValue]:
     """The inputs that constraints of a stage are, which is "logit" or "log_prob", on scores of this width."""
-    feeds = {}
+    return {name: as_value(array) for name, array in constraint_arrays(stage, constraints, width).items()}
+
+
+def constraint_arrays(stage: str, constraints: Constraints, width: int) -> dict[str, NDArray[Any]]:
+    """The same as arrays."""
+    arrays: dict[str, NDArray[Any]] = {}
     for name, entries in ((f"{stage}_factors", constraints.factors), (f"{stage}_biases", constraints.biases)):
-        feeds[f"{name}.places"] = as_value(entries.places[:, 0] * width + entries.places[:, 1])
-        feeds[f"{name}.values"] = as_value(entries.values)
-    return feeds
+        arrays[f"{name}.places"] = entries.places[:, 0] * width + entries.places[:, 1]
+        arrays[f"{name}.values"] = entries.values
+    return arrays
 
 
 def _rows(chosen: NDArray[np.bool_] | None) -> OrtValue:

@@ -4,20 +4,21 @@ import copy
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from jumok_proto.alignments import AttentionKind
 from jumok_serve.bundle import check_graph
-from jumok_serve.device import Device, check_active
+from jumok_serve.device import CPU, Device
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest import GraphSpec, PrecisionVariant, TensorSpec
+from jumok_serve.memory import SlotBuffers
+from jumok_serve.opening import graphs_on_device, open_session, session_options, slot_graphs
+from jumok_serve.resident import Binder, DeviceSlots, ResidentStep, neutral_at_least
 from jumok_serve.saturation import products_saturate
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
 from jumok_serve.selecting import BoundStep, Choice, as_value, constraint_feeds
@@ -27,6 +28,11 @@ Floats = NDArray[np.float32]
 Booleans = NDArray[np.bool_]
 Tensors = dict[str, OrtValue]
 """Encoder memory or decoder state by name (`memory.<name>`, `state.<name>`), opaque to everything but the graphs."""
+
+Slots: TypeAlias = SlotBuffers | DeviceSlots
+"""Memory or state by slot, on the host or on a device."""
+DecoderStep: TypeAlias = BoundStep | ResidentStep
+"""A step over tensors on the host, or on a device."""
 
 ATTENTION_OUTPUTS: dict[AttentionKind, str] = {
     "cross": "cross_attention",
@@ -39,15 +45,13 @@ DECODING_GRAPHS = ("decoder", "select", "sampler")
 """Those that make logits or read them."""
 LISTED = "_shortlist"
 """What ends the names of these graphs where logits have columns for some tokens alone."""
+LENGTH_AXES = {"memory": "S", "state": "E"}
+"""The axes that are as long as the longest sentence needs."""
 SATURATES = "saturates"
 """An input of such a decoder in int8: whether `products_saturate`, for no session changes weights that it is given."""
 
 LOGIT_ROWS = "logit_rows"
 """An input of a decoder that has the selection in it: of how many rows logits come out too."""
-
-SLOWER = ["SkipLayerNormFusion"]
-"""What ONNX Runtime would do to graphs to make them faster, and does not: on the CPU its normalisation that adds takes
-nine times as long as an addition and a normalisation."""
 
 _LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
@@ -93,6 +97,8 @@ class Graphs:
     ) -> None:
         self._bundle = bundle
         self._variant = bundle.variant(precision)
+        if listed and not self._variant.listed and not device.resident:
+            raise BundleError(bundle.path, [f"{precision} has no graphs for a shortlist: use another precision"])
         self.listed = listed
         """Whether logits have columns for those tokens alone whose weights the step is given: see `columns`."""
         graphs = dict(self._variant.graphs)
@@ -100,15 +106,18 @@ class Graphs:
         """Number of target tokens."""
         if listed:
             graphs |= {name: graphs[f"{name}{LISTED}"] for name in DECODING_GRAPHS if f"{name}{LISTED}" in graphs}
+        if device.resident:
+            graphs = graphs_on_device(graphs, precision, device, listed=listed)
         self._graphs = graphs
         self._inputs = {name: {spec.name for spec in graph.inputs} for name, graph in graphs.items()}
         self._device = device
-        self._options = _session_options(threads)
+        self._options = session_options(threads, device)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
         problems: list[str] = []
         # The sampler holds no weights, and decoding must not wait while another graph is loaded.
-        for name in ("encoder", *DECODING_GRAPHS, *(["projection"] if listed else [])):
+        hosted = DECODING_GRAPHS if not device.resident else [name for name in DECODING_GRAPHS if name != "select"]
+        for name in ("encoder", *hosted, *(["projection"] if listed else [])):
             if name not in graphs:
                 continue
             try:
@@ -122,15 +131,21 @@ class Graphs:
         self.state_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("state."))
         self.in_place = any(spec.name == "visible" for spec in decoder.inputs)
         """Whether the decoder writes into buffers of state that stay where they are, instead of making new ones."""
+        self._place = (device.name, 0)
+        if device.resident:
+            moving = [name for kind in LENGTH_AXES for name in slot_graphs(kind) if name in graphs]
+            self._sessions |= {name: self._load(name) for name in moving}
         self._encoder_outputs = [spec.name for spec in graphs["encoder"].outputs]
 
     def _load(self, name: str) -> Any:
         spec = self._graphs[name]
         path = self._bundle.path / spec.file
         try:
-            session = onnxruntime.InferenceSession(
-                path, self._options, providers=list(self._device.providers), disabled_optimizers=SLOWER
-            )
+            # On devices decoders select; the graph that selects is there to compare with, on the host.
+            device = CPU if name == "select" else self._device
+            session = open_session(path, device, self._options, checked=name not in _ONE_PASS)
+        except DeviceError:
+            raise
         except Exception as error:
             if self._device.name != "cpu" and "CUDA" in str(error):
                 raise DeviceError(f"device {self._device.name!r} cannot be used: {error}") from error
@@ -138,13 +153,12 @@ class Graphs:
         problems = check_graph(spec, session.get_inputs(), session.get_outputs())
         if problems:
             raise BundleError(self._bundle.path, problems)
-        check_active(self._device, session.get_providers())
         return session
 
     def with_threads(self, threads: int) -> "Graphs":
         """The same graphs with encoder and decoder in sessions that have so many threads: a second copy of weights."""
         other = copy.copy(self)
-        other._options = _session_options(threads)
+        other._options = session_options(threads, other._device)
         other._sessions = {**self._sessions, **{name: other._load(name) for name in ("encoder", "decoder")}}
         return other
 
@@ -165,7 +179,16 @@ class Graphs:
             The memory [B, ...], and the decoder's first state [B, ...] (empty for a Transformer).
         """
         feeds = self._used("encoder", {"source_ids": source_ids, "source_lengths": source_lengths})
-        outputs = self._sessions["encoder"].run_with_ort_values(self._encoder_outputs, feeds)
+        if self._device.resident:
+            binder = Binder(self._sessions["encoder"], self._place)
+            for name, value in feeds.items():
+                binder.input(name, value)
+            for name in self._encoder_outputs:
+                binder.output(name)
+            binder.run()
+            outputs = binder.outputs()
+        else:
+            outputs = self._sessions["encoder"].run_with_ort_values(self._encoder_outputs, feeds)
         named = dict(zip(self._encoder_outputs, outputs, strict=True))
         return (
             {name: value for name, value in named.items() if name.startswith("memory.")},
@@ -192,21 +215,35 @@ class Graphs:
             for spec in self.state_specs
         }
 
+    def make_slots(self, kind: Literal["memory", "state"]) -> Slots:
+        """Buffers by slot for what the encoder gives, or for the state of a decoder in place."""
+        specs, axis = self.memory_specs if kind == "memory" else self.state_specs, LENGTH_AXES[kind]
+        if not self._device.resident:
+            return SlotBuffers(specs, axis)
+        grow, write = (self._sessions.get(name) for name in slot_graphs(kind))  # there are none for no tensors
+        return DeviceSlots(specs, axis, place=self._place, grow=grow, write=write)
+
     def bind_step(
-        self, rows: Mapping[str, OrtValue], memory: Mapping[str, OrtValue], state: Mapping[str, OrtValue], *, width: int
-    ) -> BoundStep:
+        self, rows: Mapping[str, NDArray[Any]], memory: Mapping[str, Any], state: Mapping[str, Any], *, width: int
+    ) -> DecoderStep:
         """A step of the decoder, over tensors whose content may change from step to step but not their places.
 
         Args:
             rows: of a decoder in place, `token_ids` and `positions` [B, K], `places` [B, K, 3], `visible` [B, K, E],
                 `entry_positions` [B, E] and `source_lengths` [B]: see `jumok_export.encoder_decoder`. Of another,
                 `token_ids`, `positions` and `parents` [R], and `source_lengths`.
-            memory: [B, ...] of `encode`, and what `jumok_serve.columns` gives.
+            memory: [B, ...], from `make_slots` or `encode`, and what `jumok_serve.columns` gives.
             state: of a decoder in place, [B, ..., E, ...]; otherwise nothing: see `BoundStep`.
             width: columns of the logits, U.
         """
-        inputs = {name: value for name, value in {**rows, **memory}.items() if name in self._inputs["decoder"]}
-        count = math.prod(rows["token_ids"].shape())
+        read = self._inputs["decoder"]
+        given = {name: value for name, value in memory.items() if name in read}
+        arrays = {name: array for name, array in rows.items() if name in read}
+        count = math.prod(rows["token_ids"].shape)
+        if self._device.resident:
+            session = self._sessions["decoder"]
+            return ResidentStep(session, self._place, arrays, given, state, rows_at_once=count, width=width)
+        inputs = {**{name: as_value(array) for name, array in arrays.items()}, **given}
         return BoundStep(self._sessions["decoder"], inputs, state, rows=count, width=width)
 
     def select(self, logits: OrtValue, choice: Choice) -> tuple[Integers, Floats]:
@@ -221,7 +258,7 @@ class Graphs:
             are token ids where every token has a column.
         """
         feeds = {"logits": logits, **choice.feeds(logits.shape()[-1])}
-        tokens, totals = self._sessions["select"].run_with_ort_values(["tokens", "totals"], feeds)
+        tokens, totals = self._lazy("select").run_with_ort_values(["tokens", "totals"], feeds)
         return tokens.numpy(), totals.numpy()
 
     def sample(
@@ -249,7 +286,9 @@ class Graphs:
             "logits": logits,
             "rows": as_value(rows),
             "scores": as_value(scores),
-            **constraint_feeds("logit", on_logits, logits.shape()[-1]),
+            **constraint_feeds(
+                "logit", neutral_at_least(on_logits) if self._device.resident else on_logits, logits.shape()[-1]
+            ),
             # What its type cannot hold must become neither 0 nor infinite.
             "temperature": as_value(np.clip(temperature, _LEAST, _MOST).astype(np.float32)),
             "top_k": as_value(np.array(top_k, np.int64)),
@@ -336,28 +375,8 @@ class Graphs:
         return {name: as_value(array) for name, array in arrays.items() if name in self._inputs[graph]}
 
 
-@cache
-def _share_memory() -> None:
-    """Makes one arena on the CPU for what all sessions that ask for it compute; each would keep one of its own."""
-    memory = onnxruntime.OrtMemoryInfo(
-        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
-    )
-    onnxruntime.create_and_register_allocator(memory, None)
-
-
-def _session_options(threads: int | None) -> Any:
-    _share_memory()
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.use_env_allocators", "1")
-    options.intra_op_num_threads = threads or 0
-    options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False  # shapes change at every step, so no pattern recurs
-    options.log_severity_level = 3
-    # Encoder, decoder and selection have a thread pool each; one that spins after its run steals the next one's cores.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    if products_saturate():
-        options.add_session_config_entry("session.x64quantprecision", "1")  # makes signed weights unsigned
-    return options
+_ONE_PASS = ("select", "scorer", "aligner")
+"""Graphs that are no part of the loop over tokens."""
 
 
 def _logits(decoder: GraphSpec) -> TensorSpec:

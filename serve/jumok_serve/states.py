@@ -10,9 +10,8 @@ from onnxruntime import OrtValue
 
 from jumok_serve.columns import Columns
 from jumok_serve.manifest import TensorSpec
-from jumok_serve.memory import SlotBuffers
-from jumok_serve.selecting import BoundStep, Choice
-from jumok_serve.session import Booleans, Floats, Graphs, Integers, Tensors
+from jumok_serve.selecting import Choice
+from jumok_serve.session import Booleans, DecoderStep, Floats, Graphs, Integers, Slots, Tensors
 
 TIME_SLACK = 32
 """Cache entries beyond the longest row's that are carried along before a gathered cache is cut to size."""
@@ -44,7 +43,7 @@ class DecoderState(Protocol):
         positions: Integers,
         parents: Integers,
         lengths: Integers,
-        memory: SlotBuffers,
+        memory: Slots,
         columns: Columns,
         choice: Choice,
     ) -> tuple[Integers, Floats]:
@@ -109,7 +108,7 @@ class GatheredState:
         positions: Integers,
         parents: Integers,
         lengths: Integers,
-        memory: SlotBuffers,
+        memory: Slots,
         columns: Columns,
         choice: Choice,
     ) -> tuple[Integers, Floats]:
@@ -142,7 +141,7 @@ class GatheredState:
         source_lengths = np.zeros(sentences, np.int64)
         rows = {"token_ids": token_ids, "positions": positions, "parents": parents, "source_lengths": source_lengths}
         bound = self.graphs.bind_step(
-            {name: OrtValue.ortvalue_from_numpy(array.reshape(-1)) for name, array in rows.items()},
+            {name: array.reshape(-1) for name, array in rows.items()},
             {**memory, **columns},
             {},
             width=width,
@@ -200,7 +199,7 @@ class InPlaceState:
     def __init__(self, graphs: Graphs, beam_size: int) -> None:
         self.graphs = graphs
         self._beam_size = beam_size
-        self._buffers = SlotBuffers(graphs.state_specs, "E")
+        self._buffers = graphs.make_slots("state")
         self._visible: Booleans = np.zeros((0, beam_size, 0), np.bool_)  # [slots, K, E]
         self._entry_positions: Integers = np.zeros((0, 0), np.int64)  # [slots, E]
         self._steps: dict[tuple[Graphs, int], _Step] = {}  # by the number of sentences
@@ -227,7 +226,7 @@ class InPlaceState:
         positions: Integers,
         parents: Integers,
         lengths: Integers,
-        memory: SlotBuffers,
+        memory: Slots,
         columns: Columns,
         choice: Choice,
     ) -> tuple[Integers, Floats]:
@@ -235,9 +234,9 @@ class InPlaceState:
         sentences = self._slots = len(tokens)
         places = self._place(positions, parents)
         step = self._steps.get((self.graphs, sentences))
-        view, inputs = memory.view(sentences), columns.inputs(sentences)
+        view, inputs, state = memory.view(sentences), columns.inputs(sentences), self._buffers.view(sentences)
         if step is None or step.memory is not view or step.columns is not inputs:
-            step = self._steps[self.graphs, sentences] = self._bind(sentences, view, inputs, columns.width)
+            step = self._steps[self.graphs, sentences] = self._bind(sentences, view, inputs, state, columns.width)
         step.token_ids[:] = tokens
         step.positions[:] = positions[:, None]
         step.links[:, :, 2] = places
@@ -281,7 +280,12 @@ class InPlaceState:
         return True
 
     def _bind(
-        self, sentences: int, memory: dict[str, OrtValue], columns: Mapping[str, OrtValue], width: int
+        self,
+        sentences: int,
+        memory: dict[str, OrtValue],
+        columns: Mapping[str, OrtValue],
+        state: dict[str, OrtValue],
+        width: int,
     ) -> "_Step":
         token_ids, positions = (np.zeros((sentences, self._beam_size), np.int64) for _ in range(2))
         places = np.zeros((sentences, self._beam_size, 3), np.int64)
@@ -289,15 +293,15 @@ class InPlaceState:
         source_lengths = np.zeros(sentences, np.int64)
         bound = self.graphs.bind_step(
             {
-                "token_ids": OrtValue.ortvalue_from_numpy(token_ids),
-                "positions": OrtValue.ortvalue_from_numpy(positions),
-                "places": OrtValue.ortvalue_from_numpy(places),
-                "visible": OrtValue.ortvalue_from_numpy(self._visible[:sentences]),
-                "entry_positions": OrtValue.ortvalue_from_numpy(self._entry_positions[:sentences]),
-                "source_lengths": OrtValue.ortvalue_from_numpy(source_lengths),
+                "token_ids": token_ids,
+                "positions": positions,
+                "places": places,
+                "visible": self._visible[:sentences],
+                "entry_positions": self._entry_positions[:sentences],
+                "source_lengths": source_lengths,
             },
             {**memory, **columns},
-            self._buffers.view(sentences),
+            state,
             width=width,
         )
         return _Step(
@@ -347,4 +351,4 @@ class _Step:
     source_lengths: Integers
     memory: dict[str, OrtValue]
     columns: Mapping[str, OrtValue]
-    bound: BoundStep
+    bound: DecoderStep

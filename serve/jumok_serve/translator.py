@@ -15,7 +15,7 @@ from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.batch import Sentence
 from jumok_serve.bundle import Bundle
 from jumok_serve.counters import EngineCounters
-from jumok_serve.device import candidate_devices
+from jumok_serve.device import CudaSettings, candidate_devices
 from jumok_serve.engine import Engine
 from jumok_serve.errors import (
     AttentionUnavailable,
@@ -52,6 +52,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         path: the bundle's folder.
         precision: a variant of the bundle, or "auto": int8 on a CPU and fp16 on CUDA, where the bundle has them.
         device: "cpu", "cuda", or "auto": CUDA if it can be used.
+        cuda: how a GPU is used.
         replicas: threads that decode, each what it takes from one queue; None: as many as suit precision and device,
             see `load_graphs`. With several, the weights of encoder and decoder are in memory twice, but
             for small models.
@@ -74,6 +75,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         *,
         precision: str = "auto",
         device: str = "cpu",
+        cuda: CudaSettings | None = None,
         replicas: int | None = None,
         threads: int | None = None,
         shortlist: bool = False,
@@ -89,7 +91,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
             max_queue_requests=max_queue_requests,
             max_queue_tokens=max_queue_tokens,
         )
-        devices = candidate_devices(device)
+        devices = candidate_devices(device, cuda)
         self._bundle = Bundle.open(path)
         shortlisted = self._bundle.shortlist() if shortlist else None
         self._shortlisted = shortlist

@@ -323,7 +323,7 @@ def test_texts_of_which_none_can_be_used_are_refused(texts: Sequence[str], expor
 
 
 def test_calibration_without_int8_is_refused(export_tiny: Export, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="calibration is for int8, and precisions has fp32 alone"):
+    with pytest.raises(ExportError, match="calibration is for int8 and fp16, and precisions has fp32 alone"):
         export_tiny(tmp_path / "out", calibration=["A text."], precisions=("fp32",))
 
 

@@ -162,7 +162,7 @@ def test_a_shortlist_of_what_does_not_fit_is_refused(
             ["{folder}", "--out", "{tmp}/b", "--source-lang", "xyz_Latn", "--target-lang", "klingon"],
             ["--source-lang: the model has no source language 'xyz_Latn'", "--target-lang: the model has no target"],
         ),
-        (["{folder}", "--out", "{tmp}/b", "--precision", "int4"], ["'int4' is none of fp32, int8"]),
+        (["{folder}", "--out", "{tmp}/b", "--precision", "int4"], ["'int4' is none of fp32, fp16, int8"]),
         (["{folder}", "--out", "{tmp}/b", "--name", "a b"], ["'a b' cannot be a model's name"]),
         (
             ["{folder}", "--out", "{tmp}/b", "--calibration", "{tmp}/empty.txt"],

@@ -339,7 +339,7 @@ def test_what_is_there_is_not_overwritten(export_tiny: Export, tmp_path: Path) -
 
 @pytest.mark.parametrize("precisions", [(), ("fp32", "int4")])
 def test_unknown_precisions_are_refused(precisions: tuple[str, ...], export_tiny: Export, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"precisions must be some of fp32, int8, got (none|int4)"):
+    with pytest.raises(ExportError, match=r"precisions must be some of fp32, fp16, int8, got (none|int4)"):
         export_tiny(tmp_path / "out", precisions=precisions)
 
 

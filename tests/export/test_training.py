@@ -271,7 +271,7 @@ def test_reversal_is_learnt_and_its_export_translates(
         (["export", "{tmp}/nowhere", "--out", "{tmp}/b"], "Path '{tmp}/nowhere' does not exist"),
         (["export", "{tmp}", "--out", "{tmp}/b"], "{tmp}: no best.ckpt in it: has `jumok train` finished an epoch?"),
         (["export", "{tmp}/config.toml", "--out", "{tmp}/b"], "{tmp}/config.toml is not a checkpoint of `jumok train`"),
-        (["export", "{tmp}", "--out", "{tmp}/b", "--precision", "fp32,int4"], "'int4' is none of fp32, int8"),
+        (["export", "{tmp}", "--out", "{tmp}/b", "--precision", "fp32,int4"], "'int4' is none of fp32, fp16, int8"),
         (
             ["export", "{tmp}", "--out", "{tmp}/b", "--scores", "{tmp}/scores.json"],
             "{tmp}/scores.json is not a list of scores (metric, value, signature, dataset, precision, beam_size):\n"

@@ -23,8 +23,8 @@ from jumok_serve import (
 from jumok_serve.batch import Batch, Sentence
 from jumok_serve.errors import EngineFailed, ModelFailed
 from jumok_serve.queue import EngineLimits, Load
-from jumok_serve.selecting import BoundStep, Choice
-from jumok_serve.session import Integers, Tensors
+from jumok_serve.selecting import Choice
+from jumok_serve.session import DecoderStep, Integers
 
 IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
@@ -44,12 +44,12 @@ class Gate:
         graphs = translator._graphs
         bind_step = graphs.bind_step
 
-        def gated_bind_step(rows: Tensors, *others: Any, **width: Any) -> BoundStep:
+        def gated_bind_step(rows: dict[str, Integers], *others: Any, **width: Any) -> DecoderStep:
             bound = bind_step(rows, *others, **width)
             run = bound.run
 
             def gated_run(choice: Choice) -> Any:
-                self._pass(rows["token_ids"].numpy().ravel(), rows["source_lengths"].numpy())
+                self._pass(rows["token_ids"].ravel(), rows["source_lengths"])
                 return run(choice)
 
             vars(bound)["run"] = gated_run

@@ -15,10 +15,10 @@ import pytest
 from jumok_serve import DeadlineExceeded, DecodingOptions, EngineLimits, Translator, Unavailable
 from jumok_serve.batch import Batch
 from jumok_serve.bundle import Bundle
-from jumok_serve.device import CPU
+from jumok_serve.device import CPU, Device
 from jumok_serve.errors import EngineFailed
 from jumok_serve.loading import load_graphs
-from jumok_serve.session import _session_options
+from jumok_serve.opening import session_options
 
 from .test_engine import IDLE, PATIENCE_S, TEXTS, pass_time, wait_until_idle
 from .test_invariance import most_off, scores_off, sentences
@@ -208,12 +208,12 @@ def test_pools_have_workers_for_one_replica_alone_and_for_all(
 ) -> None:
     options: list[int] = []
 
-    def note(threads: int | None) -> Any:
+    def note(threads: int | None, device: Device) -> Any:
         options.append(threads or 0)
-        return _session_options(threads)
+        return session_options(threads, device)
 
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr("jumok_serve.session._session_options", note)
+    monkeypatch.setattr("jumok_serve.session.session_options", note)
     Translator(tiny_bundle, precision="fp32", replicas=replicas, threads=threads).close()
     assert options == made
 

@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from jumok_export.bundle import PRECISIONS, ExportError, describe_architecture, describe_provenance, export_bundle
+from jumok_export.bundle import (
+    DEFAULT_PRECISIONS,
+    ExportError,
+    describe_architecture,
+    describe_provenance,
+    export_bundle,
+)
 from jumok_export.huggingface.checkpoint import CheckpointFolder, open_checkpoint
 from jumok_export.huggingface.errors import CheckpointError
 from jumok_export.huggingface.families import build_model, require_supported
@@ -39,7 +45,7 @@ def import_checkpoint(
     folder: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    precisions: Sequence[str] = PRECISIONS,
+    precisions: Sequence[str] = DEFAULT_PRECISIONS,
     source_language: str | None = None,
     target_language: str | None = None,
     calibration: Sequence[str] | None = None,
@@ -58,7 +64,7 @@ def import_checkpoint(
     Args:
         folder: the checkpoint's; it must be local.
         out: the bundle's folder.
-        precisions: variants to write, of "fp32" and "int8".
+        precisions: variants to write, of "fp32", "fp16" and "int8".
         source_language: of a request that names none; also tells a checkpoint's language where it does not itself.
         target_language: likewise, of translations.
         calibration: source texts that the scales of int8 activations are taken from; default: each row has its own.

@@ -1,0 +1,1 @@
+"""Parts of the check of decoding on a GPU."""
