@@ -18,6 +18,8 @@ from typing import Any
 
 from duel_sides.results import aligned
 from fault_scenarios.findings import Findings, Plan
+from fault_scenarios.fuzzing import fuzz
+from fault_scenarios.overload import overload
 from fault_scenarios.restarts import kills, rolling_restarts
 from fault_scenarios.texts import scenes
 from serving.process import ServerError
@@ -31,6 +33,8 @@ TEXTS = 400
 SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "restart": rolling_restarts,
     "kill": kills,
+    "overload": overload,
+    "fuzz": fuzz,
 }
 
 

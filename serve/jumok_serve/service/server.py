@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from jumok_proto.v1 import model_pb2, translation_pb2
 from jumok_serve.errors import ListenError
@@ -30,7 +30,10 @@ logger = logging.getLogger(__name__)
 
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
 MODEL_SERVICE = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
+HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]
+REFLECTION_SERVICE = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 SERVICES = (TRANSLATION_SERVICE.full_name, MODEL_SERVICE.full_name)
+REFLECTED = (*SERVICES, HEALTH_SERVICE.full_name, REFLECTION_SERVICE.full_name)
 
 MODEL_HEALTH = "models/"
 """What the health service calls a model: this, and its name."""
@@ -88,10 +91,10 @@ class Server:
             (
                 guarded(TRANSLATION_SERVICE, self._translation),
                 guarded(MODEL_SERVICE, ModelService(self.models)),
+                guarded(HEALTH_SERVICE, self._health),
+                guarded(REFLECTION_SERVICE, reflection.aio.ReflectionServicer(REFLECTED)),
             )
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
     @property
     def address(self) -> str:
