@@ -19,6 +19,7 @@ from typing import Any
 from duel_sides.results import aligned
 from fault_scenarios.findings import Findings, Plan
 from fault_scenarios.fuzzing import fuzz
+from fault_scenarios.network import broken_frames
 from fault_scenarios.overload import overload
 from fault_scenarios.restarts import kills, rolling_restarts
 from fault_scenarios.texts import scenes
@@ -35,6 +36,7 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "kill": kills,
     "overload": overload,
     "fuzz": fuzz,
+    "network": broken_frames,
 }
 
 

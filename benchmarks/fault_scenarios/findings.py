@@ -23,7 +23,7 @@ class Plan:
 
     bundle: Path
     other: Path
-    texts: Sequence[str]
+    texts: list[str]
     restarts: int
     messages: int
     overload_s: float

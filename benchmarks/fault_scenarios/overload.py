@@ -14,7 +14,9 @@ from fault_scenarios.servers import Metrics, is_healthy, jumok_serve, metrics
 from serving.process import Server
 from tell import progress
 
-OUTSTANDING = 64
+SENTENCES = 8
+"""Of a call, as a paragraph has: a call of one costs clients and server, which share the cores, half as much again."""
+OUTSTANDING = 12
 """Calls at a time that a server is loaded with to find the most that it can do."""
 BEST_S, WARM_S = 15.0, 5.0
 TIMES = 5
@@ -45,24 +47,24 @@ class Offered:
 
 
 async def overload(plan: Plan, findings: Findings) -> None:
-    """Five times as many calls as it can answer, each with a deadline; its queue holds what it answers in a second."""
+    """Five times as much as it can translate, with a deadline for each call; its queue holds a second's work."""
     async with jumok_serve(plan.bundle) as server:
         best = await most(server, plan)
     queue = max(1, math.ceil(best))
     async with jumok_serve(plan.bundle, "--max-queue-requests", str(queue)) as server:
         await most(server, plan)  # which warms it up
         before_mib, alone_s = server.peak_rss_mib(), await _alone_s(server, plan)
-        progress(f"overload: {best:.1f} sentences a second at best; now {TIMES * best:.0f} calls a second")
+        progress(f"overload: {best:.1f} sentences a second at best; now {TIMES * best:.0f}")
         before = await metrics(server)
         offered = await _offer(server, plan, TIMES * best)
         back_s = await _seconds_until_normal(server, plan, alone_s)
         after = await metrics(server)
         peak_mib, healthy = server.peak_rss_mib(), await is_healthy(server.address)
-    useful = len([at for at in offered.answered_at if at >= WARM_S]) / (plan.overload_s - WARM_S)
+    useful = SENTENCES * len([at for at in offered.answered_at if at >= WARM_S]) / (plan.overload_s - WARM_S)
     refusals = _difference(before, after, reason="OVERLOADED")
     calls = len(offered.answered_at) + len(offered.refused_s) + offered.late + len(offered.others)
     findings.tell("most that it can do, sentences a second", f"{best:.1f}")
-    findings.tell(f"calls in {plan.overload_s:g} s of overload", calls)
+    findings.tell(f"calls of {SENTENCES} sentences in {plan.overload_s:g} s of overload", calls)
     findings.expect("of these refused", len(offered.refused_s), "more than half", 2 * len(offered.refused_s) > calls)
     findings.tell("of these past their deadline", offered.late)
     findings.expect_none("of these that failed otherwise", offered.others)
@@ -93,6 +95,7 @@ async def overload(plan: Plan, findings: Findings) -> None:
     findings.data |= {
         "best_per_s": best,
         "useful_per_s": useful,
+        "sentences_a_call": SENTENCES,
         "calls": calls,
         "refused": len(offered.refused_s),
         "late": offered.late,
@@ -105,12 +108,12 @@ async def overload(plan: Plan, findings: Findings) -> None:
 
 async def most(server: Server, plan: Plan) -> float:
     """Sentences a second with a number of calls outstanding, after a while."""
-    texts = itertools.cycle(plan.texts)
+    paragraphs = itertools.cycle(_paragraphs(plan))
     answered: list[float] = []
 
     async def ask(client: jumok.AsyncClient) -> None:
-        for text in texts:
-            await client.translate(text)
+        for paragraph in paragraphs:
+            await client.translate(paragraph)
             answered.append(time.monotonic())
 
     async with jumok.AsyncClient(server.address, timeout_s=600) as client:
@@ -126,20 +129,26 @@ async def most(server: Server, plan: Plan) -> float:
             for outcome in await asyncio.gather(*asking, return_exceptions=True):
                 if isinstance(outcome, Exception):
                     raise outcome
-    return sum(since <= at < until for at in answered) / (until - since)
+    return SENTENCES * sum(since <= at < until for at in answered) / (until - since)
+
+
+def _paragraphs(plan: Plan) -> list[list[str]]:
+    """The texts in different company."""
+    return [plan.texts[first : first + SENTENCES] for first in range(len(plan.texts) - SENTENCES)]
 
 
 async def _offer(server: Server, plan: Plan, per_s: float) -> Offered:
-    """Make calls at random moments, so many a second, whatever becomes of those before."""
+    """Make calls at random moments, so many sentences a second, whatever becomes of those before."""
     found = Offered()
     random_ = random.Random(plan.seed)
     began = time.monotonic()
     calls: set[asyncio.Task[None]] = set()
+    paragraphs = _paragraphs(plan)
 
-    async def call(client: jumok.AsyncClient, text: str) -> None:
+    async def call(client: jumok.AsyncClient, paragraph: list[str]) -> None:
         started = time.monotonic()
         try:
-            await client.translate(text)
+            await client.translate(paragraph)
         except jumok.ResourceExhausted:
             found.refused_s.append(time.monotonic() - started)
         except jumok.DeadlineExceeded:
@@ -152,9 +161,9 @@ async def _offer(server: Server, plan: Plan, per_s: float) -> Offered:
     async with jumok.AsyncClient(server.address, timeout_s=DEADLINE_S, max_attempts=1) as client:
         due = began
         while due < began + plan.overload_s:
-            due += random_.expovariate(per_s)
+            due += random_.expovariate(per_s / SENTENCES)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            task = asyncio.create_task(call(client, random_.choice(plan.texts)))
+            task = asyncio.create_task(call(client, random_.choice(paragraphs)))
             calls.add(task)
             task.add_done_callback(calls.discard)
         for task in calls:  # nobody waits for these any more
@@ -166,12 +175,12 @@ async def _offer(server: Server, plan: Plan, per_s: float) -> Offered:
 async def _alone_s(server: Server, plan: Plan) -> float:
     """How long a call takes when there is no other: the longest of several."""
     async with jumok.AsyncClient(server.address, timeout_s=600) as client:
-        return max([await _seconds(client, text) for text in plan.texts[:20]])
+        return max([await _seconds(client, paragraph) for paragraph in _paragraphs(plan)[:20]])
 
 
-async def _seconds(client: jumok.AsyncClient, text: str) -> float:
+async def _seconds(client: jumok.AsyncClient, paragraph: list[str]) -> float:
     began = time.monotonic()
-    await client.translate(text)
+    await client.translate(paragraph)
     return time.monotonic() - began
 
 
@@ -179,9 +188,9 @@ async def _seconds_until_normal(server: Server, plan: Plan, alone_s: float) -> f
     """When the first call is made that is answered as fast as before; the next ones are too."""
     began = time.monotonic()
     async with jumok.AsyncClient(server.address, timeout_s=600) as client:
-        for text in itertools.cycle(plan.texts):
+        for paragraph in itertools.cycle(_paragraphs(plan)):
             at = time.monotonic()
-            took = [await _seconds(client, text) for _ in range(3)]
+            took = [await _seconds(client, paragraph) for _ in range(3)]
             if max(took) <= SLOWER * alone_s:
                 return at - began
     raise AssertionError("the texts never end")

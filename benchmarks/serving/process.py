@@ -90,7 +90,7 @@ async def serving(module: str, *arguments: str | Path, within: Sequence[str] = (
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with tempfile.TemporaryFile("w+") as log:
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = await asyncio.create_subprocess_exec(
             *(*within, sys.executable),
             *("-m", module, *map(str, arguments)),
