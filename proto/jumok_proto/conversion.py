@@ -12,6 +12,7 @@ from jumok_proto.results import (
     Hypothesis,
     LanguagePair,
     Model,
+    ModelState,
     Score,
     Timings,
     Translation,
@@ -24,6 +25,13 @@ _FINISH_REASONS = {
     FinishReason.LENGTH: translation_pb2.FINISH_REASON_LENGTH,
 }
 _FINISH_REASONS_BACK = {number: reason for reason, number in _FINISH_REASONS.items()}
+
+_MODEL_STATES = {
+    ModelState.SERVING: model_pb2.MODEL_STATE_SERVING,
+    ModelState.RECOVERING: model_pb2.MODEL_STATE_RECOVERING,
+    ModelState.DRAINING: model_pb2.MODEL_STATE_DRAINING,
+}
+_MODEL_STATES_BACK = {number: state for state, number in _MODEL_STATES.items()}
 
 _EARLY_STOPPING: dict[EarlyStopping | None, decoding_pb2.EarlyStopping.ValueType] = {
     None: decoding_pb2.EARLY_STOPPING_UNSPECIFIED,
@@ -196,6 +204,7 @@ def model_to_proto(model: Model) -> model_pb2.Model:
         ),
         precision=model.precision,
         device=model.device,
+        state=_MODEL_STATES[model.state],
     )
 
 
@@ -236,6 +245,7 @@ def model_from_proto(message: model_pb2.Model) -> Model:
         ),
         precision=message.precision,
         device=message.device,
+        state=_MODEL_STATES_BACK.get(message.state, ModelState.SERVING),
     )
 
 

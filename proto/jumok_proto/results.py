@@ -141,6 +141,17 @@ class DecodingDefaults:
     """Whether log-probabilities are normalised once more after constraints have acted on them."""
 
 
+class ModelState(Enum):
+    """Whether requests for a model are served."""
+
+    SERVING = "serving"
+    """They are: it is loaded, and has decoded."""
+    RECOVERING = "recovering"
+    """They fail as unavailable: its engine has failed, and is being started anew."""
+    DRAINING = "draining"
+    """No further ones are: it finishes those that it has accepted, and is then freed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A model that a server holds."""
@@ -161,3 +172,4 @@ class Model:
     defaults: DecodingDefaults
     precision: str
     device: str
+    state: ModelState = ModelState.SERVING

@@ -116,6 +116,18 @@ class Bundle:
         return self.path / graphs[name].file
 
 
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """The manifest of a bundle, whose files are not looked at; ``BundleError`` lists all that is wrong with it."""
+    folder = Path(path)
+    try:
+        manifest, _, problems = _parse_manifest(_read_manifest(folder))
+    except _UnreadableManifestError as exc:
+        raise BundleError(folder, [str(exc)]) from exc
+    if manifest is None:
+        raise BundleError(folder, problems)
+    return manifest
+
+
 def write_bundle(
     out: str | os.PathLike[str], build: Callable[[Path], ManifestDraft], *, overwrite: bool = False
 ) -> Bundle:

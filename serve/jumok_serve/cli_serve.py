@@ -13,7 +13,7 @@ import click
 
 from jumok_serve.configuration import CONFIGURATION_FILE, NAMES, Configuration, flag, read_configuration
 from jumok_serve.errors import ConfigurationError, CredentialsError
-from jumok_serve.service import Server, run_server
+from jumok_serve.service import Administration, Server, run_server
 from jumok_serve.service.interception import CallObserver
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.logs import CallLog, configure_logging
@@ -88,18 +88,29 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
         # What can be wrong here is found before models are loaded, which takes longer.
         tokens = None if settings.tokens is None else TokenFile(settings.tokens)
         tls = _tls(settings)
-        models = [opened.enter_context(_translator(bundle, settings)) for bundle in settings.bundles]
-        make_server = partial(
-            Server,
-            models,
-            host=settings.host,
-            port=settings.port,
-            limits=_limits(settings),
-            tls=tls,
-            tokens=tokens,
-            observers=observers,
-        )
-        run_server(make_server, grace_s=settings.grace_s, on_start=partial(_started, settings))
+        models: list[Translator] = []
+
+        def make_server() -> Server:
+            server = Server(
+                models,
+                host=settings.host,
+                port=settings.port,
+                limits=_limits(settings),
+                tls=tls,
+                tokens=tokens,
+                observers=observers,
+                administration=_administration(settings),
+            )
+            models.clear()  # whoever else held on to a model would keep it in memory when it is unloaded
+            return server
+
+        try:
+            for bundle in settings.bundles:
+                models.append(_translator(settings, bundle))
+            run_server(make_server, grace_s=settings.grace_s, on_start=partial(_started, settings))
+        finally:
+            for model in models:
+                model.close(drain=False)
 
 
 def _observers(settings: Configuration, opened: ExitStack) -> list[CallObserver]:
@@ -113,8 +124,20 @@ def _observers(settings: Configuration, opened: ExitStack) -> list[CallObserver]
     return observers
 
 
-def _translator(bundle: Path, settings: Configuration) -> Translator:
-    return Translator(
+def _administration(settings: Configuration) -> Administration | None:
+    if settings.model_root is None:
+        return None
+    return Administration(
+        root=settings.model_root,
+        load=partial(_translator, settings),
+        host=settings.admin_host,
+        port=settings.admin_port,
+    )
+
+
+def _translator(settings: Configuration, bundle: Path) -> Translator:
+    """A model that has decoded."""
+    translator = Translator(
         bundle,
         precision=settings.precision,
         device=settings.device,
@@ -125,6 +148,12 @@ def _translator(bundle: Path, settings: Configuration) -> Translator:
         max_queue_requests=settings.max_queue_requests,
         max_queue_tokens=settings.max_queue_tokens,
     )
+    try:
+        translator.warm_up()
+    except BaseException:
+        translator.close(drain=False)
+        raise
+    return translator
 
 
 def _limits(settings: Configuration) -> ServiceLimits:
@@ -153,15 +182,15 @@ def _tls(settings: Configuration) -> TlsFiles | None:
 def _started(settings: Configuration, server: Server) -> Iterator[None]:
     """Open what is open while a server serves, and say so."""
     with ExitStack() as opened:
-        metrics = ""
+        also = "" if server.admin_address is None else f"; administration on {server.admin_address}"
         if settings.metrics_port is not None:
             port = MetricsPort(server, host=settings.metrics_host, port=settings.metrics_port)
-            metrics = f"; metrics on {opened.enter_context(port).address}"
+            also += f"; metrics on {opened.enter_context(port).address}"
         models = ", ".join(
             f"{model.manifest.name} {model.manifest.version} ({model.precision}, {model.device})"
             for model in server.models
         )
-        click.echo(f"serving on {server.address}: {models}{metrics}")
+        click.echo(f"serving on {server.address}: {models or 'no model yet'}{also}")
         yield
 
 

@@ -51,7 +51,7 @@ class Configuration(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    bundles: tuple[DirectoryPath, ...] = Field(min_length=1, description="Bundles to serve.")
+    bundles: tuple[DirectoryPath, ...] = Field((), description="Bundles to serve.")
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 is all of IPv4.")
     port: Port = Field(50051, description="Port to listen on; 0 is any free.")
     grace_s: Annotated[Number, Field(ge=0)] = Field(
@@ -121,6 +121,16 @@ class Configuration(BaseModel):
     tokens_without_tls: bool = Field(
         False, description="Take tokens though this server has no TLS, because what is in front of it has."
     )
+
+    model_root: DirectoryPath | None = Field(
+        None,
+        description="Folder whose bundles callers with the scope admin may load and unload while the server runs.  "
+        "[default: none, and no such calls]",
+    )
+    admin_port: Port | None = Field(
+        None, description="Port for these calls alone; 0 is any free.  [default: that of the others]"
+    )
+    admin_host: str = Field("127.0.0.1", description="Address of that port.")
 
     metrics_port: Port | None = Field(
         None, description="Port for Prometheus to scrape; 0 is any free.  [default: no metrics]"
@@ -202,9 +212,7 @@ def read_configuration(file: Path | None, environment: Mapping[str, str], flags:
             problems.append(_problem(name, given.get(name), detail["msg"]))
         # What is right by itself may still not go together.
         rest = {name: value for name, value in values.items() if name not in wrong}
-        configuration = Configuration.model_construct(
-            **Configuration.model_validate(rest | {"bundles": ["."]}).model_dump()
-        )
+        configuration = Configuration.model_validate(rest)
         problems += _conflicts(configuration, wrong)
     else:
         problems += _conflicts(configuration, set())
@@ -248,8 +256,8 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 def _problem(name: str, given: Given | None, message: str) -> str:
     said = message.removeprefix("Value error, ").removeprefix("Input ")
-    if given is None:
-        return f"{name}: none is given; give some as arguments, in the file, or as {variable(name)}"
+    if given is None:  # no setting has to be given by itself
+        return f"{name}: {said}"
     return f"{name} = {given.value!r} ({given.origin}): {said}"
 
 
@@ -257,15 +265,22 @@ def _conflicts(configuration: Configuration, wrong: set[str]) -> list[str]:
     """What does not go together; nothing is said of settings that are wrong by themselves."""
 
     def has(name: str) -> bool:
-        return name in wrong or bool(getattr(configuration, name))
+        value = getattr(configuration, name)
+        return name in wrong or (value is not None and value is not False)
 
     conflicts = []
+    if "bundles" not in wrong and not configuration.bundles and not has("model_root"):
+        conflicts.append(
+            f"bundles: none is given; give some as arguments, in the file, or as {variable('bundles')}, or give a "
+            "model_root to load them from"
+        )
     for name, needed in (
         ("tls_certificate", "tls_key"),
         ("tls_key", "tls_certificate"),
         ("tls_client_ca", "tls_certificate"),
         ("log_texts", "log_requests"),
         ("request_burst", "requests_per_second"),
+        ("admin_port", "model_root"),
     ):
         if has(name) and not has(needed):
             conflicts.append(f"{name}: needs {needed} too")

@@ -3,17 +3,30 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jumok_serve.batch import Batch, Decoded, Sentence
 from jumok_serve.counters import EngineCounters, Stage
-from jumok_serve.errors import DeadlineExceeded, JumokError, Unavailable
+from jumok_serve.errors import DeadlineExceeded, EngineFailed, JumokError, Unavailable
 from jumok_serve.grouping import encoder_groups
 from jumok_serve.outcome import decoded, deliver, fail
-from jumok_serve.queue import RETRY_AFTER_S, EngineLimits, Load, Occupancy, SentenceQueue, given_up_by
+from jumok_serve.queue import (
+    ENGINE_FAILED,
+    LEAST_RETRY_AFTER_S,
+    RETRY_AFTER_S,
+    EngineLimits,
+    Load,
+    Occupancy,
+    SentenceQueue,
+    given_up_by,
+)
 from jumok_serve.session import Graphs
 
 logger = logging.getLogger(__name__)
+
+FIRST_RESTART_S = 0.1
+MAX_RESTART_S = 10.0
+"""How long an engine waits that could not be started anew; twice as long each time, up to the second."""
 
 
 class Engine:
@@ -22,6 +35,11 @@ class Engine:
     Each replica is a thread with batches of its own, one for every beam size in use, which take turns. All replicas
     run the same graphs, and take sentences from one queue; see `SentenceQueue`.
 
+    A replica whose step fails for another reason than its sentences fails those that it has with EngineFailed, lets go
+    of its batches, and is started anew: it tries to decode, at once and then after a growing while, and takes sentences
+    again when it can. Those that come meanwhile wait for other replicas, or for the first such trial; once that has
+    failed, they fail.
+
     Args:
         graphs: the model, for a replica that is alone at work.
         pad: id of the padding token.
@@ -29,6 +47,7 @@ class Engine:
         name: what the threads are called.
         replicas: how many there are, at least 1.
         shared: the same graphs, for replicas that work at the same time; default: `graphs`.
+        trial: decodes something with graphs, or raises; default: a replica that has failed goes on at once.
     """
 
     def __init__(
@@ -40,10 +59,21 @@ class Engine:
         name: str,
         replicas: int = 1,
         shared: Graphs | None = None,
+        trial: Callable[[Graphs], None] = lambda _: None,
     ) -> None:
         self._queue = SentenceQueue(limits, replicas)
+        self._tell: Callable[[], None] = lambda: None
         self._replicas = [
-            _Replica(graphs, shared or graphs, pad, self._queue, number, f"engine {name} {number}")
+            _Replica(
+                graphs,
+                shared or graphs,
+                pad,
+                self._queue,
+                number,
+                f"engine {name} {number}",
+                trial,
+                self._tell_ready,
+            )
             for number in range(replicas)
         ]
 
@@ -54,9 +84,22 @@ class Engine:
             InvalidRequest: they would not fit into the queue if it were empty.
             Overloaded: they do not fit into the queue now.
             DeadlineExceeded: they cannot be done before their deadline.
+            EngineFailed: the engine has failed, and cannot be started anew so far.
             Unavailable: the engine is closing.
         """
         self._queue.add(sentences)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it decodes: not where all replicas have failed and could not be started anew so far."""
+        return self._queue.ready
+
+    def on_ready_change(self, tell: Callable[[], None]) -> None:
+        """Has `tell` called whenever `ready` may have changed, in a thread that it must not keep."""
+        self._tell = tell
+
+    def _tell_ready(self) -> None:
+        self._tell()
 
     def load(self) -> Load:
         """What there is to do now."""
@@ -78,7 +121,15 @@ class _Replica:
     """A thread that decodes what it takes from the queue."""
 
     def __init__(  # noqa: PLR0917 - the engine's own
-        self, graphs: Graphs, shared: Graphs, pad: int, queue: SentenceQueue, number: int, name: str
+        self,
+        graphs: Graphs,
+        shared: Graphs,
+        pad: int,
+        queue: SentenceQueue,
+        number: int,
+        name: str,
+        trial: Callable[[Graphs], None],
+        tell_ready: Callable[[], None],
     ) -> None:
         self._graphs_alone = graphs
         self._graphs_shared = shared
@@ -86,6 +137,8 @@ class _Replica:
         self._pad = pad
         self._queue = queue
         self._number = number
+        self._trial = trial
+        self._tell_ready = tell_ready
         self._joining: list[Sentence] = []  # taken from the queue, not yet in a batch
         self._new: dict[int, list[Sentence]] = {}  # by beam size: those that no step has decoded yet
         self.counters = EngineCounters()
@@ -97,17 +150,51 @@ class _Replica:
     def _run(self) -> None:
         while True:
             try:
-                self._release()
-                taken = self._queue.take(self._number, Occupancy(self.batches.values()))
-                if taken is None:
-                    return
-                self._graphs = self._graphs_alone if self._queue.alone(self._number) else self._graphs_shared
-                if taken:
-                    self._admit(taken)
-                for batch in list(self.batches.values()):
-                    self._step(batch)
-            except Exception as error:
+                self._serve()
+                return
+            except JumokError as error:
                 self._fail_all(error)
+            except BaseException as error:  # whatever it is, nobody would ever learn that the thread has ended
+                self._queue.step_aside(self._number)
+                logger.error("the engine failed: its sentences are lost, and it is started anew", exc_info=error)
+                failure = EngineFailed("the engine failed while it translated", retry_after_s=RETRY_AFTER_S)
+                failure.__cause__ = error
+                self._fail_all(failure)
+                if not self._start_anew():
+                    return
+
+    def _serve(self) -> None:
+        """Decodes until the queue is closed and nothing is left."""
+        while True:
+            self._release()
+            taken = self._queue.take(self._number, Occupancy(self.batches.values()))
+            if taken is None:
+                return
+            self._graphs = self._graphs_alone if self._queue.alone(self._number) else self._graphs_shared
+            if taken:
+                self._admit(taken)
+            for batch in list(self.batches.values()):
+                self._step(batch)
+
+    def _start_anew(self) -> bool:
+        """Waits until a trial succeeds; whether one did before the queue was closed."""
+        failed, wait_s = time.monotonic(), FIRST_RESTART_S
+        while True:
+            try:
+                self._trial(self._graphs)
+            except BaseException as error:
+                logger.error("the engine cannot be started anew; the next trial is in %g s", wait_s, exc_info=error)
+                for sentence in self._queue.give_up(self._number, wait_s):
+                    fail(sentence, EngineFailed(ENGINE_FAILED, retry_after_s=max(LEAST_RETRY_AFTER_S, wait_s)))
+                self._tell_ready()
+                if self._queue.wait_for_close(wait_s):
+                    return False
+                wait_s = min(2 * wait_s, MAX_RESTART_S)
+            else:
+                self._queue.come_back(self._number)
+                self._tell_ready()
+                logger.info("the engine was started anew, %.2f s after it failed", time.monotonic() - failed)
+                return True
 
     def _release(self) -> None:
         """Lets those go whom nobody waits for any more."""
@@ -176,17 +263,12 @@ class _Replica:
         if not batch.sentences:
             self._spare = self.batches.pop(batch.beam_size)
 
-    def _fail_all(self, error: Exception) -> None:
-        """Fails everything that runs here or was about to; then the replica goes on."""
+    def _fail_all(self, error: JumokError) -> None:
+        """Fails everything that runs here or was about to."""
         running = [sentence for batch in self.batches.values() for sentence in batch.sentences]
         lost = [*self._joining, *running]
         self.batches, self._joining, self._new, self._spare = {}, [], {}, None
         self.counters.failed += len(lost)
-        if not isinstance(error, JumokError):
-            logger.error("a decoding step failed: its sentences are lost, the engine goes on", exc_info=error)
-            failure = Unavailable("the model failed while it translated", retry_after_s=RETRY_AFTER_S)
-            failure.__cause__ = error
-            error = failure
         for sentence in lost:
             fail(sentence, error)
 

@@ -3,6 +3,7 @@
 JumokError
 ├── InvalidRequest (ValueError)      the caller's texts or options
 ├── ModelNotFound (LookupError)      no such model is loaded
+├── BundleNotFound (LookupError)     no such bundle in the model root
 ├── LanguageNotFound (LookupError)   the model does not have that language
 ├── AttentionUnavailable             the model computes no such attention, or has no graph that tells of it
 ├── ScoringUnavailable               the bundle has no graph that scores given translations
@@ -19,7 +20,8 @@ JumokError
 │   └── RateLimited                  the caller has called too often
 ├── ModelFailed                      the model computed no number
 ├── DeadlineExceeded (TimeoutError)  the caller's deadline passed
-└── Unavailable                      loading, draining, or the engine failed
+└── Unavailable                      loading, or draining
+    └── EngineFailed                 the engine failed while it decoded, or is being started anew
 """
 
 # ruff: noqa: N818 - the names say what happened, as statuses do; "Error" at the end of each would add nothing
@@ -32,11 +34,13 @@ from jumok_proto.errors import JumokError
 __all__ = [
     "AttentionUnavailable",
     "BundleError",
+    "BundleNotFound",
     "ConfigurationError",
     "CredentialsError",
     "DeadlineExceeded",
     "DeviceError",
     "DuplicateModel",
+    "EngineFailed",
     "InvalidRequest",
     "JumokError",
     "LanguageNotFound",
@@ -69,6 +73,15 @@ class ModelNotFound(JumokError, LookupError):
 
     def __init__(self, name: str, available: Sequence[str]) -> None:
         super().__init__(f"model {name!r} is not loaded; available: {', '.join(available) or 'none'}")
+        self.name = name
+        self.available = tuple(available)
+
+
+class BundleNotFound(JumokError, LookupError):
+    """The model root has no such bundle; ``available`` lists those that it has."""
+
+    def __init__(self, name: str, available: Sequence[str]) -> None:
+        super().__init__(f"the model root has no bundle {name!r}; available: {', '.join(available) or 'none'}")
         self.name = name
         self.available = tuple(available)
 
@@ -185,3 +198,7 @@ class Unavailable(JumokError):
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class EngineFailed(Unavailable):
+    """The engine failed while it decoded, or is being started anew; trying again after ``retry_after_s`` can help."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jumok_serve.batch import Batch, Sentence
 from jumok_serve.counters import Cause, EngineCounters, Stage
 from jumok_serve.drain import DrainRate
-from jumok_serve.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
+from jumok_serve.errors import DeadlineExceeded, EngineFailed, InvalidRequest, Overloaded, Unavailable
 from jumok_serve.memory import padded_length
 from jumok_serve.outcome import fail
 
@@ -18,6 +18,11 @@ RETRY_AFTER_S = 1.0
 
 SWEEP_INTERVAL_S = 0.05
 """How often the whole queue is searched for sentences that nobody waits for any more."""
+
+LEAST_RETRY_AFTER_S = 0.1
+"""The same where it is about to be able to answer."""
+
+ENGINE_FAILED = "the engine of the model has failed, and is being started anew"
 
 DEADLINE_SLACK_S = 0.05
 """How close to its deadline a sentence is given up because of it, and not by its caller's own will."""
@@ -64,6 +69,15 @@ class Load:
     queued_tokens: int
     running_sentences: int
     rows: int
+
+    def __add__(self, other: "Load") -> "Load":
+        """What two engines have to do."""
+        return Load(
+            queued_requests=self.queued_requests + other.queued_requests,
+            queued_tokens=self.queued_tokens + other.queued_tokens,
+            running_sentences=self.running_sentences + other.running_sentences,
+            rows=self.rows + other.rows,
+        )
 
 
 class Occupancy:
@@ -118,6 +132,9 @@ class SentenceQueue:
     only the one with the fewest rows takes any, so nobody waits for ever. One that decodes takes no more than
     `MAX_JOINING_TOKENS` at a time, or one sentence.
 
+    A replica that has failed stands aside until it has come back. Sentences wait for it, where there is no other, as
+    long as it does not give up.
+
     Args:
         limits: bounds of queue and batches.
         replicas: how many threads take from it.
@@ -134,7 +151,10 @@ class SentenceQueue:
         self.counters = EngineCounters()
         """What became of those that were not waited for; written by whoever holds the lock."""
         self._occupied = [Occupancy() for _ in range(replicas)]
+        self._aside: set[int] = set()
+        self._gave_up: dict[int, float] = {}  # of those, when each tries again, in `time.monotonic()` seconds
         self._closing = False
+        self._closed = threading.Event()
         self._aborting = False
         self._next_sweep = 0.0
 
@@ -145,12 +165,16 @@ class SentenceQueue:
             InvalidRequest: they would not fit if nobody waited.
             Overloaded: they do not fit now.
             DeadlineExceeded: a deadline has passed, or would pass even if the queue emptied faster than it ever has.
+            EngineFailed: all replicas have given up for a while.
             Unavailable: the queue is closed.
         """
         tokens = sum(len(sentence.source_ids) for sentence in sentences)
         with self._changed:
             if self._closing:
                 raise Unavailable("the model is being stopped", retry_after_s=RETRY_AFTER_S)
+            if not self._ready():
+                wait_s = min(self._gave_up.values()) - time.monotonic()
+                raise EngineFailed(ENGINE_FAILED, retry_after_s=max(LEAST_RETRY_AFTER_S, wait_s))
             for what, present, more, bound in (
                 ("sentences", len(self._waiting), len(sentences), self._limits.max_queue_requests),
                 ("tokens", self._tokens, tokens, self._limits.max_queue_tokens),
@@ -215,28 +239,71 @@ class SentenceQueue:
                 rows=sum(occupied.rows for occupied in self._occupied),
             )
 
+    @property
+    def ready(self) -> bool:
+        """Whether sentences that wait are going to be decoded: some replica has not given up."""
+        with self._changed:
+            return self._ready()
+
+    def step_aside(self, replica: int) -> None:
+        """Has the others take what a replica would."""
+        with self._changed:
+            self._aside.add(replica)
+            self._occupied[replica] = Occupancy()
+            self._changed.notify_all()
+
+    def give_up(self, replica: int, wait_s: float) -> list[Sentence]:
+        """Learns that a replica that stands aside will not be back within so many seconds.
+
+        Returns:
+            Those who are not waited for any more: all who wait, if no other replica can take them.
+        """
+        with self._changed:
+            self._gave_up[replica] = time.monotonic() + wait_s
+            return [] if self._ready() else self._empty()
+
+    def come_back(self, replica: int) -> None:
+        """Lets a replica that stood aside take part again."""
+        with self._changed:
+            self._aside.discard(replica)
+            self._gave_up.pop(replica, None)
+
+    def wait_for_close(self, timeout_s: float) -> bool:
+        """Waits; whether the queue was closed before the time was over."""
+        return self._closed.wait(timeout_s)
+
+    def _ready(self) -> bool:
+        return len(self._gave_up) < len(self._occupied)
+
+    def _empty(self) -> list[Sentence]:
+        """Takes out all who wait."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        self._tokens = self._rows = self._work = 0
+        return waiting
+
     def close(self, *, drain: bool) -> list[Sentence]:
         """Lets nobody in any more; returns those who are not waited for (without `drain`: all who wait)."""
         with self._changed:
             self._closing = True
+            self._closed.set()
             self._changed.notify_all()
             if drain:
                 return []
             self._aborting = True
-            given_up = list(self._waiting)
-            self._waiting.clear()
-            self._tokens = self._rows = self._work = 0
-            return given_up
+            return self._empty()
 
     def _take(self, occupied: Occupancy) -> list[Sentence]:
         """Takes in order what the replica has room for."""
         work = self._work
         self._sweep()
         room = MAX_JOINING_TOKENS if occupied.rows else self._limits.max_queue_tokens
-        others = [other for other in self._occupied if other is not occupied]
+        others = [
+            other for number, other in enumerate(self._occupied) if other is not occupied and number not in self._aside
+        ]
         rows = occupied.rows + sum(other.rows for other in others) + self._rows
         few = rows <= self._limits.max_alone_rows
-        share = rows if few else rows / len(self._occupied)
+        share = rows if few else rows / (1 + len(others))
         fewest = min((other.rows for other in others), default=0)
         elsewhere = sum(other.tokens for other in others)
         taken: list[Sentence] = []

@@ -1,15 +1,14 @@
 """`Translator`: a bundle, ready to translate in this process."""
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Self, Unpack, cast, overload
+from typing import Self
 
-from jumok_proto.options import Options, check_names
-from jumok_proto.results import Translation
 from jumok_serve.aligning import Aligning, AlignsTexts
 from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.batch import Sentence
@@ -19,6 +18,7 @@ from jumok_serve.device import candidate_devices
 from jumok_serve.engine import Engine
 from jumok_serve.errors import (
     AttentionUnavailable,
+    BundleError,
     InvalidRequest,
     SamplingUnavailable,
     ScoringUnavailable,
@@ -28,7 +28,7 @@ from jumok_serve.languages import Direction
 from jumok_serve.loading import load_graphs
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions, SearchOptions
-from jumok_serve.patience import Patience, deadline_after
+from jumok_serve.patience import Patience
 from jumok_serve.pending import Job, Pending, check_attention
 from jumok_serve.progress import Progress
 from jumok_serve.queue import RETRY_AFTER_S, EngineLimits, Load
@@ -37,9 +37,13 @@ from jumok_serve.scoring import ScoresTexts, Scoring
 from jumok_serve.search import make_search
 from jumok_serve.session import Integers
 from jumok_serve.teacher_forcing import TeacherForcing
+from jumok_serve.translating import TranslatesTexts
+from jumok_serve.trial import WARM_UP, Trial
+
+logger = logging.getLogger(__name__)
 
 
-class Translator(AlignsTexts, ScoresTexts):
+class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
     """Translates with the model of a bundle; calls may come from any number of threads and share one batch.
 
     Args:
@@ -93,11 +97,19 @@ class Translator(AlignsTexts, ScoresTexts):
         self._teacher_forcing = TeacherForcing(
             self._graphs, self._variant, pad=pad, vocabulary=self._bundle.tokenizer.vocab_size
         )
+        self._resolved = lru_cache(MOST_REMEMBERED)(partial(_resolve, self.manifest, self._bundle.tokenizer.vocab_size))
+        self._trial = Trial(self.manifest, self._bundle.tokenizer, resolve=self._resolved, listed=self._listed)
+        self._shared = loaded.shared
         self._engine = Engine(
-            self._graphs, pad=pad, limits=limits, name=self.name, replicas=loaded.replicas, shared=loaded.shared
+            self._graphs,
+            pad=pad,
+            limits=limits,
+            name=self.name,
+            replicas=loaded.replicas,
+            shared=loaded.shared,
+            trial=self._trial.run,
         )
         self._closed = threading.Event()
-        self._resolved = lru_cache(MOST_REMEMBERED)(partial(_resolve, self.manifest, self._bundle.tokenizer.vocab_size))
 
     @property
     def manifest(self) -> Manifest:
@@ -129,89 +141,6 @@ class Translator(AlignsTexts, ScoresTexts):
         """Whether translations are made of the tokens of a shortlist."""
         return self._shortlist is not None
 
-    @overload
-    def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
-        self,
-        texts: str,
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        target_prefix: str | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> Translation: ...
-
-    @overload
-    def translate(
-        self,
-        texts: Sequence[str],
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        target_prefix: Sequence[str | None] | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> list[Translation]: ...
-
-    def translate(
-        self,
-        texts: str | Sequence[str],
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        target_prefix: str | Sequence[str | None] | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> Translation | list[Translation]:
-        """Translates one text, or several in the order they are given.
-
-        Args:
-            texts: a text, or a sequence of them; each is decoded as one sentence. One without content has an empty
-                translation.
-            source_language: language of the texts, in the bundle's spelling or with other case, or `_` for `-`.
-            target_language: language to translate into. What is left out is the bundle's default.
-            target_prefix: what the translation begins with; for several texts one for each, or None. A hypothesis'
-                `text` is the whole translation, its tokens and scores are those behind the prefix.
-            attention: give every hypothesis the cross-attention from its tokens to the source's, and every translation
-                its `source_tokens`.
-            truncate: cut texts that are longer than the model's limit instead of refusing them.
-            timeout_s: give up after so many seconds.
-            options: how to decode; see `jumok_proto.options.Options`.
-
-        Raises:
-            InvalidRequest: a text or an option cannot be used; `field` names it.
-            LanguageNotFound: the model does not have a language, or not this pair.
-            AttentionUnavailable, SamplingUnavailable: the bundle lacks the graph for it.
-            Overloaded: the queue is full.
-            DeadlineExceeded: `timeout_s` has passed.
-            Unavailable: the translator is closed.
-            TypeError: there is no such option.
-        """
-        check_names(options)
-        alone = isinstance(texts, str)
-        pending = self.submit(
-            [texts] if isinstance(texts, str) else texts,
-            DecodingOptions(**options),
-            source_language=source_language,
-            target_language=target_language,
-            # What is of another type is refused where it is read.
-            target_prefixes=cast(
-                "Sequence[str | None] | None",
-                [target_prefix] if alone and target_prefix is not None else target_prefix,
-            ),
-            attention=attention,
-            truncate=truncate,
-            deadline=deadline_after(timeout_s),
-        )
-        translations = pending.collect()
-        return translations[0] if alone else translations
-
     def submit(
         self,
         texts: Sequence[str],
@@ -225,28 +154,7 @@ class Translator(AlignsTexts, ScoresTexts):
         deadline: float | None = None,
         on_progress: Callable[[], None] | None = None,
     ) -> Pending:
-        """Queues texts, all or none, and returns at once.
-
-        Args:
-            texts: one sentence each.
-            options: how to decode them.
-            source_language: language of the texts; None: the bundle's default.
-            target_language: language to translate into; None: the bundle's default.
-            target_prefixes: what each translation begins with; None: none does.
-            attention: compute the hypotheses' attention when they are collected.
-            truncate: cut texts that are too long instead of refusing them.
-            deadline: in `time.monotonic()` seconds.
-            on_progress: is called when `sure_texts` of what is returned grow, in a thread of the engine that it must
-                not keep; also while this method still runs.
-
-        Raises:
-            InvalidRequest: a text or an option cannot be used; `field` is such as `contents[3]`.
-            LanguageNotFound: the model does not have a language, or not this pair.
-            AttentionUnavailable, SamplingUnavailable: the bundle lacks the graph for it.
-            Overloaded: the queue is full.
-            DeadlineExceeded: the texts cannot be done before the deadline.
-            Unavailable: the translator is closed.
-        """
+        """See `TranslatesTexts`."""
         started = time.monotonic()
         if attention and not self._teacher_forcing.can_align:
             raise AttentionUnavailable(self.name)
@@ -385,6 +293,31 @@ class Translator(AlignsTexts, ScoresTexts):
         if (direction.source, direction.target) != (described.source, described.target):
             return None
         return self._shortlist.of(source_ids)
+
+    def warm_up(self) -> None:
+        """Decodes made-up sentences of several shapes, with every session that will decode, before anybody waits.
+
+        Raises:
+            BundleError: it fails, or the model computes no numbers.
+        """
+        started = time.monotonic()
+        shapes = [shape for shape in WARM_UP if not shape.sample or "sampler" in self._variant.graphs]
+        try:
+            for graphs in dict.fromkeys((self._graphs, self._shared)):
+                for shape in shapes:
+                    self._trial.run(graphs, shape)
+        except Exception as error:
+            raise BundleError(self._bundle.path, [f"decoding with it fails: {error or repr(error)}"]) from error
+        logger.info("warmed up %s %s in %.2f s", self.name, self.version, time.monotonic() - started)
+
+    @property
+    def ready(self) -> bool:
+        """Whether its engine decodes: not while it is started anew after a failure."""
+        return self._engine.ready
+
+    def on_ready_change(self, tell: Callable[[], None]) -> None:
+        """Has `tell` called when `ready` may have changed, in a thread of the engine; who was told before is not."""
+        self._engine.on_ready_change(tell)
 
     def load(self) -> Load:
         """What waits and what is decoded now; all zero when idle."""

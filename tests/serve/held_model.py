@@ -187,6 +187,8 @@ class HeldModel:
         self.options = DecodingOptions()
         self.asked: dict[str, object] = {}
         """What a call asked for besides options and texts."""
+        self._ready = True
+        self._tell: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
 
     def submit(
@@ -215,6 +217,18 @@ class HeldModel:
         aligning = HeldAligning(texts, self.on_align)
         self._loop.call_soon_threadsafe(self.aligned.put_nowait, aligning)
         return aligning
+
+    @property
+    def ready(self) -> bool:
+        return self._ready
+
+    def on_ready_change(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def become_ready(self, ready: bool) -> None:
+        """Fail, or decode again."""
+        self._ready = ready
+        self._tell()
 
     def load(self) -> Load:
         return Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)

@@ -7,6 +7,7 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import jumok_proto.v1.decoding_pb2
 import sys
@@ -18,6 +19,34 @@ else:
     import typing_extensions
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _ModelState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ModelStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ModelState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    MODEL_STATE_UNSPECIFIED: _ModelState.ValueType  # 0
+    """Not set."""
+    MODEL_STATE_SERVING: _ModelState.ValueType  # 1
+    """They are: it is loaded, and has decoded."""
+    MODEL_STATE_RECOVERING: _ModelState.ValueType  # 2
+    """They fail with UNAVAILABLE: its engine has failed, and is being started anew."""
+    MODEL_STATE_DRAINING: _ModelState.ValueType  # 3
+    """No further ones are: it finishes those that it has accepted, and is then freed."""
+
+class ModelState(_ModelState, metaclass=_ModelStateEnumTypeWrapper):
+    """Whether requests for a model are served."""
+
+MODEL_STATE_UNSPECIFIED: ModelState.ValueType  # 0
+"""Not set."""
+MODEL_STATE_SERVING: ModelState.ValueType  # 1
+"""They are: it is loaded, and has decoded."""
+MODEL_STATE_RECOVERING: ModelState.ValueType  # 2
+"""They fail with UNAVAILABLE: its engine has failed, and is being started anew."""
+MODEL_STATE_DRAINING: ModelState.ValueType  # 3
+"""No further ones are: it finishes those that it has accepted, and is then freed."""
+Global___ModelState: typing_extensions.TypeAlias = ModelState
 
 @typing.final
 class ListModelsRequest(google.protobuf.message.Message):
@@ -109,6 +138,7 @@ class Model(google.protobuf.message.Message):
     TARGET_LANGUAGE_CODES_FIELD_NUMBER: builtins.int
     DEFAULT_LANGUAGE_PAIR_FIELD_NUMBER: builtins.int
     CONSTRAINTS_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name by which requests ask for it."""
     version: builtins.str
@@ -123,6 +153,8 @@ class Model(google.protobuf.message.Message):
     """Precision that it runs in, such as "fp32" or "int8"."""
     device: builtins.str
     """Device that it runs on, "cpu" or "cuda"."""
+    state: Global___ModelState.ValueType
+    """Whether requests for it are served."""
     @property
     def language_pairs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LanguagePair]:
         """The directions that it translates in; empty where it translates from every source to every target language."""
@@ -165,9 +197,10 @@ class Model(google.protobuf.message.Message):
         target_language_codes: collections.abc.Iterable[builtins.str] | None = ...,
         default_language_pair: Global___LanguagePair | None = ...,
         constraints: Global___DecodingConstraints | None = ...,
+        state: Global___ModelState.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["constraints", b"constraints", "default_language_pair", b"default_language_pair", "default_options", b"default_options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["architecture", b"architecture", "constraints", b"constraints", "default_language_pair", b"default_language_pair", "default_options", b"default_options", "device", b"device", "language_pairs", b"language_pairs", "max_source_length", b"max_source_length", "max_target_length", b"max_target_length", "name", b"name", "precision", b"precision", "source_language_codes", b"source_language_codes", "target_language_codes", b"target_language_codes", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["architecture", b"architecture", "constraints", b"constraints", "default_language_pair", b"default_language_pair", "default_options", b"default_options", "device", b"device", "language_pairs", b"language_pairs", "max_source_length", b"max_source_length", "max_target_length", b"max_target_length", "name", b"name", "precision", b"precision", "source_language_codes", b"source_language_codes", "state", b"state", "target_language_codes", b"target_language_codes", "version", b"version"]) -> None: ...
 
 Global___Model: typing_extensions.TypeAlias = Model
 

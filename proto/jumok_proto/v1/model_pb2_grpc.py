@@ -52,7 +52,8 @@ class ModelServiceServicer(object):
     """
 
     def ListModels(self, request, context):
-        """All models of the server, by name. A server holds few, so there are no pages.
+        """All models of the server, by name. A server holds few, so there are no pages. While a model is replaced, the old one
+        is among them, behind the new one, until it is freed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

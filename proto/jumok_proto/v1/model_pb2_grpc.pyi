@@ -85,7 +85,9 @@ class ModelServiceStub(typing.Generic[_ModelServiceListModelsType, _ModelService
     ], channel: grpc.aio.Channel) -> None: ...
 
     ListModels: _ModelServiceListModelsType
-    """All models of the server, by name. A server holds few, so there are no pages."""
+    """All models of the server, by name. A server holds few, so there are no pages. While a model is replaced, the old one
+    is among them, behind the new one, until it is freed.
+    """
 
     GetModel: _ModelServiceGetModelType
     """One model."""
@@ -110,7 +112,9 @@ class ModelServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.model_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.model_pb2.ListModelsResponse, collections.abc.Awaitable[jumok_proto.v1.model_pb2.ListModelsResponse]]:
-        """All models of the server, by name. A server holds few, so there are no pages."""
+        """All models of the server, by name. A server holds few, so there are no pages. While a model is replaced, the old one
+        is among them, behind the new one, until it is freed.
+        """
 
     @abc.abstractmethod
     def GetModel(

@@ -14,9 +14,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from jumok_proto.results import ModelState
 from jumok_serve.counters import EngineCounters, Histogram
 from jumok_serve.errors import ListenError
-from jumok_serve.service.models import LoadedModel
+from jumok_serve.service.registry import HeldModel
 from jumok_serve.service.server import Server
 
 
@@ -33,9 +34,8 @@ class ServerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read all counters."""
         yield from self._calls()
-        models = list(self._server.models)
-        yield from self._states(models)
-        yield from _engines([(model.manifest.name, model.counters()) for model in models])
+        yield from self._states(self._server.models.held())
+        yield from _engines(list(self._server.models.counters().items()))
 
     def _calls(self) -> Iterator[Metric]:
         counts = self._server.counts
@@ -65,18 +65,20 @@ class ServerCollector(Collector):
             refused_s.items(),
         )
 
-    def _states(self, models: Sequence[LoadedModel]) -> Iterator[Metric]:
+    def _states(self, models: Sequence[HeldModel]) -> Iterator[Metric]:
         info = GaugeMetricFamily(
             "jumok_model_info", "1 for every model there is.", labels=["model", "version", "precision", "device"]
         )
-        for model in models:
+        for model in (held.model for held in models):
             info.add_metric([model.manifest.name, model.manifest.version, model.precision, model.device], 1)
         yield info
-        serving = float(self._server.serving)
-        loads = [([model.manifest.name], model.load()) for model in models]
+        states = {held.name: held.state for held in models if not held.draining}
         yield _gauge(
-            "jumok_model_serving", "Whether a model is served: 1, or 0.", [(name, serving) for name, _ in loads]
+            "jumok_model_serving",
+            "Whether a model is served: 1, or 0.",
+            [([name], float(self._server.serving and state is ModelState.SERVING)) for name, state in states.items()],
         )
+        loads = [([name], load) for name, load in self._server.models.loads().items()]
         for metric, description, attribute in (
             ("jumok_queue_requests", "Texts that wait.", "queued_requests"),
             ("jumok_queue_tokens", "Source tokens of the texts that wait.", "queued_tokens"),

@@ -8,7 +8,7 @@ from jumok_proto.v1 import model_pb2
 from jumok_proto.v1.model_pb2_grpc import ModelServiceServicer
 from jumok_serve.errors import InvalidRequest, LanguageNotFound
 from jumok_serve.languages import Languages
-from jumok_serve.service.models import LoadedModel, ModelRegistry
+from jumok_serve.service.registry import HeldModel, ModelRegistry
 
 
 class ModelService(ModelServiceServicer):
@@ -23,7 +23,7 @@ class ModelService(ModelServiceServicer):
         context: grpc.aio.ServicerContext[model_pb2.ListModelsRequest, model_pb2.ListModelsResponse],
     ) -> model_pb2.ListModelsResponse:
         """Describe all models."""
-        return model_pb2.ListModelsResponse(models=[model_to_proto(_describe(model)) for model in self._models])
+        return model_pb2.ListModelsResponse(models=[model_to_proto(describe(held)) for held in self._models.held()])
 
     async def GetModel(  # noqa: N802
         self,
@@ -31,11 +31,12 @@ class ModelService(ModelServiceServicer):
         context: grpc.aio.ServicerContext[model_pb2.GetModelRequest, model_pb2.GetModelResponse],
     ) -> model_pb2.GetModelResponse:
         """Describe the model of a name."""
-        return model_pb2.GetModelResponse(model=model_to_proto(_describe(self._models.find(request.name))))
+        return model_pb2.GetModelResponse(model=model_to_proto(describe(self._models.find(request.name))))
 
 
-def _describe(model: LoadedModel) -> Model:
-    manifest = model.manifest
+def describe(held: HeldModel) -> Model:
+    """What callers are told of a model."""
+    model, manifest = held.model, held.model.manifest
     languages, generation, special = manifest.languages, manifest.generation, manifest.special_tokens
     return Model(
         name=manifest.name,
@@ -70,6 +71,7 @@ def _describe(model: LoadedModel) -> Model:
         ),
         precision=model.precision,
         device=model.device,
+        state=held.state,
     )
 
 

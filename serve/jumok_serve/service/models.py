@@ -1,6 +1,6 @@
-"""The models that a server holds, by name, and what the service asks of each."""
+"""What the service asks of a model."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -8,7 +8,6 @@ from jumok_proto.alignments import Alignment
 from jumok_proto.results import Score, Timings, Translation
 from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.counters import EngineCounters
-from jumok_serve.errors import DuplicateModel, InvalidRequest, ModelNotFound
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions
 from jumok_serve.queue import Load
@@ -114,6 +113,13 @@ class LoadedModel(Protocol):
     ) -> Aligning:
         """Read texts and translations of them, to align these, and queue the texts without."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether its engine decodes: not while it is started anew after a failure."""
+
+    def on_ready_change(self, tell: Callable[[], None]) -> None:
+        """Have ``tell`` called, in any thread, whenever ``ready`` has changed."""
+
     def load(self) -> Load:
         """Say what waits and what is decoded now."""
 
@@ -122,33 +128,3 @@ class LoadedModel(Protocol):
 
     def close(self, *, drain: bool = True) -> None:
         """End its engine."""
-
-
-class ModelRegistry:
-    """The models of one server, sorted by name; names are unique."""
-
-    def __init__(self, models: Sequence[LoadedModel]) -> None:
-        self._models = {model.manifest.name: model for model in sorted(models, key=lambda model: model.manifest.name)}
-        if not models:
-            raise ValueError("a server needs at least one model")
-        if len(self._models) < len(models):
-            names = [model.manifest.name for model in models]
-            repeated = next(name for name in names if names.count(name) > 1)
-            raise DuplicateModel(repeated)
-
-    def __iter__(self) -> Iterator[LoadedModel]:
-        return iter(self._models.values())
-
-    def find(self, name: str) -> LoadedModel:
-        """Give the model of this name."""
-        if name not in self._models:
-            raise ModelNotFound(name, list(self._models))
-        return self._models[name]
-
-    def find_or_only(self, name: str) -> LoadedModel:
-        """Give the model of this name; an empty name means the only one."""
-        if name:
-            return self.find(name)
-        if len(self._models) > 1:
-            raise InvalidRequest(f"name a model: this server holds {', '.join(self._models)}", field="model")
-        return next(iter(self))

@@ -8,7 +8,11 @@ from google.rpc import error_details_pb2, status_pb2
 
 from jumok_serve.errors import (
     AttentionUnavailable,
+    BundleError,
+    BundleNotFound,
     DeadlineExceeded,
+    DeviceError,
+    EngineFailed,
     InvalidRequest,
     JumokError,
     LanguageNotFound,
@@ -29,7 +33,10 @@ MAX_MESSAGE_LENGTH = 500
 _TABLE: dict[type[JumokError], tuple[grpc.StatusCode, str]] = {
     InvalidRequest: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
     ModelNotFound: (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND"),
+    BundleNotFound: (grpc.StatusCode.NOT_FOUND, "BUNDLE_NOT_FOUND"),
     LanguageNotFound: (grpc.StatusCode.NOT_FOUND, "LANGUAGE_NOT_FOUND"),
+    BundleError: (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE"),
+    DeviceError: (grpc.StatusCode.FAILED_PRECONDITION, "DEVICE_UNAVAILABLE"),
     AttentionUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "ATTENTION_UNAVAILABLE"),
     ScoringUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "SCORING_UNAVAILABLE"),
     SamplingUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "SAMPLING_UNAVAILABLE"),
@@ -37,6 +44,7 @@ _TABLE: dict[type[JumokError], tuple[grpc.StatusCode, str]] = {
     RateLimited: (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED"),
     DeadlineExceeded: (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
     Unavailable: (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
+    EngineFailed: (grpc.StatusCode.UNAVAILABLE, "ENGINE_FAILED"),
     Unauthenticated: (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED"),
     NotAllowed: (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED"),
 }
@@ -61,10 +69,10 @@ def to_status(error: Exception, request_id: str) -> status_pb2.Status:
     if error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(field=_shorten(error.field), description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-    if isinstance(error, ModelNotFound):
+    if isinstance(error, ModelNotFound | BundleNotFound):
         details.append(
             error_details_pb2.ResourceInfo(
-                resource_type="jumok.v1.Model",
+                resource_type="jumok.v1.Model" if isinstance(error, ModelNotFound) else "jumok.v1.BundleSummary",
                 resource_name=_shorten(error.name),
                 description=_shorten(f"available: {', '.join(error.available) or 'none'}"),
             )

@@ -29,8 +29,9 @@ from jumok_serve.service.arrivals import Arrivals
 from jumok_serve.service.corpus import Corpus
 from jumok_serve.service.guard import next_request
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.models import ModelRegistry, Pending
+from jumok_serve.service.models import LoadedModel, Pending
 from jumok_serve.service.one_text import naming_one_text
+from jumok_serve.service.registry import ModelRegistry
 from jumok_serve.service.unknown_fields import check_known
 from jumok_serve.service.workers import Workers
 
@@ -96,23 +97,25 @@ class TranslationService(TranslationServiceServicer):
     ) -> translation_pb2.TranslateTextResponse:
         """Translate all texts, or fail; a call that ends early frees the rows of its texts."""
         check_known(request)
-        asked = self._asked(request, context.time_remaining())
-        self._limits.check_number(len(request.contents))
-        self._limits.check_lengths(contents=request.contents, target_prefixes=request.target_prefixes)
-        self._limits.check_hypotheses(len(request.contents), asked.beam_size, asked.hypotheses)
-        tokens = len(request.contents) * asked.hypotheses * asked.tokens
-        submit = partial(asked.submit, list(request.contents), target_prefixes=list(request.target_prefixes) or None)
-        with self._room_for_attention(request.attention):
-            pending = await self._read(submit, request.contents, request.target_prefixes)
-            try:
-                await self._arrivals.wait(pending.futures)
+        with self._models.use(request.model) as model:
+            asked = self._asked(model, request, context.time_remaining())
+            self._limits.check_number(len(request.contents))
+            self._limits.check_lengths(contents=request.contents, target_prefixes=request.target_prefixes)
+            self._limits.check_hypotheses(len(request.contents), asked.beam_size, asked.hypotheses)
+            tokens = len(request.contents) * asked.hypotheses * asked.tokens
+            prefixes = list(request.target_prefixes) or None
+            submit = partial(asked.submit, model, list(request.contents), target_prefixes=prefixes)
+            with self._room_for_attention(request.attention):
+                pending = await self._read(submit, request.contents, request.target_prefixes)
+                try:
+                    await self._arrivals.wait(pending.futures)
 
-                def answer() -> translation_pb2.TranslateTextResponse:
-                    return response_to_proto(pending.collect(), pending.timings())
+                    def answer() -> translation_pb2.TranslateTextResponse:
+                        return response_to_proto(pending.collect(), pending.timings())
 
-                return await self._work(answer, request.attention, tokens)
-            finally:
-                pending.cancel()
+                    return await self._work(answer, request.attention, tokens)
+                finally:
+                    pending.cancel()
 
     async def StreamTranslateText(  # type: ignore[override]  # noqa: N802 - it writes its answers itself
         self,
@@ -123,41 +126,54 @@ class TranslationService(TranslationServiceServicer):
     ) -> None:
         """Translate a text, and write what is sure of its translation as the caller reads: the newest, not all."""
         check_known(request)
-        asked = self._asked(request, context.time_remaining())
-        self._limits.check_hypotheses(1, asked.beam_size, asked.hypotheses)
-        news = asyncio.Event()
-        submit = partial(
-            asked.submit,
-            [request.content],
-            target_prefixes=[request.target_prefix] if request.target_prefix else None,
-            on_progress=lambda: self._arrivals.tell(news.set),
-        )
-        with self._room_for_attention(request.attention), naming_one_text():
-            self._limits.check_lengths(contents=[request.content], target_prefixes=[request.target_prefix])
-            pending = await self._read(submit, [request.content], [request.target_prefix])
-            try:
-                for future in pending.futures:
-                    future.add_done_callback(lambda _: self._arrivals.tell(news.set))
-                sent = ""
-                while not all(future.done() for future in pending.futures):
-                    await news.wait()
-                    news.clear()
-                    (sure,) = pending.sure_texts()
-                    if len(sure) > len(sent):
-                        sent = sure
-                        await context.write(translation_pb2.StreamTranslateTextResponse(stable_text=sure))
+        with self._models.use(request.model) as model:
+            asked = self._asked(model, request, context.time_remaining())
+            self._limits.check_hypotheses(1, asked.beam_size, asked.hypotheses)
+            news = asyncio.Event()
+            submit = partial(
+                asked.submit,
+                model,
+                [request.content],
+                target_prefixes=[request.target_prefix] if request.target_prefix else None,
+                on_progress=lambda: self._arrivals.tell(news.set),
+            )
+            with self._room_for_attention(request.attention), naming_one_text():
+                self._limits.check_lengths(contents=[request.content], target_prefixes=[request.target_prefix])
+                pending = await self._read(submit, [request.content], [request.target_prefix])
+                try:
+                    await self._write_progress(pending, news, context)
 
-                def answer() -> translation_pb2.StreamTranslateTextResponse:
-                    (translation,) = pending.collect()
-                    return translation_pb2.StreamTranslateTextResponse(
-                        stable_text=translation.text,
-                        translation=translation_to_proto(translation),
-                        timings=timings_to_proto(pending.timings()),
-                    )
+                    def answer() -> translation_pb2.StreamTranslateTextResponse:
+                        (translation,) = pending.collect()
+                        return translation_pb2.StreamTranslateTextResponse(
+                            stable_text=translation.text,
+                            translation=translation_to_proto(translation),
+                            timings=timings_to_proto(pending.timings()),
+                        )
 
-                await context.write(await self._work(answer, request.attention, asked.hypotheses * asked.tokens))
-            finally:
-                pending.cancel()
+                    await context.write(await self._work(answer, request.attention, asked.hypotheses * asked.tokens))
+                finally:
+                    pending.cancel()
+
+    async def _write_progress(
+        self,
+        pending: Pending,
+        news: asyncio.Event,
+        context: grpc.aio.ServicerContext[
+            translation_pb2.StreamTranslateTextRequest, translation_pb2.StreamTranslateTextResponse
+        ],
+    ) -> None:
+        """Write what is sure of a translation until it is done."""
+        for future in pending.futures:
+            future.add_done_callback(lambda _: self._arrivals.tell(news.set))
+        sent = ""
+        while not all(future.done() for future in pending.futures):
+            await news.wait()
+            news.clear()
+            (sure,) = pending.sure_texts()
+            if len(sure) > len(sent):
+                sent = sure
+                await context.write(translation_pb2.StreamTranslateTextResponse(stable_text=sure))
 
     async def TranslateCorpus(  # type: ignore[override]  # noqa: N802 - it writes its answers itself
         self,
@@ -179,14 +195,17 @@ class TranslationService(TranslationServiceServicer):
             )
         if settings.order not in CORPUS_ORDERS:
             raise InvalidRequest(f"order has the unknown value {settings.order}", field="order")
-        asked = self._asked(settings, context.time_remaining())
+        with self._models.use(settings.model) as model:
+            asked = self._asked(model, settings, context.time_remaining())
         self._limits.check_hypotheses(1, asked.beam_size, asked.hypotheses)
 
         async def submit(item: translation_pb2.CorpusItem) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
             self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
-            start = partial(asked.submit, [item.content], target_prefixes=prefixes)
-            return await self._read(start, [item.content], prefixes or [])
+            # A model that takes the place of another has the items that come from then on.
+            with self._models.use(settings.model) as model:
+                start = partial(asked.submit, model, [item.content], target_prefixes=prefixes)
+                return await self._read(start, [item.content], prefixes or [])
 
         corpus = Corpus(
             context,
@@ -211,24 +230,24 @@ class TranslationService(TranslationServiceServicer):
     ) -> translation_pb2.ScoreTextResponse:
         """Score all targets, or fail; a call that ends early is given up between two batches."""
         check_known(request)
-        model = self._models.find_or_only(request.model)
-        self._limits.check_number(len(request.contents))
-        self._limits.check_lengths(contents=request.contents, targets=request.targets)
-        read = partial(
-            model.scoring,
-            list(request.contents),
-            list(request.targets),
-            source_language=request.source_language_code,
-            target_language=request.target_language_code,
-            length_penalty=request.length_penalty if request.HasField("length_penalty") else None,
-            truncate=request.truncate,
-            deadline=_deadline(context.time_remaining()),
-        )
-        scoring = await self._read(read, request.contents, request.targets)
-        try:
-            return await asyncio.wrap_future(self._scoring.start(lambda: scores_to_proto(scoring.collect())))
-        finally:
-            scoring.cancel()
+        with self._models.use(request.model) as model:
+            self._limits.check_number(len(request.contents))
+            self._limits.check_lengths(contents=request.contents, targets=request.targets)
+            read = partial(
+                model.scoring,
+                list(request.contents),
+                list(request.targets),
+                source_language=request.source_language_code,
+                target_language=request.target_language_code,
+                length_penalty=request.length_penalty if request.HasField("length_penalty") else None,
+                truncate=request.truncate,
+                deadline=_deadline(context.time_remaining()),
+            )
+            scoring = await self._read(read, request.contents, request.targets)
+            try:
+                return await asyncio.wrap_future(self._scoring.start(lambda: scores_to_proto(scoring.collect())))
+            finally:
+                scoring.cancel()
 
     async def AlignText(  # noqa: N802
         self,
@@ -237,41 +256,53 @@ class TranslationService(TranslationServiceServicer):
     ) -> alignment_pb2.AlignTextResponse:
         """Align all texts, or fail; a call that ends early frees the rows of its texts, and computes no more."""
         check_known(request)
-        model = self._models.find_or_only(request.model)
-        self._limits.check_number(len(request.contents))
-        self._limits.check_lengths(contents=request.contents, targets=request.targets)
-        read = partial(
-            model.aligning,
-            list(request.contents),
-            list(request.targets) or None,
-            _read_query(request),
-            source_language=request.source_language_code,
-            target_language=request.target_language_code,
-            truncate=request.truncate,
-            deadline=_deadline(context.time_remaining()),
-        )
-        with self._room_for_attention(True):
-            aligning = await self._read(read, request.contents, request.targets)
-            try:
-                await self._arrivals.wait(aligning.futures)
-                return await self._work(lambda: alignments_to_proto(aligning.collect()), attention=True)
-            finally:
-                aligning.cancel()
+        with self._models.use(request.model) as model:
+            self._limits.check_number(len(request.contents))
+            self._limits.check_lengths(contents=request.contents, targets=request.targets)
+            read = partial(
+                model.aligning,
+                list(request.contents),
+                list(request.targets) or None,
+                _read_query(request),
+                source_language=request.source_language_code,
+                target_language=request.target_language_code,
+                truncate=request.truncate,
+                deadline=_deadline(context.time_remaining()),
+            )
+            with self._room_for_attention(True):
+                aligning = await self._read(read, request.contents, request.targets)
+                try:
+                    await self._arrivals.wait(aligning.futures)
+                    return await self._work(lambda: alignments_to_proto(aligning.collect()), attention=True)
+                finally:
+                    aligning.cancel()
 
-    def _asked(self, request: Asking, remaining_s: float | None) -> "_Asked":
-        """What a request asks for beside its texts."""
-        model = self._models.find_or_only(request.model)
+    @staticmethod
+    def _asked(model: LoadedModel, request: Asking, remaining_s: float | None) -> "_Asked":
+        """What a request asks of a model beside its texts."""
         options = _read_options(request.options.SerializeToString())
         defaults = model.manifest.generation
-        submit = partial(
-            model.submit,
-            options=options,
-            source_language=request.source_language_code,
-            target_language=request.target_language_code,
-            attention=request.attention,
-            truncate=request.truncate,
-            deadline=_deadline(remaining_s),
-        )
+        deadline = _deadline(remaining_s)
+
+        def submit(
+            model: LoadedModel,
+            texts: Sequence[str],
+            *,
+            target_prefixes: Sequence[str | None] | None,
+            on_progress: Callable[[], None] | None = None,
+        ) -> Pending:
+            return model.submit(
+                texts,
+                options,
+                source_language=request.source_language_code,
+                target_language=request.target_language_code,
+                target_prefixes=target_prefixes,
+                attention=request.attention,
+                truncate=request.truncate,
+                deadline=deadline,
+                on_progress=on_progress,
+            )
+
         hypotheses = options.num_hypotheses or defaults.num_hypotheses
         beam_size = options.beam_size or defaults.beam_size
         return _Asked(submit, beam_size, hypotheses, options.max_length or defaults.max_length)
@@ -318,7 +349,7 @@ class _Asked(NamedTuple):
     """What a request asks for beside its texts."""
 
     submit: Callable[..., Pending]
-    """Of the model; it wants texts, and may be given target prefixes."""
+    """Wants the model, texts and target prefixes or None, and may be given who is told of progress."""
     beam_size: int
     hypotheses: int
     """Of each text."""

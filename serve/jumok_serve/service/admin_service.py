@@ -1,0 +1,68 @@
+"""AdminService: loads models from the server's model root, and takes them out."""
+
+import grpc
+
+from jumok_proto.conversion import model_to_proto
+from jumok_proto.v1 import admin_pb2
+from jumok_proto.v1.admin_pb2_grpc import AdminServiceServicer
+from jumok_serve.model_root import FoundBundle
+from jumok_serve.service.lifecycle import Lifecycle
+from jumok_serve.service.registry import ModelRegistry
+from jumok_serve.service.unknown_fields import check_known
+
+
+class AdminService(AdminServiceServicer):
+    """Changes the models of a registry."""
+
+    def __init__(self, models: ModelRegistry, lifecycle: Lifecycle) -> None:
+        self._models = models
+        self._lifecycle = lifecycle
+
+    async def ListBundles(  # noqa: N802
+        self,
+        request: admin_pb2.ListBundlesRequest,
+        context: grpc.aio.ServicerContext[admin_pb2.ListBundlesRequest, admin_pb2.ListBundlesResponse],
+    ) -> admin_pb2.ListBundlesResponse:
+        """List the bundles of the root."""
+        check_known(request)
+        return admin_pb2.ListBundlesResponse(
+            bundles=[
+                admin_pb2.BundleSummary(
+                    bundle=found.folder,
+                    model=found.model,
+                    version=found.version,
+                    state=self._state(found),
+                    problem=found.problem,
+                )
+                for found in await self._lifecycle.bundles()
+            ]
+        )
+
+    def _state(self, found: FoundBundle) -> admin_pb2.BundleState.ValueType:
+        if found.folder == self._lifecycle.loading:
+            return admin_pb2.BUNDLE_STATE_LOADING
+        if found.problem:
+            return admin_pb2.BUNDLE_STATE_UNUSABLE
+        held = {(model.manifest.name, model.manifest.version) for model in self._models}
+        if (found.model, found.version) in held:
+            return admin_pb2.BUNDLE_STATE_LOADED
+        return admin_pb2.BUNDLE_STATE_AVAILABLE
+
+    async def LoadModel(  # noqa: N802
+        self,
+        request: admin_pb2.LoadModelRequest,
+        context: grpc.aio.ServicerContext[admin_pb2.LoadModelRequest, admin_pb2.LoadModelResponse],
+    ) -> admin_pb2.LoadModelResponse:
+        """Load a bundle, and answer when it takes requests."""
+        check_known(request)
+        loaded = await self._lifecycle.load(request.bundle)
+        return admin_pb2.LoadModelResponse(model=model_to_proto(loaded.model), replaced_version=loaded.replaced_version)
+
+    async def UnloadModel(  # noqa: N802
+        self,
+        request: admin_pb2.UnloadModelRequest,
+        context: grpc.aio.ServicerContext[admin_pb2.UnloadModelRequest, admin_pb2.UnloadModelResponse],
+    ) -> admin_pb2.UnloadModelResponse:
+        """Take a model out, and answer when it takes no more requests."""
+        check_known(request)
+        return admin_pb2.UnloadModelResponse(model=model_to_proto(await self._lifecycle.unload(request.name)))
