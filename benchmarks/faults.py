@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from duel_sides.results import aligned
+from fault_scenarios.callers import killed_callers, slow_reader
+from fault_scenarios.files import certificates, disks
 from fault_scenarios.findings import Findings, Plan
 from fault_scenarios.fuzzing import fuzz
 from fault_scenarios.network import broken_frames
@@ -37,6 +39,10 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "overload": overload,
     "fuzz": fuzz,
     "network": broken_frames,
+    "caller": killed_callers,
+    "reader": slow_reader,
+    "certificate": certificates,
+    "disk": disks,
 }
 
 
