@@ -33,6 +33,7 @@ ROOMS = {
             "commands/_fonts.py": {"matplotlib"},
             "commands/_options.py": {"click"},
             "commands/_output.py": {"click"},
+            "commands/admin.py": {"click"},
             "commands/attention.py": {"click"},
             "commands/health.py": {"click", "grpc_health"},
             "commands/score.py": {"click"},

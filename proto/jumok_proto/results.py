@@ -173,3 +173,39 @@ class Model:
     precision: str
     device: str
     state: ModelState = ModelState.SERVING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """A model that a server was made to load."""
+
+    model: Model
+    replaced_version: str | None
+    """Version of the model whose place it has taken; None where the server had none of its name."""
+
+
+class BundleState(Enum):
+    """What a server is doing with a bundle."""
+
+    AVAILABLE = "available"
+    """It could be loaded; its files were not checked yet."""
+    LOADING = "loading"
+    """It is being loaded."""
+    LOADED = "loaded"
+    """The server holds this version of the model."""
+    UNUSABLE = "unusable"
+    """It cannot be loaded, for its manifest cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleSummary:
+    """A bundle in a server's model root, as its manifest describes it."""
+
+    bundle: str
+    """Name of its folder."""
+    model: str
+    """Name of its model; empty where the manifest cannot be read, as is the version then."""
+    version: str
+    state: BundleState
+    problem: str
+    """Why it cannot be loaded, where the manifest says so already."""

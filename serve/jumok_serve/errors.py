@@ -20,7 +20,7 @@ JumokError
 │   └── RateLimited                  the caller has called too often
 ├── ModelFailed                      the model computed no number
 ├── DeadlineExceeded (TimeoutError)  the caller's deadline passed
-└── Unavailable                      loading, or draining
+└── Unavailable                      the model or the server is being stopped
     └── EngineFailed                 the engine failed while it decoded, or is being started anew
 """
 

@@ -38,11 +38,11 @@ from jumok_serve.tokenizer_descriptions import SentencePieceDescription
 FILES = ("graph.onnx", "weights.bin", "spm.model")
 
 
-def manifest(name: str) -> Manifest:
+def manifest(name: str, version: str = "1") -> Manifest:
     """Describe a model that has no files."""
     return Manifest(
         name=name,
-        version="1",
+        version=version,
         architecture=Architecture(family="transformer"),
         languages=Languages.of_pair("en", "de", suffix=(3,)),
         special_tokens=SpecialTokens(pad=0, start=2, eos=(3,)),
@@ -177,8 +177,10 @@ class HeldModel:
     precision = "fp32"
     device = "cpu"
 
-    def __init__(self, name: str = "held", on_submit: Callable[[Answer], None] = Answer.complete) -> None:
-        self.manifest = manifest(name)
+    def __init__(
+        self, name: str = "held", on_submit: Callable[[Answer], None] = Answer.complete, *, version: str = "1"
+    ) -> None:
+        self.manifest = manifest(name, version)
         self.on_submit = on_submit
         self.submitted: asyncio.Queue[Answer] = asyncio.Queue()
         self.on_score: Callable[[HeldScoring], None] = lambda _: None
@@ -187,6 +189,9 @@ class HeldModel:
         self.options = DecodingOptions()
         self.asked: dict[str, object] = {}
         """What a call asked for besides options and texts."""
+        self.closed = threading.Event()
+        """By a server that was told to replace or unload it."""
+        self.counted = EngineCounters()
         self._ready = True
         self._tell: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
@@ -234,10 +239,11 @@ class HeldModel:
         return Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
 
     def counters(self) -> EngineCounters:
-        return EngineCounters()
+        return self.counted
 
     def close(self, *, drain: bool = True) -> None:
-        raise AssertionError("the models are the caller's to close")
+        assert drain
+        self.closed.set()
 
 
 @asynccontextmanager

@@ -1,8 +1,9 @@
-"""The client SDK: translate, score translations, and see attention, through a jumok server.
+"""The client SDK: translate, score translations, see attention, and change models, through a jumok server.
 
 Results are frozen dataclasses, the same that an in-process translator gives; errors form one tree under ``CallError``.
 """
 
+from jumok._admin_client import AdminClient, AsyncAdminClient
 from jumok._async_client import AsyncClient
 from jumok._channel import Tls
 from jumok._client import Client
@@ -29,22 +30,30 @@ from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, Atten
 from jumok_proto.errors import JumokError
 from jumok_proto.options import EarlyStopping, Options
 from jumok_proto.results import (
+    BundleState,
+    BundleSummary,
     DecodingDefaults,
     FinishReason,
     Hypothesis,
     LanguagePair,
+    LoadResult,
     Model,
+    ModelState,
     Score,
     Timings,
     Translation,
 )
 
 __all__ = [
+    "AdminClient",
     "AlignedToken",
     "Alignment",
+    "AsyncAdminClient",
     "AsyncClient",
     "AttentionKind",
     "AttentionWeights",
+    "BundleState",
+    "BundleSummary",
     "CallError",
     "Cancelled",
     "Client",
@@ -60,7 +69,9 @@ __all__ = [
     "InvalidArgument",
     "JumokError",
     "LanguagePair",
+    "LoadResult",
     "Model",
+    "ModelState",
     "NotFound",
     "Options",
     "PermissionDenied",

@@ -39,12 +39,12 @@ def translate_request(
     prefixes = [target_prefix] if isinstance(texts, str) and target_prefix is not None else target_prefix
     contents = _texts("contents", texts)
     return translation_pb2.TranslateTextRequest(
-        model=_text("model", model),
+        model=check_text("model", model),
         contents=contents,
         options=options_to_proto(_checked(options)),
         truncate=_flag("truncate", truncate),
-        source_language_code=_text("source_language_code", source_language or ""),
-        target_language_code=_text("target_language_code", target_language or ""),
+        source_language_code=check_text("source_language_code", source_language or ""),
+        target_language_code=check_text("target_language_code", target_language or ""),
         target_prefixes=_optional_texts("target_prefixes", prefixes, len(contents)),
         attention=_flag("attention", attention),
     )
@@ -63,13 +63,13 @@ def stream_request(
 ) -> translation_pb2.StreamTranslateTextRequest:
     """Make a request; raise InvalidArgument for what cannot be sent. What can be sent is for the server to judge."""
     return translation_pb2.StreamTranslateTextRequest(
-        model=_text("model", model),
-        content=_text("content", text),
+        model=check_text("model", model),
+        content=check_text("content", text),
         options=options_to_proto(_checked(options)),
         truncate=_flag("truncate", truncate),
-        source_language_code=_text("source_language_code", source_language or ""),
-        target_language_code=_text("target_language_code", target_language or ""),
-        target_prefix=_text("target_prefix", target_prefix or ""),
+        source_language_code=check_text("source_language_code", source_language or ""),
+        target_language_code=check_text("target_language_code", target_language or ""),
+        target_prefix=check_text("target_prefix", target_prefix or ""),
         attention=_flag("attention", attention),
     )
 
@@ -86,11 +86,11 @@ def corpus_settings(
 ) -> translation_pb2.CorpusSettings:
     """Make the settings of a corpus; raise InvalidArgument for what cannot be sent."""
     return translation_pb2.CorpusSettings(
-        model=_text("model", model),
+        model=check_text("model", model),
         options=options_to_proto(_checked(options)),
         truncate=_flag("truncate", truncate),
-        source_language_code=_text("source_language_code", source_language or ""),
-        target_language_code=_text("target_language_code", target_language or ""),
+        source_language_code=check_text("source_language_code", source_language or ""),
+        target_language_code=check_text("target_language_code", target_language or ""),
         attention=_flag("attention", attention),
         window=window,
         order=translation_pb2.CORPUS_ORDER_INPUT,
@@ -99,12 +99,12 @@ def corpus_settings(
 
 def check_content(text: object) -> None:
     """Raise InvalidArgument for what is no text that can be sent."""
-    _text("content", text)
+    check_text("content", text)
 
 
 def check_prefix(prefix: str | None) -> str:
     """Give back what all translations begin with; raise InvalidArgument for what is no text that can be sent."""
-    return _text("target_prefix", prefix or "")
+    return check_text("target_prefix", prefix or "")
 
 
 def check_complete(update: TranslationUpdate | None) -> None:
@@ -136,11 +136,11 @@ def score_request(
         raise invalid_field("targets", "must be a str for one text, and a sequence of them for several")
     contents = _texts("contents", texts)
     return translation_pb2.ScoreTextRequest(
-        model=_text("model", model),
+        model=check_text("model", model),
         contents=contents,
         targets=_one_each("targets", _texts("targets", targets), len(contents)),
-        source_language_code=_text("source_language_code", source_language or ""),
-        target_language_code=_text("target_language_code", target_language or ""),
+        source_language_code=check_text("source_language_code", source_language or ""),
+        target_language_code=check_text("target_language_code", target_language or ""),
         length_penalty=_number("length_penalty", length_penalty),
         truncate=_flag("truncate", truncate),
     )
@@ -163,22 +163,22 @@ def align_request(
     given = [targets] if isinstance(texts, str) and targets is not None else targets
     contents = _texts("contents", texts)
     return alignment_pb2.AlignTextRequest(
-        model=_text("model", model),
+        model=check_text("model", model),
         contents=contents,
         targets=_optional_texts("targets", given, len(contents)),
         kinds=kinds_to_proto(_kinds(kinds)),
         layer=_integer("layer", layer),
         head=_integer("head", head),
         each_head=_flag("each_head", each_head),
-        source_language_code=_text("source_language_code", source_language or ""),
-        target_language_code=_text("target_language_code", target_language or ""),
+        source_language_code=check_text("source_language_code", source_language or ""),
+        target_language_code=check_text("target_language_code", target_language or ""),
         truncate=_flag("truncate", truncate),
     )
 
 
 def get_model_request(name: str) -> model_pb2.GetModelRequest:
     """Ask for one model."""
-    return model_pb2.GetModelRequest(name=_text("name", name))
+    return model_pb2.GetModelRequest(name=check_text("name", name))
 
 
 def read_translations(response: translation_pb2.TranslateTextResponse, count: int) -> list[Translation]:
@@ -281,7 +281,9 @@ def _checked(options: Options) -> Options:
 
 
 def _texts(field: str, texts: str | Sequence[str]) -> list[str]:
-    return [_text(f"{field}[{index}]", text) for index, text in enumerate([texts] if isinstance(texts, str) else texts)]
+    return [
+        check_text(f"{field}[{index}]", text) for index, text in enumerate([texts] if isinstance(texts, str) else texts)
+    ]
 
 
 def _optional_texts(field: str, values: object, texts: int) -> list[str]:
@@ -290,7 +292,7 @@ def _optional_texts(field: str, values: object, texts: int) -> list[str]:
         return []
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise invalid_field(field, "must be a str for one text, and a sequence of them for several")
-    sent = ["" if value is None else _text(f"{field}[{index}]", value) for index, value in enumerate(values)]
+    sent = ["" if value is None else check_text(f"{field}[{index}]", value) for index, value in enumerate(values)]
     return _one_each(field, sent, texts)
 
 
@@ -307,7 +309,8 @@ def _one_each(field: str, values: list[str], texts: int) -> list[str]:
     return values
 
 
-def _text(field: str, text: object) -> str:
+def check_text(field: str, text: object) -> str:
+    """Give back a text; raise InvalidArgument for what is none, or cannot be sent."""
     if not isinstance(text, str):
         raise invalid_field(field, f"must be a str, got {type(text).__name__}")
     try:

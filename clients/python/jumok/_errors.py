@@ -3,10 +3,10 @@
 JumokError                            also what an in-process translator raises
 └── CallError                         everything that a call to a server raises
     ├── InvalidArgument (ValueError)  the texts or options are wrong
-    ├── NotFound (LookupError)        no such model or language
-    ├── FailedPrecondition            the model cannot do what was asked
+    ├── NotFound (LookupError)        no such model, language or bundle
+    ├── FailedPrecondition            the model cannot do what was asked, or a bundle cannot be loaded
     ├── ResourceExhausted             the server is full or called too often, or a message is too large
-    ├── Unavailable (ConnectionError) no server, or one that is loading or stopping
+    ├── Unavailable (ConnectionError) no server, one that is stopping, or an engine that failed
     ├── DeadlineExceeded (TimeoutError)
     ├── Cancelled
     ├── Unauthenticated
@@ -86,13 +86,13 @@ class InvalidArgument(CallError, ValueError):
 
 
 class NotFound(CallError, LookupError):
-    """No such model, of which ``details.resource`` says what there is, or no such language of the model."""
+    """No such model or bundle, of which ``details.resource`` says what there is, or no such language of the model."""
 
     code = grpc.StatusCode.NOT_FOUND
 
 
 class FailedPrecondition(CallError):
-    """The model cannot do what was asked."""
+    """The model cannot do what was asked, or a bundle cannot be loaded."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
@@ -105,7 +105,7 @@ class ResourceExhausted(CallError):
 
 
 class Unavailable(CallError, ConnectionError):
-    """There is no server, or it is loading or stopping."""
+    """There is no server, or it is stopping, or the model's engine has failed and is being started anew."""
 
     code = grpc.StatusCode.UNAVAILABLE
     retryable = True

@@ -2,7 +2,9 @@
 
 import grpc
 
+from jumok_proto.admin_conversion import bundle_to_proto, loaded_to_proto
 from jumok_proto.conversion import model_to_proto
+from jumok_proto.results import BundleState, BundleSummary
 from jumok_proto.v1 import admin_pb2
 from jumok_proto.v1.admin_pb2_grpc import AdminServiceServicer
 from jumok_serve.model_root import FoundBundle
@@ -27,26 +29,26 @@ class AdminService(AdminServiceServicer):
         check_known(request)
         return admin_pb2.ListBundlesResponse(
             bundles=[
-                admin_pb2.BundleSummary(
-                    bundle=found.folder,
-                    model=found.model,
-                    version=found.version,
-                    state=self._state(found),
-                    problem=found.problem,
+                bundle_to_proto(
+                    BundleSummary(
+                        bundle=found.folder,
+                        model=found.model,
+                        version=found.version,
+                        state=self._state(found),
+                        problem=found.problem,
+                    )
                 )
                 for found in await self._lifecycle.bundles()
             ]
         )
 
-    def _state(self, found: FoundBundle) -> admin_pb2.BundleState.ValueType:
+    def _state(self, found: FoundBundle) -> BundleState:
         if found.folder == self._lifecycle.loading:
-            return admin_pb2.BUNDLE_STATE_LOADING
+            return BundleState.LOADING
         if found.problem:
-            return admin_pb2.BUNDLE_STATE_UNUSABLE
-        held = {(model.manifest.name, model.manifest.version) for model in self._models}
-        if (found.model, found.version) in held:
-            return admin_pb2.BUNDLE_STATE_LOADED
-        return admin_pb2.BUNDLE_STATE_AVAILABLE
+            return BundleState.UNUSABLE
+        versions = {(model.manifest.name, model.manifest.version) for model in self._models}
+        return BundleState.LOADED if (found.model, found.version) in versions else BundleState.AVAILABLE
 
     async def LoadModel(  # noqa: N802
         self,
@@ -55,8 +57,7 @@ class AdminService(AdminServiceServicer):
     ) -> admin_pb2.LoadModelResponse:
         """Load a bundle, and answer when it takes requests."""
         check_known(request)
-        loaded = await self._lifecycle.load(request.bundle)
-        return admin_pb2.LoadModelResponse(model=model_to_proto(loaded.model), replaced_version=loaded.replaced_version)
+        return loaded_to_proto(await self._lifecycle.load(request.bundle))
 
     async def UnloadModel(  # noqa: N802
         self,

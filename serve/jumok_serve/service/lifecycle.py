@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from jumok_proto.results import Model
+from jumok_proto.results import LoadResult, Model
 from jumok_serve.errors import BundleError, JumokError, Unavailable
 from jumok_serve.freed import give_back_memory
 from jumok_serve.model_root import FoundBundle, ModelRoot
@@ -24,13 +24,6 @@ THREADS = 4
 """One loads, others may wait for engines to finish."""
 
 Result = TypeVar("Result")
-
-
-class Loaded(NamedTuple):
-    """A model that was loaded, and the version that it has replaced, or nothing."""
-
-    model: Model
-    replaced_version: str
 
 
 class Lifecycle:
@@ -66,7 +59,7 @@ class Lifecycle:
         """Give the bundles of the root."""
         return await self._in_thread(self._root.bundles)
 
-    async def load(self, bundle: str) -> Loaded:
+    async def load(self, bundle: str) -> LoadResult:
         """Load a bundle of the root, and have it take the requests for its model.
 
         Once it has begun it goes on, even if this is cancelled.
@@ -99,7 +92,7 @@ class Lifecycle:
             await asyncio.wait(self._under_way)
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def _load_and_put(self, bundle: str) -> Loaded:
+    async def _load_and_put(self, bundle: str) -> LoadResult:
         started = time.monotonic()
         folder = await self._in_thread(partial(self._root.find, bundle))
         self.loading = bundle
@@ -116,7 +109,7 @@ class Lifecycle:
             await self._in_thread(model.close)
             raise Unavailable("the server is being stopped", retry_after_s=RETRY_AFTER_S)
         replaced = self._models.put(model)
-        was = "" if replaced is None else replaced.model.manifest.version
+        was = None if replaced is None else replaced.model.manifest.version
         manifest = model.manifest
         logger.info(
             "loaded %s %s from %s in %.2f s%s",
@@ -124,9 +117,9 @@ class Lifecycle:
             manifest.version,
             folder,
             time.monotonic() - started,
-            f"; it replaces {was}" if was else "",
+            "" if was is None else f"; it replaces {was}",
         )
-        described = Loaded(describe(self._models.find(manifest.name)), was)
+        described = LoadResult(model=describe(self._models.find(manifest.name)), replaced_version=was)
         if replaced is None:
             self._changed()
         else:
