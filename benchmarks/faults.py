@@ -24,6 +24,8 @@ from fault_scenarios.fuzzing import fuzz
 from fault_scenarios.network import broken_frames
 from fault_scenarios.overload import overload
 from fault_scenarios.restarts import kills, rolling_restarts
+from fault_scenarios.soak import plot, soak
+from fault_scenarios.swaps import swaps
 from fault_scenarios.texts import scenes
 from serving.process import ServerError
 from tell import described, progress
@@ -43,6 +45,8 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "reader": slow_reader,
     "certificate": certificates,
     "disk": disks,
+    "swap": swaps,
+    "soak": soak,
 }
 
 
@@ -113,6 +117,10 @@ def main() -> int:
     if arguments.json:
         content = {**where, "scenarios": [asdict(findings) for findings in everything]}
         arguments.json.write_text(json.dumps(content, indent=2), encoding="utf-8")
+    if arguments.plot:
+        for findings in everything:
+            if findings.scenario == "soak":
+                plot(findings, arguments.plot)
     return 0 if all(findings.passed for findings in everything) else 1
 
 

@@ -27,10 +27,12 @@ class Load:
         client: of all servers.
         expected: the translation of each text.
         seed: of their order.
+        model: that is asked.
     """
 
-    def __init__(self, client: jumok.AsyncClient, expected: Mapping[str, str], seed: int) -> None:
+    def __init__(self, client: jumok.AsyncClient, expected: Mapping[str, str], seed: int, model: str = "") -> None:
         self._client = client
+        self._model = model
         self._expected = expected
         self._seed = seed
         self._stopping = False
@@ -50,6 +52,23 @@ class Load:
         """Go on until ``stop``."""
         iterations = [self._watch(self._iterate(number)) for number in range(ITERATIONS)]
         await asyncio.gather(*iterations, *(self._watch(self._call(number)) for number in range(CALLERS)))
+
+    async def goes_on(self, running: "asyncio.Task[None]") -> None:
+        """Wait until more is translated, or the load has failed."""
+        enough = self.given + BETWEEN
+        while self.given < enough and not running.done():
+            await asyncio.sleep(0.05)
+
+    def judge(self, findings: Findings) -> None:
+        """Tell what was seen, and hold it against what had to be."""
+        findings.tell("sentences that were iterated over", self.read)
+        findings.expect("of these lost or given twice", abs(self.read - self.given), "0", self.read == self.given)
+        findings.expect_none("of these out of order", self.out_of_order)
+        findings.expect("calls of one sentence beside them", self.calls, "more than 0", self.calls > 0)
+        findings.expect_none("translations that differ from those before", self.wrong)
+        findings.expect_none("errors that the caller saw", self.errors)
+        findings.tell("longest time without a result, s", f"{self.longest_pause_s:.2f}")
+        findings.data |= {"sentences": self.read, "calls": self.calls, "longest_pause_s": self.longest_pause_s}
 
     async def _watch(self, work: Awaitable[None]) -> None:
         try:
@@ -75,7 +94,7 @@ class Load:
                 yield text
 
         counted = itertools.count()
-        async for result in self._client.translate_iter(noted(), window=WINDOW):
+        async for result in self._client.translate_iter(noted(), window=WINDOW, model=self._model):
             now = time.monotonic()
             self.longest_pause_s = max(self.longest_pause_s, now - last)
             last = now
@@ -94,7 +113,7 @@ class Load:
         while not self._stopping:
             text = random_.choice(texts)
             try:
-                translation = await self._client.translate(text)
+                translation = await self._client.translate(text, model=self._model)
             except jumok.CallError as error:
                 self.errors.append(error)
                 continue
@@ -133,12 +152,12 @@ async def _under_load(plan: Plan, findings: Findings, number: signal.Signals) ->
             load = Load(client, expected, plan.seed)
             running = asyncio.create_task(load.run())
             try:
-                await _progress(load, running)
+                await load.goes_on(running)
                 async for place in _in_turn(places, plan.restarts, number):
                     statuses.append(await place.restart(number))
                     found_s.append(await _found(place.server))
                     progress(f"{findings.scenario}: {len(statuses)} restarts, {load.given} sentences")
-                    await _progress(load, running)
+                    await load.goes_on(running)
                 load.stop()
                 await running
             finally:
@@ -150,17 +169,10 @@ async def _under_load(plan: Plan, findings: Findings, number: signal.Signals) ->
         f"each with exit status {wanted}",
         statuses == [wanted] * 2 * plan.restarts,
     )
-    findings.tell("sentences that were iterated over", load.read)
-    findings.expect("of these lost or given twice", abs(load.read - load.given), "0", load.read == load.given)
-    findings.expect_none("of these out of order", load.out_of_order)
-    findings.expect("calls of one sentence beside them", load.calls, "more than 0", load.calls > 0)
-    findings.expect_none("translations that differ from those before", load.wrong)
-    findings.expect_none("errors that the caller saw", load.errors)
+    load.judge(findings)
     findings.expect(
         "longest until one that is back is called, s", f"{max(found_s):.1f}", f"< {FOUND_S:g}", max(found_s) < FOUND_S
     )
-    findings.tell("longest time without a result, s", f"{load.longest_pause_s:.2f}")
-    findings.data |= {"sentences": load.read, "calls": load.calls, "longest_pause_s": load.longest_pause_s}
 
 
 async def _in_turn(places: Sequence[Restarted], times: int, number: signal.Signals) -> AsyncIterator[Restarted]:
@@ -181,10 +193,3 @@ async def _found(server: Server) -> float:
             break
         await asyncio.sleep(0.1)
     return time.monotonic() - began
-
-
-async def _progress(load: Load, running: "asyncio.Task[None]") -> None:
-    """Wait until more is translated, or the load has failed."""
-    enough = load.given + BETWEEN
-    while load.given < enough and not running.done():
-        await asyncio.sleep(0.05)
