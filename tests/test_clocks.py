@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SETTABLE = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+ENDS = {name.rpartition(".")[2] for name in SETTABLE}
 DATES = {
     "serve/jumok_serve/service/tracing.py": "when a span has ended; its duration was measured otherwise",
     "export/jumok_export/bundle.py": "when a bundle was made",
@@ -18,21 +19,20 @@ DATES = {
 def settable_clocks(source: str) -> Iterator[str]:
     """Every use of such a clock, however it was imported."""
     names: dict[str, str] = {}
-    for node in ast.walk(ast.parse(source)):
+    nodes = list(ast.walk(ast.parse(source)))
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module in ("time", "datetime"):
             for alias in node.names:
                 whole = alias.name if alias.name in ("datetime", "date") else f"{node.module}.{alias.name}"
                 names[alias.asname or alias.name] = whole
         elif isinstance(node, ast.Import):
             names |= {alias.asname or alias.name: alias.name for alias in node.names}
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Name) and names.get(node.id) in SETTABLE:
             yield node.id
-        elif isinstance(node, ast.Attribute):
+        elif isinstance(node, ast.Attribute) and node.attr in ENDS:
             of = ast.unparse(node.value)
-            if f"{names.get(of, of)}.{node.attr}".removeprefix("datetime.datetime").removeprefix(".") in SETTABLE or (
-                f"{names.get(of, of).removeprefix('datetime.')}.{node.attr}" in SETTABLE
-            ):
+            if f"{names.get(of, of).removeprefix('datetime.')}.{node.attr}" in SETTABLE:
                 yield ast.unparse(node)
 
 

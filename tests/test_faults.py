@@ -27,7 +27,7 @@ from serving.process import Server
 
 from .serve.serving import check_idle, serving
 
-RANDOM_CALLS = 300
+RANDOM_CALLS = 200
 
 
 @pytest.fixture(scope="module")

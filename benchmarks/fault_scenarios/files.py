@@ -114,7 +114,7 @@ async def disks(plan: Plan, findings: Findings) -> None:
     """A server starts and runs where nothing can be written, and logs every call."""
     mounting = await _can_mount()
     with tempfile.TemporaryDirectory() as folder:
-        cases = [("a log without space", FULL_LOG, plan.bundle, ())]
+        cases: list[tuple[str, str, Path, tuple[str, ...]]] = [("a log without space", FULL_LOG, plan.bundle, ())]
         if mounting:
             there = Path(folder) / "bundle"
             cases += [("a full disk", FULL_DISK, there, MOUNTING), ("a read-only disk", READ_ONLY, there, MOUNTING)]

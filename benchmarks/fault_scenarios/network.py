@@ -13,7 +13,7 @@ import grpc
 import jumok
 from fault_scenarios.findings import Findings, Plan
 from fault_scenarios.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
-from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_proto.v1.translation_pb2 import CorpusItem, TranslateCorpusRequest, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from serving.process import Server
 from tell import progress
@@ -248,15 +248,14 @@ async def _linger(server: Server) -> None:
 
 async def _too_large(server: Server, *, stream: bool) -> str:
     """The status of a message over the limit, of a call or within a stream."""
-    data = TranslateTextRequest(contents=["A dog runs. " * (MESSAGE_LIMIT // 10)])
+    text = "A dog runs. " * (MESSAGE_LIMIT // 10)
     async with grpc.aio.insecure_channel(server.address) as channel:
         try:
             if not stream:
-                await TranslationServiceStub(channel).TranslateText(data)
+                await TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=[text]))
                 return "OK"
-            call = channel.stream_stream("/jumok.v1.TranslationService/TranslateCorpus")(
-                iter([data.SerializeToString()])
-            )
+            items = [TranslateCorpusRequest(items=[CorpusItem(content=text)])]
+            call = TranslationServiceStub(channel).TranslateCorpus(items)
             async for _ in call:
                 pass
         except grpc.aio.AioRpcError as error:

@@ -159,7 +159,7 @@ def _values(field: FieldDescriptor, likely: Mapping[str, st.SearchStrategy[Any]]
     if kind in _BITS:
         least, most = _BITS[kind]
         return st.one_of(st.integers(max(-1, least), 70), st.integers(least, most))
-    if kind == FieldDescriptor.CPPTYPE_MESSAGE:
+    if field.message_type is not None:
         if depth == 0:
             return st.just(GetMessageClass(field.message_type)())
         return _messages(field.message_type, likely, depth - 1)

@@ -137,7 +137,8 @@ class Server:
             ),
         )
         names = [service.full_name for service in (*services, HEALTH_SERVICE, REFLECTION_SERVICE)]
-        standard = {HEALTH_SERVICE: self._health, REFLECTION_SERVICE: reflection.aio.ReflectionServicer(names)}
+        reflected = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]  # its types lack it
+        standard = {HEALTH_SERVICE: self._health, REFLECTION_SERVICE: reflected}
         server.add_generic_rpc_handlers(
             tuple(guarded(service, servicer) for service, servicer in {**services, **standard}.items())
         )
