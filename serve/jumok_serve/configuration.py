@@ -209,7 +209,7 @@ def read_configuration(file: Path | None, environment: Mapping[str, str], flags:
         for detail in error.errors(include_url=False):
             name = str(detail["loc"][0])
             wrong.add(name)
-            problems.append(_problem(name, given.get(name), detail["msg"]))
+            problems.append(_problem(name, given[name], detail["msg"]))
         # What is right by itself may still not go together.
         rest = {name: value for name, value in values.items() if name not in wrong}
         configuration = Configuration.model_validate(rest)
@@ -254,10 +254,8 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return f"; the nearest known name is {nearest}"
 
 
-def _problem(name: str, given: Given | None, message: str) -> str:
+def _problem(name: str, given: Given, message: str) -> str:
     said = message.removeprefix("Value error, ").removeprefix("Input ")
-    if given is None:  # no setting has to be given by itself
-        return f"{name}: {said}"
     return f"{name} = {given.value!r} ({given.origin}): {said}"
 
 

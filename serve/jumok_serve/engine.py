@@ -12,7 +12,6 @@ from jumok_serve.grouping import encoder_groups
 from jumok_serve.outcome import decoded, deliver, fail
 from jumok_serve.queue import (
     ENGINE_FAILED,
-    LEAST_RETRY_AFTER_S,
     RETRY_AFTER_S,
     EngineLimits,
     Load,
@@ -38,7 +37,8 @@ class Engine:
     A replica whose step fails for another reason than its sentences fails those that it has with EngineFailed, lets go
     of its batches, and is started anew: it tries to decode, at once and then after a growing while, and takes sentences
     again when it can. Those that come meanwhile wait for other replicas, or for the first such trial; once that has
-    failed, they fail.
+    failed, they fail. A trial that succeeds at once costs those that come next little, so that no text that makes
+    a model fail can keep others from it.
 
     Args:
         graphs: the model, for a replica that is alone at work.
@@ -65,14 +65,7 @@ class Engine:
         self._tell: Callable[[], None] = lambda: None
         self._replicas = [
             _Replica(
-                graphs,
-                shared or graphs,
-                pad,
-                self._queue,
-                number,
-                f"engine {name} {number}",
-                trial,
-                self._tell_ready,
+                graphs, shared or graphs, pad, self._queue, number, f"engine {name} {number}", trial, self._tell_ready
             )
             for number in range(replicas)
         ]
@@ -139,6 +132,7 @@ class _Replica:
         self._number = number
         self._trial = trial
         self._tell_ready = tell_ready
+        self._wait_s = FIRST_RESTART_S  # if it cannot be started anew
         self._joining: list[Sentence] = []  # taken from the queue, not yet in a batch
         self._new: dict[int, list[Sentence]] = {}  # by beam size: those that no step has decoded yet
         self.counters = EngineCounters()
@@ -159,8 +153,8 @@ class _Replica:
                 logger.error("the engine failed: its sentences are lost, and it is started anew", exc_info=error)
                 failure = EngineFailed("the engine failed while it translated", retry_after_s=RETRY_AFTER_S)
                 failure.__cause__ = error
-                self._fail_all(failure)
-                if not self._start_anew():
+                # What failed without any sentence would fail again, however often it is tried.
+                if not self._start_anew(at_once=self._fail_all(failure) > 0):
                     return
 
     def _serve(self) -> None:
@@ -176,25 +170,32 @@ class _Replica:
             for batch in list(self.batches.values()):
                 self._step(batch)
 
-    def _start_anew(self) -> bool:
-        """Waits until a trial succeeds; whether one did before the queue was closed."""
-        failed, wait_s = time.monotonic(), FIRST_RESTART_S
+    def _start_anew(self, *, at_once: bool) -> bool:
+        """Waits until a trial succeeds, the first `at_once`; whether one did before the queue was closed."""
+        failed = time.monotonic()
         while True:
-            try:
-                self._trial(self._graphs)
-            except BaseException as error:
-                logger.error("the engine cannot be started anew; the next trial is in %g s", wait_s, exc_info=error)
-                for sentence in self._queue.give_up(self._number, wait_s):
-                    fail(sentence, EngineFailed(ENGINE_FAILED, retry_after_s=max(LEAST_RETRY_AFTER_S, wait_s)))
-                self._tell_ready()
-                if self._queue.wait_for_close(wait_s):
-                    return False
-                wait_s = min(2 * wait_s, MAX_RESTART_S)
-            else:
+            if at_once and self._try():
                 self._queue.come_back(self._number)
                 self._tell_ready()
                 logger.info("the engine was started anew, %.2f s after it failed", time.monotonic() - failed)
                 return True
+            at_once = True
+            for sentence in self._queue.give_up(self._number, self._wait_s):
+                self.counters.failed += 1
+                fail(sentence, EngineFailed(ENGINE_FAILED, retry_after_s=self._wait_s))
+            self._tell_ready()
+            if self._queue.wait_for_close(self._wait_s):
+                return False
+            self._wait_s = min(2 * self._wait_s, MAX_RESTART_S)
+
+    def _try(self) -> bool:
+        """Whether a trial succeeds."""
+        try:
+            self._trial(self._graphs)
+        except BaseException as error:
+            logger.error("the engine cannot be started anew; the next trial is in %g s", self._wait_s, exc_info=error)
+            return False
+        return True
 
     def _release(self) -> None:
         """Lets those go whom nobody waits for any more."""
@@ -231,6 +232,7 @@ class _Replica:
         batch.graphs = self._graphs
         rows, padding = batch.rows, batch.padding
         batch.step()
+        self._wait_s = FIRST_RESTART_S
         self._count_step(batch.beam_size, rows, padding)
         # Delivered first and removed then: if anything fails between the two, nobody is forgotten.
         for sentence in batch.done:
@@ -263,14 +265,15 @@ class _Replica:
         if not batch.sentences:
             self._spare = self.batches.pop(batch.beam_size)
 
-    def _fail_all(self, error: JumokError) -> None:
-        """Fails everything that runs here or was about to."""
+    def _fail_all(self, error: JumokError) -> int:
+        """Fails everything that runs here or was about to; says how many sentences these were."""
         running = [sentence for batch in self.batches.values() for sentence in batch.sentences]
         lost = [*self._joining, *running]
         self.batches, self._joining, self._new, self._spare = {}, [], {}, None
         self.counters.failed += len(lost)
         for sentence in lost:
             fail(sentence, error)
+        return len(lost)
 
     def _gone(self, sentence: Sentence) -> bool:
         """Whether nobody waits for the sentence any more; then its caller is told why."""

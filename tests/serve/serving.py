@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from jumok_serve.queue import Load
 from jumok_serve.service import Server
@@ -13,14 +14,14 @@ IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
 
 
 @contextmanager
-def serving(*translators: Translator) -> Iterator[str]:
-    """Serve in a thread of its own; gives the address."""
+def serving(*translators: Translator, **settings: Any) -> Iterator[str]:
+    """Serve in a thread of its own; gives the address. Models that it was told to load are closed at the end."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
     async def start() -> Server:
-        server = Server(translators, port=0)
+        server = Server(translators, port=0, **settings)
         await server.start()
         return server
 
@@ -29,6 +30,9 @@ def serving(*translators: Translator) -> Iterator[str]:
         yield server.address
     finally:
         asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
+        for held in server.models.held():
+            if held.model not in translators:
+                held.model.close(drain=False)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -90,6 +90,8 @@ def test_all_that_is_wrong_is_said_at_once_with_its_origin(file: Path) -> None:
         ({"tls_client_ca": __file__}, "tls_client_ca: needs tls_certificate too"),
         ({"tokens": __file__}, "tokens_without_tls"),
         ({"request_burst": "3"}, "request_burst: needs requests_per_second too"),
+        ({"admin_port": "0"}, "admin_port: needs model_root too"),
+        ({"model_root": "no-such-folder"}, "does not point to a directory"),
         ({"requests_per_second": "0"}, "greater than 0"),
         ({"requests_per_second": "inf"}, "finite"),
         ({"grace_s": "nan"}, "finite"),
@@ -127,6 +129,11 @@ def test_variables_that_are_none_of_the_servers_are_left_alone(bundle: Path) -> 
     }
     read = read_configuration(None, environment, {"bundles": (str(bundle),)})
     assert list(read.given) == ["bundles"]
+
+
+def test_a_server_with_a_model_root_needs_no_bundle(bundle: Path) -> None:
+    read = read_configuration(None, {}, {"model_root": str(bundle.parent), "admin_port": "0"}).configuration
+    assert (read.bundles, read.model_root, read.admin_port) == ((), bundle.parent, 0)
 
 
 def test_bundles_of_the_environment_are_separated_as_in_path(bundle: Path) -> None:

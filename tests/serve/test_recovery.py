@@ -72,6 +72,7 @@ def test_while_trials_fail_requests_do_at_once_and_trials_become_rarer(
         assert not translator.ready
         with pytest.raises(EngineFailed, match="being started anew") as refused:
             translator.translate("A dog runs.")
+        assert refused.value.retry_after_s is not None
         assert 0.1 <= refused.value.retry_after_s <= breakdown.waits[-1] + 0.1
         breakdown.end_wait()
     assert breakdown.waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
@@ -116,14 +117,36 @@ def test_a_model_that_is_down_can_be_closed(tiny_bundle: Path, monkeypatch: pyte
     def fail(batch: Batch) -> None:
         raise RuntimeError("the device is lost, say")
 
+    monkeypatch.setattr(Batch, "step", fail)
+    monkeypatch.setattr("jumok_serve.engine.FIRST_RESTART_S", PATIENCE_S)
     with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
-        monkeypatch.setattr(Batch, "step", fail)
-        monkeypatch.setattr("jumok_serve.engine.FIRST_RESTART_S", PATIENCE_S)
         with pytest.raises(EngineFailed):
             translator.translate("A dog runs.")
         until(lambda: not translator.ready)
         started = time.monotonic()
     assert time.monotonic() - started < PATIENCE_S
+
+
+def test_what_fails_without_any_text_is_not_tried_at_once(
+    translator: Translator, breakdown: Breakdown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breakdown.present = False
+    with monkeypatch.context() as patched:
+
+        def fail(*_: object) -> None:
+            raise RuntimeError("no memory for a list, say")
+
+        patched.setattr(SentenceQueue, "take", fail)
+        with pytest.raises(EngineFailed):  # wakes it
+            translator.translate("A dog runs.", min_length=8)
+        for _ in range(3):
+            breakdown.wait_for_trial()
+            breakdown.end_wait()
+        breakdown.wait_for_trial()
+    breakdown.end_wait()
+    assert breakdown.waits == [0.1, 0.2, 0.4, 0.8]
+    until(lambda: translator.ready)
+    assert translator.translate("A dog runs.").text
 
 
 def test_the_other_replicas_go_on(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ class AsyncAdminClient:
 
     async def close(self) -> None:
         """Close the connection; calls that still run fail with Cancelled."""
-        await self._channel.close()
+        await self._channel.close(None)
 
     async def __aenter__(self) -> Self:
         return self

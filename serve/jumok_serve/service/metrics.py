@@ -34,7 +34,7 @@ class ServerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read all counters."""
         yield from self._calls()
-        yield from self._states(self._server.models.held())
+        yield from self._states([held for held in self._server.models.held() if not held.draining])
         yield from _engines(list(self._server.models.counters().items()))
 
     def _calls(self) -> Iterator[Metric]:
@@ -67,16 +67,17 @@ class ServerCollector(Collector):
 
     def _states(self, models: Sequence[HeldModel]) -> Iterator[Metric]:
         info = GaugeMetricFamily(
-            "jumok_model_info", "1 for every model there is.", labels=["model", "version", "precision", "device"]
+            "jumok_model_info",
+            "1 for every model that takes requests.",
+            labels=["model", "version", "precision", "device"],
         )
         for model in (held.model for held in models):
             info.add_metric([model.manifest.name, model.manifest.version, model.precision, model.device], 1)
         yield info
-        states = {held.name: held.state for held in models if not held.draining}
         yield _gauge(
             "jumok_model_serving",
             "Whether a model is served: 1, or 0.",
-            [([name], float(self._server.serving and state is ModelState.SERVING)) for name, state in states.items()],
+            [([held.name], float(self._server.serving and held.state is ModelState.SERVING)) for held in models],
         )
         loads = [([name], load) for name, load in self._server.models.loads().items()]
         for metric, description, attribute in (
