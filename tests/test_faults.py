@@ -14,7 +14,7 @@ from scipy import stats
 import faults
 import jumok
 from fault_scenarios.findings import Findings, Plan
-from fault_scenarios.fuzzing import call_at_random
+from fault_scenarios.fuzzing import call_at_random, likely_values
 from fault_scenarios.network import broken_connections, send
 from fault_scenarios.restarts import Load
 from fault_scenarios.servers import is_healthy
@@ -45,7 +45,7 @@ def address(translator: Translator) -> Iterator[str]:
 def test_random_messages_are_answered_as_documented(
     translator: Translator, address: str, sentences: tuple[list[str], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    answers = call_at_random(address, "tiny-en-de", sentences[0][:10], count=RANDOM_CALLS, seed=1)
+    answers = call_at_random(address, likely_values("tiny-en-de", sentences[0][:10]), count=RANDOM_CALLS, seed=1)
     assert answers.undocumented == []
     assert answers.without_details == []
     assert answers.codes.total() == RANDOM_CALLS
@@ -94,7 +94,8 @@ def test_what_is_lost_or_wrong_is_noticed() -> None:
 def test_a_slope_is_that_of_the_line() -> None:
     times = [float(second) for second in range(203)]
     found = slope(times, [100 + 3 * second / 60 for second in times])
-    assert (found.per_minute, found.start) == (pytest.approx(3), pytest.approx(100))
+    assert found.per_minute == pytest.approx(3)
+    assert found.start == pytest.approx(100)
     assert found.low <= found.per_minute <= found.high
     with pytest.raises(ValueError, match="19 samples are too few for 10 blocks"):
         slope(times[:19], times[:19])
@@ -134,7 +135,7 @@ def test_all_scenarios_are_run_and_a_goal_that_is_missed_is_shown(
         findings.expect_none("errors", [ValueError("lost")])
 
     monkeypatch.setattr(faults, "SCENARIOS", {"good": good, "bad": bad})
-    monkeypatch.setattr(faults.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("faults.signal.signal", lambda *_: None)
     file = tmp_path / "faults.json"
     monkeypatch.setattr(sys, "argv", ["faults.py", "--json", str(file), "--soak", "60", "--seed", "3"])
     assert faults.main() == 1

@@ -1,10 +1,13 @@
 """Random calls of every service of a server: none may break it, and each is answered as documented."""
 
 import asyncio
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import grpc
@@ -19,7 +22,8 @@ from hypothesis import strategies as st
 from fault_scenarios.findings import Findings, Plan
 from fault_scenarios.random_messages import RandomCall, each_random_call
 from fault_scenarios.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
-from jumok_proto.v1 import model_pb2, translation_pb2
+from fault_scenarios.swaps import model_name
+from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
 from tell import progress
 
 AT_ONCE = 16
@@ -31,6 +35,9 @@ SERVICES: tuple[ServiceDescriptor, ...] = tuple(
     for module in (translation_pb2, model_pb2, health_pb2, reflection_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 )
+ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+OTHER, BROKEN = "other", "broken"
+"""Bundles that a server may be told to load; the second cannot be."""
 DOCUMENTED = {
     "OK",
     "INVALID_ARGUMENT",
@@ -43,13 +50,15 @@ DOCUMENTED = {
 """What a server that is neither loading nor stopping, and asks for no token, answers."""
 
 
-def likely_values(model: str, texts: Sequence[str]) -> Mapping[str, st.SearchStrategy[Any]]:
-    """What fields may hold for a server of one model to go on to the next."""
+def likely_values(model: str, texts: Sequence[str], others: Sequence[str] = ()) -> Mapping[str, st.SearchStrategy[Any]]:
+    """What fields may hold for a server of one model to go on to the next; others may be loaded, and unloaded."""
     text = st.one_of(st.sampled_from(texts), st.text(max_size=20))
     token = st.integers(0, 300)
     return {
         "model": st.sampled_from(("", model)),
         "name": st.just(model),
+        "UnloadModelRequest.name": st.sampled_from(("", "nothing", *others)),
+        "bundle": st.sampled_from(("nothing", "../broken", BROKEN, BROKEN, OTHER)),
         "service": st.sampled_from(("", f"models/{model}", *(service.full_name for service in SERVICES))),
         "file_containing_symbol": st.sampled_from([service.full_name for service in SERVICES]),
         "content": text,
@@ -157,8 +166,15 @@ def _has_reason(details: bytes) -> bool:
         return False
 
 
-def call_at_random(address: str, model: str, texts: Sequence[str], *, count: int, seed: int) -> Answers:
-    """Send random calls to a server, and give what it answered."""
+def call_at_random(
+    address: str,
+    likely: Mapping[str, st.SearchStrategy[Any]],
+    services: Sequence[ServiceDescriptor] = SERVICES,
+    *,
+    count: int,
+    seed: int,
+) -> Answers:
+    """Send random calls of services to a server, and give what it answered."""
     answers = Answers(address)
     sent = 0
 
@@ -170,7 +186,7 @@ def call_at_random(address: str, model: str, texts: Sequence[str], *, count: int
         answers.send(call)
 
     try:
-        each_random_call(SERVICES, likely_values(model, texts), send, count=count, seed=seed)
+        each_random_call(services, likely, send, count=count, seed=seed)
     finally:
         answers.close()
     return answers
@@ -178,12 +194,18 @@ def call_at_random(address: str, model: str, texts: Sequence[str], *, count: int
 
 async def fuzz(plan: Plan, findings: Findings) -> None:
     """Random messages to all methods of all services, several at a time."""
-    async with jumok_serve(plan.bundle) as server:
-        answers = await asyncio.to_thread(
-            call_at_random, server.address, plan.bundle.name, plan.texts, count=plan.messages, seed=plan.seed
-        )
-        idle_s = await seconds_until_idle(server, IDLE_WITHIN_S)
-        healthy, faults = await is_healthy(server.address), faults_logged(server)
+    likely = likely_values(model_name(plan.bundle), plan.texts, [model_name(plan.other)])
+    with TemporaryDirectory() as root:
+        shutil.copytree(plan.other, Path(root) / OTHER)
+        (Path(root) / BROKEN).mkdir()
+        (Path(root) / BROKEN / "manifest.json").write_text("{}", encoding="utf-8")
+        async with jumok_serve(plan.bundle, "--model-root", root) as server:
+            answers = await asyncio.to_thread(
+                call_at_random, server.address, likely, (*SERVICES, ADMIN), count=plan.messages, seed=plan.seed
+            )
+            idle_s = await seconds_until_idle(server, IDLE_WITHIN_S)
+            healthy = await is_healthy(server.address)
+            faults = [line for line in faults_logged(server) if f"bundle '{BROKEN}' was not loaded" not in line]
     found = sum(answers.codes.values())
     findings.expect("random calls", found, str(plan.messages), found == plan.messages)
     findings.tell("methods that they called", len(answers.methods))

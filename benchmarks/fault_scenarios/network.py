@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import random
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -254,13 +254,16 @@ async def _too_large(server: Server, *, stream: bool) -> str:
             if not stream:
                 await TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=[text]))
                 return "OK"
-            items = [TranslateCorpusRequest(items=[CorpusItem(content=text)])]
-            call = TranslationServiceStub(channel).TranslateCorpus(items)
+            call = TranslationServiceStub(channel).TranslateCorpus(_one_item(text))
             async for _ in call:
                 pass
         except grpc.aio.AioRpcError as error:
             return str(error.code().name)
     return "OK"
+
+
+async def _one_item(text: str) -> AsyncIterator[TranslateCorpusRequest]:
+    yield TranslateCorpusRequest(items=[CorpusItem(content=text)])
 
 
 def _open_files(server: Server) -> int:

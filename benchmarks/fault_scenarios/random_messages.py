@@ -70,7 +70,8 @@ def each_random_call(
 
     Args:
         services: all their methods are called.
-        likely: what a server may understand, by the names of fields; half of the values are of these.
+        likely: what a server may understand, by the names of fields, or of messages and fields (``Message.field``);
+            two thirds of the values are of these.
         send: is given every call.
         count: of calls.
         seed: the same gives the same calls, with the same version of Hypothesis.
@@ -134,8 +135,9 @@ def _messages(
             how = draw(st.sampled_from(("left out", "likely", "likely", "anything")))
             if how == "left out":
                 continue
-            value = likely[field.name] if how == "likely" and field.name in likely else _values(field, likely, depth)
-            _put(message, field, value, draw)
+            usual = likely.get(f"{descriptor.name}.{field.name}", likely.get(field.name))
+            anything = how == "anything" or usual is None
+            _put(message, field, _values(field, likely, depth) if anything else usual, draw)
         return message
 
     return messages()

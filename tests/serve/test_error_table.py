@@ -69,7 +69,8 @@ def load(bundle: str) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
 
 async def one_too_many(channel: grpc.aio.Channel) -> object:
     """A call beside a corpus that is open."""
-    corpus = TranslationServiceStub(channel).TranslateCorpus()
+    stub: Any = TranslationServiceStub(channel)
+    corpus = stub.TranslateCorpus()
     await corpus.write(TranslateCorpusRequest(settings=CorpusSettings(options=ONE.options)))
     await corpus.write(TranslateCorpusRequest(items=[CorpusItem(content="a man")]))
     assert await corpus.read()
@@ -168,14 +169,18 @@ def plain(root: Path) -> Any:
 @asynccontextmanager
 async def serving(provoked: Provoked, model: Any, root: Path, tokens: Path) -> AsyncIterator[grpc.aio.Channel]:
     """A server of the model, and a channel whose calls carry the token."""
-    settings, interceptors = dict(provoked.settings), []
+    settings, interceptors = dict(provoked.settings), list[Any]()
     if provoked.tokens is not None:
         secret, token = make_token("caller", provoked.tokens or ("translate",))
         tokens.write_text(f"{token.line()}\n", encoding="utf-8")
         settings["tokens"] = TokenFile(tokens)
         if provoked.tokens:
             interceptors.append(Bearer(secret))
-    administration = Administration(root=root, load=lambda path: Translator(path, device="cuda"))
+
+    def load_anew(bundle: Path) -> Translator:
+        return Translator(bundle, device="cpu" if bundle.name == "empty" else "cuda")
+
+    administration = Administration(root=root, load=load_anew)
     server = Server([model], port=0, administration=administration, **settings)
     await server.start()
     async with grpc.aio.insecure_channel(server.address, interceptors=interceptors) as channel:
