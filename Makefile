@@ -44,7 +44,7 @@ duel: $(VENV)/installed-bench  ## measure speed and memory against CTranslate2 a
 load: $(VENV)/installed-bench  ## load the server, beside two servers around CTranslate2; ARGS are the benchmark's
 	$(VENV)/bin/python benchmarks/load.py $(ARGS)
 
-faults: $(VENV)/installed-bench  ## put the server under load and faults, for some 40 minutes; ARGS are the benchmark's
+faults: $(VENV)/installed-bench  ## put the server under load and faults, for half an hour; ARGS are the benchmark's
 	$(VENV)/bin/python benchmarks/faults.py $(ARGS)
 
 step: $(VENV)/installed-bench  ## measure a decoder step against its weight products alone; ARGS are the benchmark's

@@ -136,8 +136,9 @@ def _messages(
             if how == "left out":
                 continue
             usual = likely.get(f"{descriptor.name}.{field.name}", likely.get(field.name))
-            anything = how == "anything" or usual is None
-            _put(message, field, _values(field, likely, depth) if anything else usual, draw)
+            if usual is None or how == "anything":
+                usual = _values(field, likely, depth)
+            _put(message, field, usual, draw)
         return message
 
     return messages()

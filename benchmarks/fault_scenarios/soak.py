@@ -16,7 +16,7 @@ from fault_scenarios.swaps import VERSIONS, Swapper, model_name, model_root
 from serving.process import Server
 from tell import progress
 
-CALLERS, STREAMS, ITERATIONS = 24, 4, 2
+CALLERS, STREAMS, ITERATIONS = 32, 4, 2
 BEAMS = (1, 2, 5)
 GIVEN_UP, LATE = 0.2, 0.1
 """Shares of calls that are cancelled, and that have a deadline they cannot keep."""
