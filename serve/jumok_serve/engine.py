@@ -62,11 +62,8 @@ class Engine:
         trial: Callable[[Graphs], None] = lambda _: None,
     ) -> None:
         self._queue = SentenceQueue(limits, replicas)
-        self._tell: Callable[[], None] = lambda: None
         self._replicas = [
-            _Replica(
-                graphs, shared or graphs, pad, self._queue, number, f"engine {name} {number}", trial, self._tell_ready
-            )
+            _Replica(graphs, shared or graphs, pad, self._queue, number, f"engine {name} {number}", trial)
             for number in range(replicas)
         ]
 
@@ -89,10 +86,7 @@ class Engine:
 
     def on_ready_change(self, tell: Callable[[], None]) -> None:
         """Has `tell` called whenever `ready` may have changed, in a thread that it must not keep."""
-        self._tell = tell
-
-    def _tell_ready(self) -> None:
-        self._tell()
+        self._queue.tell_ready = tell
 
     def load(self) -> Load:
         """What there is to do now."""
@@ -122,7 +116,6 @@ class _Replica:
         number: int,
         name: str,
         trial: Callable[[Graphs], None],
-        tell_ready: Callable[[], None],
     ) -> None:
         self._graphs_alone = graphs
         self._graphs_shared = shared
@@ -131,7 +124,6 @@ class _Replica:
         self._queue = queue
         self._number = number
         self._trial = trial
-        self._tell_ready = tell_ready
         self._wait_s = FIRST_RESTART_S  # if it cannot be started anew
         self._joining: list[Sentence] = []  # taken from the queue, not yet in a batch
         self._new: dict[int, list[Sentence]] = {}  # by beam size: those that no step has decoded yet
@@ -149,12 +141,8 @@ class _Replica:
             except JumokError as error:
                 self._fail_all(error)
             except BaseException as error:  # whatever it is, nobody would ever learn that the thread has ended
-                self._queue.step_aside(self._number)
-                logger.error("the engine failed: its sentences are lost, and it is started anew", exc_info=error)
-                failure = EngineFailed("the engine failed while it translated", retry_after_s=RETRY_AFTER_S)
-                failure.__cause__ = error
                 # What failed without any sentence would fail again, however often it is tried.
-                if not self._start_anew(at_once=self._fail_all(failure) > 0):
+                if not self._start_anew(at_once=self._break_down(error) > 0):
                     return
 
     def _serve(self) -> None:
@@ -170,20 +158,28 @@ class _Replica:
             for batch in list(self.batches.values()):
                 self._step(batch)
 
+    def _break_down(self, error: BaseException) -> int:
+        """Fails everything because of an error that nobody expected; says how many sentences were lost."""
+        self._queue.step_aside(self._number)
+        logger.error("the engine failed: its sentences are lost, and it is started anew", exc_info=error)
+        failure = EngineFailed("the engine failed while it translated", retry_after_s=RETRY_AFTER_S)
+        failure.__cause__ = error
+        return self._fail_all(failure)
+
     def _start_anew(self, *, at_once: bool) -> bool:
         """Waits until a trial succeeds, the first `at_once`; whether one did before the queue was closed."""
         failed = time.monotonic()
         while True:
             if at_once and self._try():
                 self._queue.come_back(self._number)
-                self._tell_ready()
+                self._queue.tell_ready()
                 logger.info("the engine was started anew, %.2f s after it failed", time.monotonic() - failed)
                 return True
             at_once = True
             for sentence in self._queue.give_up(self._number, self._wait_s):
                 self.counters.failed += 1
                 fail(sentence, EngineFailed(ENGINE_FAILED, retry_after_s=self._wait_s))
-            self._tell_ready()
+            self._queue.tell_ready()
             if self._queue.wait_for_close(self._wait_s):
                 return False
             self._wait_s = min(2 * self._wait_s, MAX_RESTART_S)

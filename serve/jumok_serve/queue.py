@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from jumok_serve.batch import Batch, Sentence
@@ -150,6 +150,8 @@ class SentenceQueue:
         self._drain = DrainRate(limits.max_batch_tokens)
         self.counters = EngineCounters()
         """What became of those that were not waited for; written by whoever holds the lock."""
+        self.tell_ready: Callable[[], None] = lambda: None
+        """For replicas to call when `ready` may have changed."""
         self._occupied = [Occupancy() for _ in range(replicas)]
         self._aside: set[int] = set()
         self._gave_up: dict[int, float] = {}  # of those, when each tries again, in `time.monotonic()` seconds

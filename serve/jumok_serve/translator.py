@@ -36,6 +36,7 @@ from jumok_serve.reading import MOST_REMEMBERED, Reader
 from jumok_serve.scoring import ScoresTexts, Scoring
 from jumok_serve.search import make_search
 from jumok_serve.session import Integers
+from jumok_serve.shortlist import Shortlist
 from jumok_serve.teacher_forcing import TeacherForcing
 from jumok_serve.translating import TranslatesTexts
 from jumok_serve.trial import WARM_UP, Trial
@@ -88,7 +89,8 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         )
         devices = candidate_devices(device)
         self._bundle = Bundle.open(path)
-        self._shortlist = self._bundle.shortlist() if shortlist else None
+        shortlisted = self._bundle.shortlist() if shortlist else None
+        self._shortlisted = shortlist
         loaded = load_graphs(self._bundle, precision, devices, replicas=replicas, threads=threads, listed=shortlist)
         self._graphs, self._device, self._precision = loaded.graphs, loaded.device, loaded.precision
         pad = self.manifest.special_tokens.pad
@@ -98,6 +100,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
             self._graphs, self._variant, pad=pad, vocabulary=self._bundle.tokenizer.vocab_size
         )
         self._resolved = lru_cache(MOST_REMEMBERED)(partial(_resolve, self.manifest, self._bundle.tokenizer.vocab_size))
+        self._listed = partial(_listed, self.manifest, shortlisted)
         self._trial = Trial(self.manifest, self._bundle.tokenizer, resolve=self._resolved, listed=self._listed)
         self._shared = loaded.shared
         self._engine = Engine(
@@ -139,7 +142,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
     @property
     def shortlisted(self) -> bool:
         """Whether translations are made of the tokens of a shortlist."""
-        return self._shortlist is not None
+        return self._shortlisted
 
     def submit(
         self,
@@ -285,15 +288,6 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
             patience=Patience(deadline),
         )
 
-    def _listed(self, source_ids: Sequence[int], direction: Direction) -> Integers | None:
-        """The tokens that a text may be translated with; None: all."""
-        described = self.manifest.shortlist
-        if self._shortlist is None or described is None:
-            return None
-        if (direction.source, direction.target) != (described.source, described.target):
-            return None
-        return self._shortlist.of(source_ids)
-
     def warm_up(self) -> None:
         """Decodes made-up sentences of several shapes, with every session that will decode, before anybody waits.
 
@@ -352,3 +346,15 @@ def _resolve(
         forced_first=forced_first,
         prefix=prefix,
     )
+
+
+def _listed(
+    manifest: Manifest, shortlist: Shortlist | None, source_ids: Sequence[int], direction: Direction
+) -> Integers | None:
+    """The tokens that a text may be translated with; None: all."""
+    described = manifest.shortlist
+    if shortlist is None or described is None:
+        return None
+    if (direction.source, direction.target) != (described.source, described.target):
+        return None
+    return shortlist.of(source_ids)

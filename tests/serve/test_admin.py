@@ -1,6 +1,7 @@
 """AdminService: what it loads and refuses, and what requests and watchers see of models that come, change or go."""
 
 import asyncio
+import errno
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -119,16 +120,23 @@ def test_what_cannot_be_loaded_changes_nothing(tmp_path: Path, caplog: pytest.Lo
             def refuse(version: str) -> HeldModel:
                 raise BundleError(root.path / "held-2", ["int8/weights.bin: 10 bytes, the manifest says 20"])
 
+            def run_out(version: str) -> HeldModel:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
             def crash(version: str) -> HeldModel:
-                raise OSError("No space left on device")
+                raise RuntimeError("a fault of ours")
 
             root.load_as = refuse
             refused = await failure(load(channel, "held-2"))
             assert (refused.code, refused.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE")
             assert refused.message == "bundle held-2: int8/weights.bin: 10 bytes, the manifest says 20"
+            root.load_as = run_out
+            refused = await failure(load(channel, "held-2"))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE")
+            assert "No space left on device" in refused.message
             root.load_as = crash
             assert (await failure(load(channel, "held-2"))).code is grpc.StatusCode.INTERNAL
-            assert "No space left on device" in caplog.text
+            assert "a fault of ours" in caplog.text
             assert await states(channel) == [("1", model_pb2.MODEL_STATE_SERVING)]
             assert (await TranslationServiceStub(channel).TranslateText(REQUEST)).translations
 
@@ -339,15 +347,14 @@ def test_there_is_no_such_service_unless_it_is_configured() -> None:
 def test_it_can_have_a_port_of_its_own(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with administered(tmp_path, HeldModel(), port=0) as (_, server, channel):
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await load(channel, "held-2")
-            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
             assert server.admin_address not in {None, server.address}
             async with grpc.aio.insecure_channel(str(server.admin_address)) as other:
                 assert (await load(other, "held-2")).replaced_version == "1"
-                with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    await TranslationServiceStub(other).TranslateText(REQUEST)
-                assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+                assert (await TranslationServiceStub(channel).TranslateText(REQUEST)).translations
+                for refused_there in (load(channel, "held-2"), TranslationServiceStub(other).TranslateText(REQUEST)):
+                    with pytest.raises(grpc.aio.AioRpcError) as refused:
+                        await refused_there
+                    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
     asyncio.run(scenario())
 

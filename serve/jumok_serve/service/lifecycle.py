@@ -98,11 +98,15 @@ class Lifecycle:
         self.loading = bundle
         try:
             model = await self._in_thread(partial(self._load, folder))
-        except Exception as error:
-            logger.error("bundle %r was not loaded: %s", bundle, error, exc_info=not isinstance(error, JumokError))
-            if isinstance(error, BundleError):  # say which in the caller's words
-                raise BundleError(bundle, error.problems) from error
+        except BundleError as error:
+            logger.error("%s", error)
+            raise BundleError(bundle, error.problems) from error  # say which in the caller's words
+        except JumokError as error:
+            logger.error("bundle %s: %s", folder, error)
             raise
+        except (OSError, MemoryError) as error:
+            logger.exception("bundle %s: cannot be loaded", folder)
+            raise BundleError(bundle, [f"cannot be loaded: {error or 'not enough memory'}"]) from error
         finally:
             self.loading = ""
         if self._stopping:

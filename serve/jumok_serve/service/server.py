@@ -127,8 +127,7 @@ class Server:
     def _make_server(self, services: Mapping[ServiceDescriptor, object], limits: ServiceLimits) -> grpc.aio.Server:
         """A server of these services, of health, and of reflection."""
         server = grpc.aio.server(
-            # Each has its own, which remembers what it has: or one would answer for the services of another.
-            interceptors=[Interceptor(self._gate, self._observers)],
+            interceptors=[Interceptor(self._gate, self._observers)],  # it remembers the methods of one server
             options=(
                 ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and share its calls
                 ("grpc.max_receive_message_length", limits.max_message_bytes),
