@@ -9,6 +9,7 @@ JumokError
 ├── ScoringUnavailable               the bundle has no graph that scores given translations
 ├── SamplingUnavailable              the bundle has no graph that draws tokens
 ├── BundleError (ValueError)         a bundle that cannot be used
+│   └── BundleNotLoaded              one that a running server was asked to load
 ├── DuplicateModel (ValueError)      two bundles of one name in a server
 ├── DeviceError                      a device that is not there
 ├── ListenError                      an address that cannot be listened on
@@ -35,6 +36,7 @@ __all__ = [
     "AttentionUnavailable",
     "BundleError",
     "BundleNotFound",
+    "BundleNotLoaded",
     "ConfigurationError",
     "CredentialsError",
     "DeadlineExceeded",
@@ -69,10 +71,11 @@ class InvalidRequest(JumokError, ValueError):
 
 
 class ModelNotFound(JumokError, LookupError):
-    """The named model is not loaded; ``available`` lists those that are."""
+    """The named model is not loaded; ``available`` lists those that are. No name asks for the only one."""
 
     def __init__(self, name: str, available: Sequence[str]) -> None:
-        super().__init__(f"model {name!r} is not loaded; available: {', '.join(available) or 'none'}")
+        missing = f"model {name!r} is not loaded" if name else "no model is loaded"
+        super().__init__(f"{missing}; available: {', '.join(available) or 'none'}")
         self.name = name
         self.available = tuple(available)
 
@@ -133,6 +136,10 @@ class BundleError(JumokError, ValueError):
         super().__init__(f"bundle {fspath(path)}: {listing}")
         self.path = fspath(path)
         self.problems = tuple(problems)
+
+
+class BundleNotLoaded(BundleError):
+    """A bundle of the model root that a server was asked to load cannot be used; ``path`` is its folder's name."""
 
 
 class DuplicateModel(JumokError, ValueError):

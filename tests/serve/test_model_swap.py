@@ -158,8 +158,8 @@ def _resident_bytes() -> float:
 
 
 def test_the_commands_load_list_and_unload(address: str, root: Path) -> None:
-    def ask(*arguments: str) -> tuple[int, str]:
-        done = CliRunner().invoke(admin_command, [*arguments, "--server", address])
+    def ask(*arguments: str, server: str = address) -> tuple[int, str]:
+        done = CliRunner().invoke(admin_command, [*arguments, "--server", server])
         return done.exit_code, done.output or str(done.exception)
 
     assert ask("load", "one") == (0, f"serving {NAME} 1 (fp32, cpu)\n")
@@ -178,6 +178,9 @@ def test_the_commands_load_list_and_unload(address: str, root: Path) -> None:
     assert ask("unload", NAME) == (0, f"no longer serving {NAME} 2\n")
     code, refused = ask("unload", NAME)
     assert (code, "is not loaded; available: none" in refused) == (1, True)
+    with serving() as other:
+        code, refused = ask("list", server=other)
+    assert (code, "is to be started with --model-root" in refused) == (1, True)
 
 
 def test_the_asynchronous_client_does_the_same(address: str) -> None:

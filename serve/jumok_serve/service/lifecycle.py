@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jumok_proto.results import LoadResult, Model
-from jumok_serve.errors import BundleError, JumokError, Unavailable
+from jumok_serve.errors import BundleError, BundleNotLoaded, DeviceError, Unavailable
 from jumok_serve.freed import give_back_memory
 from jumok_serve.model_root import FoundBundle, ModelRoot
 from jumok_serve.queue import RETRY_AFTER_S
@@ -67,8 +67,7 @@ class Lifecycle:
         Raises:
             InvalidRequest: the name is none of a folder in the root.
             BundleNotFound: there is no such folder.
-            BundleError: it cannot be used.
-            DeviceError: its device cannot.
+            BundleNotLoaded: it, or its device, cannot be used.
             Unavailable: the server is being stopped.
         """
         async with self._changing:
@@ -100,13 +99,10 @@ class Lifecycle:
             model = await self._in_thread(partial(self._load, folder))
         except BundleError as error:
             logger.error("%s", error)
-            raise BundleError(bundle, error.problems) from error  # say which in the caller's words
-        except JumokError as error:
-            logger.error("bundle %s: %s", folder, error)
-            raise
-        except (OSError, MemoryError) as error:
+            raise BundleNotLoaded(bundle, error.problems) from error
+        except (DeviceError, OSError, MemoryError) as error:
             logger.exception("bundle %s: cannot be loaded", folder)
-            raise BundleError(bundle, [f"cannot be loaded: {error or 'not enough memory'}"]) from error
+            raise BundleNotLoaded(bundle, [f"cannot be loaded: {error or 'not enough memory'}"]) from error
         finally:
             self.loading = ""
         if self._stopping:

@@ -8,10 +8,9 @@ from google.rpc import error_details_pb2, status_pb2
 
 from jumok_serve.errors import (
     AttentionUnavailable,
-    BundleError,
     BundleNotFound,
+    BundleNotLoaded,
     DeadlineExceeded,
-    DeviceError,
     EngineFailed,
     InvalidRequest,
     JumokError,
@@ -35,8 +34,7 @@ _TABLE: dict[type[JumokError], tuple[grpc.StatusCode, str]] = {
     ModelNotFound: (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND"),
     BundleNotFound: (grpc.StatusCode.NOT_FOUND, "BUNDLE_NOT_FOUND"),
     LanguageNotFound: (grpc.StatusCode.NOT_FOUND, "LANGUAGE_NOT_FOUND"),
-    BundleError: (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE"),
-    DeviceError: (grpc.StatusCode.FAILED_PRECONDITION, "DEVICE_UNAVAILABLE"),
+    BundleNotLoaded: (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE"),
     AttentionUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "ATTENTION_UNAVAILABLE"),
     ScoringUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "SCORING_UNAVAILABLE"),
     SamplingUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "SAMPLING_UNAVAILABLE"),

@@ -1,8 +1,12 @@
 """``jumok admin``: which models a server holds, for whoever looks after it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 from jumok._admin_client import AdminClient
+from jumok._errors import Unimplemented
 from jumok.commands._options import access, server_options
 
 timeout_option = click.option(
@@ -70,6 +74,14 @@ def unload_model(context: click.Context, *, model: str, server: str, timeout_s: 
     click.echo(f"no longer serving {unloaded.name} {unloaded.version}")
 
 
-def _client(context: click.Context, server: str, timeout_s: float) -> AdminClient:
+@contextmanager
+def _client(context: click.Context, server: str, timeout_s: float) -> Iterator[AdminClient]:
     tls, token = access(context)
-    return AdminClient(server, tls=tls, token=token, timeout_s=timeout_s)
+    with AdminClient(server, tls=tls, token=token, timeout_s=timeout_s) as client:
+        try:
+            yield client
+        except Unimplemented as error:
+            raise click.ClickException(
+                f"{server} does not load models: its server is to be started with --model-root, or has another port "
+                "for this, --admin-port"
+            ) from error
