@@ -102,7 +102,6 @@ ERRORS = {
         field="source_language_code",
     ),
     "BUNDLE_UNUSABLE": Provoked(code=CODES.FAILED_PRECONDITION, ask=load("empty")),
-    "DEVICE_UNAVAILABLE": Provoked(code=CODES.FAILED_PRECONDITION, ask=load("plain")),
     "ATTENTION_UNAVAILABLE": Provoked(
         code=CODES.FAILED_PRECONDITION, ask=translate(TranslateTextRequest(contents=["a"], attention=True))
     ),
@@ -176,11 +175,7 @@ async def serving(provoked: Provoked, model: Any, root: Path, tokens: Path) -> A
         settings["tokens"] = TokenFile(tokens)
         if provoked.tokens:
             interceptors.append(Bearer(secret))
-
-    def load_anew(bundle: Path) -> Translator:
-        return Translator(bundle, device="cpu" if bundle.name == "empty" else "cuda")
-
-    administration = Administration(root=root, load=load_anew)
+    administration = Administration(root=root, load=Translator)
     server = Server([model], port=0, administration=administration, **settings)
     await server.start()
     async with grpc.aio.insecure_channel(server.address, interceptors=interceptors) as channel:
