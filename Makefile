@@ -8,7 +8,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types proto bench duel load step parity quality cuda-check format clean
+.PHONY: help demo test check lint types proto bench duel load faults step parity quality cuda-check format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -45,6 +45,9 @@ duel: $(VENV)/installed-bench  ## measure speed and memory against CTranslate2 a
 
 load: $(VENV)/installed-bench  ## load the server, beside two servers around CTranslate2; ARGS are the benchmark's
 	$(VENV)/bin/python benchmarks/load.py $(ARGS)
+
+faults: $(VENV)/installed-bench  ## put the server under load and faults, for half an hour; ARGS are the benchmark's
+	$(VENV)/bin/python benchmarks/faults.py $(ARGS)
 
 step: $(VENV)/installed-bench  ## measure a decoder step against its weight products alone; ARGS are the benchmark's
 	$(VENV)/bin/python benchmarks/step.py $(ARGS)

@@ -23,7 +23,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from importlib import metadata
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from duel_sides.random_marian import MarianSizes, sentences, source_tokens
 from duel_sides.results import Cell, Memory, Played, Trial, memory_table, ratio_table, trial_table, with_goals
 from duel_sides.worker import Task, Turn
 from jumok_serve.bundle import Bundle
-from parity import progress
+from tell import described, progress
 
 BATCHES, BEAMS, PRECISIONS = (1, 8, 32, 64, 128), (1, 4), ("int8", "fp32")
 SOURCE_LENGTH, TARGET_LENGTH = 20, 32
@@ -163,19 +162,6 @@ def duel_trained(plan: Plan, folder: Path, record: Record) -> None:
 
 def _start(entered: Field, stack: ExitStack) -> dict[Program, Process]:
     return {each: stack.enter_context(Process(each)) for each in entered.programs}
-
-
-def described(threads: int) -> dict[str, Any]:
-    """Where and with what is measured."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return {
-        "processor": next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""),
-        "cores": threads,
-        "load_before": round(os.getloadavg()[0], 2),
-        "versions": {
-            name: metadata.version(name) for name in ("jumok", "onnxruntime", "ctranslate2", "torch", "transformers")
-        },
-    }
 
 
 def report(record: Record, where: dict[str, Any], rounds: int) -> str:

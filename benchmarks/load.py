@@ -29,15 +29,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from duel import described
 from duel_sides.models import MULTI30K
 from duel_sides.random_marian import MarianSizes
 from jumok_serve import Translator
-from parity import progress
 from serving.closed_loop import Decoding, Measured, load, offline
 from serving.models import ServedModel, random_marian, trained
 from serving.process import Server, ServerError, serving
 from serving.report import BARE, BATCHING, JUMOK, OFFLINE, PLAIN, Figures, Ratio, figures, plot, ratios, table
+from tell import described, progress
 
 CORES = len(os.sched_getaffinity(0))
 RANDOM, TRAINED = "Marian", "Multi30k"

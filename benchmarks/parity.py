@@ -34,14 +34,10 @@ from reference.grid import option_sets, quick_sets
 from reference.run import Outcome, compare_shape
 from reference.shapes import SHAPES
 from reference.texts import parallel_sentences
+from tell import progress
 
 SEED = 1
 """Of the sentences to translate; those to train on have another."""
-
-
-def progress(message: str) -> None:
-    """One line on stderr, with the time."""
-    print(f"{time.strftime('%H:%M:%S')} {message}", file=sys.stderr, flush=True)
 
 
 def compare_all(shapes: Sequence[str], *, quick: bool, sentences: int, processes: int) -> list[Outcome]:

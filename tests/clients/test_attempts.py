@@ -38,6 +38,17 @@ def test_one_that_failed_rests_longer_each_time() -> None:
     assert endpoints.any_ready(now + 1)
 
 
+def test_calls_that_are_lost_together_are_one_failure() -> None:
+    endpoints = Endpoints(2, first=0)
+    for number in range(100):
+        endpoints.failed(0, 100.0 + number / 1000)
+    assert endpoints.pick(100.99) == 1
+    assert 0 in [endpoints.pick(101.0) for _ in range(2)]
+    endpoints.failed(0, 101.0)
+    assert not any(endpoints.pick(102.99) == 0 for _ in range(2))
+    assert 0 in [endpoints.pick(103.0) for _ in range(2)]
+
+
 @pytest.mark.parametrize(("chance", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
 def test_each_wait_is_twice_as_long_up_to_a_bound(chance: float, share: float) -> None:
     backoff = Backoff(lambda: chance)

@@ -134,6 +134,10 @@ def test_calls_are_counted_by_how_they_end() -> None:
             } == {
                 frozenset({("reason", reason)}): 1.0 for reason in ("OVERLOADED", "INVALID_REQUEST", "MODEL_NOT_FOUND")
             }
+            for reason in ("OVERLOADED", "INVALID_REQUEST", "MODEL_NOT_FOUND"):
+                assert value(scraped, "jumok_rejection_duration_seconds_count", reason=reason) == 1
+                assert value(scraped, "jumok_rejection_duration_seconds_bucket", reason=reason, le="+Inf") == 1
+                assert 0 < value(scraped, "jumok_rejection_duration_seconds_sum", reason=reason) < 60
             for code in ("OK", "RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"):
                 assert value(scraped, "jumok_requests_total", method=TRANSLATE, code=code) == 1
             assert value(scraped, "jumok_request_duration_seconds_count", method=TRANSLATE) == 3

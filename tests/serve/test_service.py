@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from typing import Any
 
 import grpc
 import pytest
@@ -368,6 +369,29 @@ def test_a_stop_cancels_what_outlasts_its_grace() -> None:
             with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
                 await call
             assert answer.futures[0].cancelled()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("grpc.health.v1.Health/Check", "unary_unary"),
+        ("grpc.health.v1.Health/Watch", "unary_stream"),
+        ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "stream_stream"),
+    ],
+)
+def test_bytes_that_are_no_request_are_refused_by_the_standard_services_too(
+    method: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel()) as (_, channel):
+            sent: Any = b"\x0a\xff"  # a field of 255 bytes that are not there
+            call = getattr(channel, kind)(f"/{method}")(iter([sent]) if kind == "stream_stream" else sent)
+            refused = await failure(call if kind == "unary_unary" else call.read())
+            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refused.info.reason == "INVALID_REQUEST"
+        assert not caplog.records
 
     asyncio.run(scenario())
 

@@ -28,7 +28,8 @@ def can_be_repeated(error: CallError) -> bool:
 class Endpoints:
     """The servers of a client: each call goes to the next, past those that could not be reached a moment ago.
 
-    One that failed rests for a second, and twice as long each further time in a row.
+    One that failed rests for a second, and twice as long each further time in a row. Calls that fail while it rests,
+    such as all those that were lost with it, are of the same time.
 
     Args:
         count: how many there are.
@@ -54,6 +55,8 @@ class Endpoints:
 
     def failed(self, number: int, now: float) -> None:
         """Let one rest that could not be reached."""
+        if now < self._rests_until[number]:
+            return
         self._rests_until[number] = now + min(FIRST_REST_S * 2 ** min(self._failures[number], 10), LONGEST_REST_S)
         self._failures[number] += 1
 

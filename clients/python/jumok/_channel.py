@@ -14,10 +14,11 @@ MAX_MESSAGE_BYTES = 32 * 2**20
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # an answer can be larger than its request
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # A name with several addresses is several servers, and a server that starts anew is soon found.
+    # A name with several addresses is several servers.
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
+    # A server that starts anew is found before the next one of a rolling restart stops, and a call gives up.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 5000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
 )
 ADDRESS_LISTS = ("ipv4:", "ipv6:")
 """Targets of gRPC that hold commas themselves."""

@@ -1,8 +1,10 @@
 """Around every method: bytes that are no request, and exceptions, become statuses."""
 
+import inspect
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar, cast
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -19,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Message, Message]
 Method = Callable[[Any, Context], Awaitable[Message | None]]
+Generator = Callable[[Any, Context], AsyncIterator[Message]]
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
@@ -34,10 +37,16 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def guarded(service: ServiceDescriptor, servicer: object) -> "grpc.GenericRpcHandler[Message, Message]":
-    """A servicer's methods for gRPC, each guarded once and for all: an interceptor would do so at every call."""
+    """A servicer's methods for gRPC, each guarded once and for all: an interceptor would do so at every call.
+
+    A method that streams answers writes them itself, or is an asynchronous generator of them.
+    """
     handlers = {
         method.name: _KINDS[method.client_streaming, method.server_streaming](
-            _guarded(getattr(servicer, method.name), f"/{service.full_name}/{method.name}"),
+            _guarded(
+                _writing(getattr(servicer, method.name), requests_stream=method.client_streaming),
+                f"/{service.full_name}/{method.name}",
+            ),
             request_deserializer=_tolerant(GetMessageClass(method.input_type).FromString),
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
@@ -59,12 +68,33 @@ async def next_request(context: "grpc.aio.ServicerContext[Request, Answer]") -> 
     return None if request is EOF else present(request)
 
 
+def _writing(method: Method | Generator, *, requests_stream: bool) -> Method:
+    """A method that writes its answers itself, of one that may be a generator of them."""
+    if not inspect.isasyncgenfunction(method):
+        return cast("Method", method)
+
+    async def write(request: Any, context: Context) -> None:
+        async with aclosing(method(_each_request(context) if requests_stream else request, context)) as answers:
+            async for answer in answers:
+                await context.write(answer)
+
+    return write
+
+
+async def _each_request(context: Context) -> AsyncIterator[Message]:
+    """The requests of a stream; InvalidRequest for bytes that are none."""
+    while (request := await next_request(context)) is not None:
+        yield request
+
+
 def _guarded(method: Method, name: str) -> Callable[[Any, Context], Awaitable[Message | None]]:
-    """Guard a method; one that streams answers writes them itself, and one that streams requests reads them."""
+    """Guard a method."""
 
     async def answer(request: Any, context: Context) -> Message | None:
         try:
             return await method(present(request), context)
+        except grpc.aio.AbortError:  # which has said all
+            raise
         except Exception as error:
             request_id = current_request_id()
             if not is_expected(error):

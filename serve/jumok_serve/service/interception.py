@@ -1,10 +1,8 @@
 """Around every call of every service: its name, whether it may be made, how it ended, and who is told of that."""
 
 import asyncio
-import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 import grpc
@@ -65,7 +63,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has 
             (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
         }
         make, inner = kinds[handler.request_streaming, handler.response_streaming]
-        alone, generates = not handler.request_streaming, inspect.isasyncgenfunction(inner)
+        alone = not handler.request_streaming
 
         async def answer(request: Any, context: Context) -> Message | None:
             call = _arrived(method, context)
@@ -74,10 +72,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has 
                 await self._admit(call, context)
                 if alone:
                     call.request = request
-                if generates:
-                    await _send(inner(request, context), context, call)
-                else:
-                    call.response = await inner(request, context)
+                call.response = await inner(request, context)
             except BaseException as error:
                 call.code = _code(error, context, call)
                 raise
@@ -113,13 +108,6 @@ def _arrived(method: str, context: Context) -> Call:
     call = Call(method=method, request_id=request_id_of(metadata), peer=context.peer(), metadata=metadata)
     CALL.set(call)  # for this task alone, which answers nothing else
     return call
-
-
-async def _send(responses: AsyncIterator[Message], context: Context, call: Call) -> None:
-    async with aclosing(cast("Any", responses)):
-        async for response in responses:
-            call.response = response
-            await context.write(response)
 
 
 def _number(context: Context) -> int:

@@ -54,9 +54,16 @@ class ServerCollector(Collector):
             "Calls that were refused or failed, by the reason the caller was told.",
             labels=["reason"],
         )
-        for reason, number in counts.refused.copy().items():
-            refused.add_metric([reason], number)
+        refused_s = counts.refused_s.copy()
+        for reason, histogram in refused_s.items():
+            refused.add_metric([reason], sum(histogram.counts))
         yield refused
+        yield _histogram(
+            "jumok_rejection_duration_seconds",
+            "Seconds from the arrival of calls until they were refused or failed.",
+            "reason",
+            refused_s.items(),
+        )
 
     def _states(self, models: Sequence[HeldModel]) -> Iterator[Metric]:
         info = GaugeMetricFamily(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from jumok_proto.results import ModelState
 from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
 MODEL_SERVICE = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
 ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]
+REFLECTION_SERVICE = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 SERVICES = (TRANSLATION_SERVICE.full_name, MODEL_SERVICE.full_name)
 
 MODEL_HEALTH = "models/"
@@ -133,10 +135,12 @@ class Server:
                 ("grpc.max_concurrent_streams", limits.max_streams),
             ),
         )
-        server.add_generic_rpc_handlers(tuple(guarded(service, servicer) for service, servicer in services.items()))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = (service.full_name for service in services)
-        reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        names = [service.full_name for service in (*services, HEALTH_SERVICE, REFLECTION_SERVICE)]
+        reflected = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]  # its types lack it
+        standard = {HEALTH_SERVICE: self._health, REFLECTION_SERVICE: reflected}
+        server.add_generic_rpc_handlers(
+            tuple(guarded(service, servicer) for service, servicer in {**services, **standard}.items())
+        )
         return server
 
     def _models_changed(self) -> None:

@@ -1,0 +1,83 @@
+"""What scenarios are given, and what they found, beside what it had to be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        bundle: that is served.
+        other: a second bundle, for scenarios in which models are swapped.
+        texts: to translate, all different.
+        restarts: of each server, in each way.
+        messages: that are made at random.
+        overload_s: how long more is asked for than can be done.
+        soak_s: how long the server runs under full load.
+        seed: of all that is random.
+    """
+
+    bundle: Path
+    other: Path
+    texts: list[str]
+    restarts: int
+    messages: int
+    overload_s: float
+    soak_s: float
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that was found.
+
+    Attributes:
+        what: that is.
+        found: its value, for people.
+        goal: what it had to be; empty where it is only told.
+        passed: whether it was that.
+    """
+
+    what: str
+    found: str
+    goal: str = ""
+    passed: bool = True
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """All that a scenario found.
+
+    Attributes:
+        scenario: its name.
+        checks: in the order in which they were made.
+        data: figures for programs and plots.
+        seconds: that it took.
+    """
+
+    scenario: str
+    checks: list[Check] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether all was as it had to be."""
+        return bool(self.checks) and all(check.passed for check in self.checks)
+
+    def tell(self, what: str, found: object) -> None:
+        """Tell a figure that has no goal."""
+        self.checks.append(Check(what=what, found=str(found)))
+
+    def expect(self, what: str, found: object, goal: str, passed: bool) -> None:
+        """Hold a figure against its goal."""
+        self.checks.append(Check(what=what, found=str(found), goal=goal, passed=passed))
+
+    def expect_none(self, what: str, found: Sequence[object]) -> None:
+        """Expect that something never happened; shows how often it did, and the first of it."""
+        shown = str(len(found)) if not found else f"{len(found)}, the first: {str(found[0])[:100]}"
+        self.expect(what, shown, "0", not found)
