@@ -66,7 +66,7 @@ def test_json_says_all_there_is(server: str, translator: Translator) -> None:
         (b"a\tb\n" + LONG.encode() + b"\tb\n", 1, "standard input, line 2: the text has"),
         (b"a\tb\nc\t" + LONG.encode() + b"\n", 1, "standard input, line 2: the target"),
         (b"a\tb\n\td\n", 1, "standard input, line 2: the text has no content"),
-        (b"a\tb\xff\n", 0, "standard input, line 1, byte 4: 0xff is not UTF-8"),
+        (b"a\tb\xff\n", 0, "standard input, line 1: byte 4: 0xff is not UTF-8"),
     ],
 )
 def test_a_bad_line_is_named_and_those_before_it_are_scored(
