@@ -16,7 +16,7 @@ from .serving import IDLE, check_idle, serving
 from .test_engine import PATIENCE_S, Gate
 
 CLIENTS = 32
-SENTENCES = 40
+SENTENCES = 100
 WORDS = "a the two old young man dog girl runs reads plays in on with red street park book and big hat snow".split()  # noqa: SIM905
 
 
@@ -41,7 +41,7 @@ def test_every_client_gets_its_own_answers_in_order(tiny_bundle: Path) -> None:
             with jumok.Client(address) as connected:
                 barrier.wait(PATIENCE_S)
                 while len(answers) < SENTENCES:
-                    some = texts[len(answers) : len(answers) + generator.randint(1, 20)]
+                    some = texts[len(answers) : len(answers) + generator.randint(1, 40)]
                     answers += connected.translate(some, beam_size=1 + client % 3, truncate=True)
             return answers
 
