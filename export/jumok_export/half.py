@@ -26,6 +26,15 @@ def half_graph(graph: Graph) -> Graph:
     model = convert_float_to_float16(
         model, keep_io_types=kept, op_block_list=[*DEFAULT_OP_BLOCK_LIST, *IN_FP32], force_fp16_initializers=True
     )
+    # A value that several operators in fp32 read is cast for each of them, under one name: once is enough.
+    kept_nodes: list[onnx.NodeProto] = []
+    written: set[str] = set()
+    for node in model.graph.node:
+        if node.op_type != "Cast" or node.output[0] not in written:
+            kept_nodes.append(node)
+        written.update(node.output)
+    del model.graph.node[:]
+    model.graph.node.extend(kept_nodes)
     inputs, outputs = tuple(map(_halved, graph.inputs)), tuple(map(_halved, graph.outputs))
     declare(model, inputs, outputs)
     return Graph(model, inputs, outputs)
