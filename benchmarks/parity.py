@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from jumok_export.bundle import ExportError
+from jumok_export.errors import ExportError
 from reference.compare import Tally
 from reference.grid import option_sets, quick_sets
 from reference.run import Outcome, compare_shape

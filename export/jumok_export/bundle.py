@@ -3,12 +3,10 @@
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,36 +17,27 @@ from torch import nn
 
 from jumok_export.attention import scaled_queries
 from jumok_export.calibrate import Calibration, GreedySearch, calibrate, frame_texts
-from jumok_export.device_graphs import half_graphs, with_device_graphs
+from jumok_export.errors import ExportError
 from jumok_export.graphs import export_graphs
 from jumok_export.onnx_graph import Graph
-from jumok_export.projection import with_shortlist
-from jumok_export.quantize import Scales, quantize_graph, quantized_weights, rectified_weights
 from jumok_export.samples import Frame
 from jumok_export.shortlist import ShortlistPlan
-from jumok_export.verify import verify_device, verify_fp16, verify_fp32, verify_int8
-from jumok_export.verify_shortlist import verify_shortlist
-from jumok_export.weights import save_graphs, write_graphs
+from jumok_export.variants import write_variants
 from jumok_serve.bundle import Bundle, write_bundle
-from jumok_serve.device import CPU, RESIDENT_CPU
-from jumok_serve.errors import BundleError, InvalidRequest, JumokError
+from jumok_serve.errors import InvalidRequest
 from jumok_serve.languages import Direction, Languages
 from jumok_serve.manifest import (
     Architecture,
-    Check,
     GenerationDefaults,
     Limits,
     ManifestDraft,
-    PrecisionVariant,
     Provenance,
     Score,
     ShortlistDescription,
     SourceCheckpoint,
     SpecialTokens,
     TrainingData,
-    VerificationReport,
 )
-from jumok_serve.session import Graphs
 from jumok_serve.tokenizer import Tokenizer
 
 PRECISIONS = ("fp32", "fp16", "int8")
@@ -57,39 +46,6 @@ DEFAULT_PRECISIONS = ("fp32", "int8")
 SHORTLIST_FILE = "shortlist.npz"
 PACKAGES = ("jumok", "torch", "onnx", "onnxscript", "onnxruntime", "sentencepiece", "tokenizers", "transformers")
 """Their versions are noted in the manifest, of those that are installed."""
-
-
-class ExportError(JumokError):
-    """A model that cannot be exported; the message says why."""
-
-
-class VerificationError(ExportError):
-    """Exported graphs that do not compute what the model computes.
-
-    Attributes:
-        checks: those that failed.
-    """
-
-    def __init__(self, precision: str, checks: Sequence[Check]) -> None:
-        failed = "".join(
-            f"\n  - {check.name}: {check.worst:.3g} is over {check.limit:.3g} ({check.detail})" for check in checks
-        )
-        # What is made of the graphs in fp32 is verified after these.
-        left_out = f"\nfp32 passed: leave {precision} out of the precisions to export the rest"
-        way_out = "" if precision == "fp32" else left_out
-        super().__init__(f"verification failed in {precision}; no bundle was written:{failed}{way_out}")
-        self.checks = tuple(checks)
-
-
-@dataclass(frozen=True)
-class _Folder:
-    """Graphs of one precision, where sessions can open them before there is a manifest."""
-
-    path: Path
-    only: PrecisionVariant
-
-    def variant(self, _: str) -> PrecisionVariant:
-        return self.only
 
 
 def export_bundle(
@@ -192,8 +148,17 @@ def export_bundle(
             lists.save(folder / SHORTLIST_FILE)
         with _evaluating(model), scaled_queries(model):
             progress("exporting the graphs")
-            writer = _Writer(model, _export(model, frame), frame, calibrator, listed=shortlist is not None)
-            variants, reports = _write(writer, folder, precisions, progress)
+            graphs = _export(model, frame)
+            variants, reports = write_variants(
+                model,
+                graphs,
+                frame,
+                folder,
+                precisions,
+                calibrator=calibrator,
+                listed=shortlist is not None,
+                progress=progress,
+            )
         for file, text in companions.items():
             (folder / file).write_text(text, encoding="utf-8")
         return ManifestDraft(
@@ -296,117 +261,3 @@ def _export(model: nn.Module, frame: Frame) -> dict[str, Graph]:
         return export_graphs(model, frame.source_vocabulary, frame.target_vocabulary)
     except (TypeError, ValueError) as error:
         raise ExportError(f"{type(model).__name__} cannot be exported: {error}") from error
-
-
-class _Writer:
-    """Writes and verifies the graphs of one model."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        graphs: Mapping[str, Graph],
-        frame: Frame,
-        calibrator: Callable[[Mapping[str, Graph]], Calibration] | None,
-        *,
-        listed: bool,
-    ) -> None:
-        self._model = model
-        self._graphs = graphs
-        self._frame = frame
-        self._calibrator = calibrator
-        self._listed = listed
-
-    @cached_property
-    def _calibration(self) -> Calibration | None:
-        return None if self._calibrator is None else self._calibrator(self._graphs)
-
-    def fp32(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
-        variant = self._save(with_device_graphs(self._graphs), folder, "fp32")
-        report = self._verified("fp32", variant, folder, verify_fp32)
-        graphs = Graphs(_Folder(folder, variant), "fp32", device=RESIDENT_CPU, threads=torch.get_num_threads())
-        more = verify_device(self._model, graphs, self._frame)
-        return variant, _passed("fp32", VerificationReport(checks=(*report.checks, *more)))
-
-    def fp16(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
-        variant = write_graphs(half_graphs(self._graphs), folder, "fp16")
-        graphs = Graphs(_Folder(folder, variant), "fp16", device=RESIDENT_CPU, threads=torch.get_num_threads())
-        report = verify_fp16(self._model, graphs, self._frame, calibration=self._calibration)
-        return variant, _passed("fp16", report)
-
-    def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
-        calibration = self._calibration
-        scales: Scales = {} if calibration is None else calibration.scales
-        variant = self._save(
-            {name: quantize_graph(graph, scales) for name, graph in self._graphs.items()}, folder, "int8"
-        )
-        weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_weights(self._graphs[name])]
-        rectified = rectified_weights(self._graphs[name] for name in ("encoder", "decoder"))
-        verify = partial(verify_int8, weights=weights, rectified=rectified, calibration=calibration)
-        return variant, self._verified("int8", variant, folder, verify)
-
-    def _save(self, graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
-        if not self._listed:
-            return save_graphs(graphs, folder, precision)
-        try:
-            return save_graphs(with_shortlist(graphs), folder, precision)
-        except ValueError as error:
-            raise ExportError(f"{type(self._model).__name__} cannot have a shortlist: {error}") from error
-
-    def _verified(
-        self,
-        precision: str,
-        variant: PrecisionVariant,
-        folder: Path,
-        verify: Callable[[nn.Module, Graphs, Frame], VerificationReport],
-    ) -> VerificationReport:
-        threads, where = torch.get_num_threads(), _Folder(folder, variant)
-        try:
-            graphs = Graphs(where, precision, device=CPU, threads=threads)
-            listed = Graphs(where, precision, device=CPU, threads=threads, listed=True) if self._listed else None
-        except BundleError as error:
-            raise ExportError(
-                f"ONNX Runtime cannot load the {precision} graphs: {'; '.join(error.problems)}"
-            ) from error
-        report = verify(self._model, graphs, self._frame)
-        if listed is not None:
-            more = verify_shortlist(self._model, graphs, listed, self._frame, precision)
-            report = VerificationReport(checks=(*report.checks, *more))
-        return _passed(precision, report)
-
-
-def _passed(precision: str, report: VerificationReport) -> VerificationReport:
-    """The report, if nothing in it has failed; `VerificationError` otherwise."""
-    failed = [check for check in report.checks if not check.passed]
-    if failed:
-        raise VerificationError(precision, failed)
-    return report
-
-
-def _write(
-    writer: _Writer, folder: Path, precisions: Sequence[str], progress: Callable[[str], None]
-) -> tuple[dict[str, PrecisionVariant], dict[str, VerificationReport]]:
-    """Variants and reports of the precisions.
-
-    Other graphs are made from those in fp32, where limits are tight, so these are verified in any case.
-    """
-    variants: dict[str, PrecisionVariant] = {}
-    reports: dict[str, VerificationReport] = {}
-    progress("verifying fp32")
-    if "fp32" in precisions:
-        variants["fp32"], reports["fp32"] = writer.fp32(folder)
-        before: tuple[Check, ...] = ()
-    else:
-        with tempfile.TemporaryDirectory() as elsewhere:
-            _, report = writer.fp32(Path(elsewhere))
-        before = tuple(
-            check.model_copy(update={"name": f"before quantization: {check.name}"}) for check in report.checks
-        )
-    if "fp16" in precisions:
-        progress("converting to fp16 and verifying it")
-        variants["fp16"], report = writer.fp16(folder)
-        reports["fp16"] = VerificationReport(checks=(*before, *report.checks))
-    if "int8" in precisions:
-        progress("quantizing to int8 and verifying it")
-        variants["int8"], report = writer.int8(folder)
-        reports["int8"] = VerificationReport(checks=(*before, *report.checks))
-    return variants, reports

@@ -8,13 +8,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from jumok_export.bundle import (
     DEFAULT_PRECISIONS,
-    ExportError,
     describe_architecture,
     describe_provenance,
     export_bundle,
 )
 from jumok_export.checkpoint import Checkpoint
 from jumok_export.configuration import ConfigurationError, load_configuration
+from jumok_export.errors import ExportError
 from jumok_export.shortlist import ShortlistPlan
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN
 from jumok_serve.bundle import Bundle

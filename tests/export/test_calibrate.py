@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from jumok_export import bundle as bundle_module
 from jumok_export.attention import scaled_queries
-from jumok_export.bundle import ExportError, VerificationError
 from jumok_export.calibrate import (
     BINS,
     EDGES,
@@ -26,6 +25,7 @@ from jumok_export.calibrate import (
     calibrate,
     read_calibration,
 )
+from jumok_export.errors import ExportError, VerificationError
 from jumok_export.graphs import export_graphs
 from jumok_export.greedy import greedy_decode
 from jumok_export.onnx_graph import Graph

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from jumok_export.bundle import ExportError, export_bundle
+from jumok_export.bundle import export_bundle
+from jumok_export.errors import ExportError
 from jumok_export.onnx_graph import Graph
 from jumok_export.seq2seq import Tensors
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN, train_vocabulary

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from jumok_export.bundle import ExportError
+from jumok_export.errors import ExportError
 from jumok_export.huggingface import CheckpointError, ImportedModel, build_model
 from jumok_export.huggingface.bart import ALIASES, BART, M2M100, MARIAN, MBART
 from jumok_export.huggingface.bart import build as build_bart

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from torch import Tensor
 
 from jumok_export import bundle as bundle_module
-from jumok_export.bundle import ExportError, VerificationError
+from jumok_export.errors import ExportError, VerificationError
 from jumok_export.onnx_graph import Graph
 from jumok_export.quantize import Scales, quantize_graph
 from jumok_export.seq2seq import Tensors

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from jumok_export import model1
-from jumok_export.bundle import ExportError, VerificationError
+from jumok_export.errors import ExportError, VerificationError
 from jumok_export.graphs import export_graphs
 from jumok_export.lexicon import Lexicon
 from jumok_export.model1 import align
@@ -362,7 +362,7 @@ def test_graphs_that_are_broken_are_refused(
         break_graphs(parted)
         return parted
 
-    monkeypatch.setattr("jumok_export.bundle.with_shortlist", broken)
+    monkeypatch.setattr("jumok_export.variants.with_shortlist", broken)
     with pytest.raises(VerificationError, match=problem):
         export_tiny(tmp_path / "bundle", shortlist=plan(sentences))
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Self
 
-from jumok_export.bundle import ExportError
+from jumok_export.errors import ExportError
 
 
 class CheckpointError(ExportError):

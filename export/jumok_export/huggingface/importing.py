@@ -12,11 +12,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from jumok_export.bundle import (
     DEFAULT_PRECISIONS,
-    ExportError,
     describe_architecture,
     describe_provenance,
     export_bundle,
 )
+from jumok_export.errors import ExportError
 from jumok_export.huggingface.checkpoint import CheckpointFolder, open_checkpoint
 from jumok_export.huggingface.errors import CheckpointError
 from jumok_export.huggingface.families import build_model, require_supported
