@@ -273,6 +273,22 @@ def test_an_iteration_that_is_left_ends_its_threads(server: FakeServer) -> None:
             assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("taken", [0, 1, 10, None])
+def test_nothing_of_a_call_is_left_to_be_freed_when_the_program_ends(server: FakeServer, taken: int | None) -> None:
+    """Freeing it takes a lock, which a thread may hold that has been stopped by then: the program would never end."""
+    server.fail(jumok.Unavailable("restarting"), times=2, after=3)  # so that some fail, and the last ends well
+    gc.collect()
+    gc.disable()
+    try:
+        with jumok.Client(server.address) as client, closing(client.translate_iter(TEXTS[:20], window=4)) as results:
+            assert len(list(itertools.islice(results, taken))) == (20 if taken is None else taken)
+        calls = [found for found in gc.get_objects() if type(found).__name__ == "_MultiThreadedRendezvous"]
+    finally:
+        gc.enable()
+    assert not calls
+    assert not any(thread.name == "translate-iter_run" for thread in threading.enumerate())
+
+
 def test_closing_the_client_ends_its_iterations(server: FakeServer) -> None:
     client = jumok.Client(server.address)
     results = client.translate_iter(itertools.cycle(TEXTS), window=4)

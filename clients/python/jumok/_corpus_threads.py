@@ -11,27 +11,43 @@ from jumok._errors import CallError
 from jumok._results import TextResult
 from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest, TranslateCorpusResponse
 
+END_S = 1.0
+"""How long a call that was cancelled is waited for at most, which takes some milliseconds."""
+
 
 class CorpusCall:
-    """A call of TranslateCorpus, and what its error means."""
+    """A call of TranslateCorpus, and what its error means.
+
+    gRPC's own object for it takes a lock when it is freed. A program that ends stops daemon threads wherever they are,
+    perhaps where they hold that lock; so once a call has ended nothing may refer to it any more. The error that gRPC
+    raises is that object, with a traceback that refers to it, and is no cause of ours therefore.
+    """
 
     def __init__(
         self, call: "grpc.CallIterator[TranslateCorpusResponse]", describe: Callable[[grpc.RpcError], CallError]
     ) -> None:
-        self._call = call
+        self._call: grpc.CallIterator[TranslateCorpusResponse] | None = call
         self._describe = describe
 
     def __iter__(self) -> Iterator[TranslateCorpusResponse]:
+        failure: CallError | None = None
         try:
-            yield from self._call
+            if self._call is not None:
+                yield from self._call
         except grpc.RpcError as error:
-            raise self._describe(error) from error
+            failure = self._describe(error)
+            error.__traceback__ = None
         finally:
             self.cancel()
+            self._call = None
+        if failure is not None:
+            raise failure
 
     def cancel(self) -> None:
-        """End it now."""
-        self._call.cancel()  # type: ignore[no-untyped-call]
+        """End it now; may be called from any thread."""
+        call = self._call
+        if call is not None:
+            call.cancel()  # type: ignore[no-untyped-call]
 
 
 class CorpusThreads:
@@ -62,9 +78,13 @@ class CorpusThreads:
 
     def results(self) -> Generator[TextResult, None, None]:
         """Give the results in order; nothing is read before the first is asked for."""
-        for target in (self._read, self._run):
-            # Daemons: one that waits for a text must not keep the program from ending.
-            threading.Thread(target=target, name=f"translate-iter{target.__name__}", daemon=True).start()
+        # Daemons: one that waits for a text must not keep the program from ending.
+        reading, running = (
+            threading.Thread(target=target, name=f"translate-iter{target.__name__}", daemon=True)
+            for target in (self._read, self._run)
+        )
+        reading.start()
+        running.start()
         try:
             while (result := self._next()) is not None:
                 yield result
@@ -75,6 +95,8 @@ class CorpusThreads:
                 self._changed.notify_all()
             if call is not None:
                 call.cancel()
+            if threading.current_thread() is not running:  # where garbage may be collected, and this with it
+                running.join(END_S)
 
     def _next(self) -> TextResult | None:
         corpus = self._corpus
