@@ -5,14 +5,20 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+
+import grpc
 
 import jumok
 from fault_scenarios.findings import Findings, Plan
 from fault_scenarios.servers import Metrics, is_healthy, jumok_serve, metrics
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest, TranslateTextResponse
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from serving.process import Server
 from tell import progress
+
+Translate = Callable[..., Awaitable[TranslateTextResponse]]
 
 SENTENCES = 8
 """Of a call, as a paragraph has: a call of one costs clients and server, which share the cores, half as much again."""
@@ -43,7 +49,7 @@ class Offered:
     answered_at: list[float] = field(default_factory=list)
     refused_s: list[float] = field(default_factory=list)
     late: int = 0
-    others: list[jumok.CallError] = field(default_factory=list)
+    others: list[grpc.RpcError] = field(default_factory=list)
 
 
 async def overload(plan: Plan, findings: Findings) -> None:
@@ -143,27 +149,30 @@ async def _offer(server: Server, plan: Plan, per_s: float) -> Offered:
     random_ = random.Random(plan.seed)
     began = time.monotonic()
     calls: set[asyncio.Task[None]] = set()
-    paragraphs = _paragraphs(plan)
+    requests = [TranslateTextRequest(contents=paragraph) for paragraph in _paragraphs(plan)]
 
-    async def call(client: jumok.AsyncClient, paragraph: list[str]) -> None:
+    async def call(translate: Translate, request: TranslateTextRequest) -> None:
         started = time.monotonic()
         try:
-            await client.translate(paragraph)
-        except jumok.ResourceExhausted:
-            found.refused_s.append(time.monotonic() - started)
-        except jumok.DeadlineExceeded:
-            found.late += 1
-        except jumok.CallError as error:
-            found.others.append(error)
+            await translate(request, timeout=DEADLINE_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                found.refused_s.append(time.monotonic() - started)
+            elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                found.late += 1
+            else:
+                found.others.append(error)
         else:
             found.answered_at.append(time.monotonic() - began)
 
-    async with jumok.AsyncClient(server.address, timeout_s=DEADLINE_S, max_attempts=1) as client:
+    # Without the SDK: clients share the cores, and what they take of them is no matter of the server's.
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        translate = TranslationServiceStub(channel).TranslateText
         due = began
         while due < began + plan.overload_s:
             due += random_.expovariate(per_s / SENTENCES)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            task = asyncio.create_task(call(client, random_.choice(paragraphs)))
+            task = asyncio.create_task(call(translate, random_.choice(requests)))
             calls.add(task)
             task.add_done_callback(calls.discard)
         for task in calls:  # nobody waits for these any more

@@ -9,13 +9,13 @@ from jumok_serve.batch import Batch, Decoded, Sentence
 from jumok_serve.counters import EngineCounters, Stage
 from jumok_serve.errors import DeadlineExceeded, EngineFailed, JumokError, Unavailable
 from jumok_serve.grouping import encoder_groups
+from jumok_serve.occupancy import Occupancy
 from jumok_serve.outcome import decoded, deliver, fail
 from jumok_serve.queue import (
     ENGINE_FAILED,
     RETRY_AFTER_S,
     EngineLimits,
     Load,
-    Occupancy,
     SentenceQueue,
     given_up_by,
 )
@@ -78,6 +78,10 @@ class Engine:
             Unavailable: the engine is closing.
         """
         self._queue.add(sentences)
+
+    def check_room(self, sentences: int) -> None:
+        """Refuses so many sentences where `submit` would, whatever they are: a full queue costs no tokenizing then."""
+        self._queue.check_room(sentences)
 
     @property
     def ready(self) -> bool:

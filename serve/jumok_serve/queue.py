@@ -2,15 +2,15 @@
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from jumok_serve.batch import Batch, Sentence
+from jumok_serve.batch import Sentence
 from jumok_serve.counters import Cause, EngineCounters, Stage
 from jumok_serve.drain import DrainRate
 from jumok_serve.errors import DeadlineExceeded, EngineFailed, InvalidRequest, Overloaded, Unavailable
-from jumok_serve.memory import padded_length
+from jumok_serve.occupancy import Occupancy
 from jumok_serve.outcome import fail
 
 RETRY_AFTER_S = 1.0
@@ -88,49 +88,6 @@ class Load:
         )
 
 
-class Occupancy:
-    """What a replica decodes or is about to: sentences and longest source of every beam size.
-
-    Args:
-        batches: its batches, one a beam size.
-    """
-
-    def __init__(self, batches: Iterable[Batch] = ()) -> None:
-        self._sentences: Counter[int] = Counter()
-        self._longest: Counter[int] = Counter()
-        for batch in batches:
-            self._sentences[batch.beam_size] = len(batch.sentences)
-            self._longest[batch.beam_size] = padded_length(batch.longest_source)
-
-    @property
-    def sentences(self) -> int:
-        """How many sentences."""
-        return self._sentences.total()
-
-    @property
-    def rows(self) -> int:
-        """How many rows."""
-        return sum(size * sentences for size, sentences in self._sentences.items())
-
-    @property
-    def tokens(self) -> int:
-        """Rows times padded source positions."""
-        return sum(size * sentences * self._longest[size] for size, sentences in self._sentences.items())
-
-    def tokens_with(self, sentence: Sentence) -> int:
-        """What `tokens` would be with one more sentence."""
-        size = sentence.search.beam_size
-        sentences, longest = self._sentences[size], self._longest[size]
-        wider = max(longest, padded_length(len(sentence.source_ids)))
-        return self.tokens + size * ((sentences + 1) * wider - sentences * longest)
-
-    def add(self, sentence: Sentence) -> None:
-        """Counts one more sentence in."""
-        size = sentence.search.beam_size
-        self._sentences[size] += 1
-        self._longest[size] = max(self._longest[size], padded_length(len(sentence.source_ids)))
-
-
 class SentenceQueue:
     """Sentences in the order of their arrival, for one replica or several; calls may come from any thread.
 
@@ -180,30 +137,38 @@ class SentenceQueue:
         """
         tokens = sum(len(sentence.source_ids) for sentence in sentences)
         with self._changed:
-            if self._closing:
-                raise Unavailable("the model is being stopped", retry_after_s=RETRY_AFTER_S)
-            if not self._ready():
-                wait_s = min(self._gave_up.values()) - time.monotonic()
-                raise EngineFailed(ENGINE_FAILED, retry_after_s=max(LEAST_RETRY_AFTER_S, wait_s))
-            for what, present, more, bound in (
-                ("sentences", len(self._waiting), len(sentences), self._limits.max_queue_requests),
-                ("tokens", self._tokens, tokens, self._limits.max_queue_tokens),
-            ):
-                if more > bound:
-                    raise InvalidRequest(
-                        f"a request takes at most {bound} {what} here, got {more}: send several", field="contents"
-                    )
-                if present + more > bound:
-                    raise Overloaded(
-                        f"the queue holds {present} of at most {bound} {what}: no room for {more} more",
-                        retry_after_s=RETRY_AFTER_S,
-                    )
+            self._check_room(len(sentences), tokens)
             self._check_deadlines(sentences)
             self._waiting.extend(sentences)
             self._tokens += tokens
             self._rows += sum(sentence.search.beam_size for sentence in sentences)
             self._work += _work(sentences)
             self._changed.notify()  # one replica; it wakes the next if it leaves any
+
+    def check_room(self, sentences: int) -> None:
+        """Refuses so many sentences, of which nothing else is known yet, where `add` would; see there."""
+        with self._changed:
+            self._check_room(sentences, 0)
+
+    def _check_room(self, sentences: int, tokens: int) -> None:
+        if self._closing:
+            raise Unavailable("the model is being stopped", retry_after_s=RETRY_AFTER_S)
+        if not self._ready():
+            wait_s = min(self._gave_up.values()) - time.monotonic()
+            raise EngineFailed(ENGINE_FAILED, retry_after_s=max(LEAST_RETRY_AFTER_S, wait_s))
+        for what, present, more, bound in (
+            ("sentences", len(self._waiting), sentences, self._limits.max_queue_requests),
+            ("tokens", self._tokens, tokens, self._limits.max_queue_tokens),
+        ):
+            if more > bound:
+                raise InvalidRequest(
+                    f"a request takes at most {bound} {what} here, got {more}: send several", field="contents"
+                )
+            if present + more > bound:
+                raise Overloaded(
+                    f"the queue holds {present} of at most {bound} {what}: no room for {more} more",
+                    retry_after_s=RETRY_AFTER_S,
+                )
 
     def take(self, replica: int, occupied: Occupancy) -> list[Sentence] | None:
         """Gives a replica what it is to admit now; blocks while it has nothing to do.

@@ -165,7 +165,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         deadline: float | None = None,
         on_progress: Callable[[], None] | None = None,
     ) -> Pending:
-        """See `TranslatesTexts`."""
+        """See `SplitsTexts`."""
         started = time.monotonic()
         if attention and not self._teacher_forcing.can_align:
             raise AttentionUnavailable(self.name)
@@ -173,6 +173,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         search_options = self._resolved(options, direction.forced_first, ())
         if search_options.sampling is not None and "sampler" not in self._variant.graphs:
             raise SamplingUnavailable(self.name)
+        self._engine.check_room(sum(isinstance(text, str) and bool(text.strip()) for text in texts))
         sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
         prefixes = self._reader.prefixes(target_prefixes, len(texts), search_options.forced_first_token)
         if attention:

@@ -260,6 +260,10 @@ def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
         with pytest.raises(Overloaded, match="holds 3 of at most 4 sentences: no room for 2 more") as refused:
             translator.submit(TEXTS[:2], options)
         assert refused.value.retry_after_s == 1.0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(translator._reader, "sources", None)  # refused before anything is tokenized
+            with pytest.raises(Overloaded):
+                translator.submit(TEXTS[:2], options)
         assert translator.load().queued_requests == 3
         gate.open()
         assert len(running.collect() + waiting.collect()) == 4
