@@ -114,12 +114,12 @@ async def overload(plan: Plan, findings: Findings) -> None:
 
 async def most(server: Server, plan: Plan) -> float:
     """Sentences a second with a number of calls outstanding, after a while."""
-    paragraphs = itertools.cycle(_paragraphs(plan))
+    paragraphs, random_ = _paragraphs(plan), random.Random(plan.seed)  # texts as long as those of the overload
     answered: list[float] = []
 
     async def ask(client: jumok.AsyncClient) -> None:
-        for paragraph in paragraphs:
-            await client.translate(paragraph)
+        while True:
+            await client.translate(random_.choice(paragraphs))
             answered.append(time.monotonic())
 
     async with jumok.AsyncClient(server.address, timeout_s=600) as client:

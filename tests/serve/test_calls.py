@@ -190,17 +190,21 @@ def test_logging_is_as_configured(capsys: pytest.CaptureFixture[str]) -> None:
         logging.getLogger("jumok_serve.any").warning('two\nlines and a "quote" → %s', 1)
         configure_logging(log_format="text", level="info")
         logging.getLogger("jumok_serve.any").info("loud")
+        core = logging.getLogger("grpc._cython.cygrpc")
+        core.error("ExecuteBatchError raised in core by servicer method [%s]", "any")  # the caller has left
+        core.error("anything else")
         assert len(root.handlers) == 1
     finally:
         root.handlers = before
         root.setLevel(level)
         assert sys.stderr
-    first, second = capsys.readouterr().err.splitlines()
+    first, second, third = capsys.readouterr().err.splitlines()
     written = json.loads(first)
     assert written["message"] == 'two\nlines and a "quote" → 1'
     assert written["time"].endswith("+00:00")
     assert "request_id" not in written
     assert second.endswith("INFO jumok_serve.any: loud")
+    assert third.endswith("ERROR grpc._cython.cygrpc: anything else")
 
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -208,6 +212,12 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 def spans_of(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
     return {span.name: span for span in exporter.get_finished_spans()}
+
+
+async def exported(exporter: InMemorySpanExporter, spans: int) -> None:
+    """A caller has its answer a moment before the call has ended."""
+    while len(exporter.get_finished_spans()) < spans:
+        await asyncio.sleep(0)
 
 
 def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() -> None:
@@ -219,6 +229,7 @@ def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() -> None:
                 await HealthStub(channel).Check(HealthCheckRequest())
                 metadata = (("traceparent", f"00-{TRACE}-{SPAN}-01"), *named("mine"))
                 await TranslationServiceStub(channel).TranslateText(REQUEST, metadata=metadata)
+                await exported(exporter, 4)
 
     asyncio.run(scenario())
     spans = spans_of(exporter)
@@ -253,6 +264,7 @@ def test_only_faults_of_the_server_are_errors_in_a_trace(error: Exception, is_fa
         with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
             async with serving(HeldModel(on_submit=fail(error)), observers=[tracer]) as (_, channel):
                 await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
+                await exported(exporter, 1)
 
     asyncio.run(scenario())
     (span,) = exporter.get_finished_spans()

@@ -28,7 +28,7 @@ from jumok_serve.translator import Translator
 
 from .held_model import HeldModel, fail, hold, serving
 from .search_cases import make_options
-from .test_engine import Gate
+from .test_engine import Gate, wait_until_idle
 
 DASHBOARD = Path(__file__).parents[2] / "deploy/grafana/jumok.json"
 DOCUMENT = Path(__file__).parents[2] / "docs/operations.md"
@@ -84,6 +84,7 @@ def test_what_was_decoded_is_counted_as_it_happened(tiny_bundle: Path) -> None:
             async with jumok.AsyncClient(server.address, timeout_s=60) as client:
                 with MetricsPort(server, host="127.0.0.1", port=0) as port:
                     answers = [await client.translate(text, beam_size=1) for text in texts]
+                    await asyncio.to_thread(wait_until_idle, translator)
                     scraped = await scrape(port)
             await server.stop(0)
         model = {"model": "tiny-en-de"}
@@ -129,6 +130,7 @@ def test_calls_are_counted_by_how_they_end() -> None:
                 await client.translate("a", beam_size=0)
             with pytest.raises(jumok.NotFound):
                 await client.get_model("other")
+            await client.list_models()  # is answered after the end of all calls before it was seen
             scraped = await scrape(port)
             assert {
                 labels: number for (name, labels), number in scraped.items() if name == "jumok_rejections_total"

@@ -22,6 +22,24 @@ def configure_logging(*, log_format: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(TEXT_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(DEPARTED)
+
+
+class _Departed(logging.Filter):
+    """Takes for details what gRPC says, as an error, of callers who have left just as they were answered.
+
+    They are counted as calls that were cancelled, and nothing has failed.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log a record."""
+        if str(record.msg).startswith("ExecuteBatchError raised in core"):
+            record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
+            return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+        return True
+
+
+DEPARTED = _Departed()
 
 
 class JsonFormatter(logging.Formatter):
