@@ -20,9 +20,10 @@ from tell import progress
 
 Translate = Callable[..., Awaitable[TranslateTextResponse]]
 
-SENTENCES = 8
-"""Of a call, as a paragraph has: a call of one costs clients and server, which share the cores, half as much again."""
-OUTSTANDING = 12
+SENTENCES = 64
+"""Of a call, as a page has. Refusing costs as much whatever a call has, and clients share the cores here: with small
+calls, what is refused costs more than what is translated."""
+OUTSTANDING = 4
 """Calls at a time that a server is loaded with to find the most that it can do."""
 BEST_S, WARM_S = 15.0, 5.0
 TIMES = 5
