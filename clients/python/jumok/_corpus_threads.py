@@ -12,7 +12,7 @@ from jumok._results import TextResult
 from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest, TranslateCorpusResponse
 
 END_S = 1.0
-"""How long a call that was cancelled is waited for at most, which takes some milliseconds."""
+"""How long the end of a call is waited for at most, which takes some milliseconds."""
 
 
 class CorpusCall:
@@ -91,11 +91,14 @@ class CorpusThreads:
         finally:
             with self._changed:
                 self._closed = True
-                call = self._call
+                call, answered = self._call, self._corpus.all_answered
                 self._changed.notify_all()
+            own = threading.current_thread() is running  # where garbage may be collected, and this with it
+            if answered and not own:  # then the call ends by itself, and well
+                running.join(END_S)
             if call is not None:
                 call.cancel()
-            if threading.current_thread() is not running:  # where garbage may be collected, and this with it
+            if not own:
                 running.join(END_S)
 
     def _next(self) -> TextResult | None:
