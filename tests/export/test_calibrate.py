@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
 from jumok_export import bundle as bundle_module
+from jumok_export import variants as variants_module
 from jumok_export.attention import scaled_queries
 from jumok_export.calibrate import (
     BINS,
@@ -286,7 +287,7 @@ def test_broken_calibrated_graphs_are_refused(
             damage(quantized.model)
         return quantized
 
-    monkeypatch.setattr(bundle_module, "quantize_graph", damaged)
+    monkeypatch.setattr(variants_module, "quantize_graph", damaged)
     with pytest.raises(VerificationError, match="verification failed in int8") as caught:
         export_tiny(tmp_path / "out", precisions=("int8",), calibration=sentences[0])
     assert "excess" in {check.name for check in caught.value.checks}

@@ -12,7 +12,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch import Tensor
 
-from jumok_export import bundle as bundle_module
+from jumok_export import variants as variants_module
 from jumok_export.errors import ExportError, VerificationError
 from jumok_export.onnx_graph import Graph
 from jumok_export.quantize import Scales, quantize_graph
@@ -248,7 +248,7 @@ def test_a_broken_quantization_is_refused(
             damage(quantized)
         return quantized["decoder"]
 
-    monkeypatch.setattr(bundle_module, "quantize_graph", damaged)
+    monkeypatch.setattr(variants_module, "quantize_graph", damaged)
     with pytest.raises(VerificationError, match=r"(?s)failed in int8; .*\nfp32 passed: leave int8 out") as caught:
         export_tiny(tmp_path / "out", precisions=("int8",))
     assert expected in {check.name for check in caught.value.checks}
@@ -264,7 +264,7 @@ def test_a_quantized_scorer_that_contradicts_the_steps_is_refused(
             scaled_scorer({"scorer": quantized})
         return quantized
 
-    monkeypatch.setattr(bundle_module, "quantize_graph", damaged)
+    monkeypatch.setattr(variants_module, "quantize_graph", damaged)
     with pytest.raises(VerificationError, match="failed in int8") as caught:
         export_tiny(tmp_path / "out", precisions=("int8",))
     assert [check.name for check in caught.value.checks] == ["history"]
