@@ -4,7 +4,7 @@ Every contender is a process of its own, serves the same weights in int8 on the 
 clients: a number of requests of one sentence each, kept outstanding. They take turns, round after round, while the
 others are idle. There are four servers, and the same sentences without one:
 
-- jumok: ``jumok serve`` as it configures itself, with metrics, a log line for every call and a bound on their rate;
+- jumok: ``jumok serve`` as it configures itself, with metrics and a bound on the rate of calls;
 - bare engine: ``peers/bare.py``, the same engine behind the least server, which has none of that;
 - plain peer: ``peers/plain.py``, where every request calls ``translate_batch`` on a thread;
 - batching peer: ``peers/batching.py``, where whatever has queued up goes into the next ``translate_batch``;
@@ -41,7 +41,7 @@ from tell import described, progress
 CORES = len(os.sched_getaffinity(0))
 RANDOM, TRAINED = "Marian", "Multi30k"
 MODULES = {PLAIN: "peers.plain", BATCHING: "peers.batching"}
-SERVICES = ("--metrics-port", "0", "--log-format", "json", "--log-requests", "--requests-per-second", "1000000")
+SERVICES = ("--metrics-port", "0", "--requests-per-second", "1000000")
 """What operations would have running, to be paid for in what is measured."""
 DECODING = Decoding(beam_size=4, max_length=100)
 TINY = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=128)
