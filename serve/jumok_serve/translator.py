@@ -57,7 +57,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
             see `load_graphs`. With several, the weights of encoder and decoder are in memory twice, but
             for small models.
         threads: threads for the operators of each replica; None: as many as make, in all replicas together, one for
-            every core this process may use. A replica that works alone has the threads of all.
+            every core this process may use. A replica that works alone has the threads of all, but for small models.
         shortlist: write only those tokens that the bundle's shortlist has for a text, which is faster and changes a few
             translations. Texts in another direction than the shortlist's may be translated with all tokens.
         max_batch_tokens: bound on what is decoded at the same time; see `EngineLimits`.
