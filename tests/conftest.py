@@ -49,6 +49,11 @@ DATA = Path(__file__).parent / "data"
 Made = Callable[[str, Callable[[Path], object]], Path]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with the documents, whose tests take minutes each: at the end one process would wait for the other."""
+    items.sort(key=lambda item: item.path.name != "test_documents.py")
+
+
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Gives the folder of a name, filled once for all processes of a test run; nobody may change what is in it.
