@@ -1,5 +1,8 @@
 """The operators of the compiled kernels against NumPy, in one thread and in several."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -332,3 +335,13 @@ def test_results_do_not_depend_on_company() -> None:
         }
         (found,) = run("CrossAttention", alone, {"output": np.float32}, **settings)
         np.testing.assert_array_equal(found[0, 0], together[sentence, 1])
+
+
+@pytest.mark.skipif("JUMOK_TEST_KERNELS" in os.environ, reason="this is the run for older processors")
+def test_processors_without_avx512() -> None:
+    """All of the above with the functions for these, which a newer processor has too."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    run = subprocess.run(
+        command, env={**os.environ, "JUMOK_TEST_KERNELS": "avx2"}, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout
