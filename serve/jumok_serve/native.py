@@ -10,10 +10,10 @@ import onnxruntime
 logger = logging.getLogger(__name__)
 
 LIBRARY = Path(__file__).parent / "kernels/libjumok_kernels.so"
-"""ONNX Runtime's custom operators of the domain ``jumok``, which ``hatch_build.py`` compiles when jumok is installed."""
+"""Custom operators of ONNX Runtime's, in the domain ``jumok``; an installation compiles them, by ``hatch_build.py``."""
 
 ELF_64 = b"\x7fELF\x02\x01"
-"""What begins a library for a processor of 64 bits that is little-endian, as all are that ONNX Runtime has wheels for."""
+"""How a library begins for a little-endian processor of 64 bits; ONNX Runtime has wheels for no other."""
 
 ELF_SECTIONS = struct.Struct("<40xQ10xHH2x")
 """Of its header: where the table of sections begins, the size of an entry, and their number."""
@@ -25,9 +25,9 @@ def library() -> Path | None:
     try:
         _check(LIBRARY)
     except Exception as error:  # ONNX Runtime's have no common class; and whatever it is, a server starts
-        logger.info("decoding without native kernels, which takes longer: %s", error)
+        logger.info("native kernels are not used, and decoding takes longer: %s", error)
         return None
-    logger.info("decoding with native kernels")
+    logger.info("native kernels are used, where a bundle has graphs for them")
     return LIBRARY
 
 
@@ -41,7 +41,8 @@ def _check(path: Path) -> None:
     """
     if not path.exists():
         raise FileNotFoundError(
-            f"they were not compiled; pip install -v says why when it installs jumok, which takes a C++ compiler ({path})"
+            f"there is no {path}; jumok compiles it when it is installed where there is a C++ compiler, and "
+            "pip install -v says why not"
         )
     size = path.stat().st_size
     with path.open("rb") as stream:
@@ -49,5 +50,5 @@ def _check(path: Path) -> None:
     if header.startswith(ELF_64) and len(header) == ELF_SECTIONS.size:
         start, entry, entries = ELF_SECTIONS.unpack(header)  # the table ends the file
         if size < start + entry * entries:  # and the process, where the system's loader reads behind the end
-            raise ValueError(f"{path} is cut off: it has {size} bytes of {start + entry * entries}; install jumok again")
+            raise ValueError(f"{path} is cut off, {size} of {start + entry * entries} bytes; install jumok again")
     onnxruntime.SessionOptions().register_custom_ops_library(str(path))

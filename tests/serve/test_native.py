@@ -58,12 +58,12 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
 def test_what_loads_is_used_and_said_once(place: Path, good: bytes, told: Callable[[], str]) -> None:
     place.write_bytes(good)
     assert native.library() == native.library() == place
-    assert told() == "decoding with native kernels"
+    assert told() == "native kernels are used, where a bundle has graphs for them"
 
 
 def test_where_nothing_was_compiled_it_says_what_it_takes(place: Path, told: Callable[[], str]) -> None:
     assert native.library() is native.library() is None
-    assert told().startswith("decoding without native kernels, which takes longer: they were not compiled; ")
+    assert told().startswith("native kernels are not used, and decoding takes longer: there is no ")
     assert "C++ compiler" in told()
     assert str(place) in told()
 
@@ -93,7 +93,7 @@ def test_a_library_that_is_cut_off_anywhere_is_not_used(
         place.write_bytes(good[:size])
         assert native.library() is None
     assert len(caplog.records) == len(sizes)
-    assert f"{place} is cut off: it has {len(good) - 1} bytes of {len(good)}; " in caplog.records[-1].getMessage()
+    assert f"{place} is cut off, {len(good) - 1} of {len(good)} bytes; " in caplog.records[-1].getMessage()
 
 
 @compiles
