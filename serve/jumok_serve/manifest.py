@@ -168,6 +168,11 @@ class PrecisionVariant(Part):
         return self.graphs["decoder"].for_device
 
     @property
+    def native(self) -> bool:
+        """Whether there are graphs in native operators."""
+        return NATIVE_GRAPHS[1] in self.graphs
+
+    @property
     def listed(self) -> bool:
         """Whether there are graphs for a shortlist."""
         return SHORTLIST_GRAPHS[0] in self.graphs
