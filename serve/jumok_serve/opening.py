@@ -11,6 +11,7 @@ import onnxruntime
 from jumok_serve.device import Device, check_active
 from jumok_serve.errors import DeviceError
 from jumok_serve.manifest import GraphSpec
+from jumok_serve.native import library
 from jumok_serve.placement import copies, optimized_graph
 from jumok_serve.saturation import products_saturate
 
@@ -18,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 ON_DEVICE = "_device"
 """What ends the names of graphs for devices with memory of their own, in precisions that have others too."""
+
+NATIVE = "_native"
+"""What ends the names of graphs that need the operators of `jumok_serve.native.library`."""
 
 SLOWER = ["SkipLayerNormFusion"]
 """What ONNX Runtime would do to graphs to make them faster, and does not: on the CPU its normalisation that adds takes
@@ -39,6 +43,9 @@ def session_options(threads: int | None, device: Device) -> Any:
     if device.name == "cpu":
         _share_memory()
         options.add_session_config_entry("session.use_env_allocators", "1")
+        operators = library()
+        if operators is not None:
+            options.register_custom_ops_library(str(operators))
     options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
     options.enable_mem_pattern = False  # shapes change at every step, so no pattern recurs
@@ -108,3 +115,10 @@ def graphs_on_device(
             "with --precision fp16 or fp32, or use --device cpu"
         )
     return found
+
+
+def graphs_on_cpu(graphs: Mapping[str, GraphSpec]) -> dict[str, GraphSpec]:
+    """The graphs by their names, those in native operators in place of others where there is the library for them."""
+    if library() is None:
+        return dict(graphs)
+    return {name: graphs.get(f"{name}{NATIVE}", spec) for name, spec in graphs.items()}

@@ -303,7 +303,7 @@ def test_equal_candidates_come_by_token() -> None:
 
 
 def test_rows_without_numbers() -> None:
-    """NaN, an infinite logit and nothing but -inf give NaN, and leave other rows alone; -inf before a number does not."""
+    """NaN, an infinite logit and nothing but -inf give NaN; -inf before a number does not, nor what other rows have."""
     logits = np.random.default_rng(5).normal(size=(5, 200)).astype(np.float32)
     logits[0, 150] = np.nan
     logits[1, 3] = np.inf
@@ -328,9 +328,9 @@ def test_what_does_not_fit_is_refused() -> None:
         selected(logits, scores, 1, {}, [2])
     with pytest.raises(Exception, match="at least one candidate"):
         selected(logits, scores, 0, {})
+    keys = np.zeros((1, 2, 4, 8), np.float32)
+    inputs = {"query": np.zeros((1, 1, 8), np.float32), "key": keys, "value": keys, "lengths": np.ones(1, np.int64)}
     with pytest.raises(Exception, match="do not fit each other"):
-        keys = np.zeros((1, 2, 4, 8), np.float32)
-        inputs = {"query": np.zeros((1, 1, 8), np.float32), "key": keys, "value": keys, "lengths": np.ones(1, np.int64)}
         run("CrossAttention", inputs, {"output": np.float32}, num_heads=2, scale=1.0)
 
 
