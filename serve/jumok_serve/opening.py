@@ -11,6 +11,7 @@ import onnxruntime
 from jumok_serve.device import Device, check_active
 from jumok_serve.errors import DeviceError
 from jumok_serve.manifest import GraphSpec
+from jumok_serve.native import library
 from jumok_serve.placement import copies, optimized_graph
 from jumok_serve.saturation import products_saturate
 
@@ -39,6 +40,9 @@ def session_options(threads: int | None, device: Device) -> Any:
     if device.name == "cpu":
         _share_memory()
         options.add_session_config_entry("session.use_env_allocators", "1")
+        operators = library()
+        if operators is not None:
+            options.register_custom_ops_library(str(operators))
     options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
     options.enable_mem_pattern = False  # shapes change at every step, so no pattern recurs
