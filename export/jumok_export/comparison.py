@@ -12,6 +12,9 @@ ABSOLUTE_TOLERANCE = 1e-4
 RELATIVE_TOLERANCE = 1e-5
 """In fp32 two values are equal within 1e-4 + 1e-5 * the largest magnitude of the tensor they are part of."""
 
+Candidates = tuple[NDArray[np.int64], NDArray[np.float32]]
+"""Tokens and running scores of rows."""
+
 UNBOUNDED = sys.float_info.max
 """Stands for infinite and undefined differences, which a manifest cannot hold."""
 
@@ -29,6 +32,23 @@ def largest_difference(expected: NDArray[Any], found: NDArray[Any]) -> float:
     apart = expected != found  # NaN is apart from everything
     differences = np.abs(expected[apart].astype(np.float64) - found[apart])
     return float(np.nan_to_num(differences, nan=UNBOUNDED, posinf=UNBOUNDED).max(initial=0.0))
+
+
+def same_candidates(expected: Candidates, found: Candidates) -> bool:
+    """Whether what was found are the best candidates; those that are equally good may stand in for each other.
+
+    Args:
+        expected: tokens and running scores [R, D] of some more than are compared, best first.
+        found: tokens and running scores [R, C], best first.
+    """
+    same = found[0][:, :, None] == expected[0][:, None, :]  # [R, C, D]
+    own = np.take_along_axis(expected[1], same.argmax(axis=-1), axis=-1)
+    best = expected[1][:, : found[1].shape[1]]
+    return bool(
+        same.any(axis=-1).all()
+        and np.allclose(found[1], own, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE, equal_nan=True)
+        and np.allclose(found[1], best, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE, equal_nan=True)
+    )
 
 
 class Differences:

@@ -1,6 +1,6 @@
 """An ONNX graph of a bundle, with the types and axes of what goes in and comes out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,3 +56,26 @@ def rename(graph: onnx.GraphProto, renamed: Callable[[str], str]) -> None:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 rename(attribute.g, renamed)
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """The names that a node reads, and those that graphs within it do."""
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            yield from reads(inner)
+
+
+def drop_unread(graph: onnx.GraphProto) -> None:
+    """Leaves out what computes or holds nothing that is read."""
+    read = {value.name for value in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if not read.isdisjoint(node.output):
+            kept.append(node)
+            read.update(reads(node))
+    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.node[:]
+    del graph.initializer[:]
+    graph.node.extend(reversed(kept))
+    graph.initializer.extend(tensors)

@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from jumok_export.onnx_graph import OPSET, Graph, declare
+from jumok_export.onnx_graph import OPSET, Graph, declare, drop_unread
 from jumok_export.selection import sampler_graph, select_graph
 from jumok_serve.columns import BIAS
 from jumok_serve.manifest import TensorSpec
@@ -200,7 +200,7 @@ def _given(projection: _Projection, model: onnx.ModelProto, decoder: Graph) -> G
     ]
     del model.graph.node[:]
     model.graph.node.extend([*kept, *nodes])
-    _drop_unread(model.graph)
+    drop_unread(model.graph)
     inputs = (*decoder.inputs, *_specs(projection), TensorSpec(name=BIAS, dtype="float32", axes=("B", "U")))
     if quantized:
         inputs = (*inputs, TensorSpec(name=SATURATES, dtype="bool", axes=()))
@@ -241,20 +241,3 @@ def _int8_product(product: NodeProto) -> list[NodeProto]:
         for nodes in ways
     )
     return [node("If", [SATURATES], [output], then_branch=then, else_branch=otherwise)]
-
-
-def _drop_unread(graph: onnx.GraphProto) -> None:
-    """Leaves out what computes or holds nothing that is read."""
-    read = {value.name for value in graph.output}
-    kept = []
-    for node in reversed(graph.node):
-        if not read.isdisjoint(node.output):
-            kept.append(node)
-            read.update(node.input)
-            for attribute in node.attribute:
-                read.update(name for inner in attribute.g.node for name in inner.input)
-    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.node[:]
-    del graph.initializer[:]
-    graph.node.extend(reversed(kept))
-    graph.initializer.extend(tensors)

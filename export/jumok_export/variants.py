@@ -16,7 +16,9 @@ from jumok_export.onnx_graph import Graph
 from jumok_export.projection import with_shortlist
 from jumok_export.quantize import Scales, quantize_graph, quantized_weights, rectified_weights
 from jumok_export.samples import Frame
+from jumok_export.sides import RuntimeSide, Side, TorchSide
 from jumok_export.verify import verify_device, verify_fp16, verify_fp32, verify_int8
+from jumok_export.verify_native import verify_native
 from jumok_export.verify_shortlist import verify_shortlist
 from jumok_export.weights import save_graphs, write_graphs
 from jumok_serve.device import CPU, RESIDENT_CPU, Device
@@ -66,7 +68,8 @@ class _Writer:
             return variant, report
         opened = _opened(_Folder(folder, variant), "fp32", RESIDENT_CPU)
         more = verify_device(self._model, opened, self._frame)
-        return variant, _passed("fp32", VerificationReport(checks=(*report.checks, *more)))
+        native = self._native_checks("fp32", variant, folder)
+        return variant, _passed("fp32", VerificationReport(checks=(*report.checks, *more, *native)))
 
     def fp16(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         variant = write_graphs(half_graphs(self._graphs), folder, "fp16")
@@ -83,7 +86,9 @@ class _Writer:
         weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_weights(self._graphs[name])]
         rectified = rectified_weights(self._graphs[name] for name in ("encoder", "decoder"))
         verify = partial(verify_int8, weights=weights, rectified=rectified, calibration=calibration)
-        return variant, self._verified("int8", variant, folder, verify)
+        report = self._verified("int8", variant, folder, verify)
+        native = self._native_checks("int8", variant, folder)
+        return variant, _passed("int8", VerificationReport(checks=(*report.checks, *native)))
 
     def _save(self, graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
         if not self._listed:
@@ -101,19 +106,30 @@ class _Writer:
         verify: Callable[[nn.Module, Graphs, Frame], VerificationReport],
     ) -> VerificationReport:
         where = _Folder(folder, variant)
-        graphs = _opened(where, precision, CPU)
-        listed = _opened(where, precision, CPU, listed=True) if self._listed else None
+        graphs = _opened(where, precision, CPU, native=False)
+        listed = _opened(where, precision, CPU, listed=True, native=False) if self._listed else None
         report = verify(self._model, graphs, self._frame)
         if listed is not None:
             more = verify_shortlist(self._model, graphs, listed, self._frame, precision)
             report = VerificationReport(checks=(*report.checks, *more))
         return _passed(precision, report)
 
+    def _native_checks(self, precision: str, variant: PrecisionVariant, folder: Path) -> tuple[Check, ...]:
+        """How the graphs in native operators do, which are there where the operators are."""
+        if not variant.native:
+            return ()
+        where = _Folder(folder, variant)
+        expected: Side = TorchSide(self._model)
+        if precision != "fp32":
+            expected = RuntimeSide(_opened(where, precision, CPU, native=False))
+        listed = _opened(where, precision, CPU, listed=True) if self._listed else None
+        return verify_native(expected, _opened(where, precision, CPU), listed, self._frame, precision)
 
-def _opened(where: _Folder, precision: str, device: Device, *, listed: bool = False) -> Graphs:
+
+def _opened(where: _Folder, precision: str, device: Device, *, listed: bool = False, native: bool = True) -> Graphs:
     """The graphs of a folder, loaded; `ExportError` where ONNX Runtime cannot load them."""
     try:
-        return Graphs(where, precision, device=device, threads=torch.get_num_threads(), listed=listed)
+        return Graphs(where, precision, device=device, threads=torch.get_num_threads(), listed=listed, native=native)
     except BundleError as error:
         raise ExportError(f"ONNX Runtime cannot load the {precision} graphs: {'; '.join(error.problems)}") from error
 

@@ -8,7 +8,7 @@ from torch import nn
 from jumok_export.choices import drawings, selections
 from jumok_export.comparison import Differences
 from jumok_export.samples import Frame, Samples
-from jumok_export.sides import GraphFailed, RuntimeSide, TorchSide
+from jumok_export.sides import GraphFailed, RuntimeSide, Side, TorchSide
 from jumok_serve.columns import ListedColumns
 from jumok_serve.manifest import Check
 from jumok_serve.session import Floats, Graphs, Integers
@@ -31,16 +31,20 @@ def verify_shortlist(model: nn.Module, graphs: Graphs, listed: Graphs, frame: Fr
         frame: vocabularies and limits.
         precision: "fp32" or "int8".
     """
-    torch_side, runtime = TorchSide(model), RuntimeSide(listed)
-    whole = torch_side if precision == "fp32" else RuntimeSide(graphs)
+    torch_side = TorchSide(model)
+    whole, name = (
+        (torch_side, "PyTorch") if precision == "fp32" else (RuntimeSide(graphs), "the decoder without shortlists")
+    )
     try:
-        return [_step(Samples(frame, torch_side), whole, listed, runtime), *_selection(runtime)]
+        steps = listed_steps(Samples(frame, torch_side), whole, listed, f"those of {name}")
+        return [steps, *_selection(RuntimeSide(listed))]
     except GraphFailed as error:
         return [Check(name="shortlist", cases=1, worst=1.0, limit=0.0, passed=False, detail=str(error))]
 
 
-def _step(samples: Samples, whole: TorchSide | RuntimeSide, graphs: Graphs, runtime: RuntimeSide) -> Check:
-    logits, random = Differences("shortlist logits"), np.random.default_rng(7)
+def listed_steps(samples: Samples, whole: Side, graphs: Graphs, others: str) -> Check:
+    """Compares the logits of a decoder for shortlists with those of a side without, which are called `others`."""
+    logits, random, runtime = Differences("shortlist logits"), np.random.default_rng(7), RuntimeSide(graphs)
     for tokens, positions, parents, lengths, memory, state in samples.steps():
         sentences = len(lengths)
         lists = list(_lists(random, sentences, graphs.vocabulary))
@@ -51,8 +55,7 @@ def _step(samples: Samples, whole: TorchSide | RuntimeSide, graphs: Graphs, runt
         expected, _ = whole.step(tokens, positions, parents, lengths, memory, state)
         every = columns.tokens(np.arange(columns.width))
         logits.compare(_restricted(expected[:, every], lists, every), found)
-    other = "PyTorch" if isinstance(whole, TorchSide) else "the decoder without shortlists"
-    return logits.check(f"logits of single steps with lists of tokens against those of {other}, -inf for other tokens")
+    return logits.check(f"logits of single steps with lists of tokens against {others}, -inf for other tokens")
 
 
 def _lists(random: np.random.Generator, sentences: int, vocabulary: int) -> Iterator[Integers]:

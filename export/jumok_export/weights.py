@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from jumok_export.fused_step import with_selection
+from jumok_export.native_graphs import with_native_graphs
 from jumok_export.one_pass import with_one_pass
 from jumok_export.onnx_graph import Graph
 from jumok_serve.manifest import GraphSpec, PrecisionVariant
+from jumok_serve.native import library
 
 SMALLEST_EXTERNAL = 1024
 """Smaller tensors stay in their graph."""
@@ -25,12 +27,16 @@ def save_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> Pr
     """Writes the graphs of one precision, and their shared weights, into `folder / precision`.
 
     Decoders are written with the selection in them (see `with_selection`), and models that decode given targets token
-    by token get their one-pass graphs (see `with_one_pass`).
+    by token get their one-pass graphs (see `with_one_pass`). Where there is the library of native operators, graphs in
+    these are written besides (see `with_native_graphs`).
 
     Returns:
         The variant's entry in the manifest.
     """
-    return write_graphs(with_selection(with_one_pass(graphs)), folder, precision)
+    finished = with_selection(with_one_pass(graphs))
+    if library() is not None:
+        finished = with_native_graphs(finished, half=precision == "int8")
+    return write_graphs(finished, folder, precision)
 
 
 def write_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:

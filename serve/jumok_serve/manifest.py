@@ -29,6 +29,8 @@ DEVICE_GRAPHS = (
     "state_write",
 )
 """What a precision has besides to decode in a device's own memory; fp16 has only such, under the usual names."""
+NATIVE_GRAPHS = ("encoder_native", "decoder_native", "decoder_shortlist_native")
+"""What a precision may have besides for where native operators are: graphs that use them, or go with those that do."""
 DEVICE_INPUT = "renormalize.asked"
 """What of all decoders only those for a device take: which rows ask to be renormalised."""
 
@@ -144,7 +146,8 @@ class PrecisionVariant(Part):
         missing = [name for name in REQUIRED_GRAPHS if name not in self.graphs]
         if missing:
             raise ValueError(f"graph {missing[0]!r} is missing; {', '.join(REQUIRED_GRAPHS)} are needed")
-        known = (*REQUIRED_GRAPHS, *OPTIONAL_GRAPHS, *SHORTLIST_GRAPHS, "sampler_shortlist", *DEVICE_GRAPHS)
+        shortlist = (*SHORTLIST_GRAPHS, "sampler_shortlist")
+        known = (*REQUIRED_GRAPHS, *OPTIONAL_GRAPHS, *shortlist, *DEVICE_GRAPHS, *NATIVE_GRAPHS)
         unknown = [name for name in self.graphs if name not in known]
         if unknown:
             raise ValueError(f"graph {unknown[0]!r} is unknown; the graphs are {', '.join(known)}")
@@ -152,12 +155,22 @@ class PrecisionVariant(Part):
         lacking = [name for name in needed if name not in self.graphs]
         if lacking and len(lacking) < len(needed):
             raise ValueError(f"graph {lacking[0]!r} is missing; a shortlist needs {', '.join(needed)}")
+        if any(name in self.graphs for name in NATIVE_GRAPHS):
+            needed = ("decoder_native", *(["decoder_shortlist_native"] if self.listed else []))
+            lacking = [name for name in needed if name not in self.graphs]
+            if lacking:
+                raise ValueError(f"graph {lacking[0]!r} is missing; native operators need {', '.join(needed)}")
         return self
 
     @property
     def for_devices(self) -> bool:
         """Whether all graphs are for devices, which have no use for a shortlist."""
         return self.graphs["decoder"].for_device
+
+    @property
+    def native(self) -> bool:
+        """Whether there are graphs in native operators."""
+        return NATIVE_GRAPHS[1] in self.graphs
 
     @property
     def listed(self) -> bool:

@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 ON_DEVICE = "_device"
 """What ends the names of graphs for devices with memory of their own, in precisions that have others too."""
 
+NATIVE = "_native"
+"""What ends the names of graphs that need the operators of `jumok_serve.native.library`."""
+
 SLOWER = ["SkipLayerNormFusion"]
 """What ONNX Runtime would do to graphs to make them faster, and does not: on the CPU its normalisation that adds takes
 nine times as long as an addition and a normalisation."""
@@ -112,3 +115,10 @@ def graphs_on_device(
             "with --precision fp16 or fp32, or use --device cpu"
         )
     return found
+
+
+def graphs_on_cpu(graphs: Mapping[str, GraphSpec]) -> dict[str, GraphSpec]:
+    """The graphs by their names, those in native operators in place of others where there is the library for them."""
+    if library() is None:
+        return dict(graphs)
+    return {name: graphs.get(f"{name}{NATIVE}", spec) for name, spec in graphs.items()}

@@ -17,7 +17,7 @@ from jumok_serve.device import CPU, Device
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.memory import SlotBuffers
-from jumok_serve.opening import graphs_on_device, open_session, session_options, slot_graphs
+from jumok_serve.opening import graphs_on_cpu, graphs_on_device, open_session, session_options, slot_graphs
 from jumok_serve.resident import Binder, DeviceSlots, ResidentStep, neutral_at_least
 from jumok_serve.saturation import products_saturate
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
@@ -80,6 +80,7 @@ class Graphs:
         device: where to run.
         threads: threads that one graph's operators share; None: as many as ONNX Runtime finds cores.
         listed: load the decoder whose logits have columns for some tokens alone, and not the other.
+        native: on the CPU, prefer graphs in native operators if their library is there.
 
     Raises:
         BundleError: a graph does not load or differs from the manifest; lists everything that does.
@@ -94,6 +95,7 @@ class Graphs:
         device: Device,
         threads: int | None = None,
         listed: bool = False,
+        native: bool = True,
     ) -> None:
         self._bundle = bundle
         self._variant = bundle.variant(precision)
@@ -102,6 +104,10 @@ class Graphs:
         self.listed = listed
         """Whether logits have columns for those tokens alone whose weights the step is given: see `columns`."""
         graphs = dict(self._variant.graphs)
+        if native and not device.resident:
+            graphs = graphs_on_cpu(graphs)
+        self.native = graphs["decoder"] is not self._variant.graphs["decoder"]
+        """Whether native operators decode."""
         self.vocabulary = int(_logits(graphs["decoder"]).axes[-1])
         """Number of target tokens."""
         if listed:

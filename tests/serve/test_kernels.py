@@ -68,12 +68,20 @@ def attended(
 
 
 def levels(numbers: NDArray[Any], scale: float, zero_point: int) -> NDArray[np.uint8]:
-    """What QuantizeLinear makes of numbers."""
-    found: NDArray[np.uint8] = np.clip(np.rint(numbers / np.float32(scale)) + zero_point, 0, 255).astype(np.uint8)
+    """What QuantizeLinear makes of numbers, but that it divides."""
+    share = np.float32(1) / np.float32(scale)
+    found: NDArray[np.uint8] = np.clip(np.rint(numbers * share) + zero_point, 0, 255).astype(np.uint8)
     return found
 
 
-SHAPES = [(1, 1, 1, 8, 5), (3, 4, 8, 64, 24), (64, 1, 8, 64, 40), (2, 5, 2, 20, 16), (5, 2, 4, 32, 8), (1, 3, 2, 128, 33)]
+SHAPES = [
+    (1, 1, 1, 8, 5),
+    (3, 4, 8, 64, 24),
+    (64, 1, 8, 64, 40),
+    (2, 5, 2, 20, 16),
+    (5, 2, 4, 32, 8),
+    (1, 3, 2, 128, 33),
+]
 """Sentences, beams, heads, width of a head, entries."""
 
 
@@ -192,9 +200,7 @@ def test_add_norm(count: int, width: int) -> None:
     np.testing.assert_array_equal(alone, norm)
     quantized = {"scale": np.array(0.03, np.float32), "zero_point": np.array(100, np.uint8)}
     for wanted in (floats, {"sum": np.float32, "norm": None}, {"sum": None, "norm": None}):
-        *_, found = run(
-            "AddNormQuantized", {**inputs, **quantized}, {**wanted, "quantized": np.uint8}, epsilon=1e-3
-        )
+        *_, found = run("AddNormQuantized", {**inputs, **quantized}, {**wanted, "quantized": np.uint8}, epsilon=1e-3)
         np.testing.assert_array_equal(found, levels(norm, 0.03, 100))
 
 
@@ -214,7 +220,11 @@ def test_levels_end_where_bytes_do(zero_point: int) -> None:
 
 
 def selected(
-    logits: NDArray[Any], scores: NDArray[Any], candidates: int, lists: Mapping[str, Any], renormalize: Sequence[int] = ()
+    logits: NDArray[Any],
+    scores: NDArray[Any],
+    candidates: int,
+    lists: Mapping[str, Any],
+    renormalize: Sequence[int] = (),
 ) -> list[NDArray[Any]]:
     """What the operator gives for lists of (place, value)."""
     inputs: Arrays = {"logits": logits, "scores": scores, "candidates": np.array([candidates])}
@@ -227,7 +237,11 @@ def selected(
 
 
 def expected_selection(
-    logits: NDArray[Any], scores: NDArray[Any], candidates: int, lists: Mapping[str, Any], renormalize: Sequence[int] = ()
+    logits: NDArray[Any],
+    scores: NDArray[Any],
+    candidates: int,
+    lists: Mapping[str, Any],
+    renormalize: Sequence[int] = (),
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """The same in doubles, with a whole sort."""
 
@@ -289,7 +303,7 @@ def test_equal_candidates_come_by_token() -> None:
 
 
 def test_rows_without_numbers() -> None:
-    """NaN, an infinite logit and nothing but -inf give NaN, and leave other rows alone; -inf before a number does not."""
+    """NaN, an infinite logit and nothing but -inf give NaN; -inf before a number does not, nor what other rows have."""
     logits = np.random.default_rng(5).normal(size=(5, 200)).astype(np.float32)
     logits[0, 150] = np.nan
     logits[1, 3] = np.inf
@@ -310,9 +324,13 @@ def test_what_does_not_fit_is_refused() -> None:
         selected(logits, scores, 1, {"logit_biases": [(18, 1.0)]})
     with pytest.raises(Exception, match="different rows"):
         selected(logits, scores[:1], 1, {})
+    with pytest.raises(Exception, match="a row to renormalize is outside"):
+        selected(logits, scores, 1, {}, [2])
+    with pytest.raises(Exception, match="at least one candidate"):
+        selected(logits, scores, 0, {})
+    keys = np.zeros((1, 2, 4, 8), np.float32)
+    inputs = {"query": np.zeros((1, 1, 8), np.float32), "key": keys, "value": keys, "lengths": np.ones(1, np.int64)}
     with pytest.raises(Exception, match="do not fit each other"):
-        keys = np.zeros((1, 2, 4, 8), np.float32)
-        inputs = {"query": np.zeros((1, 1, 8), np.float32), "key": keys, "value": keys, "lengths": np.ones(1, np.int64)}
         run("CrossAttention", inputs, {"output": np.float32}, num_heads=2, scale=1.0)
 
 

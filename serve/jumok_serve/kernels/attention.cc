@@ -1,7 +1,9 @@
 // SelfAttention over a cache that stays in place, and CrossAttention over what the encoder made of the sources.
 #include "attention.h"
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -104,10 +106,11 @@ class CrossAttention : Heads {
   void compute(Call& call) const {
     const Tensor query = call.input(0), key = call.input(1), value = call.input(2), lengths = call.input(3);
     if (!fit(call, query, key, value, heads)) return;
-    const Output<kQuantized> output(call, query, 4, 5);
-    if (call.failed()) return;
     const int64_t sentences = query.sizes[0], beams = query.sizes[1], whole = query.sizes[2];
     const int64_t entries = key.sizes[2], width = key.sizes[3];
+    if (lengths.count() != sentences) return call.fail("there are not as many lengths as sentences");
+    const Output<kQuantized> output(call, query, 4, 5);
+    if (call.failed()) return;
     call.divide(sentences * heads, key.count() * (1 + beams), [&](int64_t first, int64_t last) {
       float* room = scratch<float>(rounded_up(entries) + static_cast<size_t>(width));
       for (int64_t i = first; i < last; ++i) {

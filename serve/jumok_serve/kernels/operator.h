@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ort.h"
@@ -165,7 +168,11 @@ class Operator : public ort::CustomOp {
     KernelComputeV2 = [](void* kernel, ort::KernelContext* context) {
       const auto& node = *static_cast<Node*>(kernel);
       Call call(node.api, context);
-      node.kernel.compute(call);
+      try {
+        node.kernel.compute(call);
+      } catch (const std::exception& error) {  // none may leave the library: most likely there is no memory left
+        call.fail(error.what());
+      }
       return call.status();
     };
     KernelDestroy = [](void* kernel) { delete static_cast<Node*>(kernel); };

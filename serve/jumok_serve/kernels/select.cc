@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -24,7 +25,9 @@ class Constraints {
     sort(bias_places, biases, &biases_);
   }
 
-  bool any(int64_t row) const { return begin(factors_, row) != end(factors_, row) || begin(biases_, row) != end(biases_, row); }
+  bool any(int64_t row) const {
+    return begin(factors_, row) != end(factors_, row) || begin(biases_, row) != end(biases_, row);
+  }
 
   // Factors, which make any score smaller if they are larger than 1, then biases.
   void apply(int64_t row, float* scores) const {
@@ -83,7 +86,12 @@ class Select {
         if (place < 0 || place >= count * width) return call.fail("a constraint is outside of the logits");
       }
     }
+    for (int64_t i = 0; i < renormalize.count(); ++i) {
+      const int64_t row = renormalize.as<int64_t>()[i];
+      if (row < 0 || row >= count) return call.fail("a row to renormalize is outside of the logits");
+    }
     const int64_t wanted = std::min(*candidates.as<int64_t>(), width);
+    if (wanted < 1) return call.fail("at least one candidate must be asked for");
     const Tensor tokens = call.output(0, {count, wanted}), totals = call.output(1, {count, wanted});
     if (call.failed()) return;
     const Constraints on_logits(lists[0], lists[1], lists[2], lists[3], width);
