@@ -2,9 +2,12 @@
 ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim-bookworm AS wheel
+# The compiler of the native kernels; which version of it does not matter.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --no-install-recommends --yes g++ && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY . .
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /dist .
+RUN JUMOK_NATIVE=required pip wheel --no-cache-dir --no-deps --wheel-dir /dist .
 
 
 FROM python:${PYTHON}-slim-bookworm AS cpu-environment

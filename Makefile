@@ -6,6 +6,8 @@ CUDA_VENV ?= .venv-cuda
 BUNDLE ?= models/multi30k-en-de-transformer
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+# What an installation compiles.
+KERNELS := $(wildcard serve/jumok_serve/kernels/*.cc serve/jumok_serve/kernels/*.h)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types proto bench duel load faults step parity quality cuda-check format clean
@@ -63,9 +65,9 @@ cuda-check:  ## check and measure decoding on a GPU; ARGS are the check's
 	$(CUDA_VENV)/bin/python benchmarks/cuda_check.py $(ARGS)
 
 clean:  ## remove the environment, and what tools and builds have left
-	rm -rf $(VENV) $(CUDA_VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CUDA_VENV) build dist serve/jumok_serve/kernels/*.so .mypy_cache .pytest_cache .ruff_cache
 
-$(VENV)/installed-%: pyproject.toml | $(VENV)/bin/python
+$(VENV)/installed-%: pyproject.toml hatch_build.py $(KERNELS) | $(VENV)/bin/python
 	@echo "Installing jumok[$*] and what it needs into $(VENV); this may take minutes ..."
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@

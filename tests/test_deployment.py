@@ -111,6 +111,7 @@ def test_the_builder_sees_what_the_wheel_is_made_of() -> None:
         project["readme"],
         *project["license-files"],
         *hatch["build"]["targets"]["wheel"]["packages"],
+        "hatch_build.py",
     }
     seen = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"}
     assert seen == needed

@@ -7,9 +7,11 @@ JUMOK_TEST_SERVE_GPU is set.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -25,6 +27,9 @@ ROOT = Path(__file__).parents[1]
 TEXTS = ["The cat sleeps.", "A bird sings in the tree."]
 SDK = {"jumok", "grpcio", "protobuf", "googleapis-common-protos", "typing-extensions"}
 """The bare distribution's packages; the last is grpcio's own need."""
+KERNELS = "serve/jumok_serve/kernels"
+LIBRARY = "jumok_serve/kernels/libjumok_kernels.so"
+COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -97,14 +102,33 @@ class Environment:
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the source distribution as an installer would."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution, and the wheel that was built from it as an installer would."""
     out = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "build", "--outdir", str(out), str(ROOT)]
-    done = subprocess.run(build, capture_output=True, text=True, timeout=300, check=False)
+    build(ROOT, out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def wheel(built: Path) -> Path:
+    (only,) = built.glob("*.whl")
+    return only
+
+
+@pytest.fixture(scope="session")
+def sources(built: Path) -> Path:
+    """The source distribution."""
+    (only,) = built.glob("*.tar.gz")
+    return only
+
+
+def build(source: Path, out: Path, *options: str, **variables: str) -> None:
+    command = [sys.executable, "-m", "build", *options, "--outdir", str(out), str(source)]
+    environment = {name: value for name, value in os.environ.items() if name not in ("CXX", "JUMOK_NATIVE")}
+    done = subprocess.run(
+        command, env=environment | variables, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = out.glob("*.whl")
-    return built
 
 
 def install(wheel: Path, extra: str, folder: Path) -> Environment:
@@ -142,6 +166,36 @@ def test_the_wheel_holds_the_four_rooms_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
+def native(wheel: Path) -> list[str]:
+    """What a wheel holds of the native kernels."""
+    with zipfile.ZipFile(wheel) as archive:
+        return [name for name in archive.namelist() if "/kernels/" in name]
+
+
+@pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
+def test_with_a_compiler_the_wheel_holds_native_kernels_for_its_platform(wheel: Path) -> None:
+    assert native(wheel) == [LIBRARY]
+    assert wheel.name.endswith(f"-py3-none-linux_{os.uname().machine}.whl")
+
+
+def test_without_the_wheel_is_for_every_platform(sources: Path, tmp_path: Path) -> None:
+    subprocess.run(["tar", "-xf", sources, "-C", tmp_path], check=True)
+    (root,) = tmp_path.iterdir()
+    build(root, tmp_path, "--wheel", "--no-isolation", JUMOK_NATIVE="off")
+    (pure,) = tmp_path.glob("*.whl")
+    assert native(pure) == []
+    assert pure.name.endswith("-py3-none-any.whl")
+
+
+def test_the_source_distribution_holds_the_kernels_sources(sources: Path) -> None:
+    with tarfile.open(sources) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    held = {name for name in names if name.startswith(f"{KERNELS}/")}
+    assert "hatch_build.py" in names
+    assert held == {str(path.relative_to(ROOT)) for path in (ROOT / KERNELS).iterdir() if path.suffix != ".so"}
+    assert any(name.endswith(".cc") for name in held)
+
+
 def test_the_sdk_needs_three_packages(bare: Environment) -> None:
     assert SDK - {"typing-extensions"} <= bare.packages <= SDK
     assert bare.run("python", "-W", "error", "-c", "import jumok") == ""
@@ -170,6 +224,12 @@ def test_the_server_needs_neither_torch_nor_onnx(with_serve: Environment) -> Non
     assert packages.isdisjoint(
         {"torch", "onnx", "onnxscript", "lightning", "sacrebleu", "transformers", "onnxruntime-gpu"}
     )
+
+
+@pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
+def test_the_installed_server_uses_native_kernels(with_serve: Environment) -> None:
+    program = "from jumok_serve.native import library; print(library())"
+    assert with_serve.run("python", "-c", program).endswith(f"site-packages/{LIBRARY}\n")
 
 
 def test_the_installed_commands_translate(with_serve: Environment, tiny_bundle: Path, expected: list[str]) -> None:

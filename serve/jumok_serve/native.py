@@ -1,6 +1,7 @@
-"""The library of native operators, where it was compiled and can be used."""
+"""The library of native kernels, where it was compiled and can be used."""
 
 import logging
+import struct
 from functools import cache
 from pathlib import Path
 
@@ -9,17 +10,45 @@ import onnxruntime
 logger = logging.getLogger(__name__)
 
 LIBRARY = Path(__file__).parent / "kernels/libjumok_kernels.so"
-"""ONNX Runtime's custom operators of the domain ``jumok``."""
+"""Custom operators of ONNX Runtime's, in the domain ``jumok``; an installation compiles them, by ``hatch_build.py``."""
+
+ELF_64 = b"\x7fELF\x02\x01"
+"""How a library begins for a little-endian processor of 64 bits; ONNX Runtime has wheels for no other."""
+
+ELF_SECTIONS = struct.Struct("<40xQ10xHH2x")
+"""Of its header: where the table of sections begins, the size of an entry, and their number."""
 
 
 @cache
 def library() -> Path | None:
-    """The library, or None where graphs without its operators have to do; the log says why."""
+    """The library, or None where graphs without its operators have to do. Logs which, when it is first called."""
     try:
-        if not LIBRARY.exists():
-            raise FileNotFoundError(f"there is no {LIBRARY}")
-        onnxruntime.SessionOptions().register_custom_ops_library(str(LIBRARY))
-    except Exception as error:  # ONNX Runtime's exceptions have no class of their own in common
-        logger.info("decoding without native operators, which takes longer: %s", error)
+        _check(LIBRARY)
+    except Exception as error:  # ONNX Runtime's have no common class; and whatever it is, a server starts
+        logger.info("native kernels are not used, and decoding takes longer: %s", error)
         return None
+    logger.info("native kernels are used, where a bundle has graphs for them")
     return LIBRARY
+
+
+def _check(path: Path) -> None:
+    """Load a library as sessions do.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is cut off.
+        Exception: what ONNX Runtime raises for what it cannot load, or what is no library of operators.
+    """
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no {path}; jumok compiles it when it is installed where there is a C++ compiler, and "
+            "pip install -v says why not"
+        )
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        header = stream.read(ELF_SECTIONS.size)
+    if header.startswith(ELF_64) and len(header) == ELF_SECTIONS.size:
+        start, entry, entries = ELF_SECTIONS.unpack(header)  # the table ends the file
+        if size < start + entry * entries:  # and the process, where the system's loader reads behind the end
+            raise ValueError(f"{path} is cut off, {size} of {start + entry * entries} bytes; install jumok again")
+    onnxruntime.SessionOptions().register_custom_ops_library(str(path))

@@ -1,0 +1,193 @@
+// An ONNX Runtime operator out of a C++ class: what it takes and gives, and tensors as its kernel sees them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ort.h"
+
+namespace jumok {
+
+constexpr int kMostAxes = 4;
+
+// A tensor that lies in one piece; an optional one that is absent has no data.
+struct Tensor {
+  void* data = nullptr;
+  int64_t sizes[kMostAxes] = {};
+  size_t axes = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+  template <typename Element>
+  Element* as() const {
+    return static_cast<Element*>(data);
+  }
+  int64_t count() const {
+    int64_t product = 1;
+    for (size_t axis = 0; axis < axes; ++axis) product *= sizes[axis];
+    return product;
+  }
+};
+
+// One call of a kernel. The first error is kept, and nothing should be computed after it.
+class Call {
+ public:
+  Call(const ort::Api& api, ort::KernelContext* context) : api_(api), context_(context) {}
+
+  Tensor input(size_t index) {
+    Tensor tensor;
+    const ort::Value* value = nullptr;
+    if (!ok(api_.GetInput(context_, index, &value)) || value == nullptr) return tensor;
+    ort::Shape* shape = nullptr;
+    if (!ok(api_.GetShape(value, &shape))) return tensor;
+    if (ok(api_.GetAxes(shape, &tensor.axes))) {
+      if (tensor.axes > kMostAxes)
+        fail("a tensor has too many axes");
+      else if (ok(api_.GetSizes(shape, tensor.sizes, tensor.axes)))
+        ok(api_.GetData(const_cast<ort::Value*>(value), &tensor.data));
+    }
+    api_.ReleaseShape(shape);
+    return tensor;
+  }
+
+  Tensor output(size_t index, const int64_t* sizes, size_t axes) {
+    Tensor tensor;
+    ort::Value* value = nullptr;
+    if (!ok(api_.GetOutput(context_, index, sizes, axes, &value)) || value == nullptr) return tensor;
+    ok(api_.GetData(value, &tensor.data));
+    std::copy(sizes, sizes + axes, tensor.sizes);
+    tensor.axes = axes;
+    return tensor;
+  }
+
+  Tensor output(size_t index, std::initializer_list<int64_t> sizes) {
+    return output(index, sizes.begin(), sizes.size());
+  }
+
+  // Calls `part(first, last)` for parts of 0 .. count-1, on several threads where the work of all is worth it.
+  template <typename Part>
+  void divide(int64_t count, int64_t work, Part part) {
+    const int64_t parts = std::min({count, work / kWorkOfPart, kMostParts});
+    if (parts <= 1) {
+      part(0, count);
+      return;
+    }
+    struct Division {
+      Part* part;
+      int64_t count, parts;
+    } division{&part, count, parts};
+    ok(api_.ParallelFor(
+        context_,
+        [](void* data, size_t index) {
+          const auto& all = *static_cast<Division*>(data);
+          const int64_t i = static_cast<int64_t>(index);
+          (*all.part)(i * all.count / all.parts, (i + 1) * all.count / all.parts);
+        },
+        static_cast<size_t>(parts), &division));
+  }
+
+  void fail(const char* message) {
+    if (status_ == nullptr) status_ = api_.CreateStatus(ort::Code::kInvalidArgument, message);
+  }
+  bool failed() const { return status_ != nullptr; }
+  ort::Status* status() const { return status_; }
+
+ private:
+  static constexpr int64_t kWorkOfPart = 1 << 16;  // floats that are read: about ten microseconds
+  static constexpr int64_t kMostParts = 16;
+
+  bool ok(ort::Status* status) {
+    if (status_ == nullptr) status_ = status;
+    return status == nullptr;
+  }
+
+  const ort::Api& api_;
+  ort::KernelContext* context_;
+  ort::Status* status_ = nullptr;
+};
+
+// What an operator takes or gives, in order.
+struct Slot {
+  ort::Type type;
+  ort::Presence presence = ort::Presence::kRequired;
+};
+
+// A node's settings.
+class Settings {
+ public:
+  Settings(const ort::Api& api, const ort::KernelInfo* info) : api_(api), info_(info) {}
+
+  template <typename Number>
+  Number get(const char* name) {
+    Number value{};
+    ort::Status* status = api_.GetAttribute(info_, name, &value);
+    if (status_ == nullptr) status_ = status;
+    return value;
+  }
+  ort::Status* status() const { return status_; }
+
+ private:
+  const ort::Api& api_;
+  const ort::KernelInfo* info_;
+  ort::Status* status_ = nullptr;
+};
+
+// An operator whose kernel is made by `Kernel(Settings&)` and computes by `kernel.compute(Call&)`.
+template <typename Kernel>
+class Operator : public ort::CustomOp {
+ public:
+  Operator(std::string name, std::vector<Slot> inputs, std::vector<Slot> outputs)
+      : CustomOp{}, name_(std::move(name)), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {
+    version = ort::kVersion;
+    GetName = [](const CustomOp* op) { return self(op).name_.c_str(); };
+    GetExecutionProviderType = [](const CustomOp*) -> const char* { return nullptr; };  // the CPU's
+    GetInputType = [](const CustomOp* op, size_t index) { return self(op).inputs_[index].type; };
+    GetInputTypeCount = [](const CustomOp* op) { return self(op).inputs_.size(); };
+    GetOutputType = [](const CustomOp* op, size_t index) { return self(op).outputs_[index].type; };
+    GetOutputTypeCount = [](const CustomOp* op) { return self(op).outputs_.size(); };
+    GetInputCharacteristic = [](const CustomOp* op, size_t index) { return self(op).inputs_[index].presence; };
+    GetOutputCharacteristic = [](const CustomOp* op, size_t index) { return self(op).outputs_[index].presence; };
+    GetInputMemoryType = [](const CustomOp*, size_t) { return 0; };
+    GetVariadicInputMinArity = GetVariadicOutputMinArity = [](const CustomOp*) { return 1; };
+    GetVariadicInputHomogeneity = GetVariadicOutputHomogeneity = [](const CustomOp*) { return 1; };
+    GetStartVersion = [](const CustomOp*) { return 1; };
+    GetEndVersion = [](const CustomOp*) { return 1; };
+    CreateKernelV2 = [](const CustomOp*, const ort::Api* api, const ort::KernelInfo* info, void** kernel) {
+      Settings settings(*api, info);
+      auto* made = new Node{*api, Kernel(settings)};
+      if (settings.status() != nullptr)
+        delete made;
+      else
+        *kernel = made;
+      return settings.status();
+    };
+    KernelComputeV2 = [](void* kernel, ort::KernelContext* context) {
+      const auto& node = *static_cast<Node*>(kernel);
+      Call call(node.api, context);
+      try {
+        node.kernel.compute(call);
+      } catch (const std::exception& error) {  // none may leave the library: most likely there is no memory left
+        call.fail(error.what());
+      }
+      return call.status();
+    };
+    KernelDestroy = [](void* kernel) { delete static_cast<Node*>(kernel); };
+  }
+
+ private:
+  struct Node {
+    const ort::Api& api;
+    Kernel kernel;
+  };
+
+  static const Operator& self(const CustomOp* op) { return *static_cast<const Operator*>(op); }
+
+  std::string name_;
+  std::vector<Slot> inputs_, outputs_;
+};
+
+}  // namespace jumok

@@ -1,0 +1,33 @@
+// The library's entry: gives ONNX Runtime the operators of the domain `jumok`.
+#include <mutex>
+#include <vector>
+
+#include "attention.h"
+#include "norm.h"
+#include "ort.h"
+#include "rows.h"
+#include "select.h"
+
+// What SessionOptions.register_custom_ops_library calls.
+extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps(ort::SessionOptions* options,
+                                                                                  const ort::ApiBase* base) {
+  static std::mutex mutex;
+  static ort::CustomOpDomain* domain = nullptr;  // lives as long as the process, as sessions may
+  const ort::Api* api = base->GetApi(ort::kVersion);
+  if (api == nullptr) return nullptr;  // ONNX Runtime has said on standard error that it is too old
+  if (jumok::rows() == nullptr)
+    return api->CreateStatus(ort::Code::kInvalidArgument, "this processor has no AVX2, FMA and F16C");
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (domain == nullptr) {
+    ort::CustomOpDomain* made = nullptr;
+    if (ort::Status* status = api->CreateDomain("jumok", &made)) return status;
+    std::vector<const ort::CustomOp*> operators;
+    jumok::add_attention(operators);
+    jumok::add_norm(operators);
+    jumok::add_select(operators);
+    for (const ort::CustomOp* op : operators)
+      if (ort::Status* status = api->AddToDomain(made, op)) return status;
+    domain = made;
+  }
+  return api->AddDomain(options, domain);
+}

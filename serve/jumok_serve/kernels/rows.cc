@@ -1,0 +1,33 @@
+// Which of the instruction sets that there are functions for this processor has.
+#include "rows.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace jumok {
+
+namespace avx2 {
+extern const Rows kRows;
+}
+namespace avx512 {
+extern const Rows kRows;
+}
+
+const Rows* rows() {
+#if defined(__x86_64__)
+  static const Rows* const best = []() -> const Rows* {
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
+      return nullptr;
+    const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    const char* tested = std::getenv("JUMOK_TEST_KERNELS");  // so that tests see the others on a new processor, too
+    if (tested != nullptr && std::strcmp(tested, "avx2") == 0) return &avx2::kRows;
+    return wide ? &avx512::kRows : &avx2::kRows;
+  }();
+  return best;
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace jumok

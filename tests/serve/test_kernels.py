@@ -1,0 +1,365 @@
+"""The operators of the compiled kernels against NumPy, in one thread and in several."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+from onnxruntime import OrtValue
+
+from jumok_serve.native import library
+
+pytestmark = pytest.mark.skipif(library() is None, reason="the kernels are not compiled, or this processor is too old")
+
+Arrays = dict[str, NDArray[Any]]
+LIST_NAMES = ("logit_factors", "logit_biases", "log_prob_factors", "log_prob_biases")
+
+
+def run(
+    operator: str, inputs: Mapping[str, NDArray[Any] | None], outputs: Mapping[str, Any], **attributes: Any
+) -> list[Any]:
+    """One node in a graph of its own, with two threads; outputs that are None are not asked for."""
+    node = helper.make_node(
+        operator,
+        [name if array is not None else "" for name, array in inputs.items()],
+        [name if dtype is not None else "" for name, dtype in outputs.items()],
+        domain="jumok",
+        **attributes,
+    )
+    given = {name: array for name, array in inputs.items() if array is not None}
+    asked = {name: dtype for name, dtype in outputs.items() if dtype is not None}
+    graph = helper.make_graph(
+        [node],
+        operator,
+        [_described(name, array.dtype, array.shape) for name, array in given.items()],
+        [_described(name, np.dtype(dtype), None) for name, dtype in asked.items()],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("jumok", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.register_custom_ops_library(str(library()))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    values = {name: OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for name, array in given.items()}
+    return [value.numpy() for value in session.run_with_ort_values(list(asked), values)]
+
+
+def _described(name: str, dtype: np.dtype[Any], shape: Sequence[int] | None) -> Any:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
+
+
+def attended(
+    query: NDArray[Any], keys: NDArray[Any], values: NDArray[Any], mask: NDArray[Any], scale: float
+) -> NDArray[Any]:
+    """Attention of [B, K, heads * D] over [B, heads, E, D], with a mask that is added to scores [B, heads, K, E]."""
+    sentences, heads, _, width = keys.shape
+    split = query.reshape(sentences, -1, heads, width).transpose(0, 2, 1, 3).astype(np.float64)
+    scores = scale * split @ keys.astype(np.float64).transpose(0, 1, 3, 2) + mask
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    together: NDArray[Any] = (weights @ values.astype(np.float64)).transpose(0, 2, 1, 3).reshape(query.shape)
+    return together
+
+
+def levels(numbers: NDArray[Any], scale: float, zero_point: int) -> NDArray[np.uint8]:
+    """What QuantizeLinear makes of numbers, but that it divides."""
+    share = np.float32(1) / np.float32(scale)
+    found: NDArray[np.uint8] = np.clip(np.rint(numbers * share) + zero_point, 0, 255).astype(np.uint8)
+    return found
+
+
+SHAPES = [
+    (1, 1, 1, 8, 5),
+    (3, 4, 8, 64, 24),
+    (64, 1, 8, 64, 40),
+    (2, 5, 2, 20, 16),
+    (5, 2, 4, 32, 8),
+    (1, 3, 2, 128, 33),
+]
+"""Sentences, beams, heads, width of a head, entries."""
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cross_attention(shape: tuple[int, ...], half: bool) -> None:
+    """Sources end where their lengths say; what lies behind is not looked at."""
+    sentences, beams, heads, width, entries = shape
+    random = np.random.default_rng(1)
+    dtype = np.float16 if half else np.float32
+    query = random.normal(size=(sentences, beams, heads * width)).astype(np.float32)
+    keys, values = (random.normal(size=(sentences, heads, entries, width)).astype(dtype) for _ in range(2))
+    lengths = random.integers(1, entries + 1, sentences)
+    mask = np.where(np.arange(entries) < lengths[:, None], 0, -np.inf)[:, None, None]
+    expected = attended(query, keys, values, mask, 0.3)
+    for sentence, length in enumerate(lengths):
+        keys[sentence, :, length:] = values[sentence, :, length:] = np.nan
+    inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
+    name = "HalfCrossAttention" if half else "CrossAttention"
+    (found,) = run(name, inputs, {"output": np.float32}, num_heads=heads, scale=0.3)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    quantized = {"scale": np.array(0.02, np.float32), "zero_point": np.array(128, np.uint8)}
+    (in_levels,) = run(f"{name}Quantized", {**inputs, **quantized}, {"output": np.uint8}, num_heads=heads, scale=0.3)
+    np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
+
+
+@pytest.mark.parametrize("bias_axes", [None, (0, 0, 0), (1, 0, 0), (0, 1, 1), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_self_attention(shape: tuple[int, ...], half: bool, bias_axes: tuple[int, ...] | None) -> None:
+    """New keys and values are written first; rows see what is visible to them, and nothing else matters."""
+    sentences, beams, heads, width, entries = shape
+    random = np.random.default_rng(2)
+    dtype = np.float16 if half else np.float32
+    query, new_key, new_value = (
+        random.normal(size=(sentences, beams, heads * width)).astype(np.float32) for _ in range(3)
+    )
+    keys, values = (random.normal(size=(sentences, heads, entries, width)).astype(dtype) for _ in range(2))
+    chosen = np.stack([random.permutation(entries)[:beams] for _ in range(sentences)])
+    places = np.stack(
+        [np.broadcast_to(np.arange(sentences)[:, None], chosen.shape), np.zeros_like(chosen), chosen], axis=-1
+    )
+    visible = random.random((sentences, beams, entries)) < 0.5
+    visible[np.arange(sentences)[:, None], np.arange(beams), chosen] = True
+    bias = None
+    if bias_axes is not None:
+        full = (sentences, heads, beams)
+        sizes = [size if axis else 1 for axis, size in zip(bias_axes, full, strict=True)]
+        bias = random.normal(size=(*sizes, entries)).astype(np.float32)
+    after = []
+    for cache, new in ((keys, new_key), (values, new_value)):
+        written = cache.copy()
+        for sentence in range(sentences):
+            for beam in range(beams):
+                written[sentence, :, chosen[sentence, beam]] = new[sentence, beam].reshape(heads, width)
+        after.append(written)
+    mask = np.where(visible, 0, -np.inf)[:, None] + (0 if bias is None else bias)
+    expected = attended(query, *after, mask, 0.2)
+    inputs = {
+        "query": query,
+        "new_key": new_key,
+        "new_value": new_value,
+        "keys": keys,
+        "values": values,
+        "places": places,
+        "visible": visible,
+        "bias": bias,
+    }
+    outputs = {"output": np.float32, "next_keys": dtype, "next_values": dtype}
+    name = "HalfSelfAttention" if half else "SelfAttention"
+    found, *caches = run(name, inputs, outputs, num_heads=heads, scale=0.2)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for cache, written in zip(caches, after, strict=True):
+        np.testing.assert_array_equal(cache, written)
+    quantized = {"scale": np.array(0.02, np.float32), "zero_point": np.array(128, np.uint8)}
+    in_levels, *_ = run(
+        f"{name}Quantized", {**inputs, **quantized}, {**outputs, "output": np.uint8}, num_heads=heads, scale=0.2
+    )
+    np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
+
+
+def test_a_row_that_sees_nothing_gets_zeros() -> None:
+    """Such rows are of no sentence."""
+    ones = np.ones((1, 2, 8), np.float32)
+    cache = np.full((1, 1, 4, 8), np.nan, np.float32)
+    visible = np.zeros((1, 2, 4), np.bool_)
+    visible[0, 1, 2] = True
+    places = np.array([[[0, 0, 9], [0, 0, 2]]])  # there is no entry 9
+    inputs = {"query": ones, "key": ones, "value": ones, "keys": cache, "values": cache}
+    found, *_ = run(
+        "SelfAttention",
+        {**inputs, "places": places, "visible": visible},
+        {"output": np.float32, "next_keys": np.float32, "next_values": np.float32},
+        num_heads=1,
+        scale=1.0,
+    )
+    np.testing.assert_array_equal(found, [[[0] * 8, [1] * 8]])
+
+
+@pytest.mark.parametrize("count", [1, 7, 300])
+@pytest.mark.parametrize("width", [3, 64, 500])
+def test_add_norm(count: int, width: int) -> None:
+    """The sum, its normalisation and its levels; outputs that nobody reads are left out."""
+    random = np.random.default_rng(3)
+    x, y = (random.normal(2, 3, (count, 1, width)).astype(np.float32) for _ in range(2))
+    weight, bias = (random.normal(size=width).astype(np.float32) for _ in range(2))
+    total = x.astype(np.float64) + y
+    centred = total - total.mean(axis=-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-3) * weight + bias
+    inputs = {"x": x, "y": y, "weight": weight, "bias": bias}
+    floats = {"sum": np.float32, "norm": np.float32}
+    added, norm = run("AddNorm", inputs, floats, epsilon=1e-3)
+    np.testing.assert_array_equal(added, x + y)
+    np.testing.assert_allclose(norm, expected, rtol=2e-5, atol=2e-5)
+    (alone,) = run("AddNorm", inputs, {"sum": None, "norm": np.float32}, epsilon=1e-3)
+    np.testing.assert_array_equal(alone, norm)
+    quantized = {"scale": np.array(0.03, np.float32), "zero_point": np.array(100, np.uint8)}
+    for wanted in (floats, {"sum": np.float32, "norm": None}, {"sum": None, "norm": None}):
+        *_, found = run("AddNormQuantized", {**inputs, **quantized}, {**wanted, "quantized": np.uint8}, epsilon=1e-3)
+        np.testing.assert_array_equal(found, levels(norm, 0.03, 100))
+
+
+@pytest.mark.parametrize("zero_point", [0, 128, 255])
+def test_levels_end_where_bytes_do(zero_point: int) -> None:
+    """What is too large or too small for a byte becomes the last one."""
+    x = np.array([[-1e30, -300.0, -1.5, -0.5, 0.0, 0.5, 1.5, 2.5, 300.0, 1e30]], np.float32)
+    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+    found = []
+    for number in x[0]:  # a row of one number is normalised to nothing, so that its bias is the result
+        inputs = {"x": zero[None], "y": zero[None], "weight": one, "bias": np.array([number])}
+        quantized = {"scale": np.array(1, np.float32), "zero_point": np.array(zero_point, np.uint8)}
+        outputs = {"sum": None, "norm": None, "quantized": np.uint8}
+        (level,) = run("AddNormQuantized", {**inputs, **quantized}, outputs, epsilon=1e-5)
+        found.append(level[0, 0])
+    np.testing.assert_array_equal(found, levels(x, 1, zero_point)[0])
+
+
+def selected(
+    logits: NDArray[Any],
+    scores: NDArray[Any],
+    candidates: int,
+    lists: Mapping[str, Any],
+    renormalize: Sequence[int] = (),
+) -> list[NDArray[Any]]:
+    """What the operator gives for lists of (place, value)."""
+    inputs: Arrays = {"logits": logits, "scores": scores, "candidates": np.array([candidates])}
+    for name in LIST_NAMES:
+        entries = lists.get(name, [])
+        inputs[f"{name}.places"] = np.array([place for place, _ in entries], np.int64)
+        inputs[f"{name}.values"] = np.array([value for _, value in entries], np.float32)
+    inputs["renormalize"] = np.array(renormalize, np.int64)
+    return run("Select", inputs, {"tokens": np.int64, "totals": np.float32})
+
+
+def expected_selection(
+    logits: NDArray[Any],
+    scores: NDArray[Any],
+    candidates: int,
+    lists: Mapping[str, Any],
+    renormalize: Sequence[int] = (),
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The same in doubles, with a whole sort."""
+
+    def constrained(numbers: NDArray[Any], stage: str) -> NDArray[Any]:
+        flat = numbers.ravel().copy()
+        for place, factor in lists.get(f"{stage}_factors", []):
+            flat[place] = flat[place] * factor if flat[place] < 0 else flat[place] / factor
+        for place, bias in lists.get(f"{stage}_biases", []):
+            flat[place] += bias
+        return flat.reshape(numbers.shape)
+
+    def normalised(numbers: NDArray[Any]) -> NDArray[Any]:
+        most = numbers.max(axis=-1, keepdims=True)
+        probabilities: NDArray[Any] = numbers - most - np.log(np.exp(numbers - most).sum(axis=-1, keepdims=True))
+        return probabilities
+
+    processed = constrained(normalised(constrained(logits.astype(np.float64), "logit")), "log_prob")
+    for row in renormalize:
+        processed[row] = normalised(processed[row])
+    order = np.argsort(-processed, axis=-1, kind="stable")[:, :candidates]
+    return order, np.take_along_axis(processed, order, axis=-1) + scores[:, None]
+
+
+@pytest.mark.parametrize("candidates", [1, 2, 10, 70, 10_000])
+@pytest.mark.parametrize(("rows", "width"), [(1, 5), (3, 64), (40, 1000), (8, 4999)])
+@pytest.mark.parametrize("constrained", [False, True], ids=["free", "constrained"])
+def test_select(rows: int, width: int, candidates: int, constrained: bool) -> None:
+    """The best of every row, with and without constraints of either stage."""
+    random = np.random.default_rng(4)
+    logits = (5 * random.normal(size=(rows, width))).astype(np.float32)
+    scores = random.normal(size=rows).astype(np.float32)
+    lists: dict[str, list[tuple[int, float]]] = {}
+    renormalize: list[int] = []
+    if constrained:
+        for name in LIST_NAMES:
+            places = random.choice(rows * width, size=min(rows * width, 30), replace=False)
+            values = random.uniform(0.5, 3, len(places)) if "factors" in name else random.normal(0, 4, len(places))
+            lists[name] = [(int(place), float(np.float32(value))) for place, value in zip(places, values, strict=True)]
+        lists["log_prob_biases"].append((0, -np.inf))
+        renormalize = sorted({0, rows - 1})
+    tokens, totals = selected(logits, scores, candidates, lists, renormalize)
+    best, expected = expected_selection(logits, scores, candidates, lists, renormalize)
+    np.testing.assert_allclose(totals, expected, rtol=2e-6, atol=2e-5)
+    if candidates < width:
+        np.testing.assert_array_equal(tokens, best)
+    else:  # among all, some are so close that floats do not tell which is better
+        np.testing.assert_array_equal(np.sort(tokens, axis=-1), np.sort(best, axis=-1))
+
+
+def test_equal_candidates_come_by_token() -> None:
+    """Within a block and from block to block, also where only log-probabilities are equal."""
+    logits = np.zeros((2, 300), np.float32)
+    logits[0, [7, 70, 250]] = 1
+    logits[1] = np.float32(1e-3)
+    logits[1, 200] = np.nextafter(np.float32(1e-3), np.float32(1))  # rounds to the log-probability of the others
+    tokens, totals = selected(logits, np.zeros(2, np.float32), 5, {})
+    assert tokens.tolist() == [[7, 70, 250, 0, 1], [0, 1, 2, 3, 4]]
+    assert len(set(totals[1].tolist())) == 1
+
+
+def test_rows_without_numbers() -> None:
+    """NaN, an infinite logit and nothing but -inf give NaN; -inf before a number does not, nor what other rows have."""
+    logits = np.random.default_rng(5).normal(size=(5, 200)).astype(np.float32)
+    logits[0, 150] = np.nan
+    logits[1, 3] = np.inf
+    logits[2] = -np.inf
+    logits[3, :130] = -np.inf
+    scores = np.zeros(5, np.float32)
+    tokens, totals = selected(logits, scores, 4, {})
+    assert np.isnan(totals[:3]).all()
+    best, expected = expected_selection(logits[3:], scores[3:], 4, {})
+    np.testing.assert_array_equal(tokens[3:], best)
+    np.testing.assert_allclose(totals[3:], expected, rtol=1e-5)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    """By a message, before anything is read."""
+    logits, scores = np.zeros((2, 9), np.float32), np.zeros(2, np.float32)
+    with pytest.raises(Exception, match="outside of the logits"):
+        selected(logits, scores, 1, {"logit_biases": [(18, 1.0)]})
+    with pytest.raises(Exception, match="different rows"):
+        selected(logits, scores[:1], 1, {})
+    with pytest.raises(Exception, match="a row to renormalize is outside"):
+        selected(logits, scores, 1, {}, [2])
+    with pytest.raises(Exception, match="at least one candidate"):
+        selected(logits, scores, 0, {})
+    keys = np.zeros((1, 2, 4, 8), np.float32)
+    inputs = {"query": np.zeros((1, 1, 8), np.float32), "key": keys, "value": keys, "lengths": np.ones(1, np.int64)}
+    with pytest.raises(Exception, match="do not fit each other"):
+        run("CrossAttention", inputs, {"output": np.float32}, num_heads=2, scale=1.0)
+
+
+def test_results_do_not_depend_on_company() -> None:
+    """A row alone, and among others with more entries, to the bit."""
+    random = np.random.default_rng(6)
+    query = random.normal(size=(9, 2, 128)).astype(np.float32)
+    keys, values = (random.normal(size=(9, 2, 48, 64)).astype(np.float32) for _ in range(2))
+    lengths = np.array([5, 48, 17, 16, 33, 1, 40, 8, 20])
+    settings = {"num_heads": 2, "scale": 0.125}
+    inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
+    (together,) = run("CrossAttention", inputs, {"output": np.float32}, **settings)
+    for sentence, length in enumerate(lengths):
+        room = -(-length // 8) * 8
+        alone = {
+            "query": query[sentence, None, 1:],
+            "key": keys[sentence, None, :, :room],
+            "value": values[sentence, None, :, :room],
+            "lengths": lengths[sentence, None],
+        }
+        (found,) = run("CrossAttention", alone, {"output": np.float32}, **settings)
+        np.testing.assert_array_equal(found[0, 0], together[sentence, 1])
+
+
+@pytest.mark.skipif("JUMOK_TEST_KERNELS" in os.environ, reason="this is the run for older processors")
+def test_processors_without_avx512() -> None:
+    """All of the above with the functions for these, which a newer processor has too."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    run = subprocess.run(
+        command, env={**os.environ, "JUMOK_TEST_KERNELS": "avx2"}, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout
