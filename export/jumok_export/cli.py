@@ -1,4 +1,4 @@
-"""The commands of the export room: `jumok train`, `jumok export` and `jumok import-hf`."""
+"""The commands of the export room: `jumok train`, `jumok export`, `jumok import-hf` and `jumok add-native`."""
 
 import ctypes
 import sys
@@ -263,6 +263,20 @@ def import_hf(
         progress=say,
     )
     say(_written(out, bundle))
+
+
+@click.command(name="add-native")
+@click.argument("bundle", metavar="BUNDLE", type=FOLDER)
+@out_option
+@overwrite_option
+def add_native(*, bundle: Path, out: Path, overwrite: bool) -> None:
+    """Add graphs in native operators to BUNDLE, made where no C++ compiler was; its weights stay as they are.
+
+    --out BUNDLE --overwrite replaces it.
+    """
+    from jumok_export.native_bundle import add_native_graphs  # noqa: PLC0415
+
+    _say(_written(out, add_native_graphs(bundle, out, overwrite=overwrite, progress=_say)))
 
 
 def _written(out: Path, bundle: "Bundle") -> str:

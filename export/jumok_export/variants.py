@@ -28,13 +28,14 @@ from jumok_serve.session import Graphs
 
 
 @dataclass(frozen=True)
-class _Folder:
+class Folder:
     """Graphs of one precision, where sessions can open them before there is a manifest."""
 
     path: Path
     only: PrecisionVariant
 
     def variant(self, _: str) -> PrecisionVariant:
+        """See `jumok_serve.session.GraphFolder`."""
         return self.only
 
 
@@ -66,16 +67,16 @@ class _Writer:
         report = self._verified("fp32", variant, folder, verify_fp32)
         if not for_devices:
             return variant, report
-        opened = _opened(_Folder(folder, variant), "fp32", RESIDENT_CPU)
-        more = verify_device(self._model, opened, self._frame)
+        on_device = opened(Folder(folder, variant), "fp32", RESIDENT_CPU)
+        more = verify_device(self._model, on_device, self._frame)
         native = self._native_checks("fp32", variant, folder)
-        return variant, _passed("fp32", VerificationReport(checks=(*report.checks, *more, *native)))
+        return variant, passed("fp32", VerificationReport(checks=(*report.checks, *more, *native)))
 
     def fp16(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         variant = write_graphs(half_graphs(self._graphs), folder, "fp16")
-        opened = _opened(_Folder(folder, variant), "fp16", RESIDENT_CPU)
-        report = verify_fp16(self._model, opened, self._frame, calibration=self._calibration)
-        return variant, _passed("fp16", report)
+        on_device = opened(Folder(folder, variant), "fp16", RESIDENT_CPU)
+        report = verify_fp16(self._model, on_device, self._frame, calibration=self._calibration)
+        return variant, passed("fp16", report)
 
     def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         calibration = self._calibration
@@ -88,7 +89,7 @@ class _Writer:
         verify = partial(verify_int8, weights=weights, rectified=rectified, calibration=calibration)
         report = self._verified("int8", variant, folder, verify)
         native = self._native_checks("int8", variant, folder)
-        return variant, _passed("int8", VerificationReport(checks=(*report.checks, *native)))
+        return variant, passed("int8", VerificationReport(checks=(*report.checks, *native)))
 
     def _save(self, graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
         if not self._listed:
@@ -105,28 +106,28 @@ class _Writer:
         folder: Path,
         verify: Callable[[nn.Module, Graphs, Frame], VerificationReport],
     ) -> VerificationReport:
-        where = _Folder(folder, variant)
-        graphs = _opened(where, precision, CPU, native=False)
-        listed = _opened(where, precision, CPU, listed=True, native=False) if self._listed else None
+        where = Folder(folder, variant)
+        graphs = opened(where, precision, CPU, native=False)
+        listed = opened(where, precision, CPU, listed=True, native=False) if self._listed else None
         report = verify(self._model, graphs, self._frame)
         if listed is not None:
             more = verify_shortlist(self._model, graphs, listed, self._frame, precision)
             report = VerificationReport(checks=(*report.checks, *more))
-        return _passed(precision, report)
+        return passed(precision, report)
 
     def _native_checks(self, precision: str, variant: PrecisionVariant, folder: Path) -> tuple[Check, ...]:
         """How the graphs in native operators do, which are there where the operators are."""
         if not variant.native:
             return ()
-        where = _Folder(folder, variant)
+        where = Folder(folder, variant)
         expected: Side = TorchSide(self._model)
         if precision != "fp32":
-            expected = RuntimeSide(_opened(where, precision, CPU, native=False))
-        listed = _opened(where, precision, CPU, listed=True) if self._listed else None
-        return verify_native(expected, _opened(where, precision, CPU), listed, self._frame, precision)
+            expected = RuntimeSide(opened(where, precision, CPU, native=False))
+        listed = opened(where, precision, CPU, listed=True) if self._listed else None
+        return verify_native(expected, opened(where, precision, CPU), listed, self._frame, precision)
 
 
-def _opened(where: _Folder, precision: str, device: Device, *, listed: bool = False, native: bool = True) -> Graphs:
+def opened(where: Folder, precision: str, device: Device, *, listed: bool = False, native: bool = True) -> Graphs:
     """The graphs of a folder, loaded; `ExportError` where ONNX Runtime cannot load them."""
     try:
         return Graphs(where, precision, device=device, threads=torch.get_num_threads(), listed=listed, native=native)
@@ -134,7 +135,7 @@ def _opened(where: _Folder, precision: str, device: Device, *, listed: bool = Fa
         raise ExportError(f"ONNX Runtime cannot load the {precision} graphs: {'; '.join(error.problems)}") from error
 
 
-def _passed(precision: str, report: VerificationReport) -> VerificationReport:
+def passed(precision: str, report: VerificationReport) -> VerificationReport:
     """The report, if nothing in it has failed; `VerificationError` otherwise."""
     failed = [check for check in report.checks if not check.passed]
     if failed:
