@@ -55,13 +55,12 @@ class BeamSearch:
         self._written: list[_Written] = []  # so that a step copies no history
         self._histories = [tuple(prompt)]  # tokens of the rows that are alive, where constraints look at them
         self._ended: list[_Ended] = []  # best first, at most K
-        self._ask()
+        if self._next_change == 1:
+            self._ask()
 
     def _ask(self) -> None:
-        """Says what is asked of the step to come, beside what it is fed."""
+        """Says what is asked of the step to come, beside what it is fed, where that may change."""
         length = self.position + 1
-        if length < self._next_change:
-            return
         self._next_change = self._rules.next_change(length)
         self._forced = self._rules.forced(length)
         if self._forced is None:
@@ -80,7 +79,7 @@ class BeamSearch:
             if self._forced is not None:
                 tokens, scores, rows = self._forced_continuations(self._forced)
             self._write(tokens, scores, rows)
-        if not self.finished:
+        if not self.finished and self.position + 1 >= self._next_change:
             self._ask()
 
     def _forced_continuations(self, forced: Sequence[int]) -> tuple[list[int], list[float], list[int]]:
