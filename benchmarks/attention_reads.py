@@ -23,11 +23,13 @@ class AttentionReads:
 
     def __init__(self, graphs: Graphs, *, sentences: int, source: int, entries: int, threads: int) -> None:
         sizes = {"S": padded_length(source), "E": padded_length(entries)}
-        shapes = [
-            [axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:]]
-            for spec in (*graphs.memory_specs, *graphs.state_specs)
+        specs = (*graphs.memory_specs, *graphs.state_specs)
+        shapes = [[axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:]] for spec in specs]
+        # Floats are read as fast as memory gives them, halves are not: so there are floats of as many bytes.
+        tensors = [
+            np.ones(sentences * int(np.prod(shape)) * np.dtype(spec.dtype).itemsize // 4, np.float32)
+            for spec, shape in zip(specs, shapes, strict=True)
         ]
-        tensors = [np.ones(sentences * int(np.prod(shape)), np.float32) for shape in shapes]
         self._parts = [[np.array_split(tensor, threads)[part] for tensor in tensors] for part in range(threads)]
         self._workers = ThreadPoolExecutor(threads)
 

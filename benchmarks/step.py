@@ -1,6 +1,7 @@
 """One decoder step, selection included, against its weight products alone, which nothing that uses them can undercut.
 
-The step is the engine's: a batch of searches, the decoder, the selection and what Python does around them. The products
+The step is the engine's: a batch of searches, the decoder, the selection and what Python does around them. Where the
+engine would have several replicas divide the rows, they do so here, and the products are divided likewise. The products
 are those of the decoder graph, by the fastest kernel of ONNX Runtime that can compute them. Beside them stands the
 time that the machine needs to read the keys and values that attention reads, nothing computed: products and reads
 together are what a step cannot undercut. All take turns, round after round, and no session's threads spin while another
@@ -13,13 +14,14 @@ import json
 import os
 import statistics
 import tempfile
+import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -34,11 +36,14 @@ from jumok_export.weights import save_graphs
 from jumok_serve.batch import Batch, Sentence
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import CPU
+from jumok_serve.loading import MAX_REPLICAS
 from jumok_serve.manifest import PrecisionVariant
 from jumok_serve.options import SearchOptions
+from jumok_serve.queue import EngineLimits
 from jumok_serve.search import make_search
 from jumok_serve.session import Graphs
-from weight_products import IN_FLOATS, WEIGHT_INPUTS, ProductSession, product_graphs, weight_products
+from step_profile import shares
+from weight_products import ProductSession, product_graphs, weight_products
 
 PRECISIONS = ("int8", "fp32")
 CASES = ((1, 1), (32, 1), (8, 4), (128, 1), (32, 4))
@@ -48,12 +53,6 @@ WARM_UP = 8
 """Tokens that are decoded before a round's steps count."""
 HEAD = 64
 """Width of an attention head."""
-PROFILED_GRAPHS = ("decoder",)
-PROFILED_STEPS = 24
-"""Steps that a profile is made of."""
-CONTAINERS = ("If", "Loop", "Scan")
-"""Operators whose time is that of others inside."""
-WEIGHT_PRODUCTS = "weight products"
 LEAST_SHARE = 1.0
 """Percent of a step below which operators are added up."""
 
@@ -97,6 +96,7 @@ class Result:
         highest_ratio: of all rounds.
         kernels_ms: what each kernel takes.
         reads_ms: reading what attention reads in one step.
+        replicas: which decode equal parts of the sentences, or compute as much, at the same time.
         ratio_with_reads: median of step over products and reads.
         shares: percent of a step, by what it is spent on.
     """
@@ -112,6 +112,7 @@ class Result:
     highest_ratio: float
     kernels_ms: dict[str, float]
     reads_ms: float
+    replicas: int
     ratio_with_reads: float
     shares: dict[str, float]
 
@@ -184,14 +185,27 @@ def running_batch(graphs: Graphs, model: Model, sentences: int, beam_size: int, 
     return batch
 
 
-def seconds(action: Callable[[], None], times: int) -> list[float]:
-    """How long each of several runs takes."""
-    taken = []
-    for _ in range(times):
-        started = time.perf_counter()
-        action()
-        taken.append(time.perf_counter() - started)
-    return taken
+def seconds(actions: Sequence[Callable[[], object]], times: int) -> list[float]:
+    """How long each of several runs takes; the mean of several actions, which each have a thread of their own."""
+    together = threading.Barrier(len(actions))
+
+    def runs(action: Callable[[], object]) -> list[float]:
+        taken = []
+        together.wait()
+        for _ in range(times):
+            started = time.perf_counter()
+            action()
+            taken.append(time.perf_counter() - started)
+        return taken
+
+    with ThreadPoolExecutor(len(actions)) as threads:
+        return [statistics.mean(those) for those in zip(*threads.map(runs, actions), strict=True)]
+
+
+def replicas_for(precision: str, sentences: int, beam_size: int, threads: int) -> int:
+    """How many replicas the engine divides so many sentences among, each with its part of the threads."""
+    few = sentences * beam_size <= EngineLimits().max_alone_rows
+    return 1 if few or precision != "int8" else max(1, min(MAX_REPLICAS, threads, sentences))
 
 
 def measure(
@@ -199,11 +213,15 @@ def measure(
 ) -> Iterator[Result]:
     """Step and products in turns; the first round warms up and does not count."""
     decoder = model.path / model.variant(precision).graphs["decoder"].file
-    products = weight_products(onnx.load(decoder, load_external_data=False))
-    contenders = {name: ProductSession(graph, threads) for name, graph in product_graphs(products).items()}
-    graphs = Graphs(model, precision, device=CPU, threads=threads)
+    products = product_graphs(weight_products(onnx.load(decoder, load_external_data=False)))
     for sentences, beam_size in cases:
-        alone = {name: contender.bound(sentences * beam_size) for name, contender in contenders.items()}
+        replicas = replicas_for(precision, sentences, beam_size, threads)
+        own_threads, own = threads // replicas, sentences // replicas
+        contenders = {name: ProductSession(graph, own_threads) for name, graph in products.items()}
+        graphs = Graphs(model, precision, device=CPU, threads=own_threads)
+        alone = {
+            name: [contender.bound(own * beam_size) for _ in range(replicas)] for name, contender in contenders.items()
+        }
         reads = AttentionReads(
             graphs,
             sentences=sentences,
@@ -215,13 +233,14 @@ def measure(
         read_rounds: list[list[float]] = []
         product_rounds: dict[str, list[list[float]]] = {name: [] for name in alone}
         for _ in range(1 + rounds):
-            batch = running_batch(graphs, model, sentences, beam_size, steps)
-            step_rounds.append(seconds(batch.step, steps))
-            for name, run in alone.items():
-                run()  # brings its weights into the caches, as the batch's first steps did
-                product_rounds[name].append(seconds(run, steps))
+            batches = [running_batch(graphs, model, own, beam_size, steps) for _ in range(replicas)]
+            step_rounds.append(seconds([batch.step for batch in batches], steps))
+            for name, runs in alone.items():
+                for run in runs:
+                    run()  # brings its weights into the caches, as the batch's first steps did
+                product_rounds[name].append(seconds(runs, steps))
             reads()
-            read_rounds.append(seconds(reads, steps))
+            read_rounds.append(seconds([reads], steps))
         medians = {name: statistics.median(chain(*taken[1:])) for name, taken in product_rounds.items()}
         fastest = min(medians, key=lambda name: medians[name])
         rounds_of = [
@@ -242,83 +261,30 @@ def measure(
             kernels_ms={name: 1e3 * median for name, median in medians.items()},
             reads_ms=1e3 * statistics.median(chain(*read_rounds[1:])),
             ratio_with_reads=statistics.median(step / (product + read) for step, product, read in rounds_of),
-            shares=shares(model, precision, sentences, beam_size, threads),
+            replicas=replicas,
+            shares=shares(model, precision, own_threads, partial(_batch_of, model, own, beam_size)),
         )
 
 
-class ProfiledGraphs(Graphs):
-    """Graphs that write down how long each operator of decoder and selection takes.
-
-    Args:
-        model: the graphs.
-        precision: one of its variants.
-        threads: threads that one graph's operators share.
-        folder: where profiles are written.
-    """
-
-    def __init__(self, model: Model, precision: str, *, threads: int, folder: Path) -> None:
-        self._folder = folder
-        super().__init__(model, precision, device=CPU, threads=threads)
-
-    def _load(self, name: str) -> Any:
-        self._options.enable_profiling = name in PROFILED_GRAPHS
-        self._options.profile_file_prefix = str(self._folder / name)
-        return super()._load(name)
-
-    def profiles(self) -> dict[str, list[dict[str, Any]]]:
-        """What was written down of each graph; nothing is from now on."""
-        files = {name: Path(self._sessions[name].end_profiling()) for name in PROFILED_GRAPHS}
-        return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
-
-
-def shares(model: Model, precision: str, sentences: int, beam_size: int, threads: int) -> dict[str, float]:
-    """Percent of a step by operator, the largest first."""
-    with tempfile.TemporaryDirectory() as folder:
-        graphs = ProfiledGraphs(model, precision, threads=threads, folder=Path(folder))
-        batch = running_batch(graphs, model, sentences, beam_size, PROFILED_STEPS)
-        whole = 1e6 * sum(seconds(batch.step, PROFILED_STEPS))
-        profiles = graphs.profiles()
-    spent: Counter[str] = Counter()  # microseconds
-    in_runs = 0
-    for graph, events in profiles.items():
-        runs = [event for event in events if event["name"] == "model_run"][-PROFILED_STEPS:]
-        in_runs += sum(run["dur"] for run in runs)
-        for event in events:
-            if event["name"].endswith("_kernel_time") and event["ts"] >= runs[0]["ts"]:
-                spent[_kind(graph, event["args"])] += event["dur"]
-    for container in CONTAINERS:
-        for graph in PROFILED_GRAPHS:
-            del spent[f"{graph}: {container}"]
-    spent["between operators"] = in_runs - spent.total()
-    spent["outside the graphs"] = round(whole) - in_runs
-    return {kind: 100 * duration / whole for kind, duration in spent.most_common()}
-
-
-def _kind(graph: str, node: Mapping[str, Any]) -> str:
-    """What an operator's time counts as: one that multiplies with weights, or its type."""
-    operator = node["op_name"]
-    # A product of activations has two operands with heads, and prepacked weights are not among the inputs at all.
-    operands = sum(len(shape) > 2 for value in node["input_type_shape"] for shape in value.values())
-    if operator in WEIGHT_INPUTS and (operator not in IN_FLOATS or operands < 2):
-        return WEIGHT_PRODUCTS
-    return f"{graph}: {operator}"
+def _batch_of(model: Model, sentences: int, beam_size: int, graphs: Graphs, steps: int) -> Batch:
+    return running_batch(graphs, model, sentences, beam_size, steps)
 
 
 def table(results: Sequence[Result]) -> str:
     """The results, aligned, and the profiles below."""
     kernel = max(len(result.kernel) for result in results)
     lines = [
-        f"{'':9}  {'rows':>8}  {'step ms':>8}  {'products ms':>11}  {'by':{kernel}}  "
+        f"{'':9}  {'rows':>8}  {'replicas':>8}  {'step ms':>8}  {'products ms':>11}  {'by':{kernel}}  "
         f"{'ratio':21}  {'reads ms':>8}  ratio to both"
     ]
     lines += [
-        f"{result.precision:9}  {_rows(result):>8}  {result.step_ms:>8.2f}  {result.products_ms:>11.2f}  "
-        f"{result.kernel:{kernel}}  "
+        f"{result.precision:9}  {_rows(result):>8}  {result.replicas:>8}  {result.step_ms:>8.2f}  "
+        f"{result.products_ms:>11.2f}  {result.kernel:{kernel}}  "
         f"{f'{result.ratio:.2f} ({result.lowest_ratio:.2f} to {result.highest_ratio:.2f})':21}  "
         f"{result.reads_ms:>8.2f}  {result.ratio_with_reads:.2f}"
         for result in results
     ]
-    lines += ["", "Percent of a step:"]
+    lines += ["", "Percent of a step of one replica:"]
     for result in results:
         told = [f"{kind} {share:.1f}" for kind, share in result.shares.items() if share >= LEAST_SHARE]
         rest = sum(share for share in result.shares.values() if share < LEAST_SHARE)

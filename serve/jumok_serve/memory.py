@@ -38,11 +38,14 @@ class SlotBuffers:
     Args:
         specs: inputs of the decoder; axis 0 is the slot.
         axis: the symbol of the axis that is as long as the longest sentence needs: "S" or "E".
+        ahead: whether a buffer that must be longer becomes half as long again. It moves seldom then, and has positions
+            that nobody uses yet: for decoders that only read those that are visible.
     """
 
-    def __init__(self, specs: Sequence[TensorSpec], axis: str) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], axis: str, *, ahead: bool = False) -> None:
         self._specs = specs
         self._axis = axis
+        self._ahead = ahead
         self._capacity = 0
         self._length = 0
         self._stores: dict[str, mmap.mmap | bytes] = {spec.name: b"" for spec in specs}
@@ -71,6 +74,8 @@ class SlotBuffers:
         needed = padded_length(length)
         if slots <= self._capacity and needed <= self._length <= max(2 * needed, KEPT_LENGTH):
             return False
+        if self._ahead and needed > self._length:
+            needed = padded_length(needed + needed // 2)
         capacity = max(slots, 2 * used) if slots > self._capacity else max(slots, used)
         for spec in self._specs:
             shape = (capacity, *(axis if isinstance(axis, int) else needed for axis in spec.axes[1:]))
