@@ -2,6 +2,7 @@
 #include "attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -41,7 +42,7 @@ Levels read_levels(Call& call, size_t scale, size_t zero_point) {
   return {*one.as<float>(), *zero.as<uint8_t>()};
 }
 
-// Where the heads of a row's output go.
+// Where the rows of one head go: straight to the output, or to levels by way of `room`.
 template <bool kQuantized>
 class Output {
  public:
@@ -50,15 +51,16 @@ class Output {
     tensor_ = call.output(0, query.sizes, query.axes);
   }
 
-  // `make` fills a head's numbers.
-  template <typename Make>
-  void write(int64_t place, int64_t width, float* room, Make make) const {
-    if constexpr (kQuantized) {
-      make(room);
-      rows()->quantize(room, tensor_.as<uint8_t>() + place, width, levels_);
-    } else {
-      make(tensor_.as<float>() + place);
-    }
+  // Computes attention of rows that lie `stride` floats apart, the first of them at `place`.
+  template <typename Element>
+  void write(Attention<Element> rows, int64_t place, int64_t stride, float* room) const {
+    rows.out = kQuantized ? room : tensor_.as<float>() + place;
+    rows.out_stride = kQuantized ? rows.width : stride;
+    attend(rows);
+    if constexpr (kQuantized)
+      for (int64_t row = 0; row < rows.rows; ++row)
+        jumok::rows()->quantize(room + row * rows.width, tensor_.as<uint8_t>() + place + row * stride, rows.width,
+                                levels_);
   }
 
  private:
@@ -96,7 +98,18 @@ void prefetch(const Element* keys, const Element* values, int64_t count) {
   }
 }
 
-size_t rounded_up(int64_t count) { return static_cast<size_t>((count + 15) / 16 * 16); }
+// Memory of one thread for the rows of a sentence.
+struct Room {
+  Room(int64_t beams, int64_t entries, int64_t width) {
+    const auto weights_size = static_cast<size_t>(kRowsAtOnce * padded(entries));
+    const auto mask_size = static_cast<size_t>(beams * padded(entries));
+    weights = scratch<float>(weights_size + mask_size + static_cast<size_t>(beams * width));
+    mask = weights + weights_size;
+    out = mask + mask_size;
+  }
+
+  float *weights, *mask, *out;
+};
 
 template <typename Element, bool kQuantized>
 class CrossAttention : Heads {
@@ -112,22 +125,21 @@ class CrossAttention : Heads {
     const Output<kQuantized> output(call, query, 4, 5);
     if (call.failed()) return;
     call.divide(sentences * heads, key.count() * (1 + beams), [&](int64_t first, int64_t last) {
-      float* room = scratch<float>(rounded_up(entries) + static_cast<size_t>(width));
+      const Room room(beams, entries, width);
       for (int64_t i = first; i < last; ++i) {
         const int64_t sentence = i / heads, head = i % heads;
-        const int64_t length = lengths.as<int64_t>()[sentence];
-        if (i + 1 < last) {
-          const int64_t next = (i + 1) * entries * width;
-          prefetch(key.as<Element>() + next, value.as<Element>() + next, length * width);
+        const int64_t length = std::clamp(lengths.as<int64_t>()[sentence], int64_t{0}, entries);
+        if (i == first || head == 0) {
+          std::fill(room.mask, room.mask + length, 0.0f);
+          std::fill(room.mask + length, room.mask + padded(length), -INFINITY);
         }
-        for (int64_t beam = 0; beam < beams; ++beam) {
-          const int64_t place = (sentence * beams + beam) * whole + head * width;
-          output.write(place, width, room + rounded_up(entries), [&](float* out) {
-            if (length < 1 || length > entries) return std::fill(out, out + width, 0.0f);
-            attend<Element>({width, query.as<float>() + place, key.as<Element>() + i * entries * width,
-                             value.as<Element>() + i * entries * width, nullptr, length, nullptr, scale, room, out});
-          });
-        }
+        const Element *own_keys = key.as<Element>() + i * entries * width,
+                      *own_values = value.as<Element>() + i * entries * width;
+        if (i + 1 < last) prefetch(own_keys + entries * width, own_values + entries * width, length * width);
+        const int64_t place = sentence * beams * whole + head * width;
+        output.template write<Element>({beams, width, entries, query.as<float>() + place, whole, own_keys, own_values,
+                                        nullptr, length, room.mask, 0, nullptr, 0, scale, room.weights, nullptr, 0},
+                                       place, whole, room.out);
       }
     });
   }
@@ -152,31 +164,28 @@ class SelfAttention : Heads {
     const Tensor keys = next(call, 1, key), values = next(call, 2, value);
     if (call.failed()) return;
     call.divide(sentences * heads, key.count() * (1 + beams), [&](int64_t first, int64_t last) {
-      float* room = scratch<float>(rounded_up(entries) + static_cast<size_t>(width));
-      int32_t* seen = scratch<int32_t>(static_cast<size_t>(beams * (entries + 1)));
-      int32_t* counts = seen + beams * entries;
+      const Room room(beams, entries, width);
+      int32_t* seen = scratch<int32_t>(static_cast<size_t>(entries));
+      int64_t count = 0;
       for (int64_t i = first; i < last; ++i) {
         const int64_t sentence = i / heads, head = i % heads;
         if (i == first || head == 0)
-          find_seen(visible.as<bool>() + sentence * beams * entries, beams, entries, seen, counts);
+          count = find_seen(visible.as<bool>() + sentence * beams * entries, beams, entries, seen, room.mask);
         Element* own_keys = keys.as<Element>() + i * entries * width;
         Element* own_values = values.as<Element>() + i * entries * width;
-        if (i + 1 < last)
-          prefetch(own_keys + entries * width, own_values + entries * width, (counts[0] + beams - 1) * width);
+        if (i + 1 < last) prefetch(own_keys + entries * width, own_values + entries * width, count * width);
         for (int64_t beam = 0; beam < beams; ++beam) {
           const int64_t row = sentence * beams + beam, entry = places.as<int64_t>()[row * 3 + 2];
           if (entry < 0 || entry >= entries) continue;  // nobody sees it
           write(new_key.as<float>() + row * whole + head * width, own_keys + entry * width, width);
           write(new_value.as<float>() + row * whole + head * width, own_values + entry * width, width);
         }
-        for (int64_t beam = 0; beam < beams; ++beam) {
-          const int64_t place = (sentence * beams + beam) * whole + head * width;
-          output.write(place, width, room + rounded_up(entries), [&](float* out) {
-            if (counts[beam] == 0) return std::fill(out, out + width, 0.0f);
-            attend<Element>({width, query.as<float>() + place, own_keys, own_values, seen + beam * entries,
-                             counts[beam], row_of(bias, sentence, head, beam), scale, room, out});
-          });
-        }
+        const int64_t place = sentence * beams * whole + head * width;
+        output.template write<Element>(
+            {beams, width, entries, query.as<float>() + place, whole, own_keys, own_values, seen, count, room.mask,
+             padded(count), first_of(bias, sentence, head), bias && bias.sizes[2] > 1 ? entries : 0, scale,
+             room.weights, nullptr, 0},
+            place, whole, room.out);
       }
     });
   }
@@ -197,23 +206,27 @@ class SelfAttention : Heads {
       std::copy(from, from + width, to);
   }
 
-  static void find_seen(const bool* visible, int64_t beams, int64_t entries, int32_t* seen, int32_t* counts) {
-    for (int64_t beam = 0; beam < beams; ++beam) {
-      int32_t count = 0;
-      for (int64_t entry = 0; entry < entries; ++entry) {
-        seen[beam * entries + count] = static_cast<int32_t>(entry);
-        count += visible[beam * entries + entry];
-      }
-      counts[beam] = count;
+  // The entries that any of a sentence's rows sees, and the mask that says which of them does.
+  static int64_t find_seen(const bool* visible, int64_t beams, int64_t entries, int32_t* seen, float* mask) {
+    int64_t count = 0;
+    for (int64_t entry = 0; entry < entries; ++entry) {
+      bool any = false;
+      for (int64_t beam = 0; beam < beams; ++beam) any |= visible[beam * entries + entry];
+      seen[count] = static_cast<int32_t>(entry);
+      count += any;
     }
+    for (int64_t beam = 0; beam < beams; ++beam, mask += padded(count)) {
+      for (int64_t i = 0; i < count; ++i) mask[i] = visible[beam * entries + seen[i]] ? 0.0f : -INFINITY;
+      std::fill(mask + count, mask + padded(count), -INFINITY);
+    }
+    return count;
   }
 
-  // The bias [entries] of one row; its first three axes may be 1.
-  static const float* row_of(const Tensor& bias, int64_t sentence, int64_t head, int64_t beam) {
+  // The bias [K or 1, entries] of one head, or null; the axes before may be 1 too.
+  static const float* first_of(const Tensor& bias, int64_t sentence, int64_t head) {
     if (!bias) return nullptr;
-    const auto at = [&](size_t axis, int64_t index) { return bias.sizes[axis] == 1 ? 0 : index; };
-    return bias.as<float>() +
-           ((at(0, sentence) * bias.sizes[1] + at(1, head)) * bias.sizes[2] + at(2, beam)) * bias.sizes[3];
+    const int64_t own_sentence = bias.sizes[0] == 1 ? 0 : sentence, own_head = bias.sizes[1] == 1 ? 0 : head;
+    return bias.as<float>() + (own_sentence * bias.sizes[1] + own_head) * bias.sizes[2] * bias.sizes[3];
   }
 };
 

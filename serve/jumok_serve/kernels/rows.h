@@ -13,20 +13,30 @@ struct Levels {
   int32_t zero_point = 0;
 };
 
-// Softmax(scale * query . keys + bias) . values over those entries that are seen.
+// Softmax(scale * queries . keys + mask + bias) . values of one head, for rows that have keys and values in common.
 template <typename Element>
 struct Attention {
-  int64_t width;         // of a head
-  const float* query;    // [width]
+  int64_t rows, width, entries;
+  const float* queries;  // [rows, width], `stride` floats apart
+  int64_t stride;
   const Element* keys;   // [entries, width]
   const Element* values;
-  const int32_t* seen;   // [count], entries; null: the first ones
-  int64_t count;         // at least 1
-  const float* bias;     // [entries], or null
+  const int32_t* seen;   // [count], the entries that any row sees; null: the first ones
+  int64_t count;
+  const float* mask;     // [rows, padded(count)], 0 where a row sees an entry, and -infinity elsewhere and behind them
+  int64_t mask_stride;   // from one row's to the next, which may be 0
+  const float* bias;     // [rows, entries], or null
+  int64_t bias_stride;
   float scale;
-  float* weights;        // room for `count`, rounded up to a multiple of 16
-  float* out;            // [width]
+  float* weights;        // room for kRowsAtOnce * padded(count)
+  float* out;            // [rows, width], `out_stride` floats apart; 0 for a row that sees nothing
+  int64_t out_stride;
 };
+
+constexpr int64_t kRowsAtOnce = 4;
+
+// Whole vectors of any instruction set.
+constexpr int64_t padded(int64_t count) { return (count + 15) / 16 * 16; }
 
 struct Best {
   float most;     // the largest

@@ -114,91 +114,116 @@ inline Floats sums_of(Floats* vectors) {
   return vectors[0];
 }
 
-// Attention with heads of kVectors vectors.
-template <typename Element, int kVectors>
-void attend(const Attention<Element>& row) {
+// Attention of kRows rows with heads of kVectors vectors: a key or value is loaded once for all of them.
+template <typename Element, int kVectors, int kRows>
+void attend(const Attention<Element>& all_rows, int64_t first_row) {
   constexpr int kWidth = kVectors * kLanes;
-  const int64_t count = row.count;
-  const auto entry = [&](int64_t i) { return row.seen == nullptr ? i : int64_t{row.seen[i]}; };
-  Floats query[kVectors];
-  for (int i = 0; i < kVectors; ++i) query[i] = load(row.query + i * kLanes) * row.scale;
-  Floats most = all(-INFINITY);
+  const auto& [rows, width, entries, queries, stride, keys, values, seen, count, mask, mask_stride, bias, bias_stride,
+               scale, weights, out, out_stride] = all_rows;
+  const int64_t room = padded(count);
+  const auto entry = [&](int64_t i) { return all_rows.seen == nullptr ? i : int64_t{all_rows.seen[i]}; };
+  Floats query[kRows][kVectors];
+  for (int row = 0; row < kRows; ++row)
+    for (int i = 0; i < kVectors; ++i) query[row][i] = load(queries + (first_row + row) * stride + i * kLanes) * scale;
+  Floats most[kRows];
+  for (int row = 0; row < kRows; ++row) most[row] = all(-INFINITY);
   for (int64_t first = 0; first < count; first += kLanes) {
-    Floats products[kLanes];
+    Floats products[kRows][kLanes];
     for (int lane = 0; lane < kLanes; ++lane) {
-      const Element* key = row.keys + kWidth * entry(first + lane < count ? first + lane : first);
-      products[lane] = query[0] * load(key);
-      for (int i = 1; i < kVectors; ++i) products[lane] += query[i] * load(key + i * kLanes);
+      const Element* key = keys + kWidth * entry(first + lane < count ? first + lane : first);
+      Floats part = load(key);
+      for (int row = 0; row < kRows; ++row) products[row][lane] = query[row][0] * part;
+      for (int i = 1; i < kVectors; ++i) {
+        part = load(key + i * kLanes);
+        for (int row = 0; row < kRows; ++row) products[row][lane] += query[row][i] * part;
+      }
     }
-    Floats scores = sums_of(products);
-    if (row.bias != nullptr)
-      for (int lane = 0; lane < kLanes && first + lane < count; ++lane) scores[lane] += row.bias[entry(first + lane)];
-    for (int64_t lane = count - first; lane < kLanes; ++lane) scores[lane] = -INFINITY;
-    store(scores, row.weights + first);
-    most = larger(most, scores);
+    for (int row = 0; row < kRows; ++row) {
+      Floats scores = sums_of(products[row]) + load(mask + (first_row + row) * mask_stride + first);
+      if (bias != nullptr)
+        for (int lane = 0; lane < kLanes && first + lane < count; ++lane)
+          scores[lane] += bias[(first_row + row) * bias_stride + entry(first + lane)];
+      store(scores, weights + row * room + first);
+      most[row] = larger(most[row], scores);
+    }
   }
-  const Floats largest = all(largest_of(most));
-  Floats total = {};
-  for (int64_t first = 0; first < count; first += kLanes) {
-    const Floats scores = load(row.weights + first);
-    const Floats weights = scores == -INFINITY ? Floats{} : exponential(scores - largest);
-    store(weights, row.weights + first);
-    total += weights;
+  float share[kRows];
+  for (int row = 0; row < kRows; ++row) {
+    const Floats largest = all(largest_of(most[row]));
+    Floats total = {};
+    for (int64_t first = 0; first < count; first += kLanes) {
+      const Floats scores = load(weights + row * room + first);
+      const Floats weight = scores == -INFINITY ? Floats{} : exponential(scores - largest);
+      store(weight, weights + row * room + first);
+      total += weight;
+    }
+    const float sum = sum_of(total);
+    share[row] = sum == 0 ? 0 : 1 / sum;
   }
-  Floats even[kVectors] = {}, odd[kVectors] = {};
-  int64_t i = 0;
-  for (; i + 1 < count; i += 2) {
-    const Element *one = row.values + kWidth * entry(i), *next = row.values + kWidth * entry(i + 1);
+  Floats sums[kRows][kVectors] = {};
+  for (int64_t i = 0; i < count; ++i) {
+    const Element* value = values + kWidth * entry(i);
     for (int j = 0; j < kVectors; ++j) {
-      even[j] += load(one + j * kLanes) * row.weights[i];
-      odd[j] += load(next + j * kLanes) * row.weights[i + 1];
+      const Floats part = load(value + j * kLanes);
+      for (int row = 0; row < kRows; ++row) sums[row][j] += part * weights[row * room + i];
     }
   }
-  if (i < count)
-    for (int j = 0; j < kVectors; ++j) even[j] += load(row.values + kWidth * entry(i) + j * kLanes) * row.weights[i];
-  const float share = 1.0f / sum_of(total);
-  for (int j = 0; j < kVectors; ++j) store((even[j] + odd[j]) * share, row.out + j * kLanes);
+  for (int row = 0; row < kRows; ++row)
+    for (int j = 0; j < kVectors; ++j)
+      store(sums[row][j] * share[row], out + (first_row + row) * out_stride + j * kLanes);
 }
 
 inline float one(float from) { return from; }
 inline float one(Half from) { return _cvtsh_ss(from); }
 
-// Attention with heads of any width.
+// Attention of a row with heads of any width.
 template <typename Element>
-void attend_any(const Attention<Element>& row) {
-  const auto entry = [&](int64_t i) { return row.seen == nullptr ? i : int64_t{row.seen[i]}; };
+void attend_any(const Attention<Element>& rows, int64_t row) {
+  const auto entry = [&](int64_t i) { return rows.seen == nullptr ? i : int64_t{rows.seen[i]}; };
+  const float* query = rows.queries + row * rows.stride;
+  float* out = rows.out + row * rows.out_stride;
   float most = -INFINITY;
-  for (int64_t i = 0; i < row.count; ++i) {
-    const Element* key = row.keys + row.width * entry(i);
+  for (int64_t i = 0; i < rows.count; ++i) {
+    const Element* key = rows.keys + rows.width * entry(i);
     float product = 0;
-    for (int64_t j = 0; j < row.width; ++j) product += row.query[j] * one(key[j]);
-    row.weights[i] = product * row.scale + (row.bias == nullptr ? 0 : row.bias[entry(i)]);
-    most = std::max(most, row.weights[i]);
+    for (int64_t j = 0; j < rows.width; ++j) product += query[j] * one(key[j]);
+    rows.weights[i] = product * rows.scale + rows.mask[row * rows.mask_stride + i];
+    if (rows.bias != nullptr) rows.weights[i] += rows.bias[row * rows.bias_stride + entry(i)];
+    most = std::max(most, rows.weights[i]);
   }
-  std::fill(row.out, row.out + row.width, 0.0f);
+  std::fill(out, out + rows.width, 0.0f);
   float total = 0;
-  for (int64_t i = 0; i < row.count; ++i) {
-    const Element* value = row.values + row.width * entry(i);
-    const float weight = std::exp(row.weights[i] - most);
+  for (int64_t i = 0; i < rows.count; ++i) {
+    if (rows.weights[i] == -INFINITY) continue;
+    const Element* value = rows.values + rows.width * entry(i);
+    const float weight = std::exp(rows.weights[i] - most);
     total += weight;
-    for (int64_t j = 0; j < row.width; ++j) row.out[j] += weight * one(value[j]);
+    for (int64_t j = 0; j < rows.width; ++j) out[j] += weight * one(value[j]);
   }
-  for (int64_t j = 0; j < row.width; ++j) row.out[j] /= total;
+  for (int64_t j = 0; j < rows.width && total != 0; ++j) out[j] /= total;
+}
+
+template <typename Element, int kVectors>
+void attend_in_groups(const Attention<Element>& rows) {
+  int64_t row = 0;
+  for (; row + kRowsAtOnce <= rows.rows; row += kRowsAtOnce) attend<Element, kVectors, kRowsAtOnce>(rows, row);
+  for (; row + 2 <= rows.rows; row += 2) attend<Element, kVectors, 2>(rows, row);
+  if (row < rows.rows) attend<Element, kVectors, 1>(rows, row);
 }
 
 template <typename Element>
-void attend_row(const Attention<Element>& row) {
-  switch (row.width) {
+void attend_rows(const Attention<Element>& rows) {
+  switch (rows.width) {
     case 1 * kLanes:
-      return attend<Element, 1>(row);
+      return attend_in_groups<Element, 1>(rows);
     case 2 * kLanes:
-      return attend<Element, 2>(row);
+      return attend_in_groups<Element, 2>(rows);
     case 4 * kLanes:
-      return attend<Element, 4>(row);
+      return attend_in_groups<Element, 4>(rows);
     case 8 * kLanes:
-      return attend<Element, 8>(row);
+      return attend_in_groups<Element, 8>(rows);
     default:
-      return attend_any(row);
+      for (int64_t row = 0; row < rows.rows; ++row) attend_any(rows, row);
   }
 }
 
@@ -293,7 +318,7 @@ Best log_sum(const float* row, int64_t count, float* maxima) {
 }  // namespace
 
 extern const Rows kRows;
-const Rows kRows = {attend_row<float>, attend_row<Half>, to_half, quantize, add_norm, log_sum};
+const Rows kRows = {attend_rows<float>, attend_rows<Half>, to_half, quantize, add_norm, log_sum};
 
 }  // namespace VECTORS
 }  // namespace jumok
