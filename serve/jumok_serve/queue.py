@@ -150,6 +150,12 @@ class SentenceQueue:
         with self._changed:
             self._check_room(sentences, 0)
 
+    @property
+    def full(self) -> bool:
+        """Whether `add` would refuse any sentence, for want of room. Takes no lock: replicas are not held up."""
+        full = len(self._waiting) >= self._limits.max_queue_requests or self._tokens >= self._limits.max_queue_tokens
+        return full and not self._closing and self._ready()
+
     def _check_room(self, sentences: int, tokens: int) -> None:
         if self._closing:
             raise Unavailable("the model is being stopped", retry_after_s=RETRY_AFTER_S)
