@@ -36,18 +36,22 @@ FIRST_WINDOW, WIDEST_WINDOW = 65_535, 2**31 - 1
 STATUS = re.compile(rb"grpc-status[\x01\x02](\d\d?)")
 """A field of a header block whose names and values are literal; it is, where the table of those before has no room."""
 
+MOST_OPEN = 512
+"""Calls at a time: a server counts one for a moment after it has told its end, and refuses what it counts too many."""
+
 Done = Callable[[int, float], None]
 """Is told the status of a call, and the seconds that it took."""
 
 
 class LightCalls(asyncio.Protocol):
-    """Calls of one method over one connection, which the server may not close; made by `connect`.
+    """Calls of TranslateText over one connection; made by `connect`. What is open when it is closed is forgotten.
 
     Args:
         timeout_s: the deadline of each call.
     """
 
     def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._header = headers(**{"grpc-timeout": f"{round(1000 * timeout_s)}m"})
         self._transport: asyncio.Transport
         self._buffer = b""
@@ -55,9 +59,7 @@ class LightCalls(asyncio.Protocol):
         self._waiting: deque[tuple[bytes, float, Done]] = deque()
         self._next = 1
         self._window = FIRST_WINDOW
-        self._most = 2**31
-        self.lost: Exception | None = None
-        """Why the connection ended before it was closed."""
+        self._most = MOST_OPEN
 
     @classmethod
     async def connect(cls, address: str, *, timeout_s: float) -> Self:
@@ -70,6 +72,8 @@ class LightCalls(asyncio.Protocol):
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._open.clear()
+        self._waiting.clear()
         self._transport.close()
 
     @property
@@ -126,7 +130,6 @@ class LightCalls(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell all callers that it is gone."""
-        self.lost = exc or ConnectionError("the server has closed the connection")
         for stream in list(self._open):
             self._end(stream, UNAVAILABLE)
 
@@ -137,12 +140,14 @@ class LightCalls(asyncio.Protocol):
                 assert found is not None, payload
                 self._end(stream, int(found[1]))
         elif kind == RST_STREAM:
-            self._end(stream, UNAVAILABLE)
+            began, _ = self._open.get(stream, (0.0, None))
+            late = time.monotonic() >= began + self._timeout_s
+            self._end(stream, DEADLINE_EXCEEDED if late else UNAVAILABLE)
         elif kind == PING and not flags & ACK:
             self._transport.write(frame(PING, ACK, 0, payload))
         elif kind == SETTINGS and not flags & ACK:
             said = dict(struct.iter_unpack(">HI", payload))
-            self._most = said.get(MAX_CONCURRENT_STREAMS, self._most)
+            self._most = min(MOST_OPEN, said.get(MAX_CONCURRENT_STREAMS, MOST_OPEN))
             self._transport.write(frame(SETTINGS, ACK, 0, b""))
         elif kind == WINDOW_UPDATE and stream == 0:
             self._window += int.from_bytes(payload)

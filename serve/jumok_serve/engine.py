@@ -85,7 +85,7 @@ class Engine:
 
     @property
     def full(self) -> bool:
-        """Whether `submit` would refuse any sentence, for want of room in the queue."""
+        """Whether the queue has no room worth mentioning."""
         return self._queue.full
 
     @property

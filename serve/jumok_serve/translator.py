@@ -315,7 +315,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
 
     @property
     def full(self) -> bool:
-        """Whether no text has room in its queue."""
+        """Whether its queue has no room worth mentioning."""
         return self._engine.full
 
     @property

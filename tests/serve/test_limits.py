@@ -128,7 +128,9 @@ def test_where_no_queue_has_room_calls_are_refused_unread_and_counted() -> None:
             assert server.counts.ended_with["/jumok.v1.TranslationService/TranslateText", "RESOURCE_EXHAUSTED"] == 1
             assert sum(server.counts.refused_s["OVERLOADED"].counts) == 2
             models[0].full = False
-            assert await TranslationServiceStub(channel).TranslateText(TranslateTextRequest(model="one", contents=["a"]))
+            assert await TranslationServiceStub(channel).TranslateText(
+                TranslateTextRequest(model="one", contents=["a"])
+            )
         overloaded = [one for one in ended if one[1] == "RESOURCE_EXHAUSTED"]
         assert overloaded == [
             (method, "RESOURCE_EXHAUSTED", "OVERLOADED", None) for method in ("TranslateText", "StreamTranslateText")

@@ -130,7 +130,7 @@ class LoadedModel(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether no text has room in its queue."""
+        """Whether its queue has no room worth mentioning."""
 
     @property
     def ready(self) -> bool:

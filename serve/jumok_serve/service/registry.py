@@ -103,7 +103,7 @@ class ModelRegistry:
 
     @property
     def full(self) -> bool:
-        """Whether no text has room, whichever model it is for."""
+        """Whether all queues are full, whichever model a text is for."""
         serving = self._models.serving
         return bool(serving) and all(held.model.full for held in serving.values())
 

@@ -138,6 +138,9 @@ class Server:
                 ("grpc.max_receive_message_length", limits.max_message_bytes),
                 ("grpc.max_send_message_length", -1),  # what was computed is sent; bounds on requests bound it
                 ("grpc.max_concurrent_streams", limits.max_streams),
+                # Else gRPC refuses what comes while the event loop is busy, without a word on why and what to do.
+                ("grpc.server.max_pending_requests", limits.max_calls),
+                ("grpc.server.max_pending_requests_hard_limit", limits.max_calls),
             ),
         )
         names = [service.full_name for service in (*services, HEALTH_SERVICE, REFLECTION_SERVICE)]
