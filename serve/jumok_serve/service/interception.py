@@ -39,8 +39,8 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has 
     Args:
         gate: what may be called.
         observers: who is told of every call.
-        full: methods that can do nothing for anybody at times, and what says that it is so now. They are refused then
-            before their request is read: in an overload most are, and what that takes is lost to those that are not.
+        full: methods that have no room for anybody at times, and what says that it is so now. Their calls are refused
+            then before the request is read: in an overload most are, and what that takes is lost to those that are not.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has 
         self._observers = observers
         self._full = full
         self._handlers: dict[str, Handler] = {}  # of the methods that were called, which exist
+        # The handler of a stream is called before a message is read.
         self._refusing = {
             method: self._wrap(method, grpc.stream_stream_rpc_method_handler(_refuse, None, None)) for method in full
         }

@@ -129,7 +129,7 @@ class Server:
 
     def _make_server(self, services: Mapping[ServiceDescriptor, object], limits: ServiceLimits) -> grpc.aio.Server:
         """A server of these services, of health, and of reflection."""
-        full = dict.fromkeys(QUEUED, lambda: self.models.full)
+        full = dict.fromkeys(QUEUED if TRANSLATION_SERVICE in services else (), lambda: self.models.full)
         interceptor = Interceptor(self._gate, self._observers, full)  # it remembers the methods of one server
         server = grpc.aio.server(
             interceptors=[interceptor],
