@@ -89,8 +89,13 @@ class LightCalls(asyncio.Protocol):
 
     def ask(self, request: bytes) -> Awaitable[int]:
         """Make a call, and wait for its status."""
-        answered = asyncio.get_running_loop().create_future()
-        self.call(request, lambda status, _: answered.done() or answered.set_result(status))
+        answered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def ended(status: int, _: float) -> None:
+            if not answered.done():
+                answered.set_result(status)
+
+        self.call(request, ended)
         return answered
 
     def _send(self) -> None:

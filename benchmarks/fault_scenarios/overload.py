@@ -83,6 +83,10 @@ async def _overload(plan: Plan, findings: Findings, sentences: int) -> None:
     """The same in calls of one size."""
     async with jumok_serve(plan.bundle) as server:
         best = await most(server, plan, sentences)
+    found = _Labelled(findings, f"calls of {sentences}: ")
+    found.expect("most that it can do, sentences a second", f"{best:.1f}", "> 0", best > 0)
+    if not best:  # no call was answered within `BEST_S`
+        return
     queue = max(sentences, math.ceil(best))
     async with jumok_serve(plan.bundle, "--max-queue-requests", str(queue)) as server:
         await most(server, plan, sentences, measured_s=1.0)  # which warms it up
@@ -102,8 +106,6 @@ async def _overload(plan: Plan, findings: Findings, sentences: int) -> None:
     refusals = _difference(before, after, reason="OVERLOADED")
     share = refusals.get(REFUSED_WITHIN_S, 0.0) / max(1.0, refusals.get(math.inf, 0.0))
     slowest = sorted(offered.refused_s)[PERCENT * len(offered.refused_s) // 100] if offered.refused_s else math.nan
-    found = _Labelled(findings, f"calls of {sentences}: ")
-    found.tell("most that it can do, sentences a second", f"{best:.1f}")
     found.tell(f"calls in {plan.overload_s:g} s of overload", offered.calls)
     found.expect(
         "of these refused", len(offered.refused_s), "more than half", 2 * len(offered.refused_s) > offered.calls

@@ -85,7 +85,8 @@ def to_ending(error: Exception, request_id: str) -> Ending:
     code, reason = _TABLE.get(type(error), FAULT)  # type: ignore[arg-type]  # any type may be asked for
     if (code, reason) != FAULT and isinstance(error, Overloaded | Unavailable):
         written = request_id.encode()
-        message, parts = _around_id(type(error), str(error), error.retry_after_s, len(written))
+        kind = type(error)
+        message, parts = _around_id(kind, str(error), error.retry_after_s, len(written))  # type: ignore[arg-type]
         return Ending(code, message, reason, written.join(parts))
     status = to_status(error, request_id)
     return Ending(code, status.message, reason, status.SerializeToString())
