@@ -34,7 +34,7 @@ MODELS = Path(__file__).parents[1] / "models"
 BUNDLE, OTHER = MODELS / "multi30k-en-de-transformer", MODELS / "multi30k-en-de-lstm"
 CORES = len(os.sched_getaffinity(0))
 PACKAGES = ("jumok", "grpcio", "onnxruntime", "protobuf")
-TEXTS = 400
+TEXTS, MOST_A_CALL = 400, 256
 SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "restart": rolling_restarts,
     "kill": kills,
@@ -81,7 +81,10 @@ def main() -> int:
     )
     parser.add_argument("--restarts", type=int, default=3, help="of each server, in each way; default: 3")
     parser.add_argument("--messages", type=int, default=10_000, help="that are made at random; default: 10000")
-    parser.add_argument("--overload", type=float, default=60, metavar="SECONDS", help="of overload; default: 60")
+    parser.add_argument("--overload", type=float, default=20, metavar="SECONDS", help="of each overload; default: 20")
+    parser.add_argument(
+        "--sentences-a-call", type=int, nargs="+", metavar="N", default=[64, 8, 1], help="in overload; default: 64 8 1"
+    )
     parser.add_argument("--soak", type=float, default=1200, metavar="SECONDS", help="of the soak; default: 1200")
     parser.add_argument("--seed", type=int, default=1, help="of all that is random; default: 1")
     parser.add_argument("--bundle", type=Path, default=BUNDLE, help="to serve; default: the committed Transformer")
@@ -93,6 +96,8 @@ def main() -> int:
         parser.error(f"there is no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
     if min(arguments.restarts, arguments.messages, arguments.overload, arguments.soak) < 1:
         parser.error("--restarts, --messages, --overload and --soak must be at least 1")
+    if wrong := [number for number in arguments.sentences_a_call if not 1 <= number <= MOST_A_CALL]:
+        parser.error(f"--sentences-a-call must be 1 to {MOST_A_CALL}, got {wrong[0]}")
     names = [name for name in SCENARIOS if not arguments.scenarios or name in arguments.scenarios]
     plan = Plan(
         bundle=arguments.bundle.resolve(),
@@ -101,6 +106,7 @@ def main() -> int:
         restarts=arguments.restarts,
         messages=arguments.messages,
         overload_s=arguments.overload,
+        sentences_a_call=arguments.sentences_a_call,
         soak_s=arguments.soak,
         seed=arguments.seed,
     )

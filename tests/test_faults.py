@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import grpc
 import numpy as np
 import pytest
 from scipy import stats
@@ -15,18 +16,24 @@ import faults
 import jumok
 from fault_scenarios.findings import Findings, Plan
 from fault_scenarios.fuzzing import call_at_random, likely_values
+from fault_scenarios.light_calls import OK, RESOURCE_EXHAUSTED, LightCalls
 from fault_scenarios.network import broken_connections, send
+from fault_scenarios.overload import Floor
 from fault_scenarios.restarts import Load
 from fault_scenarios.servers import is_healthy
 from fault_scenarios.slope import slope
 from fault_scenarios.soak import plot
 from fault_scenarios.texts import scenes
 from jumok.testing import FakeServer
+from jumok_proto.v1.decoding_pb2 import DecodingOptions
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.translator import Translator
 from serving.process import Server
+from serving.process import serving as serving_process
 
 from .serve.serving import check_idle, serving
 
+CODES = grpc.StatusCode
 RANDOM_CALLS = 200
 
 
@@ -69,6 +76,48 @@ def test_broken_connections_harm_nobody(address: str, caplog: pytest.LogCaptureF
     with jumok.Client(address, timeout_s=60) as client:
         assert client.translate("a man", max_length=3).hypotheses
     assert not caplog.records
+
+
+def test_light_calls_learn_what_other_clients_do(translator: Translator, address: str) -> None:
+    """Texts, no texts, bytes that are no request, and more at once than a connection takes."""
+    text = TranslateTextRequest(contents=["a man"], options=DecodingOptions(max_length=2)).SerializeToString()
+    took: list[tuple[int, float]] = []
+
+    async def scenario() -> list[int]:
+        async with await LightCalls.connect(address, timeout_s=60) as calls:
+            before = translator.counters().finished
+            statuses = await asyncio.gather(*map(calls.ask, [text, b"", b"\xff", text]))
+            assert translator.counters().finished == before + 2
+            many = await asyncio.gather(*(calls.ask(b"\xff" * 100) for _ in range(2000)))
+            assert set(many) == {CODES.INVALID_ARGUMENT.value[0]}
+            calls.call(text, lambda *ended: took.append(ended))
+            await calls.ask(text)
+        return statuses
+
+    assert asyncio.run(scenario()) == [code.value[0] for code in (CODES.OK, *[CODES.INVALID_ARGUMENT] * 2, CODES.OK)]
+    assert [status for status, _ in took] == [OK]
+    assert took[0][1] > 0
+
+
+def test_the_floor_refuses_everything() -> None:
+    async def scenario() -> list[int]:
+        async with serving_process("fault_scenarios.refusing") as server:
+            async with await LightCalls.connect(server.address, timeout_s=60) as calls:
+                statuses = await asyncio.gather(*(calls.ask(b"") for _ in range(3)))
+            with pytest.raises(jumok.ResourceExhausted) as refused, jumok.Client(server.address, timeout_s=1) as client:
+                client.translate("a man")
+            assert (refused.value.reason, refused.value.retry_after_s) == ("OVERLOADED", 1.0)
+        return statuses
+
+    assert asyncio.run(scenario()) == [RESOURCE_EXHAUSTED] * 3
+
+
+def test_what_refusals_leave_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fault_scenarios.overload.CORES", 4)
+    floor = Floor(server_s=0.0003, client_s=0.0001)
+    assert floor.left(0) == 1
+    assert floor.left(1000) == pytest.approx(0.9)
+    assert floor.left(1e6) == 0
 
 
 def test_what_is_lost_or_wrong_is_noticed() -> None:

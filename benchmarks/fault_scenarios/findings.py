@@ -16,7 +16,8 @@ class Plan:
         texts: to translate, all different.
         restarts: of each server, in each way.
         messages: that are made at random.
-        overload_s: how long more is asked for than can be done.
+        overload_s: how long more is asked for than can be done, in calls of each size.
+        sentences_a_call: those sizes.
         soak_s: how long the server runs under full load.
         seed: of all that is random.
     """
@@ -27,6 +28,7 @@ class Plan:
     restarts: int
     messages: int
     overload_s: float
+    sentences_a_call: Sequence[int]
     soak_s: float
     seed: int
 

@@ -12,16 +12,28 @@ import grpc
 
 import jumok
 from fault_scenarios.findings import Findings, Plan
+from fault_scenarios.http2 import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PING,
+    PREFACE,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+    headers,
+)
 from fault_scenarios.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
 from jumok_proto.v1.translation_pb2 import CorpusItem, TranslateCorpusRequest, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from serving.process import Server
 from tell import progress
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
-END_STREAM, END_HEADERS = 0x1, 0x4
-"""Frame types and flags of RFC 9113, section 6."""
 
 READ_S = 0.5
 """How long an answer is waited for before the connection is dropped."""
@@ -30,31 +42,6 @@ RANDOM_CONNECTIONS, LINGERING = 200, 200
 GROWTH_MIB = 64
 IDLE_WITHIN_S = 30.0
 MESSAGE_LIMIT = 2**20
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes, *, length: int | None = None) -> bytes:
-    """A frame of HTTP/2; its length may be a lie."""
-    return (
-        struct.pack(">I", len(payload) if length is None else length)[1:]
-        + struct.pack(">BBI", kind, flags, stream)
-        + payload
-    )
-
-
-def headers(**others: str) -> bytes:
-    """The header block of a call, each field as a literal without indexing (RFC 7541, section 6.2.2)."""
-    fields = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": "/jumok.v1.TranslationService/TranslateText",
-        ":authority": "localhost",
-        "content-type": "application/grpc",
-        "te": "trailers",
-    } | others
-    return b"".join(
-        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in fields.items()
-    )
 
 
 def broken_connections() -> dict[str, bytes]:

@@ -24,6 +24,10 @@ from jumok_serve.service.tls import TlsFiles
 from jumok_serve.service.tokens import SCOPES, TokenFile, make_token
 from jumok_serve.translator import Translator
 
+SWITCH_INTERVAL_S = 0.001
+"""How long a thread keeps Python's lock while another wants it. With Python's 5 ms the engine's threads, between two
+steps, and the event loop, with calls to refuse, wait for each other: in an overload a tenth less is translated."""
+
 
 def _settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command a flag for every setting; what is said with them is judged with all the rest."""
@@ -83,6 +87,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
         return
     settings = effective.configuration
     configure_logging(log_format=settings.log_format, level=settings.log_level)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Until it serves: a container's first process would not be stopped without a handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as opened:

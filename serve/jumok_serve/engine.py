@@ -84,6 +84,11 @@ class Engine:
         self._queue.check_room(sentences)
 
     @property
+    def full(self) -> bool:
+        """Whether the queue has no room worth mentioning."""
+        return self._queue.full
+
+    @property
     def ready(self) -> bool:
         """Whether it decodes: not where all replicas have failed and could not be started anew so far."""
         return self._queue.ready

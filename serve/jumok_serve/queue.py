@@ -19,6 +19,10 @@ RETRY_AFTER_S = 1.0
 SWEEP_INTERVAL_S = 0.05
 """How often the whole queue is searched for sentences that nobody waits for any more."""
 
+LEAST_ROOM = 32
+"""What part of a queue's room has to be free, as a divisor, if requests are to be read at all: in an overload of small
+requests the last places are free most of the time, and too few for the next."""
+
 LEAST_RETRY_AFTER_S = 0.1
 """The same where it is about to be able to answer."""
 
@@ -149,6 +153,16 @@ class SentenceQueue:
         """Refuses so many sentences, of which nothing else is known yet, where `add` would; see there."""
         with self._changed:
             self._check_room(sentences, 0)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room worth looking at what is to wait: none, or less than `LEAST_ROOM` of the whole.
+
+        Takes no lock, which replicas would have to wait for.
+        """
+        full = _is_full(len(self._waiting), self._limits.max_queue_requests)
+        full = full or _is_full(self._tokens, self._limits.max_queue_tokens)
+        return full and not self._closing and self._ready()
 
     def _check_room(self, sentences: int, tokens: int) -> None:
         if self._closing:
@@ -358,6 +372,10 @@ class SentenceQueue:
             self.counters.given_up[Stage.QUEUE, given_up_by(sentence, now)] += 1
             fail(sentence, DeadlineExceeded("the deadline passed while the text waited in the queue"))
         return abandoned
+
+
+def _is_full(present: int, bound: int) -> bool:
+    return present + max(1, bound // LEAST_ROOM) > bound
 
 
 def given_up_by(sentence: Sentence, now: float) -> Cause:

@@ -314,6 +314,11 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         logger.info("warmed up %s %s in %.2f s", self.name, self.version, time.monotonic() - started)
 
     @property
+    def full(self) -> bool:
+        """Whether its queue has no room worth mentioning."""
+        return self._engine.full
+
+    @property
     def ready(self) -> bool:
         """Whether its engine decodes: not while it is started anew after a failure."""
         return self._engine.ready

@@ -192,6 +192,7 @@ class HeldModel:
         self.closed = threading.Event()
         """By a server that was told to replace or unload it."""
         self.counted = EngineCounters()
+        self.full = False
         self._ready = True
         self._tell: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()

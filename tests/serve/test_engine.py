@@ -257,6 +257,7 @@ def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
         running = translator.submit(TEXTS[:1], options)
         gate.arrive()
         waiting = translator.submit(TEXTS[1:], options)
+        assert not translator.full
         with pytest.raises(Overloaded, match="holds 3 of at most 4 sentences: no room for 2 more") as refused:
             translator.submit(TEXTS[:2], options)
         assert refused.value.retry_after_s == 1.0
@@ -265,8 +266,13 @@ def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
             with pytest.raises(Overloaded):
                 translator.submit(TEXTS[:2], options)
         assert translator.load().queued_requests == 3
+        last = translator.submit(TEXTS[:1], options)
+        assert translator.full
+        with pytest.raises(Overloaded):
+            translator.submit(TEXTS[:1], options)
         gate.open()
-        assert len(running.collect() + waiting.collect()) == 4
+        assert len(running.collect() + waiting.collect() + last.collect()) == 5
+        assert not translator.full
         wait_until_idle(translator)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc.error_details_pb2 import ErrorInfo
 
 from jumok_proto.v1.admin_pb2 import LoadModelRequest
 from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
@@ -21,10 +22,18 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
 )
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.errors import DeadlineExceeded, EngineFailed
+from jumok_serve.errors import (
+    DeadlineExceeded,
+    EngineFailed,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    RateLimited,
+    Unavailable,
+)
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.status import _TABLE
+from jumok_serve.service.status import _TABLE, to_ending, to_status
 from jumok_serve.service.tokens import TokenFile, make_token
 from jumok_serve.translator import Translator
 
@@ -144,6 +153,29 @@ ERRORS = {
         code=CODES.INTERNAL, ask=translate(), model=lambda: HeldModel(on_submit=fail(RuntimeError("secret")))
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Overloaded("the queue is full", retry_after_s=1.5),
+        RateLimited("é" * 600, retry_after_s=1e-9),
+        Unavailable("stopping", retry_after_s=1.0),
+        EngineFailed("", retry_after_s=0.1),
+        InvalidRequest("no", field="contents[1]"),
+        ModelNotFound("a", ["b"]),
+        RuntimeError("secret"),
+    ],
+)
+def test_what_is_remembered_of_an_error_is_what_is_made_anew(error: Exception) -> None:
+    for request_id in ("x", "y", "0" * 32, "a-b" * 40, "é", "7" * 128):
+        status = to_status(error, request_id)
+        ending = to_ending(error, request_id)
+        assert ending.status == status.SerializeToString()
+        assert (ending.code.value[0], ending.message) == (status.code, status.message)
+        info = ErrorInfo()
+        assert status.details[0].Unpack(info)
+        assert ending.reason == info.reason
 
 
 def test_every_error_is_provoked() -> None:

@@ -1,6 +1,8 @@
 """What one request, one caller and one connection may ask of the server, and which deadlines are refused at once."""
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -8,14 +10,19 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
+from jumok_proto.v1.model_pb2 import ListModelsRequest
+from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import ScoreTextRequest, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service import rate
+from jumok_serve.service.call import Call
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rate import RateLimiter
+from jumok_serve.service.tokens import TokenFile, make_token
 
 from .held_model import HeldModel, failure, hold, serving
 
+NO_MESSAGE = b"\xff\xff\xff"
 LIMITS = ServiceLimits(max_texts=3, max_characters=5, max_hypotheses=8, max_beam_hypotheses=16)
 
 
@@ -89,6 +96,60 @@ def test_calls_beyond_the_most_are_told_to_come_back() -> None:
             assert await HealthStub(channel).Check(HealthCheckRequest())
             answer.complete()
             assert await first
+
+    asyncio.run(scenario())
+
+
+def test_where_no_queue_has_room_calls_are_refused_unread_and_counted() -> None:
+    """Bytes that are no request would be refused for that, had anybody read them."""
+
+    async def scenario() -> None:
+        models = [HeldModel("one"), HeldModel("two")]
+        ended = []
+
+        class Observer:
+            def ended(self, call: Call) -> None:
+                ended.append((call.method.rpartition("/")[2], call.code, call.reason, call.request))
+
+        async with serving(*models, observers=[Observer()]) as (server, channel):
+            raw: Any = channel  # without serializers, which its types want
+            translate = raw.unary_unary("/jumok.v1.TranslationService/TranslateText")
+            stream = raw.unary_stream("/jumok.v1.TranslationService/StreamTranslateText")
+            models[0].full = True
+            refused = await failure(translate(NO_MESSAGE))
+            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+            models[1].full = True
+            for call in (translate(NO_MESSAGE, metadata=(("x-request-id", "mine"),)), stream(NO_MESSAGE).read()):
+                refused = await failure(call)
+                assert (refused.code, refused.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
+                assert refused.retry.retry_delay.ToNanoseconds() > 0
+                assert refused.info.metadata["request_id"] == refused.request.request_id
+            assert await ModelServiceStub(channel).ListModels(ListModelsRequest())
+            score = ScoreTextRequest(model="one", contents=["a"], targets=["b"])
+            assert await TranslationServiceStub(channel).ScoreText(score)
+            assert server.counts.ended_with["/jumok.v1.TranslationService/TranslateText", "RESOURCE_EXHAUSTED"] == 1
+            assert sum(server.counts.refused_s["OVERLOADED"].counts) == 2
+            models[0].full = False
+            assert await TranslationServiceStub(channel).TranslateText(
+                TranslateTextRequest(model="one", contents=["a"])
+            )
+        overloaded = [one for one in ended if one[1] == "RESOURCE_EXHAUSTED"]
+        assert overloaded == [
+            (method, "RESOURCE_EXHAUSTED", "OVERLOADED", None) for method in ("TranslateText", "StreamTranslateText")
+        ]
+
+    asyncio.run(scenario())
+
+
+def test_a_full_queue_lets_nobody_in_who_may_not_call(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        model = HeldModel()
+        model.full = True
+        tokens = tmp_path / "tokens"
+        tokens.write_text(f"{make_token('caller', ('admin',))[1].line()}\n", encoding="utf-8")
+        async with serving(model, tokens=TokenFile(tokens)) as (_, channel):
+            refused = await failure(TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=["a"])))
+            assert refused.info.reason == "UNAUTHENTICATED"
 
     asyncio.run(scenario())
 

@@ -10,12 +10,11 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
-from google.rpc import status_pb2
 from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 
 from jumok_serve.errors import InvalidRequest
-from jumok_serve.service.call import REQUEST_ID, current_request_id
-from jumok_serve.service.status import is_expected, to_status
+from jumok_serve.service.call import CALL, REQUEST_ID, current_request_id
+from jumok_serve.service.status import is_expected, to_ending
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +31,6 @@ _KINDS: dict[tuple[bool, bool], Callable[..., Any]] = {
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
 """By whether requests are a stream, and answers."""
-
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def guarded(service: ServiceDescriptor, servicer: object) -> "grpc.GenericRpcHandler[Message, Message]":
@@ -96,20 +93,23 @@ def _guarded(method: Method, name: str) -> Callable[[Any, Context], Awaitable[Me
         except grpc.aio.AbortError:  # which has said all
             raise
         except Exception as error:
-            request_id = current_request_id()
             if not is_expected(error):
-                logger.exception("request %s: %s failed", request_id, name)
-            status = to_status(error, request_id)
-        await abort(context, status)
+                logger.exception("request %s: %s failed", current_request_id(), name)
+            failed = error
+        await abort(context, failed)
         return None
 
     return answer
 
 
-async def abort(context: Context, status: status_pb2.Status) -> None:
-    """End a call with a status and all of its details."""
-    details = ((REQUEST_ID, current_request_id()), ("grpc-status-details-bin", status.SerializeToString()))
-    await context.abort(_CODES[status.code], status.message, details)
+async def abort(context: Context, error: Exception) -> None:
+    """End a call with the status of an error and all of its details."""
+    request_id = current_request_id()
+    ending = to_ending(error, request_id)
+    if (call := CALL.get(None)) is not None:
+        call.reason = ending.reason
+    details = ((REQUEST_ID, request_id), ("grpc-status-details-bin", ending.status))
+    await context.abort(ending.code, ending.message, details)
 
 
 def _tolerant(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | None]:

@@ -2,24 +2,26 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, cast
 
 import grpc
-from google.protobuf.message import DecodeError, Message
-from google.rpc import error_details_pb2, status_pb2
+from google.protobuf.message import Message
 
-from jumok_serve.errors import JumokError
+from jumok_serve.errors import JumokError, Overloaded
+from jumok_serve.queue import RETRY_AFTER_S
 from jumok_serve.service.call import CALL, REQUEST_ID, Call, request_id_of
 from jumok_serve.service.gate import Gate
 from jumok_serve.service.guard import Context, abort
-from jumok_serve.service.status import to_status
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]"
 
 MIN_SLACK_S, SLACK = 0.05, 0.01
 """How close to its deadline, in seconds or as a share of its time, a call is given up because of it."""
+
+FULL = Overloaded("the queue is full: no room for any text", retry_after_s=RETRY_AFTER_S)
 
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -37,16 +39,31 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has 
     Args:
         gate: what may be called.
         observers: who is told of every call.
+        full: methods that have no room for anybody at times, and what says that it is so now. Their calls are refused
+            then before the request is read: in an overload most are, and what that takes is lost to those that are not.
     """
 
-    def __init__(self, gate: Gate, observers: Sequence[CallObserver] = ()) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        observers: Sequence[CallObserver] = (),
+        full: Mapping[str, Callable[[], bool]] = MappingProxyType({}),
+    ) -> None:
         self._gate = gate
         self._observers = observers
+        self._full = full
         self._handlers: dict[str, Handler] = {}  # of the methods that were called, which exist
+        # The handler of a stream is called before a message is read.
+        self._refusing = {
+            method: self._wrap(method, grpc.stream_stream_rpc_method_handler(_refuse, None, None)) for method in full
+        }
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Give the handler of a call, wrapped; None where there is no such method."""
         method = handler_call_details.method
+        full = self._full.get(method)
+        if full is not None and full():
+            return self._refusing[method]
         wrapped = self._handlers.get(method)
         if wrapped is None:
             handler = await continuation(handler_call_details)
@@ -80,7 +97,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has 
                 call.code = _NAMES[_number(context)]
             finally:
                 self._gate.closed()
-                self._end(call, context)
+                self._end(call)
             return call.response if not handler.response_streaming else None
 
         return cast("Handler", make(answer, handler.request_deserializer, handler.response_serializer))
@@ -89,18 +106,20 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has 
         try:
             self._gate.admit(call)
         except JumokError as error:
-            refusal = to_status(error, call.request_id)
+            refusal = error
         else:
             context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
             return
         await abort(context, refusal)
 
-    def _end(self, call: Call, context: Context) -> None:
+    def _end(self, call: Call) -> None:
         call.duration_s = time.monotonic() - call.started
-        if call.code != "OK":
-            call.reason = _reason(context)
         for observer in self._observers:
             observer.ended(call)
+
+
+async def _refuse(request: object, context: Context) -> None:
+    await abort(context, FULL)
 
 
 def _arrived(method: str, context: Context) -> Call:
@@ -125,17 +144,3 @@ def _code(error: BaseException, context: Context, call: Call) -> str:
         slack_s = max(MIN_SLACK_S, SLACK * (time.monotonic() - call.started))
         return "DEADLINE_EXCEEDED" if remaining_s is not None and remaining_s <= slack_s else "CANCELLED"
     return _NAMES[_number(context) or grpc.StatusCode.UNKNOWN.value[0]]
-
-
-def _reason(context: Context) -> str:
-    """What a status says of its reason."""
-    trailing = dict(cast("Sequence[tuple[str, str | bytes]]", context.trailing_metadata() or ()))
-    packed = trailing.get("grpc-status-details-bin")
-    if not isinstance(packed, bytes):
-        return ""
-    info = error_details_pb2.ErrorInfo()
-    try:
-        details = status_pb2.Status.FromString(packed).details
-    except DecodeError:
-        return ""
-    return info.reason if any(detail.Unpack(info) for detail in details) else ""

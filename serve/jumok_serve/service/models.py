@@ -129,6 +129,10 @@ class LoadedModel(Protocol):
         """Read texts and translations of them, to align these, and queue the texts without."""
 
     @property
+    def full(self) -> bool:
+        """Whether its queue has no room worth mentioning."""
+
+    @property
     def ready(self) -> bool:
         """Whether its engine decodes: not while it is started anew after a failure."""
 

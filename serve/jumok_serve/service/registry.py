@@ -101,6 +101,12 @@ class ModelRegistry:
         """All, sorted by name; behind the one that takes requests those that it has replaced."""
         return self._models.held()
 
+    @property
+    def full(self) -> bool:
+        """Whether all queues are full, whichever model a text is for."""
+        serving = self._models.serving
+        return bool(serving) and all(held.model.full for held in serving.values())
+
     def find(self, name: str) -> HeldModel:
         """Give the model of this name; raise ModelNotFound where there is none."""
         serving = self._models.serving

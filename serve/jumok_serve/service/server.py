@@ -43,6 +43,9 @@ HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]
 REFLECTION_SERVICE = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 SERVICES = (TRANSLATION_SERVICE.full_name, MODEL_SERVICE.full_name)
 
+QUEUED = [f"/{TRANSLATION_SERVICE.full_name}/{method}" for method in ("TranslateText", "StreamTranslateText")]
+"""Methods whose texts wait in a model's queue, or are refused."""
+
 MODEL_HEALTH = "models/"
 """What the health service calls a model: this, and its name."""
 
@@ -126,13 +129,18 @@ class Server:
 
     def _make_server(self, services: Mapping[ServiceDescriptor, object], limits: ServiceLimits) -> grpc.aio.Server:
         """A server of these services, of health, and of reflection."""
+        full = dict.fromkeys(QUEUED if TRANSLATION_SERVICE in services else (), lambda: self.models.full)
+        interceptor = Interceptor(self._gate, self._observers, full)  # it remembers the methods of one server
         server = grpc.aio.server(
-            interceptors=[Interceptor(self._gate, self._observers)],  # it remembers the methods of one server
+            interceptors=[interceptor],
             options=(
                 ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and share its calls
                 ("grpc.max_receive_message_length", limits.max_message_bytes),
                 ("grpc.max_send_message_length", -1),  # what was computed is sent; bounds on requests bound it
                 ("grpc.max_concurrent_streams", limits.max_streams),
+                # Else gRPC refuses what comes while the event loop is busy, without a word on why and what to do.
+                ("grpc.server.max_pending_requests", limits.max_calls),
+                ("grpc.server.max_pending_requests_hard_limit", limits.max_calls),
             ),
         )
         names = [service.full_name for service in (*services, HEALTH_SERVICE, REFLECTION_SERVICE)]

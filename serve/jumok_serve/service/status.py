@@ -1,5 +1,8 @@
 """The error table: which status, and which details, an exception of this room becomes on the wire."""
 
+from functools import lru_cache
+from typing import NamedTuple
+
 import grpc
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
@@ -28,6 +31,7 @@ from jumok_serve.errors import (
 DOMAIN = "jumok"
 # Statuses travel in HTTP/2 headers, which peers bound at 8 KiB; a name that a caller sent comes back in its error.
 MAX_MESSAGE_LENGTH = 500
+MAX_REMEMBERED = 256
 
 _TABLE: dict[type[JumokError], tuple[grpc.StatusCode, str]] = {
     InvalidRequest: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
@@ -47,17 +51,62 @@ _TABLE: dict[type[JumokError], tuple[grpc.StatusCode, str]] = {
     NotAllowed: (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED"),
 }
 
+FAULT = (grpc.StatusCode.INTERNAL, "INTERNAL")
+"""What becomes of any other."""
+
+
+class Ending(NamedTuple):
+    """How a call ends that fails.
+
+    Attributes:
+        code: of its status.
+        message: of its status.
+        reason: why, in capitals.
+        status: the whole, a ``google.rpc.Status`` in bytes.
+    """
+
+    code: grpc.StatusCode
+    message: str
+    reason: str
+    status: bytes
+
 
 def is_expected(error: Exception) -> bool:
     """Whether the table has the error; any other is a fault of the server."""
     return type(error) in _TABLE
 
 
+def to_ending(error: Exception, request_id: str) -> Ending:
+    """Describe an error to the caller, as `to_status` does.
+
+    A server that has more to do than it can says the same to many callers, and to each but once: only the request's id
+    is put in anew.
+    """
+    code, reason = _TABLE.get(type(error), FAULT)  # type: ignore[arg-type]  # any type may be asked for
+    if (code, reason) != FAULT and isinstance(error, Overloaded | Unavailable):
+        written = request_id.encode()
+        kind = type(error)
+        message, parts = _around_id(kind, str(error), error.retry_after_s, len(written))  # type: ignore[arg-type]
+        return Ending(code, message, reason, written.join(parts))
+    status = to_status(error, request_id)
+    return Ending(code, status.message, reason, status.SerializeToString())
+
+
+@lru_cache(MAX_REMEMBERED)
+def _around_id(
+    kind: type[Overloaded | Unavailable], message: str, retry_after_s: float, length: int
+) -> tuple[str, list[bytes]]:
+    """A status' message, and its bytes before, between and behind the request's id, which has so many bytes."""
+    stand_in = "\0" * length  # no other byte of a status is 0
+    status = to_status(kind(message, retry_after_s=retry_after_s), stand_in)
+    return status.message, status.SerializeToString().split(stand_in.encode())
+
+
 def to_status(error: Exception, request_id: str) -> status_pb2.Status:
     """Describe an error to the caller; one that the table lacks says nothing but the request's id."""
     if not isinstance(error, JumokError) or not is_expected(error):
         message = f"internal error; the server's log has it under request id {request_id}"
-        return _status(grpc.StatusCode.INTERNAL, message, _about("INTERNAL", request_id))
+        return _status(FAULT[0], message, _about(FAULT[1], request_id))
     code, reason = _TABLE[type(error)]
     message = str(error)
     if error.field.rpartition(".")[2] not in message:  # say which text it is, to those who see the message alone
