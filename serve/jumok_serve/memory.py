@@ -100,9 +100,7 @@ class SlotBuffers:
         chosen = np.array(slots)
         for spec in self._specs:
             rows, buffer = values[spec.name], self._buffers[spec.name]
-            place = tuple(
-                slice(min(size, room)) for size, room in zip(rows.shape[1:], buffer.shape[1:], strict=True)
-            )
+            place = tuple(slice(min(size, room)) for size, room in zip(rows.shape[1:], buffer.shape[1:], strict=True))
             buffer[(chosen, *place)] = rows[(slice(None), *place)]
 
     def move(self, slot: int, to: int, length: int) -> None:
