@@ -102,13 +102,11 @@ class SlotBuffers:
 
     def write(self, slots: Sequence[int], values: Mapping[str, NDArray[np.generic]]) -> None:
         """Copies rows of `values` [B, ...] into slots [B]; what lies behind their length is masked anyway."""
-        chosen = np.array(slots)
         for spec in self._specs:
             rows, buffer = values[spec.name], self._buffers[spec.name]
-            place = tuple(
-                slice(min(size, room)) for size, room in zip(rows.shape[1:], buffer.shape[1:], strict=True)
-            )
-            buffer[(chosen, *place)] = rows[(slice(None), *place)]
+            place = tuple(slice(min(size, room)) for size, room in zip(rows.shape[1:], buffer.shape[1:], strict=True))
+            for row, slot in enumerate(slots):
+                buffer[slot][place] = rows[row][place]
 
     def move(self, slot: int, to: int, length: int) -> None:
         """Copies so many positions of one slot over another."""

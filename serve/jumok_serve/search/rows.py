@@ -79,28 +79,26 @@ class RowSearch:
             for index, row in enumerate(self._rows):
                 if row.finish_reason is not None:
                     continue
-                if self._forced is None:
-                    row.take(tokens[index], scores[index], self._options)
-                else:
-                    self._take_forced(row, index, self._forced)
-                if row.finish_reason is None:
-                    self.tokens[index], self.scores[index] = row.path[-1]
+                token, score = tokens[index], scores[index]
+                if self._forced is not None:
+                    token, score = self._forced_choice(index, self._forced)
+                if row.runs_on_with(token, score, self._options):
+                    self.tokens[index], self.scores[index] = token, score
                     self.finished = False
                 else:  # what it feeds from now on is all the same: nobody reads what becomes of it
                     self.scores[index] = DEAD_SCORE
         if not self.finished:
             self._ask()
 
-    def _take_forced(self, row: "_Row", index: int, forced: Sequence[int]) -> None:
-        """The first of equally likely tokens, or one drawn from them."""
+    def _forced_choice(self, index: int, forced: Sequence[int]) -> tuple[int, float]:
+        """The first of equally likely tokens, or one drawn from them, and its score: -inf where there are none."""
         if not forced:
-            row.finish_reason = FinishReason.LENGTH
-            return
+            return self.tokens[index], -math.inf
         choice = 0
         if self.draws is not None:  # the nucleus holds as many of them as reach its mass; top-k never parts equals
             forced = forced[: math.ceil(len(forced) * self.draws[index].top_p)]
             choice = int(self.draws[index].uniform * len(forced))
-        row.take(forced[choice], self.scores[index] - math.log(len(forced)), self._options)
+        return forced[choice], self.scores[index] - math.log(len(forced))
 
     def sure_tokens(self) -> list[int]:
         return self._rows[0].tokens()  # rows go their own ways, and nothing is taken back
@@ -120,16 +118,17 @@ class _Row:
         self.path: list[tuple[int, float]] = []  # tokens, each with the sum of token scores up to it
         self.finish_reason: FinishReason | None = None
 
-    def take(self, token: int, score: float, options: SearchOptions) -> None:
-        """Goes on with a token; ``score`` is the sum of token scores, this one's included."""
+    def runs_on_with(self, token: int, score: float, options: SearchOptions) -> bool:
+        """Takes a token, unless it ends without; ``score`` is the sum of token scores, this one's included."""
         if not score > DEAD_SCORE:  # every token is suppressed: the score is -inf, or NaN as -inf less -inf
             self.finish_reason = FinishReason.LENGTH
-            return
+            return False
         self.path.append((token, score))
         if token in options.eos_ids:
             self.finish_reason = FinishReason.EOS
         elif len(self.path) == options.max_length:
             self.finish_reason = FinishReason.LENGTH
+        return self.finish_reason is None
 
     def tokens(self) -> list[int]:
         """What has been written."""

@@ -64,4 +64,4 @@ def request_id_of(metadata: dict[str, str | bytes]) -> str:
 
 def _new_request_id() -> str:
     # No secret; a system call would let go of Python's lock, and wait for it again.
-    return f"{random.getrandbits(128):032x}"  # noqa: S311
+    return f"{random.getrandbits(128):032x}"
