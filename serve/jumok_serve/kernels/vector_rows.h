@@ -118,19 +118,19 @@ inline Floats sums_of(Floats* vectors) {
 template <typename Element, int kVectors, int kRows>
 void attend(const Attention<Element>& all_rows, int64_t first_row) {
   constexpr int kWidth = kVectors * kLanes;
-  const auto& [rows, width, entries, queries, stride, keys, values, seen, count, mask, mask_stride, bias, bias_stride,
-               scale, weights, out, out_stride] = all_rows;
-  const int64_t room = padded(count);
-  const auto entry = [&](int64_t i) { return all_rows.seen == nullptr ? i : int64_t{all_rows.seen[i]}; };
+  const Attention<Element> own = all_rows;  // which nothing that is stored can change, so that it stays in registers
+  const int64_t count = own.count, room = padded(count);
+  const auto entry = [seen = own.seen](int64_t i) { return seen == nullptr ? i : int64_t{seen[i]}; };
   Floats query[kRows][kVectors];
   for (int row = 0; row < kRows; ++row)
-    for (int i = 0; i < kVectors; ++i) query[row][i] = load(queries + (first_row + row) * stride + i * kLanes) * scale;
+    for (int i = 0; i < kVectors; ++i) query[row][i] = load(own.queries + (first_row + row) * own.stride + i * kLanes) * own.scale;
   Floats most[kRows];
   for (int row = 0; row < kRows; ++row) most[row] = all(-INFINITY);
   for (int64_t first = 0; first < count; first += kLanes) {
     Floats products[kRows][kLanes];
+#pragma GCC unroll 16
     for (int lane = 0; lane < kLanes; ++lane) {
-      const Element* key = keys + kWidth * entry(first + lane < count ? first + lane : first);
+      const Element* key = own.keys + kWidth * entry(first + lane < count ? first + lane : first);
       Floats part = load(key);
       for (int row = 0; row < kRows; ++row) products[row][lane] = query[row][0] * part;
       for (int i = 1; i < kVectors; ++i) {
@@ -139,11 +139,11 @@ void attend(const Attention<Element>& all_rows, int64_t first_row) {
       }
     }
     for (int row = 0; row < kRows; ++row) {
-      Floats scores = sums_of(products[row]) + load(mask + (first_row + row) * mask_stride + first);
-      if (bias != nullptr)
+      Floats scores = sums_of(products[row]) + load(own.mask + (first_row + row) * own.mask_stride + first);
+      if (own.bias != nullptr)
         for (int lane = 0; lane < kLanes && first + lane < count; ++lane)
-          scores[lane] += bias[(first_row + row) * bias_stride + entry(first + lane)];
-      store(scores, weights + row * room + first);
+          scores[lane] += own.bias[(first_row + row) * own.bias_stride + entry(first + lane)];
+      store(scores, own.weights + row * room + first);
       most[row] = larger(most[row], scores);
     }
   }
@@ -152,25 +152,32 @@ void attend(const Attention<Element>& all_rows, int64_t first_row) {
     const Floats largest = all(largest_of(most[row]));
     Floats total = {};
     for (int64_t first = 0; first < count; first += kLanes) {
-      const Floats scores = load(weights + row * room + first);
+      const Floats scores = load(own.weights + row * room + first);
       const Floats weight = scores == -INFINITY ? Floats{} : exponential(scores - largest);
-      store(weight, weights + row * room + first);
+      store(weight, own.weights + row * room + first);
       total += weight;
     }
     const float sum = sum_of(total);
     share[row] = sum == 0 ? 0 : 1 / sum;
   }
-  Floats sums[kRows][kVectors] = {};
-  for (int64_t i = 0; i < count; ++i) {
-    const Element* value = values + kWidth * entry(i);
+  constexpr int kSums = kRows == 1 ? 2 : 1;  // of one row, so that an addition need not wait for the one before
+  Floats sums[kSums][kRows][kVectors] = {};
+  const auto add = [&](int64_t i, Floats(&to)[kRows][kVectors]) {
+    const Element* value = own.values + kWidth * entry(i);
     for (int j = 0; j < kVectors; ++j) {
       const Floats part = load(value + j * kLanes);
-      for (int row = 0; row < kRows; ++row) sums[row][j] += part * weights[row * room + i];
+      for (int row = 0; row < kRows; ++row) to[row][j] += part * own.weights[row * room + i];
     }
-  }
+  };
+  int64_t i = 0;
+  for (; i + kSums <= count; i += kSums)
+    for (int sum = 0; sum < kSums; ++sum) add(i + sum, sums[sum]);
+  if (i < count) add(i, sums[0]);
   for (int row = 0; row < kRows; ++row)
-    for (int j = 0; j < kVectors; ++j)
-      store(sums[row][j] * share[row], out + (first_row + row) * out_stride + j * kLanes);
+    for (int j = 0; j < kVectors; ++j) {
+      const Floats sum = kSums == 1 ? sums[0][row][j] : sums[0][row][j] + sums[kSums - 1][row][j];
+      store(sum * share[row], own.out + (first_row + row) * own.out_stride + j * kLanes);
+    }
 }
 
 inline float one(float from) { return from; }
