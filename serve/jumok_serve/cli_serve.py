@@ -14,6 +14,7 @@ import click
 from jumok_serve.configuration import CONFIGURATION_FILE, NAMES, Configuration, flag, read_configuration
 from jumok_serve.device import CudaSettings
 from jumok_serve.errors import ConfigurationError, CredentialsError
+from jumok_serve.freed import use_few_arenas
 from jumok_serve.service import Administration, Server, run_server
 from jumok_serve.service.interception import CallObserver
 from jumok_serve.service.limits import ServiceLimits
@@ -82,6 +83,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
         return
     settings = effective.configuration
     configure_logging(log_format=settings.log_format, level=settings.log_level)
+    use_few_arenas()
     # Until it serves: a container's first process would not be stopped without a handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as opened:
