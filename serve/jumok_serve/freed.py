@@ -11,7 +11,8 @@ ARENAS = 2
 
 By itself glibc makes up to eight for every core. One thread loads a model, others decode with it, and another frees it,
 so that in each arena some of one model lies between some of the next. Only whole pages can be given back, and what an
-arena has free is of no use to threads that take from another: with sixteen, a server grew with every model replaced.
+arena has free is of no use to threads that take from another: sixteen spanned twice as much after fifty swaps of models
+under load, two as much as before.
 """
 
 _M_ARENA_MAX = -8
