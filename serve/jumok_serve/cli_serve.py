@@ -14,7 +14,7 @@ import click
 from jumok_serve.configuration import CONFIGURATION_FILE, NAMES, Configuration, flag, read_configuration
 from jumok_serve.device import CudaSettings
 from jumok_serve.errors import ConfigurationError, CredentialsError
-from jumok_serve.freed import set_aside
+from jumok_serve.freed import set_aside, use_few_arenas
 from jumok_serve.service import Administration, Server, run_server
 from jumok_serve.service.interception import CallObserver
 from jumok_serve.service.limits import ServiceLimits
@@ -88,6 +88,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
     settings = effective.configuration
     configure_logging(log_format=settings.log_format, level=settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    use_few_arenas()
     # Until it serves: a container's first process would not be stopped without a handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as opened:

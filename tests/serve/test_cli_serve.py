@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,12 @@ from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.bundle import Bundle
+from jumok_serve.freed import ARENAS
 
 from .command import run, serve
+
+HEAP = 64 * 2**20
+"""Bytes of address space that glibc's arenas of threads reserve at a time, where addresses have 64 bits."""
 
 
 def test_it_says_in_one_line_what_it_serves_and_where(tiny_bundle: Path) -> None:
@@ -58,6 +64,31 @@ def test_replicas_share_a_server(tiny_bundle: Path) -> None:
     with serve(tiny_bundle, "--replicas", "2", "--threads", "2") as (_, address), jumok.Client(address) as client:
         texts = ["a man in a blue shirt", "two dogs", "a girl reads"] * 10
         assert len({answer.text for answer in client.translate(texts)}) <= 3
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no arenas")
+@pytest.mark.parametrize(("told", "most"), [({}, ARENAS), ({"MALLOC_ARENA_MAX": "1"}, 1)])
+def test_its_threads_share_few_arenas(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, str], most: int
+) -> None:
+    for name in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    with serve(tiny_bundle, "--replicas", "4") as (process, address), jumok.Client(address) as client:
+        client.translate(["a man in a blue shirt", "two dogs", "a girl reads"] * 10)
+        assert 1 + arenas_of_threads(process.pid) <= most
+
+
+def arenas_of_threads(pid: int) -> int:
+    """How many there are beside the first: each begins a piece of 64 MiB, of which it can use only a part so far."""
+    lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    maps = [re.match(r"([0-9a-f]+)-([0-9a-f]+) (....)", line) for line in lines]
+    places = [(int(found[1], 16), int(found[2], 16), found[3]) for found in maps if found]
+    return sum(
+        start % HEAP == 0 and rights == "rw-p" and behind == (end, start + HEAP, "---p")
+        for (start, end, rights), behind in pairwise(places)
+    )
 
 
 @contextmanager
