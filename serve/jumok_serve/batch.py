@@ -3,7 +3,7 @@
 import math
 import operator
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain
@@ -17,7 +17,6 @@ from jumok_serve.errors import JumokError, ModelFailed
 from jumok_serve.memory import padded_length
 from jumok_serve.progress import Progress
 from jumok_serve.search import (
-    NO_CONSTRAINTS,
     Constraints,
     Continuations,
     FinishedHypothesis,
@@ -105,8 +104,7 @@ class Batch:
         self._columns = make_columns(graphs)
         self._slots: list[Sentence | None] = []
         self._together: _Together | None = _Together([], beam_size)  # None: to be made anew
-        self._joined_for: tuple[object, ...] = ()  # what `_joined` was made for
-        self._joined = (NO_CONSTRAINTS, NO_CONSTRAINTS)
+        self._joined: dict[int, _Joined] = {}  # by the number of sentences
         self._cancellations = _Cancellations()
         self._next_deadline = math.inf
 
@@ -242,21 +240,25 @@ class Batch:
         self, together: "_Together", constraints: Sequence[Constraints], scores: Floats, candidates: int
     ) -> Choice:
         """What to ask of the selection; rows that draw are no concern of it."""
-        size, columns = self.beam_size, self._columns
-        # Most constraints are those of the step before.
-        key = (together, columns.inputs(len(together.searches)), *constraints)
-        if len(key) != len(self._joined_for) or not all(map(operator.is_, key, self._joined_for)):
+        columns, inputs = self._columns, self._columns.inputs(len(constraints))
+        slots = (together.constrained_on_logits, together.constrained_on_log_probs)
+        kept = self._joined.get(len(constraints))
+        # Most constraints are those of an earlier step, if of other sentences.
+        if (
+            kept is None
+            or kept.inputs is not inputs
+            or kept.slots != slots
+            or not all(map(operator.is_, constraints, kept.constraints))
+        ):
             on_logits, on_log_probs = (
-                columns.places(joined((slot * size, constraints[slot]) for slot in slots))
-                for slots in (together.constrained_on_logits, together.constrained_on_log_probs)
+                columns.places(joined((slot * self.beam_size, constraints[slot]) for slot in those)) for those in slots
             )
-            self._joined_for, self._joined = key, (on_logits, on_log_probs)
-        on_logits, on_log_probs = self._joined
+            kept = self._joined[len(constraints)] = _Joined(slots, inputs, constraints, on_logits, on_log_probs)
         return Choice(
             scores=scores,
             candidates=candidates,
-            on_logits=on_logits,
-            on_log_probs=on_log_probs,
+            on_logits=kept.on_logits,
+            on_log_probs=kept.on_log_probs,
             renormalize=together.renormalize,
             with_logits=bool(together.drawing),
         )
@@ -290,12 +292,30 @@ class Batch:
 
         A log-softmax of nothing but -inf is NaN too: that is not the model's fault, but constraints left no token.
         """
-        missing = np.isnan(totals)
-        if not missing.any():
+        if not math.isnan(totals.sum()):  # as it is if any of them is
             return []
-        undefined = np.flatnonzero(missing.any(axis=1))
+        undefined = np.flatnonzero(np.isnan(totals).any(axis=1))
         best = self._state.logits().numpy()[undefined].max(axis=1)
         return [int(row) for row, value in zip(undefined, best, strict=True) if not np.isfinite(value)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """The constraints of all sentences in one.
+
+    Attributes:
+        slots: of those whose constraints act on logits, and of those whose constraints act on log-probabilities.
+        inputs: what says which columns there are.
+        constraints: of every sentence.
+        on_logits: those on columns of logits.
+        on_log_probs: those on columns of log-probabilities.
+    """
+
+    slots: tuple[Sequence[int], Sequence[int]]
+    inputs: Mapping[str, object]
+    constraints: Sequence[Constraints]
+    on_logits: Constraints
+    on_log_probs: Constraints
 
 
 class _Cancellations:

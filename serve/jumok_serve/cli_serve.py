@@ -14,6 +14,7 @@ import click
 from jumok_serve.configuration import CONFIGURATION_FILE, NAMES, Configuration, flag, read_configuration
 from jumok_serve.device import CudaSettings
 from jumok_serve.errors import ConfigurationError, CredentialsError
+from jumok_serve.freed import set_aside
 from jumok_serve.service import Administration, Server, run_server
 from jumok_serve.service.interception import CallObserver
 from jumok_serve.service.limits import ServiceLimits
@@ -196,6 +197,7 @@ def _started(settings: Configuration, server: Server) -> Iterator[None]:
             f"{model.manifest.name} {model.manifest.version} ({model.precision}, {model.device})"
             for model in server.models
         )
+        set_aside()
         click.echo(f"serving on {server.address}: {models or 'no model yet'}{also}")
         yield
 

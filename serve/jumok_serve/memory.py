@@ -23,6 +23,9 @@ def padded_length(length: int) -> int:
     return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
+KEPT_LENGTH = 32
+"""Positions that a buffer keeps, needed or not: one short sentence after the other would have it shrink and grow."""
+
 ROOM = 16
 """A buffer becomes so many times as long before memory is asked for again: for a moment there are two of them then."""
 
@@ -66,7 +69,7 @@ class SlotBuffers:
             Whether the buffers are new ones, so that earlier views are of no more use.
         """
         needed = padded_length(length)
-        if slots <= self._capacity and needed <= self._length <= 2 * needed:
+        if slots <= self._capacity and needed <= self._length <= max(2 * needed, KEPT_LENGTH):
             return False
         capacity = max(slots, 2 * used) if slots > self._capacity else max(slots, used)
         for spec in self._specs:
@@ -90,17 +93,17 @@ class SlotBuffers:
 
     def join(self, slots: Sequence[int], values: Mapping[str, OrtValue]) -> None:
         """Copies rows of `values` [B, ...], one after the other, into slots; see `write`."""
-        arrays = {name: value.numpy() for name, value in values.items()}
-        for row, slot in enumerate(slots):
-            self.write(slot, arrays, row)
+        self.write(slots, {name: value.numpy() for name, value in values.items()})
 
-    def write(self, slot: int, values: Mapping[str, NDArray[np.generic]], row: int) -> None:
-        """Copies row `row` of `values` [B, ...] into a slot; what lies behind its length is masked anyway."""
+    def write(self, slots: Sequence[int], values: Mapping[str, NDArray[np.generic]]) -> None:
+        """Copies rows of `values` [B, ...] into slots [B]; what lies behind their length is masked anyway."""
+        chosen = np.array(slots)
         for spec in self._specs:
-            sentence = values[spec.name][row]
-            buffer = self._buffers[spec.name][slot]
-            place = tuple(slice(min(size, room)) for size, room in zip(sentence.shape, buffer.shape, strict=True))
-            buffer[place] = sentence[place]
+            rows, buffer = values[spec.name], self._buffers[spec.name]
+            place = tuple(
+                slice(min(size, room)) for size, room in zip(rows.shape[1:], buffer.shape[1:], strict=True)
+            )
+            buffer[(chosen, *place)] = rows[(slice(None), *place)]
 
     def move(self, slot: int, to: int, length: int) -> None:
         """Copies so many positions of one slot over another."""

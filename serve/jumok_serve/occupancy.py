@@ -1,6 +1,5 @@
 """What a replica decodes: rows, and the padded source positions that these have together."""
 
-from collections import Counter
 from collections.abc import Iterable
 
 from jumok_serve.batch import Batch, Sentence
@@ -15,8 +14,8 @@ class Occupancy:
     """
 
     def __init__(self, batches: Iterable[Batch] = ()) -> None:
-        self._sentences: Counter[int] = Counter()
-        self._longest: Counter[int] = Counter()
+        self._sentences: dict[int, int] = {}  # by beam size
+        self._longest: dict[int, int] = {}
         for batch in batches:
             self._sentences[batch.beam_size] = len(batch.sentences)
             self._longest[batch.beam_size] = padded_length(batch.longest_source)
@@ -24,7 +23,7 @@ class Occupancy:
     @property
     def sentences(self) -> int:
         """How many sentences."""
-        return self._sentences.total()
+        return sum(self._sentences.values())
 
     @property
     def rows(self) -> int:
@@ -39,12 +38,12 @@ class Occupancy:
     def tokens_with(self, sentence: Sentence) -> int:
         """What `tokens` would be with one more sentence."""
         size = sentence.search.beam_size
-        sentences, longest = self._sentences[size], self._longest[size]
+        sentences, longest = self._sentences.get(size, 0), self._longest.get(size, 0)
         wider = max(longest, padded_length(len(sentence.source_ids)))
         return self.tokens + size * ((sentences + 1) * wider - sentences * longest)
 
     def add(self, sentence: Sentence) -> None:
         """Counts one more sentence in."""
         size = sentence.search.beam_size
-        self._sentences[size] += 1
-        self._longest[size] = max(self._longest[size], padded_length(len(sentence.source_ids)))
+        self._sentences[size] = self._sentences.get(size, 0) + 1
+        self._longest[size] = max(self._longest.get(size, 0), padded_length(len(sentence.source_ids)))

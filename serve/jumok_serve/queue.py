@@ -272,6 +272,8 @@ class SentenceQueue:
         """Takes in order what the replica has room for."""
         work = self._work
         self._sweep()
+        if not self._waiting and work == self._work:
+            return []
         room = MAX_JOINING_TOKENS if occupied.rows else self._limits.max_queue_tokens
         others = [
             other for number, other in enumerate(self._occupied) if other is not occupied and number not in self._aside

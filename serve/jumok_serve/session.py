@@ -135,8 +135,10 @@ class Graphs:
         decoder = graphs["decoder"]
         self.memory_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("memory."))
         self.state_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("state."))
-        self.in_place = any(spec.name == "visible" for spec in decoder.inputs)
+        self.in_place = "visible" in self._inputs["decoder"]
         """Whether the decoder writes into buffers of state that stay where they are, instead of making new ones."""
+        self.reads_entry_positions = "entry_positions" in self._inputs["decoder"]
+        """Whether such a decoder looks at how far apart tokens are."""
         self._place = (device.name, 0)
         if device.resident:
             moving = [name for kind in LENGTH_AXES for name in slot_graphs(kind) if name in graphs]

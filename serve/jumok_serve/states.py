@@ -201,22 +201,22 @@ class InPlaceState:
         self._beam_size = beam_size
         self._buffers = graphs.make_slots("state")
         self._visible: Booleans = np.zeros((0, beam_size, 0), np.bool_)  # [slots, K, E]
+        self._used: Booleans = np.zeros((0, beam_size), np.bool_)  # [slots, E + K]: by any row; the last K never are
+        self._rows: Integers = np.zeros((0, beam_size), np.int64)  # [slots, K]: numbers of the rows of `_visible`
         self._entry_positions: Integers = np.zeros((0, 0), np.int64)  # [slots, E]
         self._steps: dict[tuple[Graphs, int], _Step] = {}  # by the number of sentences
         self._last: _Step | None = None
         self._slots = 0  # that hold something
-        self._longest = 0  # entries up to the last that any of them needs
 
     def join(self, slots: Sequence[int], first_state: Tensors) -> None:
         """See `DecoderState`."""
-        self._reserve(max(slots) + 1, max(self._longest, self._beam_size))
+        self._visible[[slot for slot in slots if slot < len(self._visible)]] = False
+        self._reserve(max(slots) + 1, max(_end(self._visible[: self._slots]), self._beam_size))
         self._slots = max(self._slots, max(slots) + 1)
-        self._visible[slots] = False
 
     def move(self, slot: int, to: int) -> None:
         """See `DecoderState`."""
-        used = np.any(self._visible[slot], axis=0)
-        self._buffers.move(slot, to, int(_ends(used)))
+        self._buffers.move(slot, to, _end(self._visible[slot]))
         self._visible[to] = self._visible[slot]
         self._entry_positions[to] = self._entry_positions[slot]
 
@@ -252,32 +252,32 @@ class InPlaceState:
     def _place(self, positions: Integers, parents: Integers) -> Integers:
         """Gives each row an entry [n, K] for its new token, and has it see what the row sees that it continues."""
         sentences, beam_size = parents.shape
-        sentence, row = np.arange(sentences)[:, None], np.arange(beam_size)
+        rows = self._rows[:sentences]
         if beam_size == 1:  # whose tokens lie in their order
-            self._longest = int(positions.max()) + 1
-            self._reserve(sentences, self._longest)
             places = positions[:, None]
         else:
-            visible = self._visible[:sentences]
-            visible[:] = visible[sentence, parents]
-            used = np.any(visible, axis=1)
-            self._longest = int(max(used.sum(axis=1).max() + beam_size, _ends(used).max()))
-            if self._reserve(sentences, self._longest):
-                used = self._visible[:sentences].any(axis=1)
-            places = np.argsort(used, axis=1, kind="stable")[:, :beam_size]
-        self._visible[sentence, row, places] = True
-        self._entry_positions[sentence, places] = positions[:, None]
+            visible, used = self._visible[:sentences], self._used[:sentences]
+            visible[:] = self._visible.reshape(-1, self._visible.shape[-1]).take(rows[:, :1] + parents, axis=0)
+            visible.any(axis=1, out=used[:, :-beam_size])
+            places = used.argsort(axis=1, kind="stable")[:, :beam_size]
+        last = int(places.max())
+        if last >= self._buffers.length:
+            self._reserve(sentences, last + 1)
+        self._visible.reshape(-1)[rows * self._visible.shape[-1] + places] = True
+        if self.graphs.reads_entry_positions:
+            self._entry_positions[np.arange(sentences)[:, None], places] = positions[:, None]
         return places
 
-    def _reserve(self, slots: int, entries: int) -> bool:
-        """Makes room; whether anything has moved."""
+    def _reserve(self, slots: int, entries: int) -> None:
+        """Makes room."""
         if not self._buffers.reserve(slots, entries, self._slots):
-            return False
-        capacity, length = self._buffers.capacity, self._buffers.length
-        self._visible = _resized(self._visible, self._slots, (capacity, self._beam_size, length))
+            return
+        capacity, length, beam_size = self._buffers.capacity, self._buffers.length, self._beam_size
+        self._visible = _resized(self._visible, self._slots, (capacity, beam_size, length))
+        self._used = np.zeros((capacity, length + beam_size), np.bool_)
+        self._rows = np.arange(capacity * beam_size).reshape(capacity, beam_size)
         self._entry_positions = _resized(self._entry_positions, self._slots, (capacity, length))
         self._steps.clear()
-        return True
 
     def _bind(
         self,
@@ -315,11 +315,10 @@ class InPlaceState:
         )
 
 
-def _ends(used: Booleans) -> Integers:
-    """How many entries [...] there are up to the last of those that are used [..., E]."""
-    last = used.shape[-1] - np.argmax(used[..., ::-1], axis=-1)
-    ends: Integers = np.where(used.any(axis=-1), last, 0)
-    return ends
+def _end(visible: Booleans) -> int:
+    """How many entries there are up to the last that is visible [..., E]."""
+    used = np.flatnonzero(visible.any(axis=tuple(range(visible.ndim - 1))))
+    return int(used[-1]) + 1 if len(used) else 0
 
 
 def _resized(array: NDArray[Any], slots: int, shape: Sequence[int]) -> NDArray[Any]:

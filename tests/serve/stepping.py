@@ -17,7 +17,7 @@ def logits_of(graphs: Graphs, source: Sequence[int], prefix: Sequence[int]) -> n
     encoded, first_state = graphs.encode(np.array([source]), lengths)
     memory, state, columns = SlotBuffers(graphs.memory_specs, "S"), make_state(graphs, 1), AllColumns(graphs)
     memory.reserve(1, len(source), 0)
-    memory.write(0, {name: value.numpy() for name, value in encoded.items()}, 0)
+    memory.join([0], encoded)
     state.join([0], first_state)
     choice = Choice(scores=np.zeros(1, np.float32), candidates=1)
     for position, token in enumerate(prefix):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jumok_serve.manifest import TensorSpec
-from jumok_serve.memory import LENGTH_STEP, SlotBuffers
+from jumok_serve.memory import KEPT_LENGTH, LENGTH_STEP, SlotBuffers
 
 SPECS = (
     TensorSpec(name="memory.keys", dtype="float32", axes=("B", 2, "S", 3)),
@@ -45,11 +45,10 @@ def test_sentences_survive_growth_of_slots_and_of_the_source_axis(random: np.ran
     memory = SlotBuffers(SPECS, "S")
     first = encoded(random, 2, 5)
     memory.reserve(2, 5, 0)
-    for row in range(2):
-        memory.write(row, first, row)
+    memory.write(range(2), first)
     memory.reserve(3, 21, 2)
     second = encoded(random, 1, 21)
-    memory.write(2, second, 0)
+    memory.write([2], second)
     for row in range(2):
         assert_same(content(memory, 3, row, 5), {name: value[row] for name, value in first.items()})
     assert_same(content(memory, 3, 2, 21), {name: value[0] for name, value in second.items()})
@@ -71,7 +70,7 @@ def test_sentences_survive_whatever_is_reserved(seed: int) -> None:
         sources[kept:] = random.integers(1, longest + 1, joining).tolist()
         written[kept:] = [encoded(random, 1, source) for source in sources[kept:]]
         for slot in range(kept, len(written)):
-            memory.write(slot, written[slot], 0)
+            memory.write([slot], written[slot])
         for slot, (source, sentence) in enumerate(zip(sources, written, strict=True)):
             expected = {name: value[0] for name, value in sentence.items()}
             assert_same(content(memory, len(written), slot, source), expected)
@@ -81,8 +80,7 @@ def test_moving_copies_one_slot_over_another(random: np.random.Generator) -> Non
     memory = SlotBuffers(SPECS, "S")
     sentences = encoded(random, 3, 4)
     memory.reserve(3, 4, 0)
-    for row in range(3):
-        memory.write(row, sentences, row)
+    memory.write(range(3), sentences)
     memory.move(2, 0, 4)
     assert_same(content(memory, 2, 0, 4), {name: value[2] for name, value in sentences.items()})
     assert_same(content(memory, 2, 1, 4), {name: value[1] for name, value in sentences.items()})
@@ -92,10 +90,21 @@ def test_the_source_axis_is_cut_when_a_long_sentence_has_left(random: np.random.
     memory = SlotBuffers(SPECS, "S")
     memory.reserve(1, 100, 0)
     short = encoded(random, 1, 6)
-    memory.write(0, short, 0)
+    memory.write([0], short)
     memory.reserve(2, 6, 1)
     assert memory.length == LENGTH_STEP
     assert_same(content(memory, 2, 0, 6), {name: value[0] for name, value in short.items()})
+
+
+def test_the_source_axis_keeps_a_length_that_short_sentences_grow_to(random: np.random.Generator) -> None:
+    memory = SlotBuffers(SPECS, "S")
+    memory.reserve(1, KEPT_LENGTH, 0)
+    view = memory.view(1)
+    assert not memory.reserve(1, 6, 0)
+    assert memory.view(1) is view
+    short = encoded(random, 1, 6)
+    memory.write([0], short)
+    assert_same(content(memory, 1, 0, 6), {name: value[0] for name, value in short.items()})
 
 
 def test_few_long_sentences_do_not_get_the_room_of_many_short_ones() -> None:
@@ -110,7 +119,7 @@ def test_a_view_is_not_a_copy_and_is_made_once(random: np.random.Generator) -> N
     memory.reserve(4, 8, 0)
     view = memory.view(3)
     sentence = encoded(random, 1, 8)
-    memory.write(1, sentence, 0)
+    memory.write([1], sentence)
     np.testing.assert_array_equal(view["memory.keys"].numpy()[1], sentence["memory.keys"][0])
     assert memory.view(3) is view
     assert view["memory.keys"].shape() == [3, 2, 8, 3]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jumok_serve import native
+from jumok_serve import Translator, native
 
 COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 AARCH64 = 183
@@ -110,3 +110,13 @@ def test_a_library_for_another_machine_is_not_used(place: Path, good: bytes, tol
     place.write_bytes(good[:18] + other.to_bytes(2, "little") + good[20:])
     assert native.library() is None
     assert str(place) in told()
+
+
+@compiles
+def test_a_model_translates_beside_a_broken_library(
+    place: Path, good: bytes, told: Callable[[], str], tiny_bundle: Path
+) -> None:
+    place.write_bytes(good[: len(good) // 2])
+    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+        assert translator.translate("The cat sleeps.").text
+    assert "is cut off" in told()

@@ -97,7 +97,7 @@ class Call {
   ort::Status* status() const { return status_; }
 
  private:
-  static constexpr int64_t kWorkOfPart = 1 << 16;  // floats that are read: about ten microseconds
+  static constexpr int64_t kWorkOfPart = 1 << 14;  // floats that are read: some microseconds
   static constexpr int64_t kMostParts = 16;
 
   bool ok(ort::Status* status) {

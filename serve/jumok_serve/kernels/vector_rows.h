@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "rows.h"
 
@@ -17,6 +18,7 @@ namespace {
 constexpr int kLanes = LANES;
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+using Lanes = std::make_integer_sequence<int, kLanes>;
 
 inline Floats load(const float* from) {
   Floats vector;
@@ -66,43 +68,48 @@ inline Floats exponential(Floats x) {
   return sum * (Floats)((__builtin_convertvector(whole, Ints) + 127) << 23);
 }
 
+// Lanes of `a` and, from kLanes on, of `b`, by their constant numbers.
+template <int... kOrder>
+inline Floats shuffled(Floats a, Floats b, std::integer_sequence<int, kOrder...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, kOrder...);
+#else
+  return __builtin_shuffle(a, b, Ints{kOrder...});
+#endif
+}
+
 // Lanes i and i ^ N change places.
-template <int N>
-inline Floats swapped(Floats x) {
-  Ints order;
-  for (int i = 0; i < kLanes; ++i) order[i] = i ^ N;
-  return __builtin_shuffle(x, order);
+template <int N, int... kLane>
+inline Floats swapped(Floats x, std::integer_sequence<int, kLane...>) {
+  return shuffled(x, x, std::integer_sequence<int, (kLane ^ N)...>());
 }
 
 template <int N = kLanes / 2>
 inline float sum_of(Floats x) {
-  x += swapped<N>(x);
+  x += swapped<N>(x, Lanes());
   if constexpr (N > 1) return sum_of<N / 2>(x);
   return x[0];
 }
 
 template <int N = kLanes / 2>
 inline float largest_of(Floats x) {
-  x = larger(x, swapped<N>(x));
+  x = larger(x, swapped<N>(x, Lanes()));
   if constexpr (N > 1) return largest_of<N / 2>(x);
   return x[0];
 }
 
 // Pairs of lanes added up: those of `a` where a lane's bit N is 0, those of `b` elsewhere.
-template <int N>
-inline Floats paired(Floats a, Floats b) {
-  Ints own, other;
-  for (int i = 0; i < kLanes; ++i) {
-    own[i] = i & N ? i + kLanes : i;
-    other[i] = i & N ? (i ^ N) + kLanes : i ^ N;
-  }
-  return __builtin_shuffle(a, b, own) + __builtin_shuffle(a, b, other);
+template <int N, int... kLane>
+inline Floats paired(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  const auto own = std::integer_sequence<int, (kLane & N ? kLane + kLanes : kLane)...>();
+  const auto other = std::integer_sequence<int, (kLane & N ? (kLane ^ N) + kLanes : kLane ^ N)...>();
+  return shuffled(a, b, own) + shuffled(a, b, other);
 }
 
 // The sum of each of as many vectors as there are lanes, in order.
 template <int N = 1>
 inline Floats sums_of(Floats* vectors) {
-  for (int i = 0; i < kLanes; i += 2 * N) vectors[i] = paired<N>(vectors[i], vectors[i + N]);
+  for (int i = 0; i < kLanes; i += 2 * N) vectors[i] = paired<N>(vectors[i], vectors[i + N], Lanes());
   if constexpr (2 * N < kLanes) return sums_of<2 * N>(vectors);
   return vectors[0];
 }

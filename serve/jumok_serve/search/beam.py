@@ -4,12 +4,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from jumok_proto.results import FinishReason
 from jumok_serve.options import SearchOptions
 from jumok_serve.search.constraints import NO_CONSTRAINTS, ConstraintRules
 from jumok_serve.search.protocol import DEAD_SCORE, FinishedHypothesis, finished_hypothesis, normalised
+
+_Written: TypeAlias = tuple[Sequence[int], Sequence[float], Sequence[int]]
+"""What one step has written in its rows: tokens, sums of token scores up to these, and the rows that they continue."""
 
 
 class BeamSearch:
@@ -34,15 +37,16 @@ class BeamSearch:
         self.renormalizes = options.renormalize and not self.acts_on_logits
         # Rows that are alive come first, best first. Only the first is at first: K equal rows would make K equal
         # hypotheses.
-        self.tokens = [prompt[0]] * self.beam_size
-        self.parents = [0] * self.beam_size
-        self.scores = [0.0] + [DEAD_SCORE] * (self.beam_size - 1)
+        self.tokens: Sequence[int] = [prompt[0]] * self.beam_size
+        self.parents: Sequence[int] = [0] * self.beam_size
+        self.scores: Sequence[float] = [0.0] + [DEAD_SCORE] * (self.beam_size - 1)
         self.position = 0
         self.candidates_needed = 1
         self.constraints = NO_CONSTRAINTS
         self.draws = None
         self.finished = False
         self._options = options
+        self._eos_ids = frozenset(options.eos_ids)
         self._prompt = prompt
         self._rules = ConstraintRules(options, prompt, rows=options.beam_size)
         self._forced: tuple[int, ...] | None = None  # what the next token must be one of
@@ -51,13 +55,12 @@ class BeamSearch:
         self._written: list[_Written] = []  # so that a step copies no history
         self._histories = [tuple(prompt)]  # tokens of the rows that are alive, where constraints look at them
         self._ended: list[_Ended] = []  # best first, at most K
-        self._ask()
+        if self._next_change == 1:
+            self._ask()
 
     def _ask(self) -> None:
-        """Says what is asked of the step to come, beside what it is fed."""
+        """Says what is asked of the step to come, beside what it is fed, where that may change."""
         length = self.position + 1
-        if length < self._next_change:
-            return
         self._next_change = self._rules.next_change(length)
         self._forced = self._rules.forced(length)
         if self._forced is None:
@@ -76,7 +79,7 @@ class BeamSearch:
             if self._forced is not None:
                 tokens, scores, rows = self._forced_continuations(self._forced)
             self._write(tokens, scores, rows)
-        if not self.finished:
+        if not self.finished and self.position + 1 >= self._next_change:
             self._ask()
 
     def _forced_continuations(self, forced: Sequence[int]) -> tuple[list[int], list[float], list[int]]:
@@ -87,16 +90,41 @@ class BeamSearch:
 
     def _write(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
         """Goes on with the continuations that do not end, and takes note of those that do."""
+        beam_size, length = self.beam_size, self.position + 1 - len(self._prompt)  # of the continuations
+        running, sums, parents = tokens[:beam_size], scores[:beam_size], rows[:beam_size]
+        if (  # not, as mostly, the first K run on; scores that are no numbers come last
+            length == self._options.max_length
+            or not self._eos_ids.isdisjoint(running)
+            or len(sums) < beam_size
+            or not sums[-1] > DEAD_SCORE
+        ):
+            running, sums, parents = self._parted(tokens, scores, rows, length)
+        alive = len(running)
+        if self._rules.need_history:
+            self._histories = [(*self._histories[row], token) for row, token in zip(parents, running, strict=True)]
+        if dead := beam_size - alive:
+            running = [*running, *[self._prompt[0]] * dead]
+            sums = [*sums, *[DEAD_SCORE] * dead]
+            parents = [*parents, *[0] * dead]
+        self._written.append((running, sums, parents))
+        self._alive = alive
+        self.tokens, self.scores, self.parents = running, sums, parents
+        self.finished = not alive or (len(self._ended) == beam_size and self._is_settled(length))
+
+    def _parted(
+        self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int], length: int
+    ) -> tuple[list[int], list[float], list[int]]:
+        """Takes note of those that end, and gives tokens, scores and rows of those that do not: K at most."""
         beam_size, options = self.beam_size, self._options
-        length = self.position + 1 - len(self._prompt)  # of the continuations
-        at_maximum, eos_ids = length == options.max_length, options.eos_ids
-        written = _Written([], [], [])
-        running, sums, parents = written
+        at_maximum = length == options.max_length
+        running: list[int] = []
+        sums: list[float] = []
+        parents: list[int] = []
         ended: list[_Ended] = []
         for rank, (token, score, row) in enumerate(zip(tokens, scores, rows, strict=True)):
             if not score > DEAD_SCORE:  # or NaN: so are all that follow
                 break
-            if at_maximum or token in eos_ids:
+            if at_maximum or token in self._eos_ids:
                 if rank < beam_size:
                     final = normalised(score, length, options.length_penalty)
                     ended.append(_Ended(final, length - 1, row, (token, score)))
@@ -106,26 +134,16 @@ class BeamSearch:
                 parents.append(row)
                 if len(running) == beam_size:  # so `rank` is K - 1 at least, and nothing after it can end
                     break
-        alive = len(running)
         if ended:
             ended = self._ended + ended
             ended.sort(key=_by_score, reverse=True)  # stable: of equal ones the earlier stays first
             self._ended = ended[:beam_size]
-        elif not alive and not self._ended:  # constraints leave no continuation: the rows themselves are the result
+        elif not running and not self._ended:  # constraints leave no continuation: the rows themselves are the result
             self._ended = [
                 _Ended(normalised(score, length - 1, options.length_penalty), length - 1, row, None)
                 for row, score in enumerate(self.scores[: self._alive])
             ]
-        if self._rules.need_history:
-            self._histories = [(*self._histories[row], token) for row, token in zip(parents, running, strict=True)]
-        self._written.append(written)
-        self._alive, dead = alive, beam_size - alive
-        self.tokens, self.scores, self.parents = running, sums, parents
-        if dead:
-            running += [self._prompt[0]] * dead
-            sums += [DEAD_SCORE] * dead
-            parents += [0] * dead
-        self.finished = not alive or (len(self._ended) == beam_size and self._is_settled(length))
+        return running, sums, parents
 
     def _is_settled(self, length: int) -> bool:
         """Whether the full list of ended hypotheses is final when those that run have ``length`` new tokens."""
@@ -149,14 +167,14 @@ class BeamSearch:
         # Rows have different histories, so what several share ends where their ways back meet.
         sure: list[int] = []
         for length in range(len(self._written), 0, -1):
-            step = self._written[length - 1]
+            tokens, _, parents = self._written[length - 1]
             if best is not None and length == best.length:
                 rows.add(best.row)
             met = len(rows) == 1 and (best is None or length <= best.length)
             if met:
                 (row,) = rows
-                sure.append(step.tokens[row])
-            rows = {step.parents[row] for row in rows}
+                sure.append(tokens[row])
+            rows = {parents[row] for row in rows}
         sure.reverse()
         return sure
 
@@ -180,14 +198,6 @@ class BeamSearch:
         path.reverse()
         reached_eos = bool(path) and path[-1][0] in self._options.eos_ids
         return finished_hypothesis(path, ended.score, FinishReason.EOS if reached_eos else FinishReason.LENGTH)
-
-
-class _Written(NamedTuple):
-    """What one step has written in the rows that it left alive."""
-
-    tokens: list[int]
-    scores: list[float]  # sums of the token scores up to here
-    parents: list[int]  # the rows of the step before that these continue
 
 
 class _Ended(NamedTuple):

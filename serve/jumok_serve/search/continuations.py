@@ -1,5 +1,6 @@
 """What the candidates of many rows come to for the searches that have these rows."""
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,11 +30,15 @@ def best_continuations(
     """
     candidates = tokens.shape[1]
     by_sentence = scores.reshape(-1, beam_size * candidates)
-    order = np.argsort(-by_sentence, axis=1, kind="stable")[:, :number]  # [B, N]; stable: by row, then by token
-    places = order + np.arange(0, scores.size, by_sentence.shape[1])[:, None]
-    return Continuations(
-        tokens.ravel()[places].tolist(), scores.ravel()[places].tolist(), (order // candidates).tolist()
-    )
+    order = (-by_sentence).argsort(axis=1, kind="stable")[:, :number]  # [B, N]; stable: by row, then by token
+    places = order + _firsts(*by_sentence.shape)
+    return Continuations(tokens.take(places).tolist(), scores.take(places).tolist(), (order // candidates).tolist())
+
+
+@lru_cache(maxsize=256)
+def _firsts(sentences: int, candidates: int) -> NDArray[np.int64]:
+    """Where the candidates of each sentence begin, [B, 1]."""
+    return np.arange(0, sentences * candidates, candidates)[:, None]
 
 
 def each_rows_best(tokens: NDArray[np.int64], scores: NDArray[np.floating[Any]], beam_size: int) -> Continuations:
