@@ -293,6 +293,6 @@ def test_nothing_is_added_without_the_library(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native_bundle, "library", lambda: None)
-    with pytest.raises(ExportError, match=r"no native operators here: install jumok again"):
+    with pytest.raises(ExportError, match=r"no native kernels here: install jumok again"):
         add_native_graphs(tiny_bundle, tmp_path / "out")
     assert not (tmp_path / "out").exists()
