@@ -270,9 +270,9 @@ def import_hf(
 @out_option
 @overwrite_option
 def add_native(*, bundle: Path, out: Path, overwrite: bool) -> None:
-    """Add graphs in native operators to BUNDLE, made where no C++ compiler was; its weights stay as they are.
+    """Add graphs for native kernels to BUNDLE, which was made where there were none; its weights stay as they are.
 
-    --out BUNDLE --overwrite replaces it.
+    With --overwrite, --out may be the bundle itself. Nothing is written if they do not compute what its graphs do.
     """
     from jumok_export.native_bundle import add_native_graphs  # noqa: PLC0415
 

@@ -51,7 +51,7 @@ def add_native_graphs(
         VerificationError: they do not compute what the others compute; no bundle is written.
     """
     if library() is None:
-        raise ExportError("there are no native operators here: install jumok again where there is a C++ compiler")
+        raise ExportError("there are no native kernels here: install jumok again where there is a C++ compiler")
     bundle = Bundle.open(path)
     manifest = bundle.manifest
 

@@ -1,6 +1,7 @@
 """Sessions: graphs that differ from the manifest are refused, and selection is what its formula says."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,14 @@ from onnxruntime import OrtValue
 from jumok_serve import BundleError, Translator
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import CPU
+from jumok_serve.native import library
+from jumok_serve.opening import NATIVE
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Draw, Entries
 from jumok_serve.selecting import Choice
 from jumok_serve.session import Graphs
+
+DECODER = f"fp32/decoder{NATIVE if library() else ''}.onnx"
+"""The one that is loaded here."""
 
 
 @pytest.fixture(scope="module")
@@ -62,19 +68,19 @@ def rename_output(old: str, new: str) -> Callable[[onnx.ModelProto], None]:
 
 def test_wrong_tensor_names_are_all_reported(forge: Callable[..., Path]) -> None:
     forge("fp32/encoder.onnx", rename_output("memory.key.0", "memory.keys"))
-    path = forge("fp32/decoder.onnx", rename_output("totals", "total"))
+    path = forge(DECODER, rename_output("totals", "total"))
     with pytest.raises(BundleError) as refused:
         Translator(path, precision="fp32")
     problems = "\n".join(refused.value.problems)
     assert "fp32/encoder.onnx: output 'memory.key.0' is missing" in problems
-    assert "fp32/decoder.onnx: output 'totals' is missing" in problems
+    assert f"{DECODER}: output 'totals' is missing" in problems
     with Translator(path, precision="int8", threads=1) as translator:
         assert translator.precision == "int8"
 
 
 def test_a_graph_that_is_none_is_reported(forge: Callable[..., Path]) -> None:
-    path = forge("fp32/decoder.onnx", lambda model: model.graph.node[0].ClearField("output"))
-    with pytest.raises(BundleError, match=r"fp32/decoder\.onnx: ONNX Runtime cannot load it"):
+    path = forge(DECODER, lambda model: model.graph.node[0].ClearField("output"))
+    with pytest.raises(BundleError, match=f"{re.escape(DECODER)}: ONNX Runtime cannot load it"):
         Translator(path, precision="fp32")
 
 

@@ -1,0 +1,298 @@
+"""Graphs in native operators: what is replaced and what is not, and that they compute what the others compute."""
+
+import json
+import pickle
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from jumok_export import native_bundle, weights
+from jumok_export.attention import scaled_queries
+from jumok_export.errors import ExportError
+from jumok_export.fused_step import with_selection
+from jumok_export.graphs import export_graphs
+from jumok_export.huggingface import build_model
+from jumok_export.native_bundle import add_native_graphs
+from jumok_export.native_graphs import DOMAIN, native_graph, with_native_graphs
+from jumok_export.onnx_graph import Graph
+from jumok_export.quantize import Matrices, quantize_graph
+from jumok_export.samples import Frame
+from jumok_export.sides import RuntimeSide
+from jumok_export.verify_native import verify_native
+from jumok_export.weights import save_graphs
+from jumok_serve.bundle import Bundle
+from jumok_serve.device import CPU
+from jumok_serve.manifest import NATIVE_GRAPHS, PrecisionVariant
+from jumok_serve.native import library
+from jumok_serve.session import Graphs
+
+from .random_checkpoints import config_of, random_checkpoint
+
+needs_library = pytest.mark.skipif(library() is None, reason="native operators were not compiled here")
+
+KINDS = ("tiny", "bart-uneven", "t5")
+"""Norms before, behind and without means; T5 adds a bias by distance too."""
+FORMS = ("fp32", "int8 by row", "int8 calibrated")
+OPERATORS: Mapping[str, tuple[str, str, str]] = {
+    "fp32": ("SelfAttention", "CrossAttention", "AddNorm"),
+    "int8 by row": ("HalfSelfAttention", "HalfCrossAttention", "AddNorm"),
+    "int8 calibrated": ("HalfSelfAttentionQuantized", "HalfCrossAttentionQuantized", "AddNormQuantized"),
+}
+
+Make = Callable[[str, str], dict[str, Graph]]
+
+
+@pytest.fixture(scope="module")
+def make(tiny_graphs: dict[str, Graph], made_once: Callable[[str, Callable[[Path], object]], Path]) -> Make:
+    """Gives the graphs of a kind of model in a form; not to be changed."""
+
+    def exported(name: str) -> dict[str, Graph]:
+        if name == "tiny":
+            return tiny_graphs
+
+        def export(folder: Path) -> None:
+            theirs = random_checkpoint(name)
+            own = build_model(config_of(theirs), theirs.state_dict())
+            with scaled_queries(own.model):
+                graphs = export_graphs(own.model, own.source_vocabulary, own.target_vocabulary)
+            (folder / "graphs.pickle").write_bytes(pickle.dumps(graphs))
+
+        graphs: dict[str, Graph] = pickle.loads((made_once(f"native-{name}", export) / "graphs.pickle").read_bytes())
+        return graphs
+
+    def make_in_form(name: str, form: str) -> dict[str, Graph]:
+        graphs = dict(exported(name))
+        for each in ("encoder", "decoder") if form != "fp32" else ():
+            matrices = Matrices(graphs[each].model)
+            scales = {matrices.key(product): 0.02 for product in matrices.products()}
+            graphs[each] = quantize_graph(graphs[each], scales if form == "int8 calibrated" else {})
+        return graphs
+
+    return make_in_form
+
+
+def operators(graph: Graph) -> Counter[str]:
+    return Counter(node.op_type for node in graph.model.graph.node)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_sums_with_norms_and_selection_are_one_operator_each(make: Make, kind: str, form: str) -> None:
+    plain = with_selection(make(kind, form))
+    graphs = with_native_graphs(plain, half=form != "fp32")
+    before, after = operators(plain["decoder"]), operators(graphs["decoder_native"])
+    layers = before["MultiHeadAttention"] // 2
+    self_attention, cross_attention, add_norm = OPERATORS[form]
+    native = Counter(node.op_type for node in graphs["decoder_native"].model.graph.node if node.domain == DOMAIN)
+    norms = before["LayerNormalization"]
+    assert native == +Counter({self_attention: layers, cross_attention: layers, add_norm: norms, "Select": 1})
+    assert norms == (0 if kind == "t5" else 3 * layers + 1)
+    replaced = {"MultiHeadAttention", "ScatterND", "LayerNormalization", "LogSoftmax", "TopK", "Where"}
+    assert replaced.isdisjoint(after)
+    assert "ReduceMean" in after if kind == "t5" else "ReduceMean" not in after
+    read = {name for node in graphs["decoder_native"].model.graph.node for name in node.input}
+    given = {name for node in graphs["decoder_native"].model.graph.node for name in node.output}
+    assert given <= read | {spec.name for spec in graphs["decoder_native"].outputs} | {""}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_memory_and_state_are_halved_in_int8_alone(make: Make, form: str) -> None:
+    plain = with_selection(make("tiny", form))
+    graphs = with_native_graphs(plain, half=form != "fp32")
+    kinds = {
+        spec.dtype
+        for spec in (*graphs["decoder_native"].inputs, *graphs["decoder_native"].outputs)
+        if spec.name.startswith(("memory.", "state.", "next_state."))
+    }
+    assert kinds == {"float32" if form == "fp32" else "float16"}
+    assert ("encoder_native" in graphs) == (form != "fp32")
+    assert {spec.name for spec in graphs["decoder_native"].inputs} == {spec.name for spec in plain["decoder"].inputs}
+    if form != "fp32":
+        assert {spec.dtype for spec in graphs["encoder_native"].outputs} == {"float16"}
+
+
+def edited(graph: Graph, edit: Callable[[onnx.GraphProto], None]) -> Graph:
+    model = onnx.ModelProto()
+    model.CopyFrom(graph.model)
+    edit(model.graph)
+    return Graph(model, graph.inputs, graph.outputs)
+
+
+def instead_of(name: str, operator: str, *others: str) -> Callable[[onnx.GraphProto], None]:
+    """Has everybody read what an operator makes of an input in place of that input."""
+
+    def edit(graph: onnx.GraphProto) -> None:
+        for node in graph.node:
+            node.input[:] = [f"other {name}" if read == name else read for read in node.input]
+        graph.node.insert(0, helper.make_node(operator, [name, *others], [f"other {name}"]))
+
+    return edit
+
+
+def with_another_mask(graph: onnx.GraphProto) -> None:
+    where = next(node for node in graph.node if node.op_type == "Where")
+    graph.initializer.append(numpy_helper.from_array(np.array(-1, np.float32), "little"))
+    where.input[2] = "little"
+
+
+def with_another_axis(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "LayerNormalization" and attribute.name == "axis":
+                attribute.i = 1
+
+
+def with_what_rows_share(graph: onnx.GraphProto) -> None:
+    """What is added before the first norm is one vector for all rows of a sentence, which is added to each."""
+    norm = next(node for node in graph.node if node.op_type == "LayerNormalization")
+    add = next(node for node in graph.node if node.output[0] == norm.input[0])
+    graph.initializer.append(numpy_helper.from_array(np.array([1]), "rows"))
+    at = next(index for index, node in enumerate(graph.node) if node is add)
+    graph.node.insert(at, helper.make_node("ReduceMean", [add.input[1], "rows"], ["shared"], keepdims=1))
+    add.input[1] = "shared"
+
+
+@pytest.mark.parametrize(
+    ("edit", "lost", "kept"),
+    [
+        (instead_of("visible", "Not"), {"SelfAttention"}, {"CrossAttention", "AddNorm", "Select"}),
+        (instead_of("places", "Neg"), {"SelfAttention"}, {"CrossAttention", "AddNorm", "Select"}),
+        (with_another_mask, {"SelfAttention"}, {"CrossAttention", "AddNorm", "Select"}),
+        (instead_of("source_lengths", "Abs"), {"CrossAttention"}, {"SelfAttention", "AddNorm", "Select"}),
+        (with_another_axis, {"AddNorm"}, {"SelfAttention", "CrossAttention", "Select"}),
+    ],
+)
+def test_what_computes_something_else_stays(
+    make: Make, edit: Callable[[onnx.GraphProto], None], lost: set[str], kept: set[str]
+) -> None:
+    native = native_graph(edited(with_selection(make("tiny", "fp32"))["decoder"], edit))
+    assert native is not None
+    assert {node.op_type for node in native.model.graph.node if node.domain == DOMAIN} == kept
+    assert lost.isdisjoint(operators(native))
+
+
+def test_a_sum_of_vectors_that_are_not_all_of_one_row_each_stays(make: Make) -> None:
+    decoder = with_selection(make("tiny", "fp32"))["decoder"]
+    before, after = (native_graph(graph) for graph in (decoder, edited(decoder, with_what_rows_share)))
+    assert before is not None
+    assert after is not None
+    assert operators(after)["AddNorm"] == operators(before)["AddNorm"] - 1
+    assert operators(after)["LayerNormalization"] == 1
+
+
+def test_nothing_is_halved_that_something_else_reads(make: Make) -> None:
+    def read(graph: onnx.GraphProto) -> None:
+        attention = next(node for node in graph.node if node.op_type == "MultiHeadAttention" and node.input[4])
+        graph.node.insert(0, helper.make_node("Abs", [attention.input[1]], ["absolute"]))
+        at = next(index for index, node in enumerate(graph.node) if node is attention)
+        graph.node.insert(at, helper.make_node("Neg", ["absolute"], ["negative"]))
+        attention.input[1] = "negative"
+
+    graphs = with_selection(make("tiny", "int8 by row"))
+    graphs["decoder"] = edited(graphs["decoder"], read)
+    native = with_native_graphs(graphs, half=True)
+    assert "encoder_native" not in native
+    assert {spec.dtype for spec in native["decoder_native"].inputs if "." in spec.name} == {"float32", "int64"}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where the graphs of one precision lie."""
+
+    path: Path
+    only: PrecisionVariant
+
+    def variant(self, _: str) -> PrecisionVariant:
+        return self.only
+
+
+@needs_library
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_compute_what_the_others_compute(make: Make, kind: str, form: str, tmp_path: Path) -> None:
+    precision = form.partition(" ")[0]
+    folder = Folder(tmp_path, save_graphs(make(kind, form), tmp_path, precision))
+    plain, native = (Graphs(folder, precision, device=CPU, threads=1, native=native) for native in (False, True))
+    assert (plain.native, native.native) == (False, True)
+    frame = Frame(
+        source_vocabulary=plain.vocabulary,
+        target_vocabulary=plain.vocabulary,
+        start=2,
+        pad=1,
+        max_source_length=18,
+        max_target_length=18,
+    )
+    checks = verify_native(RuntimeSide(plain), native, None, frame, precision)
+    assert [check for check in checks if not check.passed] == []
+    assert {check.name for check in checks} == {"native: step logits", "native: step state", "native: decode"}
+    assert all(check.cases for check in checks)
+
+
+@needs_library
+def test_bundles_have_them_and_say_that_they_were_verified(tiny_bundle: Path, listed_bundle: Path) -> None:
+    for path, more in ((tiny_bundle, set[str]()), (listed_bundle, {"decoder_shortlist_native"})):
+        manifest = Bundle.open(path).manifest
+        for precision, also in (("fp32", set[str]()), ("int8", {"encoder_native"})):
+            graphs = set(manifest.precisions[precision].graphs)
+            assert graphs & set(NATIVE_GRAPHS) == {"decoder_native"} | more | also
+            checks = {check.name for check in manifest.verification[precision].checks}
+            assert {"native: step logits", "native: step state", "native: decode"} <= checks
+            assert ("native: shortlist logits" in checks) == bool(more)
+
+
+def test_they_are_not_written_without_the_library(
+    tiny_graphs: dict[str, Graph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "library", lambda: None)
+    variant = save_graphs(tiny_graphs, tmp_path, "fp32")
+    assert not variant.native
+    assert set(variant.graphs) == set(tiny_graphs)
+
+
+def stripped(bundle: Path, copy: Path) -> Path:
+    """A copy of a bundle as it is made without the library."""
+    shutil.copytree(bundle, copy)
+    manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
+    for precision, variant in manifest["precisions"].items():
+        for name in NATIVE_GRAPHS:
+            graph = variant["graphs"].pop(name, None)
+            if graph is not None:
+                (copy / graph["file"]).unlink()
+                del manifest["files"][graph["file"]]
+        report = manifest["verification"][precision]
+        report["checks"] = [check for check in report["checks"] if not check["name"].startswith("native: ")]
+    (copy / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return copy
+
+
+@needs_library
+def test_a_bundle_without_gets_those_that_the_export_writes(listed_bundle: Path, tmp_path: Path) -> None:
+    without = stripped(listed_bundle, tmp_path / "without")
+    assert not any(variant.native for variant in Bundle.open(without).manifest.precisions.values())
+    (without / "README.md").write_text("A card.", encoding="utf-8")
+    added = add_native_graphs(without, without, overwrite=True)
+    expected = Bundle.open(listed_bundle)
+    assert added.manifest.files == expected.manifest.files
+    assert (without / "README.md").read_text(encoding="utf-8") == "A card."
+    for precision, report in added.manifest.verification.items():
+        names = [check.name for check in report.checks]
+        assert names == [check.name for check in expected.manifest.verification[precision].checks]
+    again = add_native_graphs(without, tmp_path / "again")
+    assert again.manifest.files == expected.manifest.files
+    assert [check.name for check in again.manifest.verification["int8"].checks] == names
+
+
+def test_nothing_is_added_without_the_library(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_bundle, "library", lambda: None)
+    with pytest.raises(ExportError, match=r"no native kernels here: install jumok again"):
+        add_native_graphs(tiny_bundle, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
