@@ -22,7 +22,7 @@ LIST_NAMES = ("logit_factors", "logit_biases", "log_prob_factors", "log_prob_bia
 
 
 def run(
-    operator: str, inputs: Mapping[str, NDArray[Any] | None], outputs: Mapping[str, Any], **attributes: Any
+    operator: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], **attributes: Any
 ) -> list[Any]:
     """One node in a graph of its own, with two threads; outputs that are None are not asked for."""
     node = helper.make_node(
@@ -139,7 +139,7 @@ def test_self_attention(shape: tuple[int, ...], half: bool, bias_axes: tuple[int
                 written[sentence, :, chosen[sentence, beam]] = new[sentence, beam].reshape(heads, width)
         after.append(written)
     mask = np.where(visible, 0, -np.inf)[:, None] + (0 if bias is None else bias)
-    expected = attended(query, *after, mask, 0.2)
+    expected = attended(query, after[0], after[1], mask, 0.2)
     inputs = {
         "query": query,
         "new_key": new_key,
