@@ -90,8 +90,9 @@ def test_light_calls_learn_what_other_clients_do(translator: Translator, address
             assert translator.counters().finished == before + 2
             many = await asyncio.gather(*(calls.ask(b"\xff" * 100) for _ in range(2000)))
             assert set(many) == {CODES.INVALID_ARGUMENT.value[0]}
-            calls.call(text, lambda *ended: took.append(ended))
-            await calls.ask(text)
+            ended = asyncio.get_running_loop().create_future()
+            calls.call(text, lambda *told: ended.set_result(told))
+            took.append(await ended)
         return statuses
 
     assert asyncio.run(scenario()) == [code.value[0] for code in (CODES.OK, *[CODES.INVALID_ARGUMENT] * 2, CODES.OK)]

@@ -62,6 +62,9 @@ def request_id_of(metadata: dict[str, str | bytes]) -> str:
     return given if isinstance(given, str) and 0 < len(given) <= MAX_REQUEST_ID else _new_request_id()
 
 
+_IDS = random.Random()  # noqa: S311 - an id is no secret
+"""Seeded by the system once: a system call for each id would let go of Python's lock, and wait for it again."""
+
+
 def _new_request_id() -> str:
-    # No secret; a system call would let go of Python's lock, and wait for it again.
-    return f"{random.getrandbits(128):032x}"
+    return f"{_IDS.getrandbits(128):032x}"
