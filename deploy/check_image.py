@@ -22,8 +22,12 @@ import jumok
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
 SENTENCE = "A man in a red jacket is riding a bicycle through the snow."
-TEXTS = 256
-BEAM_SIZE = 8
+BEAM_SIZE = 16
+FEW_TEXTS, MOST_TEXTS = 32, 1024
+"""Of calls; a server takes no more by default."""
+RUN_S = 10.0
+"""How long the call should take that runs when SIGTERM arrives: longer than it takes to send that, less than the grace
+period."""
 USER = "10001"
 START_S = 120.0
 CALL_S = 120.0
@@ -135,20 +139,25 @@ def wait_until_called(metrics: str) -> None:
     raise CheckError(f"{metrics}: no call was open within {START_S:g} s")
 
 
-def check_drain(container: Container, client: jumok.Client, metrics: str) -> None:
-    """SIGTERM while a call runs: it is answered, and the exit code is 0."""
+def check_drain(container: Container, client: jumok.Client, metrics: str) -> int:
+    """SIGTERM while a call runs: it is answered, and the exit code is 0; how many texts the call has."""
+    start = time.monotonic()
+    client.translate([SENTENCE] * FEW_TEXTS, beam_size=BEAM_SIZE)
+    texts = int(FEW_TEXTS * RUN_S / (time.monotonic() - start))
+    texts = min(MOST_TEXTS, max(FEW_TEXTS, texts))
     with ThreadPoolExecutor(1) as caller:
-        call = caller.submit(client.translate, [SENTENCE] * TEXTS, beam_size=BEAM_SIZE)
+        call = caller.submit(client.translate, [SENTENCE] * texts, beam_size=BEAM_SIZE)
         wait_until_called(metrics)
         container.must("kill", "--signal", "TERM", container.name)
         if call.done():
-            raise CheckError(f"{TEXTS} texts were translated before SIGTERM was sent: nothing ran that could be lost")
+            raise CheckError(f"{texts} texts were translated before SIGTERM was sent: nothing ran that could be lost")
         answered = len(call.result(CALL_S))
-    if answered != TEXTS:
-        raise CheckError(f"{answered} of {TEXTS} texts were answered after SIGTERM")
+    if answered != texts:
+        raise CheckError(f"{answered} of {texts} texts were answered after SIGTERM")
     code = container.must("wait", container.name)
     if code != "0":
         raise CheckError(f"the exit code after SIGTERM is {code}")
+    return texts
 
 
 def main() -> None:
@@ -170,8 +179,8 @@ def main() -> None:
             print(f"healthy after {wait_until_healthy(container):.1f} s")
             check_confinement(container)
             print(f"user {USER}, read-only root: {client.translate(SENTENCE).text}")
-            check_drain(container, client, f"http://127.0.0.1:{metrics_port}/metrics")
-            print(f"SIGTERM during a call: {TEXTS} texts answered, exit code 0")
+            texts = check_drain(container, client, f"http://127.0.0.1:{metrics_port}/metrics")
+            print(f"SIGTERM during a call: {texts} texts answered, exit code 0")
     except FileNotFoundError as error:
         sys.exit(f"check failed: no engine {error.filename!r}; name another with --engine")
     except (CheckError, jumok.JumokError, subprocess.TimeoutExpired) as error:
