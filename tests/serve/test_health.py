@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
@@ -29,6 +30,10 @@ def test_models_have_health_of_their_own_and_watchers_see_the_end() -> None:
             for name in ("en-de", "en-fr"):
                 checked = await stub.Check(HealthCheckRequest(service=f"models/{name}"))
                 assert checked.status == HealthCheckResponse.SERVING
+            if hasattr(stub, "List"):  # which older packages of the health service lack
+                listed = await stub.List(health_pb2.HealthListRequest())
+                states = {name: state.status for name, state in listed.statuses.items()}
+                assert states == dict.fromkeys(("", "models/en-de", "models/en-fr"), HealthCheckResponse.SERVING)
             watch = aiter(stub.Watch(HealthCheckRequest(service="models/en-de")))
             unknown = aiter(stub.Watch(HealthCheckRequest(service="models/other")))
             assert (await anext(watch)).status == HealthCheckResponse.SERVING

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthServicer
 
@@ -46,6 +48,11 @@ class Health(HealthServicer):  # type: ignore[misc]  # its package has no types
         if request.service not in self._serving:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
         return HealthCheckResponse(status=self._status(request.service))
+
+    async def List(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Give the state of every service; packages of the health service know this method since 1.72."""
+        states = {service: HealthCheckResponse(status=self._status(service)) for service in self._serving}
+        return health_pb2.HealthListResponse(statuses=states)
 
     async def Watch(self, request: HealthCheckRequest, context: Context) -> AsyncIterator[HealthCheckResponse]:  # noqa: N802
         """Give the state of a service now and when it changes; it may be one that there is not yet."""
