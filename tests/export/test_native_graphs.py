@@ -5,7 +5,6 @@ import pickle
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +24,12 @@ from jumok_export.onnx_graph import Graph
 from jumok_export.quantize import Matrices, quantize_graph
 from jumok_export.samples import Frame
 from jumok_export.sides import RuntimeSide
+from jumok_export.variants import Folder
 from jumok_export.verify_native import verify_native
 from jumok_export.weights import save_graphs
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import CPU
-from jumok_serve.manifest import NATIVE_GRAPHS, PrecisionVariant
+from jumok_serve.manifest import NATIVE_GRAPHS
 from jumok_serve.native import library
 from jumok_serve.session import Graphs
 
@@ -200,17 +200,6 @@ def test_nothing_is_halved_that_something_else_reads(make: Make) -> None:
     native = with_native_graphs(graphs, half=True)
     assert "encoder_native" not in native
     assert {spec.dtype for spec in native["decoder_native"].inputs if "." in spec.name} == {"float32", "int64"}
-
-
-@dataclass(frozen=True)
-class Folder:
-    """Where the graphs of one precision lie."""
-
-    path: Path
-    only: PrecisionVariant
-
-    def variant(self, _: str) -> PrecisionVariant:
-        return self.only
 
 
 @needs_library
