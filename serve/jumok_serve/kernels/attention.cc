@@ -86,6 +86,17 @@ bool fit(Call& call, const Tensor& query, const Tensor& key, const Tensor& value
   return fitting;
 }
 
+// Keys or values [B, entries, heads * width] by heads, which lie `entry_stride` apart from entry to entry.
+Tensor in_heads(Tensor keys, int64_t heads) {
+  if (keys.axes != 3) return keys;
+  const int64_t entries = keys.sizes[1], whole = keys.sizes[2];
+  keys.axes = 4;
+  keys.sizes[1] = heads;
+  keys.sizes[2] = entries;
+  keys.sizes[3] = whole / heads;
+  return keys;
+}
+
 // Asks memory for the next head's first keys and values while this one is computed: most heads are so short that the
 // processor would notice too late by itself, and then half of the time is spent waiting.
 template <typename Element>
@@ -117,7 +128,11 @@ class CrossAttention : Heads {
   explicit CrossAttention(Settings& settings) : Heads(settings) {}
 
   void compute(Call& call) const {
-    const Tensor query = call.input(0), key = call.input(1), value = call.input(2), lengths = call.input(3);
+    const Tensor query = call.input(0), lengths = call.input(3);
+    Tensor key = call.input(1), value = call.input(2);
+    const bool of_tokens = key.axes == 3;  // heads of an entry lie side by side
+    key = in_heads(key, heads);
+    value = in_heads(value, heads);
     if (!fit(call, query, key, value, heads)) return;
     const int64_t sentences = query.sizes[0], beams = query.sizes[1], whole = query.sizes[2];
     const int64_t entries = key.sizes[2], width = key.sizes[3];
@@ -133,11 +148,13 @@ class CrossAttention : Heads {
           std::fill(room.mask, room.mask + length, 0.0f);
           std::fill(room.mask + length, room.mask + padded(length), -INFINITY);
         }
-        const Element *own_keys = key.as<Element>() + i * entries * width,
-                      *own_values = value.as<Element>() + i * entries * width;
-        if (i + 1 < last) prefetch(own_keys + entries * width, own_values + entries * width, length * width);
+        const int64_t from = of_tokens ? sentence * entries * whole + head * width : i * entries * width;
+        const Element *own_keys = key.as<Element>() + from, *own_values = value.as<Element>() + from;
+        if (!of_tokens && i + 1 < last)
+          prefetch(own_keys + entries * width, own_values + entries * width, length * width);
         const int64_t place = sentence * beams * whole + head * width;
         output.template write<Element>({beams, width, entries, query.as<float>() + place, whole, own_keys, own_values,
+                                        of_tokens ? whole : width,
                                         nullptr, length, room.mask, 0, nullptr, 0, scale, room.weights, nullptr, 0},
                                        place, whole, room.out);
       }
@@ -182,7 +199,7 @@ class SelfAttention : Heads {
         }
         const int64_t place = sentence * beams * whole + head * width;
         output.template write<Element>(
-            {beams, width, entries, query.as<float>() + place, whole, own_keys, own_values, seen, count, room.mask,
+            {beams, width, entries, query.as<float>() + place, whole, own_keys, own_values, width, seen, count, room.mask,
              padded(count), first_of(bias, sentence, head), bias && bias.sizes[2] > 1 ? entries : 0, scale,
              room.weights, nullptr, 0},
             place, whole, room.out);

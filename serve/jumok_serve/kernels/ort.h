@@ -21,7 +21,7 @@ struct Value;
 struct Shape;
 struct CustomOp;
 
-enum class Type : int { kFloat = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7, kBool = 9, kHalf = 10 };
+enum class Type : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kBool = 9, kHalf = 10 };
 enum class Presence : int { kRequired = 0, kOptional = 1 };
 enum class Code : int { kInvalidArgument = 2 };
 

@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "norm.h"
 #include "ort.h"
+#include "product.h"
 #include "rows.h"
 #include "select.h"
 
@@ -24,6 +25,7 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
     std::vector<const ort::CustomOp*> operators;
     jumok::add_attention(operators);
     jumok::add_norm(operators);
+    jumok::add_products(operators);
     jumok::add_select(operators);
     for (const ort::CustomOp* op : operators)
       if (ort::Status* status = api->AddToDomain(made, op)) return status;

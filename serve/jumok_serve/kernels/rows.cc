@@ -13,18 +13,25 @@ namespace avx512 {
 extern const Rows kRows;
 }
 
-const Rows* rows() {
+Vectors widest() {
 #if defined(__x86_64__)
-  static const Rows* const best = []() -> const Rows* {
+  static const Vectors found = [] {
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
-      return nullptr;
+      return Vectors::kNone;
     const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     const char* tested = std::getenv("JUMOK_TEST_KERNELS");  // so that tests see the others on a new processor, too
-    if (tested != nullptr && std::strcmp(tested, "avx2") == 0) return &avx2::kRows;
-    return wide ? &avx512::kRows : &avx2::kRows;
+    return wide && (tested == nullptr || std::strcmp(tested, "avx2") != 0) ? Vectors::kAvx512 : Vectors::kAvx2;
   }();
-  return best;
+  return found;
+#else
+  return Vectors::kNone;
+#endif
+}
+
+const Rows* rows() {
+#if defined(__x86_64__)
+  return widest() == Vectors::kNone ? nullptr : widest() == Vectors::kAvx512 ? &avx512::kRows : &avx2::kRows;
 #else
   return nullptr;
 #endif

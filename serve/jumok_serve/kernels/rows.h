@@ -19,8 +19,9 @@ struct Attention {
   int64_t rows, width, entries;
   const float* queries;  // [rows, width], `stride` floats apart
   int64_t stride;
-  const Element* keys;   // [entries, width]
+  const Element* keys;   // [entries, width], `entry_stride` apart
   const Element* values;
+  int64_t entry_stride;
   const int32_t* seen;   // [count], the entries that any row sees; null: the first ones
   int64_t count;
   const float* mask;     // [rows, padded(count)], 0 where a row sees an entry, and -infinity elsewhere and behind them
@@ -58,7 +59,11 @@ struct Rows {
 
 constexpr int64_t kBlock = 64;
 
-// Those for this processor; null if it is too old.
+// The widest vectors of the processor that there are functions for.
+enum class Vectors { kNone, kAvx2, kAvx512 };
+Vectors widest();
+
+// The functions for this processor; null if it is too old.
 const Rows* rows();
 
 }  // namespace jumok

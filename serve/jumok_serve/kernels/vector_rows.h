@@ -2,71 +2,17 @@
 //
 // A row's result depends on nothing but the row: sums are taken in the order of its entries, and what lies behind them
 // counts nothing.
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "rows.h"
+#include "vectors.h"
 
 namespace jumok {
 namespace VECTORS {
 namespace {
-
-constexpr int kLanes = LANES;
-typedef float Floats __attribute__((vector_size(4 * LANES)));
-typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
-using Lanes = std::make_integer_sequence<int, kLanes>;
-
-inline Floats load(const float* from) {
-  Floats vector;
-  std::memcpy(&vector, from, sizeof vector);
-  return vector;
-}
-
-inline Floats load(const Half* from) {
-#if LANES == 16
-  return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-#else
-  return (Floats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-#endif
-}
-
-inline void store(Floats vector, float* to) { std::memcpy(to, &vector, sizeof vector); }
-
-inline void store(Floats vector, Half* to) {
-#if LANES == 16
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph((__m512)vector, _MM_FROUND_TO_NEAREST_INT));
-#else
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph((__m256)vector, _MM_FROUND_TO_NEAREST_INT));
-#endif
-}
-
-inline Floats all(float value) { return Floats{} + value; }
-inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
-
-// Whole numbers nearest to x, for |x| < 2^22.
-inline Floats rounded(Floats x) {
-  const Floats magic = all(12582912.0f);  // 1.5 * 2^23: adding it leaves no fraction
-  return (x + magic) - magic;
-}
-
-// e^x for x <= 0; what is below e^-87 is rounded up to it. The polynomial is that of Cephes' expf (Moshier).
-inline Floats exponential(Floats x) {
-  x = x < -87.0f ? all(-87.0f) : x;  // NaN stays
-  const Floats whole = rounded(x * 1.44269504f);
-  const Floats rest = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-  Floats sum = all(1.9875691500e-4f);
-  sum = sum * rest + 1.3981999507e-3f;
-  sum = sum * rest + 8.3334519073e-3f;
-  sum = sum * rest + 4.1665795894e-2f;
-  sum = sum * rest + 1.6666665459e-1f;
-  sum = sum * rest + 5.0000001201e-1f;
-  sum = sum * (rest * rest) + rest + 1.0f;
-  return sum * (Floats)((__builtin_convertvector(whole, Ints) + 127) << 23);
-}
 
 // Lanes of `a` and, from kLanes on, of `b`, by their constant numbers.
 template <int... kOrder>
@@ -117,7 +63,6 @@ inline Floats sums_of(Floats* vectors) {
 // Attention of kRows rows with heads of kVectors vectors: a key or value is loaded once for all of them.
 template <typename Element, int kVectors, int kRows>
 void attend(const Attention<Element>& all_rows, int64_t first_row) {
-  constexpr int kWidth = kVectors * kLanes;
   const Attention<Element> own = all_rows;  // which nothing that is stored can change, so that it stays in registers
   const int64_t count = own.count, room = padded(count);
   const auto entry = [seen = own.seen](int64_t i) { return seen == nullptr ? i : int64_t{seen[i]}; };
@@ -130,7 +75,7 @@ void attend(const Attention<Element>& all_rows, int64_t first_row) {
     Floats products[kRows][kLanes];
 #pragma GCC unroll 16
     for (int lane = 0; lane < kLanes; ++lane) {
-      const Element* key = own.keys + kWidth * entry(first + lane < count ? first + lane : first);
+      const Element* key = own.keys + own.entry_stride * entry(first + lane < count ? first + lane : first);
       Floats part = load(key);
       for (int row = 0; row < kRows; ++row) products[row][lane] = query[row][0] * part;
       for (int i = 1; i < kVectors; ++i) {
@@ -163,7 +108,7 @@ void attend(const Attention<Element>& all_rows, int64_t first_row) {
   constexpr int kSums = kRows == 1 ? 2 : 1;  // of one row, so that an addition need not wait for the one before
   Floats sums[kSums][kRows][kVectors] = {};
   const auto add = [&](int64_t i, Floats(&to)[kRows][kVectors]) {
-    const Element* value = own.values + kWidth * entry(i);
+    const Element* value = own.values + own.entry_stride * entry(i);
     for (int j = 0; j < kVectors; ++j) {
       const Floats part = load(value + j * kLanes);
       for (int row = 0; row < kRows; ++row) to[row][j] += part * own.weights[row * room + i];
@@ -191,7 +136,7 @@ void attend_any(const Attention<Element>& rows, int64_t row) {
   float* out = rows.out + row * rows.out_stride;
   float most = -INFINITY;
   for (int64_t i = 0; i < rows.count; ++i) {
-    const Element* key = rows.keys + rows.width * entry(i);
+    const Element* key = rows.keys + rows.entry_stride * entry(i);
     float product = 0;
     for (int64_t j = 0; j < rows.width; ++j) product += query[j] * one(key[j]);
     rows.weights[i] = product * rows.scale + rows.mask[row * rows.mask_stride + i];
@@ -202,7 +147,7 @@ void attend_any(const Attention<Element>& rows, int64_t row) {
   float total = 0;
   for (int64_t i = 0; i < rows.count; ++i) {
     if (rows.weights[i] == -INFINITY) continue;
-    const Element* value = rows.values + rows.width * entry(i);
+    const Element* value = rows.values + rows.entry_stride * entry(i);
     const float weight = std::exp(rows.weights[i] - most);
     total += weight;
     for (int64_t j = 0; j < rows.width; ++j) out[j] += weight * one(value[j]);
@@ -241,25 +186,15 @@ void to_half(const float* from, Half* to, int64_t count) {
 }
 
 void quantize(const float* from, uint8_t* to, int64_t count, Levels levels) {
-  const float share = 1.0f / levels.scale;  // a division takes several times as long as all the rest
-  const auto level = [&](auto x, auto zero) {
-    x = x * share;
-    x = x < -512.0f ? zero - 512.0f : x;
-    x = x > 512.0f ? zero + 512.0f : x;
-    return x;
-  };
+  const Rounding rounding(levels);
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    Ints whole = __builtin_convertvector(rounded(level(load(from + i), Floats{})), Ints) + levels.zero_point;
-    whole = whole < 0 ? Ints{} : whole;
-    whole = whole > 255 ? Ints{} + 255 : whole;
-    typedef uint8_t Bytes __attribute__((vector_size(LANES)));
-    const Bytes bytes = __builtin_convertvector(whole, Bytes);
-    std::memcpy(to + i, &bytes, sizeof bytes);
-  }
-  for (; i < count; ++i) {
-    const int32_t whole = static_cast<int32_t>(std::nearbyint(level(from[i], 0.0f))) + levels.zero_point;
-    to[i] = static_cast<uint8_t>(whole < 0 ? 0 : whole > 255 ? 255 : whole);
+  for (; i + kLanes <= count; i += kLanes) rounding.store(load(from + i), to + i);
+  if (i < count) {
+    float rest[kLanes] = {};
+    uint8_t made[kLanes];
+    std::memcpy(rest, from + i, sizeof(float) * static_cast<size_t>(count - i));
+    rounding.store(load(rest), made);
+    std::memcpy(to + i, made, static_cast<size_t>(count - i));
   }
 }
 

@@ -1,0 +1,17 @@
+"""What native operators are called, and nodes of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnx import NodeProto, helper
+
+DOMAIN = "jumok"
+VERSION = 1
+
+HALF, QUANTIZED = "Half", "Quantized"
+"""What begins the names of operators that take keys and values in fp16, and ends those of operators that give 8 bits."""
+
+
+def native(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> NodeProto:
+    """A node of a native operator."""
+    return helper.make_node(operator, inputs, outputs, domain=DOMAIN, **attributes)

@@ -1,0 +1,86 @@
+"""Products with constant weights in 8 bits in native operators, with the activation and the rounding behind them."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from jumok_export.graph_search import Found, attributes
+from jumok_export.native_operators import QUANTIZED, native
+
+NOTHING, SILU, GELU = 0, 1, 2
+"""Activations, as the operators number them."""
+AT_ONCE = 3
+"""Products of one tensor that one operator computes: queries, keys and values."""
+
+
+def product(found: Found, node: NodeProto) -> NodeProto | None:
+    """A product with what becomes of it alone: an activation, and the rounding to 8 bits."""
+    inputs = _product_inputs(found, node)
+    if inputs is None:
+        return None
+    levels, weights, scale, weight_scales, zero_point, bias = inputs
+    turned = found.maker(weights, "Transpose")
+    transposed = turned is not None and attributes(turned).get("perm") == [1, 0]
+    if transposed and turned is not None:
+        weights = turned.input[0]
+    matrix = found.constants.get(weights)
+    if matrix is None or matrix.data_type != TensorProto.INT8 or len(matrix.dims) != 2:
+        return None
+    activation, output = _activation(found, node.output[0])
+    rounding = found.rounding(output) if found.only_reader(output) else None
+    given = [levels, scale, zero_point, weights, weight_scales, bias]
+    chosen = {"transposed": int(transposed), "activation": activation}
+    if rounding is not None:
+        return native(f"Product{QUANTIZED}", [*given, *rounding.input[1:]], [rounding.output[0]], **chosen)
+    return native("Product", given, [output], **chosen)
+
+
+def several_at_once(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes of a graph with every three plain products of the same levels in one operator."""
+    waiting: dict[tuple[object, ...], list[NodeProto]] = {}
+    for node in nodes:
+        if node.op_type == "Product":
+            waiting.setdefault((*node.input[:3], str(attributes(node))), []).append(node)
+    groups = [
+        each[first : first + AT_ONCE]
+        for each in waiting.values()
+        for first in range(0, len(each) - AT_ONCE + 1, AT_ONCE)
+    ]
+    first_of = {group[0].output[0]: group for group in groups}
+    others = {node.output[0] for group in groups for node in group[1:]}
+    for node in nodes:
+        name = node.output[0]
+        if name in first_of:
+            group = first_of[name]
+            inputs = [*node.input[:3], *(each for one in group for each in one.input[3:])]
+            yield native("ThreeProducts", inputs, [one.output[0] for one in group], **attributes(node))
+        elif name not in others:
+            yield node
+
+
+def _product_inputs(found: Found, node: NodeProto) -> list[str] | None:
+    """Levels, weights, their scales, the zero point and the bias or "" of a product in 8 bits; None for others."""
+    if node.op_type != "MatMulIntegerToFloat":
+        return None
+    levels, weights, scale, weight_scales, zero_point, weight_zero_point, *bias = node.input
+    scalar, level, none = (found.constant(name) for name in (scale, zero_point, weight_zero_point))
+    if scalar is None or level is None or none is None or weight_scales not in found.constants:
+        return None
+    if scalar.ndim != 0 or level.dtype != np.uint8 or level.ndim != 0 or none.dtype != np.int8 or np.any(none):
+        return None
+    return [levels, weights, scale, weight_scales, zero_point, *(bias or [""])]
+
+
+def _activation(found: Found, output: str) -> tuple[int, str]:
+    """Which activation alone reads an output, and what that gives."""
+    readers = found.readers.get(output, [])
+    reader = found.only_reader(output)
+    if reader is not None and reader.op_type == "Gelu" and attributes(reader).get("approximate", b"none") == b"none":
+        return GELU, reader.output[0]
+    gate = next((each for each in readers if each.op_type == "Sigmoid"), None)
+    times = found.only_reader(gate.output[0]) if gate is not None else None
+    if gate is not None and times is not None and times.op_type == "Mul" and output not in found.outputs:
+        if len(readers) == 2 and set(times.input) == {output, gate.output[0]}:
+            return SILU, times.output[0]
+    return NOTHING, output

@@ -1,0 +1,63 @@
+// How weights are packed, and who has packed the same ones.
+#include "packed.h"
+
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+
+#include "products.h"
+
+namespace jumok {
+namespace {
+
+constexpr std::align_val_t kLine{64};  // bytes
+
+}  // namespace
+
+void PackedWeights::Free::operator()(int8_t* memory) const { ::operator delete(memory, kLine); }
+
+PackedWeights::PackedWeights(const int8_t* matrix, int64_t depth, int64_t columns, bool transposed)
+    : depth_(depth), columns_(columns), sums_(static_cast<size_t>(columns)) {
+  const int64_t width = products().columns, group = products().group, groups = (depth + group - 1) / group;
+  panel_bytes_ = groups * group * width;
+  const auto bytes = static_cast<size_t>(panels() * panel_bytes_);
+  weights_.reset(static_cast<int8_t*>(::operator new(bytes, kLine)));
+  std::memset(weights_.get(), 0, bytes);
+  const int64_t row_step = transposed ? 1 : columns, column_step = transposed ? depth : 1;
+  for (int64_t column = 0; column < columns; ++column) {
+    const int8_t* from = matrix + column * column_step;
+    int8_t* to = weights_.get() + column / width * panel_bytes_ + column % width * group;
+    int32_t sum = 0;
+    for (int64_t row = 0; row < depth; ++row) {
+      to[row / group * group * width + row % group] = from[row * row_step];
+      sum += from[row * row_step];
+    }
+    sums_[static_cast<size_t>(column)] = sum;
+  }
+}
+
+int64_t PackedWeights::panels() const { return (columns_ + products().columns - 1) / products().columns; }
+
+const int8_t* PackedWeights::panel(int64_t index) const { return weights_.get() + index * panel_bytes_; }
+
+bool PackedWeights::equals(const PackedWeights& other) const {
+  return depth_ == other.depth_ && columns_ == other.columns_ && sums_ == other.sums_ &&
+         std::memcmp(weights_.get(), other.weights_.get(), static_cast<size_t>(panels() * panel_bytes_)) == 0;
+}
+
+std::shared_ptr<const PackedWeights> PackedWeights::of(const int8_t* matrix, int64_t depth, int64_t columns,
+                                                       bool transposed) {
+  static std::mutex mutex;
+  static auto& known = *new std::multimap<std::vector<int32_t>, std::weak_ptr<const PackedWeights>>;  // by their sums
+  std::shared_ptr<const PackedWeights> made(new PackedWeights(matrix, depth, columns, transposed));
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (auto each = known.begin(); each != known.end();) each = each->second.expired() ? known.erase(each) : next(each);
+  const auto [first, last] = known.equal_range(made->sums_);
+  for (auto each = first; each != last; ++each)
+    if (const auto other = each->second.lock(); other != nullptr && other->equals(*made)) return other;
+  known.emplace(made->sums_, made);
+  return made;
+}
+
+}  // namespace jumok
