@@ -1,6 +1,11 @@
 // How weights are packed, and who has packed the same ones.
 #include "packed.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -12,6 +17,30 @@ namespace jumok {
 namespace {
 
 constexpr std::align_val_t kLine{64};  // bytes
+
+// Whether all of a range of memory is a private mapping of a file, of which nothing is lost if pages are given back.
+bool is_of_file(uintptr_t first, uintptr_t last) {
+  std::FILE* maps = std::fopen("/proc/self/maps", "re");
+  if (maps == nullptr) return false;
+  bool found = false;
+  char line[4096];
+  while (!found && std::fgets(line, sizeof line, maps) != nullptr) {
+    uintptr_t from = 0, to = 0, inode = 0;
+    char shared = 0;
+    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*3c%c %*s %*s %" SCNuPTR, &from, &to, &shared, &inode) != 4) continue;
+    found = from <= first && last <= to && shared == 'p' && inode != 0;
+  }
+  std::fclose(maps);
+  return found;
+}
+
+// Gives back what was read of a file and is not needed any more; whoever reads it again gets it from the file.
+void give_back(const int8_t* memory, size_t bytes) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto from = reinterpret_cast<uintptr_t>(memory);
+  const uintptr_t first = (from + page - 1) / page * page, last = (from + bytes) / page * page;
+  if (first < last && is_of_file(first, last)) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
 
 }  // namespace
 
@@ -51,6 +80,7 @@ std::shared_ptr<const PackedWeights> PackedWeights::of(const int8_t* matrix, int
   static std::mutex mutex;
   static auto& known = *new std::multimap<std::vector<int32_t>, std::weak_ptr<const PackedWeights>>;  // by their sums
   std::shared_ptr<const PackedWeights> made(new PackedWeights(matrix, depth, columns, transposed));
+  give_back(matrix, static_cast<size_t>(depth * columns));
   const std::lock_guard<std::mutex> lock(mutex);
   for (auto each = known.begin(); each != known.end();) each = each->second.expired() ? known.erase(each) : next(each);
   const auto [first, last] = known.equal_range(made->sums_);
