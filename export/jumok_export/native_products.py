@@ -30,7 +30,7 @@ def product(found: Found, node: NodeProto) -> NodeProto | None:
     activation, output = _activation(found, node.output[0])
     rounding = found.rounding(output) if found.only_reader(output) else None
     given = [levels, scale, zero_point, weights, weight_scales, bias]
-    chosen = {"transposed": int(transposed), "activation": activation}
+    chosen = {"transposed": int(transposed), "biased": int(bool(bias)), "activation": activation}
     if rounding is not None:
         return native(f"Product{QUANTIZED}", [*given, *rounding.input[1:]], [rounding.output[0]], **chosen)
     return native("Product", given, [output], **chosen)

@@ -33,23 +33,12 @@ void attend(const Attention<Element>& row) {
     rows()->attend(row);
 }
 
-Levels read_levels(Call& call, size_t scale, size_t zero_point) {
-  const Tensor one = call.input(scale), zero = call.input(zero_point);
-  if (!one || !zero) {
-    call.fail("a quantized output needs a scale and a zero point");
-    return {};
-  }
-  return {*one.as<float>(), *zero.as<uint8_t>()};
-}
-
 // Where the rows of one head go: straight to the output, or to levels by way of `room`.
 template <bool kQuantized>
 class Output {
  public:
-  Output(Call& call, const Tensor& query, size_t scale, size_t zero_point) {
-    if constexpr (kQuantized) levels_ = read_levels(call, scale, zero_point);
-    tensor_ = call.output(0, query.sizes, query.axes);
-  }
+  Output(Call& call, const Tensor& query, Levels levels)
+      : levels_(levels), tensor_(call.output(0, query.sizes, query.axes)) {}
 
   // Computes attention of rows that lie `stride` floats apart, the first of them at `place`.
   template <typename Element>
@@ -69,11 +58,15 @@ class Output {
 };
 
 struct Heads {
-  explicit Heads(Settings& settings)
-      : heads(settings.get<int64_t>("num_heads")), scale(settings.get<float>("scale")) {}
+  // `levels` is the place of the inputs that say which levels are given, or 0.
+  Heads(Settings& settings, size_t levels)
+      : heads(settings.get<int64_t>("num_heads")), scale(settings.get<float>("scale")) {
+    if (levels != 0) given = settings.levels<Levels>(levels, levels + 1);
+  }
 
   int64_t heads;
   float scale;  // of scores
+  Levels given;
 };
 
 // Whether queries [B, K, heads * width] and keys [B, heads, entries, width] belong together.
@@ -125,7 +118,7 @@ struct Room {
 template <typename Element, bool kQuantized>
 class CrossAttention : Heads {
  public:
-  explicit CrossAttention(Settings& settings) : Heads(settings) {}
+  explicit CrossAttention(Settings& settings) : Heads(settings, kQuantized ? 4 : 0) {}
 
   void compute(Call& call) const {
     const Tensor query = call.input(0), lengths = call.input(3);
@@ -137,7 +130,7 @@ class CrossAttention : Heads {
     const int64_t sentences = query.sizes[0], beams = query.sizes[1], whole = query.sizes[2];
     const int64_t entries = key.sizes[2], width = key.sizes[3];
     if (lengths.count() != sentences) return call.fail("there are not as many lengths as sentences");
-    const Output<kQuantized> output(call, query, 4, 5);
+    const Output<kQuantized> output(call, query, given);
     if (call.failed()) return;
     call.divide(sentences * heads, key.count() * (1 + beams), [&](int64_t first, int64_t last) {
       const Room room(beams, entries, width);
@@ -165,7 +158,7 @@ class CrossAttention : Heads {
 template <typename Element, bool kQuantized>
 class SelfAttention : Heads {
  public:
-  explicit SelfAttention(Settings& settings) : Heads(settings) {}
+  explicit SelfAttention(Settings& settings) : Heads(settings, kQuantized ? 8 : 0) {}
 
   void compute(Call& call) const {
     const Tensor query = call.input(0), new_key = call.input(1), new_value = call.input(2);
@@ -177,7 +170,7 @@ class SelfAttention : Heads {
     if (new_key.count() != query.count() || new_value.count() != query.count() ||
         places.count() != sentences * beams * 3 || visible.count() != sentences * beams * entries)
       return call.fail("there are not as many new keys, new values, places and rows of what is visible as queries");
-    const Output<kQuantized> output(call, query, 8, 9);
+    const Output<kQuantized> output(call, query, given);
     const Tensor keys = next(call, 1, key), values = next(call, 2, value);
     if (call.failed()) return;
     call.divide(sentences * heads, key.count() * (1 + beams), [&](int64_t first, int64_t last) {

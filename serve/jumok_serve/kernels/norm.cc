@@ -13,20 +13,17 @@ using ort::Type;
 template <bool kQuantized>
 class AddNorm {
  public:
-  explicit AddNorm(Settings& settings) : epsilon_(settings.get<float>("epsilon")) {}
+  explicit AddNorm(Settings& settings)
+      : epsilon_(settings.get<float>("epsilon")), weight_(settings.constant(2)), bias_(settings.constant(3)) {
+    if constexpr (kQuantized) levels_ = settings.levels<Levels>(4, 5);
+  }
 
   void compute(Call& call) const {
-    const Tensor x = call.input(0), y = call.input(1), weight = call.input(2), bias = call.input(3);
+    const Tensor x = call.input(0), y = call.input(1);
     if (call.failed()) return;
     const int64_t width = x.axes == 0 ? 0 : x.sizes[x.axes - 1];
-    if (x.count() != y.count() || weight.count() != width || bias.count() != width)
+    if (x.count() != y.count() || weight_.count() != width || bias_.count() != width)
       return call.fail("what is added and normalised does not fit its weights");
-    Levels levels;
-    if constexpr (kQuantized) {
-      const Tensor scale = call.input(4), zero_point = call.input(5);
-      if (!scale || !zero_point) return call.fail("a quantized output needs a scale and a zero point");
-      levels = {*scale.as<float>(), *zero_point.as<uint8_t>()};
-    }
     const Tensor sum = call.output(0, x.sizes, x.axes), norm = call.output(1, x.sizes, x.axes);
     const Tensor quantized = kQuantized ? call.output(2, x.sizes, x.axes) : Tensor{};
     if (call.failed() || width == 0) return;
@@ -37,15 +34,17 @@ class AddNorm {
         const int64_t place = row * width;
         float* summed = sum ? sum.as<float>() + place : memory.data();
         float* normal = norm ? norm.as<float>() + place : memory.data() + width;
-        rows()->add_norm(x.as<float>() + place, y.as<float>() + place, weight.as<float>(), bias.as<float>(), epsilon_,
+        rows()->add_norm(x.as<float>() + place, y.as<float>() + place, weight_.as<float>(), bias_.as<float>(), epsilon_,
                          summed, normal, width);
-        if constexpr (kQuantized) rows()->quantize(normal, quantized.as<uint8_t>() + place, width, levels);
+        if constexpr (kQuantized) rows()->quantize(normal, quantized.as<uint8_t>() + place, width, levels_);
       }
     });
   }
 
  private:
   float epsilon_;
+  Tensor weight_, bias_;
+  Levels levels_;
 };
 
 }  // namespace

@@ -33,6 +33,19 @@ struct Tensor {
   }
 };
 
+// Reads what ONNX Runtime says of a value; null, or the first error.
+inline ort::Status* read(const ort::Api& api, const ort::Value* value, Tensor& tensor) {
+  ort::Shape* shape = nullptr;
+  if (ort::Status* status = api.GetShape(value, &shape)) return status;
+  ort::Status* status = api.GetAxes(shape, &tensor.axes);
+  if (status == nullptr && tensor.axes > kMostAxes)
+    status = api.CreateStatus(ort::Code::kInvalidArgument, "a tensor has too many axes");
+  if (status == nullptr) status = api.GetSizes(shape, tensor.sizes, tensor.axes);
+  if (status == nullptr) status = api.GetData(const_cast<ort::Value*>(value), &tensor.data);
+  api.ReleaseShape(shape);
+  return status;
+}
+
 // One call of a kernel. The first error is kept, and nothing should be computed after it.
 class Call {
  public:
@@ -42,15 +55,7 @@ class Call {
     Tensor tensor;
     const ort::Value* value = nullptr;
     if (!ok(api_.GetInput(context_, index, &value)) || value == nullptr) return tensor;
-    ort::Shape* shape = nullptr;
-    if (!ok(api_.GetShape(value, &shape))) return tensor;
-    if (ok(api_.GetAxes(shape, &tensor.axes))) {
-      if (tensor.axes > kMostAxes)
-        fail("a tensor has too many axes");
-      else if (ok(api_.GetSizes(shape, tensor.sizes, tensor.axes)))
-        ok(api_.GetData(const_cast<ort::Value*>(value), &tensor.data));
-    }
-    api_.ReleaseShape(shape);
+    ok(read(api_, value, tensor));
     return tensor;
   }
 
@@ -116,7 +121,7 @@ struct Slot {
   ort::Presence presence = ort::Presence::kRequired;
 };
 
-// A node's settings.
+// A node's settings, and the inputs whose values are known when a session is made.
 class Settings {
  public:
   Settings(const ort::Api& api, const ort::KernelInfo* info) : api_(api), info_(info) {}
@@ -125,12 +130,41 @@ class Settings {
   Number get(const char* name) {
     Number value{};
     ort::Status* status = api_.GetAttribute(info_, name, &value);
-    if (status_ == nullptr) status_ = status;
+    keep(status);
     return value;
   }
+
+  Tensor constant(size_t index) {
+    Tensor tensor;
+    int constant = 0;
+    const ort::Value* value = nullptr;
+    if (!keep(api_.GetConstant(info_, index, &constant, &value))) return tensor;
+    if (constant == 0 || value == nullptr)
+      fail("weights, scales, zero points and biases have to be constant");
+    else
+      keep(read(api_, value, tensor));
+    return tensor;
+  }
+
+  // The scale and the zero point that levels of a result are made with.
+  template <typename Levels>
+  Levels levels(size_t scale, size_t zero_point) {
+    const Tensor one = constant(scale), zero = constant(zero_point);
+    return failed() ? Levels{} : Levels{*one.as<float>(), *zero.as<uint8_t>()};
+  }
+
+  void fail(const char* message) {
+    if (status_ == nullptr) status_ = api_.CreateStatus(ort::Code::kInvalidArgument, message);
+  }
+  bool failed() const { return status_ != nullptr; }
   ort::Status* status() const { return status_; }
 
  private:
+  bool keep(ort::Status* status) {
+    if (status_ == nullptr) status_ = status;
+    return status == nullptr;
+  }
+
   const ort::Api& api_;
   const ort::KernelInfo* info_;
   ort::Status* status_ = nullptr;
@@ -158,11 +192,15 @@ class Operator : public ort::CustomOp {
     GetEndVersion = [](const CustomOp*) { return 1; };
     CreateKernelV2 = [](const CustomOp*, const ort::Api* api, const ort::KernelInfo* info, void** kernel) {
       Settings settings(*api, info);
-      auto* made = new Node{*api, Kernel(settings)};
-      if (settings.status() != nullptr)
-        delete made;
-      else
-        *kernel = made;
+      try {
+        auto* made = new Node{*api, Kernel(settings)};
+        if (settings.failed())
+          delete made;
+        else
+          *kernel = made;
+      } catch (const std::exception& error) {
+        settings.fail(error.what());
+      }
       return settings.status();
     };
     KernelComputeV2 = [](void* kernel, ort::KernelContext* context) {

@@ -64,6 +64,10 @@ class Api {
                                                                                           value);
   }
   void ReleaseShape(Shape* shape) const { At<void (*)(Shape*)>(99)(shape); }
+  // `constant` is 1 and `value` lives as long as the kernel, or it is 0.
+  Status* GetConstant(const KernelInfo* info, size_t index, int* constant, const Value** value) const {
+    return At<Status* (*)(const KernelInfo*, size_t, int*, const Value**)>(249)(info, index, constant, value);
+  }
   // Calls `part(data, i)` for i = 0 .. parts-1 on the threads of the session that the kernel runs in.
   Status* ParallelFor(const KernelContext* context, void (*part)(void*, size_t), size_t parts, void* data) const {
     return At<Status* (*)(const KernelContext*, void (*)(void*, size_t), size_t, size_t, void*)>(274)(context, part,
