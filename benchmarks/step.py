@@ -2,21 +2,22 @@
 
 The step is the engine's: a batch of searches, the decoder, the selection and what Python does around them. Where the
 engine would have several replicas divide the rows, they do so here, and the products are divided likewise. The products
-are those of the decoder graph, by the fastest kernel of ONNX Runtime that can compute them. Beside them stands the
-time that the machine needs to read the keys and values that attention reads, nothing computed: products and reads
-together are what a step cannot undercut. All take turns, round after round, and no session's threads spin while another
-runs. A profile then tells what the rest of the step is spent on; it comes from steps of its own, since profiling slows
-them down.
+are those of the decoder graph, by the fastest kernel of ONNX Runtime that can compute them, and by jumok's own. Beside
+them stands the time that the machine needs to read the keys and values that attention reads, nothing computed: the
+faster products and reads together are what a step cannot undercut. All take turns, round after round, and no session's
+threads spin while another runs. A profile then tells what the rest of the step is spent on; it comes from steps of its
+own, since profiling slows them down.
 """
 
 import argparse
 import json
+import operator
 import os
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -43,7 +44,7 @@ from jumok_serve.queue import EngineLimits
 from jumok_serve.search import make_search
 from jumok_serve.session import Graphs
 from step_profile import shares
-from weight_products import ProductSession, product_graphs, weight_products
+from weight_products import NATIVE, ProductSession, product_graphs, weight_products
 
 PRECISIONS = ("int8", "fp32")
 CASES = ((1, 1), (32, 1), (8, 4), (128, 1), (32, 4))
@@ -89,15 +90,17 @@ class Result:
         sentences: B.
         beam_size: K; there are B * K rows.
         step_ms: one step.
-        products_ms: the weight products of one step, by the fastest kernel.
+        products_ms: the weight products of one step, by ONNX Runtime's fastest kernel.
         kernel: which that is.
         ratio: median of step over products.
         lowest_ratio: of all rounds.
         highest_ratio: of all rounds.
         kernels_ms: what each kernel takes.
+        own_products_ms: the same products by jumok's own kernel; None where there is none.
+        ratio_to_own: median of step over these.
         reads_ms: reading what attention reads in one step.
         replicas: which decode equal parts of the sentences, or compute as much, at the same time.
-        ratio_with_reads: median of step over products and reads.
+        ratio_with_reads: median of step over the faster products and reads.
         shares: percent of a step, by what it is spent on.
     """
 
@@ -111,6 +114,8 @@ class Result:
     lowest_ratio: float
     highest_ratio: float
     kernels_ms: dict[str, float]
+    own_products_ms: float | None
+    ratio_to_own: float | None
     reads_ms: float
     replicas: int
     ratio_with_reads: float
@@ -242,12 +247,15 @@ def measure(
             reads()
             read_rounds.append(seconds([reads], steps))
         medians = {name: statistics.median(chain(*taken[1:])) for name, taken in product_rounds.items()}
-        fastest = min(medians, key=lambda name: medians[name])
-        rounds_of = [
-            tuple(map(statistics.median, taken))
-            for taken in zip(step_rounds[1:], product_rounds[fastest][1:], read_rounds[1:], strict=True)
-        ]
-        ratios = [step / product for step, product, _ in rounds_of]
+        fastest = min(medians.keys() - {NATIVE}, key=medians.__getitem__)
+        steps_ms = [1e3 * statistics.median(taken) for taken in step_rounds[1:]]
+        rounds_of = {
+            name: [1e3 * statistics.median(taken) for taken in all_[1:]] for name, all_ in product_rounds.items()
+        }
+        reads_of = [1e3 * statistics.median(taken) for taken in read_rounds[1:]]
+        ratios = ratios_of(steps_ms, rounds_of[fastest])
+        least = [min(those) for those in zip(*rounds_of.values(), strict=True)]
+        native = NATIVE in medians
         yield Result(
             precision=precision,
             sentences=sentences,
@@ -259,11 +267,18 @@ def measure(
             lowest_ratio=min(ratios),
             highest_ratio=max(ratios),
             kernels_ms={name: 1e3 * median for name, median in medians.items()},
+            own_products_ms=1e3 * medians[NATIVE] if native else None,
+            ratio_to_own=statistics.median(ratios_of(steps_ms, rounds_of[NATIVE])) if native else None,
             reads_ms=1e3 * statistics.median(chain(*read_rounds[1:])),
-            ratio_with_reads=statistics.median(step / (product + read) for step, product, read in rounds_of),
+            ratio_with_reads=statistics.median(ratios_of(steps_ms, map(operator.add, least, reads_of))),
             replicas=replicas,
             shares=shares(model, precision, own_threads, partial(_batch_of, model, own, beam_size)),
         )
+
+
+def ratios_of(times: Sequence[float], others: Iterable[float]) -> list[float]:
+    """What each is of another, round by round."""
+    return [mine / theirs for mine, theirs in zip(times, others, strict=True)]
 
 
 def _batch_of(model: Model, sentences: int, beam_size: int, graphs: Graphs, steps: int) -> Batch:
@@ -275,12 +290,13 @@ def table(results: Sequence[Result]) -> str:
     kernel = max(len(result.kernel) for result in results)
     lines = [
         f"{'':9}  {'rows':>8}  {'replicas':>8}  {'step ms':>8}  {'products ms':>11}  {'by':{kernel}}  "
-        f"{'ratio':21}  {'reads ms':>8}  ratio to both"
+        f"{'ratio':21}  {'own ms':>6}  {'ratio':>5}  {'reads ms':>8}  to both"
     ]
     lines += [
         f"{result.precision:9}  {_rows(result):>8}  {result.replicas:>8}  {result.step_ms:>8.2f}  "
         f"{result.products_ms:>11.2f}  {result.kernel:{kernel}}  "
         f"{f'{result.ratio:.2f} ({result.lowest_ratio:.2f} to {result.highest_ratio:.2f})':21}  "
+        f"{_told(result.own_products_ms):>6}  {_told(result.ratio_to_own):>5}  "
         f"{result.reads_ms:>8.2f}  {result.ratio_with_reads:.2f}"
         for result in results
     ]
@@ -290,6 +306,10 @@ def table(results: Sequence[Result]) -> str:
         rest = sum(share for share in result.shares.values() if share < LEAST_SHARE)
         lines.append(f"{result.precision}, {_rows(result)}: {', '.join(told)}, other operators {rest:.1f}")
     return "\n".join(lines)
+
+
+def _told(number: float | None) -> str:
+    return "-" if number is None else f"{number:.2f}"
 
 
 def _rows(result: Result) -> str:

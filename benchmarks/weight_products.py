@@ -1,4 +1,4 @@
-"""The weight products of a decoder graph alone: the same shapes, in each ONNX Runtime kernel that can compute them."""
+"""The weight products of a decoder graph alone: the same shapes, in each kernel that can compute them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import OrtValue
 
+from jumok_export.native_operators import DOMAIN, VERSION
 from jumok_export.onnx_graph import OPSET
+from jumok_serve.native import library
 
 CONTRIBUTED = "com.microsoft"
 WEIGHT_INPUTS: Final[Mapping[str, int]] = MappingProxyType(
@@ -27,6 +29,7 @@ WEIGHT_INPUTS: Final[Mapping[str, int]] = MappingProxyType(
         "QLinearMatMul": 3,
         "QGemm": 3,
         "MatMulNBits": 1,
+        "Product": 3,
     }
 )
 """Operators that multiply with weights, and which of their inputs those are."""
@@ -125,7 +128,11 @@ class _Products:
             for number, width in enumerate(self._widths)
         ]
         graph = helper.make_graph(self._nodes, "products", inputs, outputs, list(self._initializers.values()))
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIBUTED, 1)]
+        opsets = [
+            helper.make_opsetid("", OPSET),
+            helper.make_opsetid(CONTRIBUTED, 1),
+            helper.make_opsetid(DOMAIN, VERSION),
+        ]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
@@ -191,6 +198,15 @@ def _blocks(products: _Products, shape: WeightProduct) -> None:
     )
 
 
+def _native(products: _Products, shape: WeightProduct) -> None:
+    activation = products.activation(shape.inner, TensorProto.UINT8)
+    scale, zero_point = products.scalar(np.float32(0.03)), products.scalar(np.uint8(128))
+    weight = products.signed_bytes(shape.inner, shape.outer)
+    inputs = [activation, scale, zero_point, weight, products.floats(shape.outer), ""]
+    settings = {"transposed": 0, "biased": 0, "activation": 0}
+    products.multiply("Product", inputs, shape.outer, domain=DOMAIN, **settings)
+
+
 IN_FP32: Final[Mapping[str, Kernel]] = MappingProxyType({"MatMul": _matmul, "Gemm": _gemm})
 IN_INT8: Final[Mapping[str, Kernel]] = MappingProxyType(
     {
@@ -203,9 +219,15 @@ IN_INT8: Final[Mapping[str, Kernel]] = MappingProxyType(
 )
 
 
+NATIVE = "Product"
+"""The kernel of jumok's own, in 8 bits."""
+
+
 def product_graphs(products: Sequence[WeightProduct]) -> dict[str, onnx.ModelProto]:
     """The products as graphs of their own, by the kernel that computes them; those in fp32 are in every graph."""
     kernels = IN_INT8 if any(product.quantized for product in products) else IN_FP32
+    if kernels is IN_INT8 and library() is not None:
+        kernels = {**kernels, NATIVE: _native}
     graphs = {}
     for name, kernel in kernels.items():
         graph = _Products()
@@ -227,6 +249,8 @@ class ProductSession:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
+        if (operators := library()) is not None:
+            options.register_custom_ops_library(str(operators))
         options.add_session_config_entry("session.force_spinning_stop", "1")  # leaves the cores to the next contender
         self._session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
