@@ -8,7 +8,7 @@ from onnx import NodeProto, TensorProto, helper
 from jumok_export.graph_search import Found, attributes
 from jumok_export.native_attention import cross_attention, self_attention
 from jumok_export.native_operators import DOMAIN, HALF, QUANTIZED, VERSION, native
-from jumok_export.native_products import product, several_at_once
+from jumok_export.native_products import product, several_at_once, with_norms_behind
 from jumok_export.onnx_graph import Graph, declare, drop_unread, rename
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.opening import NATIVE
@@ -80,7 +80,7 @@ def native_graph(graph: Graph) -> Graph | None:
         elif given.isdisjoint(node.output):
             nodes.append(node)
     del model.graph.node[:]
-    model.graph.node.extend(several_at_once(nodes))
+    model.graph.node.extend(several_at_once(with_norms_behind(nodes, [spec.name for spec in graph.outputs])))
     drop_unread(model.graph)
     model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
     declare(model, graph.inputs, graph.outputs)

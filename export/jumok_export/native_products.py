@@ -1,6 +1,7 @@
 """Products with constant weights in 8 bits in native operators, with the activation and the rounding behind them."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from onnx import NodeProto, TensorProto
@@ -34,6 +35,29 @@ def product(found: Found, node: NodeProto) -> NodeProto | None:
     if rounding is not None:
         return native(f"Product{QUANTIZED}", [*given, *rounding.input[1:]], [rounding.output[0]], **chosen)
     return native("Product", given, [output], **chosen)
+
+
+def with_norms_behind(nodes: Sequence[NodeProto], outputs: Collection[str]) -> list[NodeProto]:
+    """The nodes of a graph with these outputs, sums of plain products and their norms in one operator with these."""
+    readers = Counter(name for node in nodes for name in node.input)
+    products = {
+        node.output[0]: node
+        for node in nodes
+        if node.op_type == "Product" and attributes(node)["activation"] == NOTHING
+        if readers[node.output[0]] == 1 and node.output[0] not in outputs
+    }
+    fused: list[NodeProto] = []
+    gone: set[str] = set()
+    for node in nodes:
+        name = next((each for each in node.input[:2] if each in products), None)
+        if not node.op_type.startswith("AddNorm") or name is None:
+            fused.append(node)
+            continue
+        made, gone = products[name], gone | {name}
+        added = node.input[1] if node.input[0] == name else node.input[0]
+        settings = attributes(made) | attributes(node)
+        fused.append(native(f"Product{node.op_type}", [*made.input, added, *node.input[2:]], node.output, **settings))
+    return [node for node in fused if gone.isdisjoint(node.output)]
 
 
 def several_at_once(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:

@@ -1,14 +1,14 @@
-// Product: levels times constant weights in 8 bits, a bias, an activation, and levels of the result.
+// Product: levels times constant weights in 8 bits, a bias, an activation or a norm, and levels of the result.
 #include "product.h"
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <string>
+#include <vector>
 
+#include "factor.h"
 #include "operator.h"
-#include "packed.h"
-#include "products.h"
+#include "rows.h"
 
 namespace jumok {
 namespace {
@@ -20,95 +20,86 @@ using ort::Type;
 template <int kParts, bool kQuantized>
 class Product {
  public:
-  explicit Product(Settings& settings) {
-    const bool transposed = settings.get<int64_t>("transposed") != 0, biased = settings.get<int64_t>("biased") != 0;
-    all_.activation = static_cast<Activation>(settings.get<int64_t>("activation"));
-    const Tensor scale = settings.constant(1), zero_point = settings.constant(2);
-    if constexpr (kQuantized) all_.rounding = settings.levels<Levels>(3 + 3 * kParts, 4 + 3 * kParts);
-    for (size_t i = 0; i < kParts && !settings.failed(); ++i) {
-      const Tensor matrix = settings.constant(3 + 3 * i);
-      Part& part = parts_[i];
-      part.scales = settings.constant(4 + 3 * i);
-      if (biased) part.bias = settings.constant(5 + 3 * i);
-      const int64_t columns = matrix.sizes[transposed ? 0 : 1], depth = matrix.sizes[transposed ? 1 : 0];
-      if (matrix.axes != 2 || (i > 0 && depth != all_.depth) || part.scales.count() != columns ||
-          (biased && part.bias.count() != columns))
-        settings.fail("weights, scales and biases of a product do not fit each other");
-      if (settings.failed()) return;
-      all_.depth = depth;
-      part.weights = PackedWeights::of(matrix.as<int8_t>(), depth, columns, transposed);
-      panels_ += part.weights->panels();
-      work_ += columns * depth / kBytesOfUnit;
-    }
-    if (settings.failed()) return;
-    all_.scale = *scale.as<float>();
-    all_.zero_point = *zero_point.as<uint8_t>();
+  explicit Product(Settings& settings) : factor_(settings) {
+    constexpr size_t kLevels = Factor<kParts>::kInputs;
+    if constexpr (kQuantized) factor_.round(settings.levels<Levels>(kLevels, kLevels + 1));
   }
 
   void compute(Call& call) const {
+    using Number = std::conditional_t<kQuantized, uint8_t, float>;
     const Tensor levels = call.input(0);
-    if (call.failed()) return;
-    if (levels.axes == 0 || levels.sizes[levels.axes - 1] != all_.depth)
-      return call.fail("levels are not as deep as the weights that they are multiplied with");
-    Tensor out[kParts];
-    for (size_t i = 0; i < kParts; ++i) {
+    const int64_t rows = factor_.rows(call, levels);
+    std::array<Number*, kParts> out;
+    for (size_t i = 0; i < kParts && !call.failed(); ++i) {
       int64_t sizes[kMostAxes];
       std::copy(levels.sizes, levels.sizes + levels.axes - 1, sizes);
-      sizes[levels.axes - 1] = parts_[i].weights->columns();
-      out[i] = call.output(i, sizes, levels.axes);
+      sizes[levels.axes - 1] = factor_.columns(i);
+      out[i] = call.output(i, sizes, levels.axes).template as<Number>();
     }
+    if (!call.failed()) factor_.multiply(call, levels, rows, out);
+  }
+
+ private:
+  Factor<kParts> factor_;
+};
+
+// A product, what is added to it, and the norm of that.
+template <bool kQuantized>
+class ProductAddNorm {
+ public:
+  explicit ProductAddNorm(Settings& settings)
+      : factor_(settings), weight_(settings.constant(kNorm)), bias_(settings.constant(kNorm + 1)),
+        epsilon_(settings.get<float>("epsilon")) {
+    if constexpr (kQuantized) levels_ = settings.levels<Levels>(kNorm + 2, kNorm + 3);
+    if (!settings.failed() && (weight_.count() != factor_.columns(0) || bias_.count() != factor_.columns(0)))
+      settings.fail("a product does not fit the weights of its norm");
+  }
+
+  void compute(Call& call) const {
+    const Tensor levels = call.input(0), added = call.input(kNorm - 1);
+    const int64_t rows = factor_.rows(call, levels), width = factor_.columns(0);
+    if (!call.failed() && added.count() != rows * width) call.fail("what is added does not fit the product");
     if (call.failed()) return;
-    const int64_t rows = levels.count() / all_.depth, blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
-    call.divide(panels_ * blocks, work_ * std::max(rows / kRowsOfUnit, int64_t{1}), [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) {
-        const int64_t block = i % blocks, row = block * rows / blocks;
-        int64_t panel = i / blocks;
-        size_t at = 0;
-        for (; panel >= parts_[at].weights->panels(); ++at) panel -= parts_[at].weights->panels();
-        PanelProduct own = all_;
-        own.rows = (block + 1) * rows / blocks - row;
-        own.levels = levels.as<uint8_t>() + row * own.depth;
-        multiply(own, parts_[at], panel, out[at], row);
+    const Tensor sum = call.output(0, added.sizes, added.axes), norm = call.output(1, added.sizes, added.axes);
+    const Tensor quantized = kQuantized ? call.output(2, added.sizes, added.axes) : Tensor{};
+    if (call.failed()) return;
+    static thread_local std::vector<float> memory;
+    memory.resize(static_cast<size_t>(rows * width));
+    float* const product = memory.data();
+    factor_.multiply(call, levels, rows, std::array<float*, 1>{product});
+    call.divide(rows, rows * width, [&](int64_t first, int64_t last) {
+      static thread_local std::vector<float> own;
+      own.resize(static_cast<size_t>(width));
+      for (int64_t row = first; row < last; ++row) {
+        const int64_t place = row * width;
+        float* normal = norm ? norm.as<float>() + place : own.data();
+        jumok::rows()->add_norm(added.as<float>() + place, product + place, weight_.as<float>(), bias_.as<float>(),
+                                epsilon_, sum ? sum.as<float>() + place : product + place, normal, width);
+        if constexpr (kQuantized)
+          jumok::rows()->quantize(normal, quantized.as<uint8_t>() + place, width, levels_);
       }
     });
   }
 
  private:
-  struct Part {
-    std::shared_ptr<const PackedWeights> weights;
-    Tensor scales, bias;
-  };
+  static constexpr size_t kNorm = Factor<1>::kInputs + 1;  // the first input of the norm, behind what is added
 
-  // Weights are read once for so many rows, which fit into the nearest cache.
-  static constexpr int64_t kRowsOfBlock = 96;
-  // What takes as long as reading a float: so many bytes of weights, for so many rows.
-  static constexpr int64_t kBytesOfUnit = 4, kRowsOfUnit = 8;
-
-  static void multiply(PanelProduct product, const Part& part, int64_t panel, const Tensor& out, int64_t row) {
-    const int64_t all = part.weights->columns(), column = panel * products().columns, place = row * all + column;
-    product.weights = part.weights->panel(panel);
-    product.sums = part.weights->sums() + column;
-    product.scales = part.scales.template as<float>() + column;
-    product.bias = part.bias ? part.bias.template as<float>() + column : nullptr;
-    product.columns = std::min(products().columns, all - column);
-    product.stride = all;
-    if constexpr (kQuantized)
-      product.rounded = out.as<uint8_t>() + place;
-    else
-      product.out = out.as<float>() + place;
-    products().multiply(product);
-  }
-
-  PanelProduct all_{};  // what is the same for all panels
-  std::array<Part, kParts> parts_;
-  int64_t panels_ = 0, work_ = 0;
+  Factor<1> factor_;
+  Tensor weight_, bias_;
+  float epsilon_;
+  Levels levels_;
 };
+
+std::vector<Slot> factor_inputs(int parts) {
+  std::vector<Slot> inputs{{Type::kUint8}, {Type::kFloat}, {Type::kUint8}};
+  for (int i = 0; i < parts; ++i)
+    inputs.insert(inputs.end(), {{Type::kInt8}, {Type::kFloat}, {Type::kFloat, Presence::kOptional}});
+  return inputs;
+}
 
 template <int kParts, bool kQuantized>
 void add(std::vector<const ort::CustomOp*>& operators, const std::string& name) {
-  std::vector<Slot> inputs{{Type::kUint8}, {Type::kFloat}, {Type::kUint8}};
-  for (int i = 0; i < kParts; ++i)
-    inputs.insert(inputs.end(), {{Type::kInt8}, {Type::kFloat}, {Type::kFloat, Presence::kOptional}});
+  std::vector<Slot> inputs = factor_inputs(kParts);
   if (kQuantized) inputs.insert(inputs.end(), {{Type::kFloat}, {Type::kUint8}});
   const std::vector<Slot> outputs(kParts, {kQuantized ? Type::kUint8 : Type::kFloat});
   operators.push_back(new Operator<Product<kParts, kQuantized>>(name, inputs, outputs));
@@ -120,6 +111,13 @@ void add_products(std::vector<const ort::CustomOp*>& operators) {
   add<1, false>(operators, "Product");
   add<1, true>(operators, "ProductQuantized");
   add<3, false>(operators, "ThreeProducts");
+  const Slot number{Type::kFloat}, wanted{Type::kFloat, Presence::kOptional};
+  std::vector<Slot> inputs = factor_inputs(1);
+  inputs.insert(inputs.end(), {number, number, number});
+  operators.push_back(new Operator<ProductAddNorm<false>>("ProductAddNorm", inputs, {wanted, wanted}));
+  inputs.insert(inputs.end(), {number, {Type::kUint8}});
+  operators.push_back(
+      new Operator<ProductAddNorm<true>>("ProductAddNormQuantized", inputs, {wanted, wanted, {Type::kUint8}}));
 }
 
 }  // namespace jumok

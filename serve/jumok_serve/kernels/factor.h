@@ -1,0 +1,112 @@
+// Constant weights that the same levels are multiplied with, and what becomes of each product.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "operator.h"
+#include "packed.h"
+#include "products.h"
+
+namespace jumok {
+
+// kParts matrices; their inputs are those of a kernel from 0 on: levels, scale, zero point, and for each matrix the
+// weights, their scales and the bias.
+template <int kParts>
+class Factor {
+ public:
+  static constexpr size_t kInputs = 3 + 3 * kParts;
+
+  explicit Factor(Settings& settings) {
+    const bool transposed = settings.get<int64_t>("transposed") != 0, biased = settings.get<int64_t>("biased") != 0;
+    all_.activation = static_cast<Activation>(settings.get<int64_t>("activation"));
+    const Tensor scale = settings.constant(1), zero_point = settings.constant(2);
+    for (size_t i = 0; i < kParts && !settings.failed(); ++i) {
+      const Tensor matrix = settings.constant(3 + 3 * i);
+      Part& part = parts_[i];
+      part.scales = settings.constant(4 + 3 * i);
+      if (biased) part.bias = settings.constant(5 + 3 * i);
+      const int64_t columns = matrix.sizes[transposed ? 0 : 1], depth = matrix.sizes[transposed ? 1 : 0];
+      if (matrix.axes != 2 || (i > 0 && depth != all_.depth) || part.scales.count() != columns ||
+          (biased && part.bias.count() != columns))
+        settings.fail("weights, scales and biases of a product do not fit each other");
+      if (settings.failed()) return;
+      all_.depth = depth;
+      part.weights = PackedWeights::of(matrix.as<int8_t>(), depth, columns, transposed);
+      panels_ += part.weights->panels();
+      work_ += columns * depth / kBytesOfUnit;
+    }
+    if (settings.failed()) return;
+    all_.scale = *scale.as<float>();
+    all_.zero_point = *zero_point.as<uint8_t>();
+  }
+
+  // Products are given in these levels.
+  void round(Levels levels) { all_.rounding = levels; }
+
+  // The number of rows of levels [.., depth], or -1 and a failed call.
+  int64_t rows(Call& call, const Tensor& levels) const {
+    if (call.failed()) return -1;
+    if (levels.axes > 0 && levels.sizes[levels.axes - 1] == all_.depth) return levels.count() / all_.depth;
+    call.fail("levels are not as deep as the weights that they are multiplied with");
+    return -1;
+  }
+
+  int64_t columns(size_t part) const { return parts_[part].weights->columns(); }
+
+  // Each matrix's product [rows, columns], in floats, or in levels where `Number` is uint8_t.
+  template <typename Number>
+  void multiply(Call& call, const Tensor& levels, int64_t rows, const std::array<Number*, kParts>& out) const {
+    const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
+    call.divide(panels_ * blocks, work_ * std::max(rows / kRowsOfUnit, int64_t{1}), [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t block = i % blocks, row = block * rows / blocks;
+        int64_t panel = i / blocks;
+        size_t at = 0;
+        for (; panel >= parts_[at].weights->panels(); ++at) panel -= parts_[at].weights->panels();
+        PanelProduct own = all_;
+        own.rows = (block + 1) * rows / blocks - row;
+        own.levels = levels.as<uint8_t>() + row * own.depth;
+        multiply(own, parts_[at], panel, out[at] + row * columns(at));
+      }
+    });
+  }
+
+ private:
+  struct Part {
+    std::shared_ptr<const PackedWeights> weights;
+    Tensor scales, bias;
+  };
+
+  // Weights are read once for so many rows, which fit into the nearest cache.
+  static constexpr int64_t kRowsOfBlock = 96;
+  // What takes as long as reading a float: so many bytes of weights, for so many rows.
+  static constexpr int64_t kBytesOfUnit = 4, kRowsOfUnit = 8;
+
+  static void multiply(PanelProduct& product, const Part& part, int64_t panel, float* out) {
+    product.out = out + panel * products().columns;
+    multiply(product, part, panel);
+  }
+  static void multiply(PanelProduct& product, const Part& part, int64_t panel, uint8_t* out) {
+    product.rounded = out + panel * products().columns;
+    multiply(product, part, panel);
+  }
+  static void multiply(PanelProduct& product, const Part& part, int64_t panel) {
+    const int64_t column = panel * products().columns;
+    product.weights = part.weights->panel(panel);
+    product.sums = part.weights->sums() + column;
+    product.scales = part.scales.template as<float>() + column;
+    product.bias = part.bias ? part.bias.template as<float>() + column : nullptr;
+    product.stride = part.weights->columns();
+    product.columns = std::min(products().columns, product.stride - column);
+    products().multiply(product);
+  }
+
+  PanelProduct all_{};  // what is the same for all panels
+  std::array<Part, kParts> parts_;
+  int64_t panels_ = 0, work_ = 0;
+};
+
+}  // namespace jumok
