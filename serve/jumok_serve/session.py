@@ -164,7 +164,10 @@ class Graphs:
         return session
 
     def with_threads(self, threads: int) -> "Graphs":
-        """The same graphs with encoder and decoder in sessions that have so many threads: a second copy of weights."""
+        """The same graphs with encoder and decoder in sessions that have so many threads.
+
+        They have a second copy of weights, but for those that native operators pack.
+        """
         other = copy.copy(self)
         other._options = session_options(threads, other._device)
         other._sessions = {**self._sessions, **{name: other._load(name) for name in ("encoder", "decoder")}}
