@@ -192,8 +192,8 @@ class SelfAttention : Heads {
         }
         const int64_t place = sentence * beams * whole + head * width;
         output.template write<Element>(
-            {beams, width, entries, query.as<float>() + place, whole, own_keys, own_values, width, seen, count, room.mask,
-             padded(count), first_of(bias, sentence, head), bias && bias.sizes[2] > 1 ? entries : 0, scale,
+            {beams, width, entries, query.as<float>() + place, whole, own_keys, own_values, width, seen, count,
+             room.mask, padded(count), first_of(bias, sentence, head), bias && bias.sizes[2] > 1 ? entries : 0, scale,
              room.weights, nullptr, 0},
             place, whole, room.out);
       }

@@ -27,8 +27,9 @@ bool is_of_file(uintptr_t first, uintptr_t last) {
   while (!found && std::fgets(line, sizeof line, maps) != nullptr) {
     uintptr_t from = 0, to = 0, inode = 0;
     char shared = 0;
-    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*3c%c %*s %*s %" SCNuPTR, &from, &to, &shared, &inode) != 4) continue;
-    found = from <= first && last <= to && shared == 'p' && inode != 0;
+    const int read =
+        std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*3c%c %*s %*s %" SCNuPTR, &from, &to, &shared, &inode);
+    found = read == 4 && from <= first && last <= to && shared == 'p' && inode != 0;
   }
   std::fclose(maps);
   return found;

@@ -38,7 +38,7 @@ inline Ints add_products(Ints sum, Factors levels, Factors weights) {
 constexpr int64_t kGroup = 4 / sizeof(Level);
 constexpr int64_t kGroupBytes = kGroup * kLanes;  // of a vector's weights
 constexpr int64_t kPanelColumns = kPanelVectors * kLanes;
-constexpr int64_t kAhead = 4096;  // bytes
+constexpr int64_t kLine = 64, kAhead = 4096;  // bytes
 constexpr int kMostRows = 6;  // whose sums stay in registers
 
 inline Floats silu(Floats x) {
@@ -50,8 +50,11 @@ inline Floats silu(Floats x) {
 inline Floats gelu(Floats x) {
   const Floats distance = (x < 0.0f ? -x : x) * 0.70710678f;
   const Floats t = 1.0f / (distance * 0.3275911f + 1.0f);
-  const Floats series = ((((t * 1.061405429f - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
-  const Floats tail = series * exponential(-distance * distance) * 0.5f;
+  Floats tail = t * 1.061405429f - 1.453152027f;
+  tail = tail * t + 1.421413741f;
+  tail = tail * t - 0.284496736f;
+  tail = tail * t + 0.254829592f;
+  tail *= t * exponential(-distance * distance) * 0.5f;
   return x * (x < 0.0f ? tail : 1.0f - tail);
 }
 
@@ -75,7 +78,8 @@ class Finish {
     for (int i = 0; i < kPanelVectors; ++i) {
       Ints offset;
       std::memcpy(&offset, offsets_ + i * kLanes, sizeof offset);
-      Floats x = __builtin_convertvector(sums[i] - offset, Floats) * load(scales_ + i * kLanes) + load(bias_ + i * kLanes);
+      Floats x = __builtin_convertvector(sums[i] - offset, Floats);
+      x = x * load(scales_ + i * kLanes) + load(bias_ + i * kLanes);
       if (product_.activation == Activation::kSilu) x = silu(x);
       if (product_.activation == Activation::kGelu) x = gelu(x);
       if (product_.out != nullptr)
@@ -97,63 +101,78 @@ class Finish {
   float scales_[kPanelColumns] = {}, bias_[kPanelColumns] = {};
 };
 
-template <int kRows, int kLines>
-void multiply_rows(const Level* levels, int64_t stride, const int8_t* weights, int64_t groups, const int8_t* ahead,
-                   const Finish& finish, int64_t row) {
+struct Panel {
+  const int8_t* weights;
+  int64_t groups, tiles;
+  const Finish& finish;
+
+  int64_t bytes() const { return groups * kPanelVectors * kGroupBytes; }
+};
+
+// Rows whose sums are made at once.
+struct Tile {
+  int64_t number, first, rows;
+  const Level* levels;  // [rows, stride]
+  int64_t stride;
+};
+
+// With every group of weights, `kAsked` lines are asked of memory from `ahead` on.
+template <int kRows, int kAsked>
+void multiply_rows(const Panel& panel, const Tile& tile, const int8_t* ahead) {
   Ints sums[kRows][kPanelVectors] = {};
+  const Level* levels = tile.levels;
+  const int64_t stride = tile.stride, groups = panel.groups;
   for (int64_t group = 0; group < groups; ++group) {
-    const int8_t* from = weights + group * kPanelVectors * kGroupBytes;
-    for (int line = 0; line < kLines; ++line) __builtin_prefetch(ahead + 64 * (group * kLines + line));
+    for (int line = 0; line < kAsked; ++line) __builtin_prefetch(ahead + kLine * (group * kAsked + line));
+    const int8_t* from = panel.weights + group * kPanelVectors * kGroupBytes;
     Factors factors[kPanelVectors];
     for (int i = 0; i < kPanelVectors; ++i) factors[i] = weights_at(from + i * kGroupBytes);
-    for (int each = 0; each < kRows; ++each) {
+    for (int row = 0; row < kRows; ++row) {
       int32_t some;
-      std::memcpy(&some, levels + each * stride + group * kGroup, sizeof some);
+      std::memcpy(&some, levels + row * stride + group * kGroup, sizeof some);
       const Factors same = in_all_lanes(some);
-      for (int i = 0; i < kPanelVectors; ++i) sums[each][i] = add_products(sums[each][i], same, factors[i]);
+      for (int i = 0; i < kPanelVectors; ++i) sums[row][i] = add_products(sums[row][i], same, factors[i]);
     }
   }
-  for (int each = 0; each < kRows; ++each) finish.write(sums[each], row + each);
+  for (int row = 0; row < kRows; ++row) panel.finish.write(sums[row], tile.first + row);
 }
 
+// Few sums are made sooner than memory gives their weights. So these are asked for early: just ahead of the only tile,
+// or for the next panel, of which every one of the first tiles asks for a part.
 template <int kRows = kMostRows>
-void multiply_some(int64_t rows, const Level* levels, int64_t stride, const int8_t* weights, int64_t groups,
-                   int64_t tile, int64_t tiles, const Finish& finish, int64_t row) {
-  constexpr int kAll = kPanelVectors * kGroupBytes / 64;
-  if (rows != kRows) {
-    if constexpr (kRows > 1) multiply_some<kRows - 1>(rows, levels, stride, weights, groups, tile, tiles, finish, row);
-  } else if (tiles == 1) {
-    multiply_rows<kRows, kAll>(levels, stride, weights, groups, weights + kAhead, finish, row);
-  } else if (tiles <= 3) {
-    const int8_t* next = weights + groups * kPanelVectors * kGroupBytes;
-    multiply_rows<kRows, (kAll + 1) / 2>(levels, stride, weights, groups, next + tile * groups * (kAll + 1) / 2 * 64, finish, row);
-  } else if (tile < 4) {
-    const int8_t* next = weights + groups * kPanelVectors * kGroupBytes;
-    multiply_rows<kRows, 1>(levels, stride, weights, groups, next + tile * groups * 64, finish, row);
-  } else {
-    multiply_rows<kRows, 0>(levels, stride, weights, groups, weights, finish, row);
+void multiply_tile(const Panel& panel, const Tile& tile) {
+  constexpr int64_t kLines = std::max(kPanelVectors * kGroupBytes / kLine, int64_t{1});  // of a group
+  if constexpr (kRows > 1)
+    if (tile.rows < kRows) return multiply_tile<kRows - 1>(panel, tile);
+  if constexpr (kLines > 1) {
+    const int8_t* next = panel.weights + panel.bytes();
+    if (panel.tiles == 1) return multiply_rows<kRows, kLines>(panel, tile, panel.weights + kAhead);
+    if (panel.tiles < kLines)
+      return multiply_rows<kRows, kLines / 2>(panel, tile, next + tile.number * panel.bytes() / 2);
+    if (tile.number < kLines) return multiply_rows<kRows, 1>(panel, tile, next + tile.number * panel.bytes() / kLines);
   }
+  multiply_rows<kRows, 0>(panel, tile, nullptr);
 }
 
 void multiply(const PanelProduct& product) {
   const int64_t groups = (product.depth + kGroup - 1) / kGroup, padded_depth = groups * kGroup;
-  const Finish finish(product);
   const int64_t tiles = (product.rows + kMostRows - 1) / kMostRows;
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    const int64_t row = tile * product.rows / tiles, rows = (tile + 1) * product.rows / tiles - row;
-    const uint8_t* given = product.levels + row * product.depth;
+  const Finish finish(product);
+  const Panel panel{product.weights, groups, tiles, finish};
+  for (int64_t number = 0; number < tiles; ++number) {
+    const int64_t first = number * product.rows / tiles, rows = (number + 1) * product.rows / tiles - first;
+    const uint8_t* given = product.levels + first * product.depth;
     if (sizeof(Level) == sizeof(uint8_t) && padded_depth == product.depth) {
-      multiply_some(rows, reinterpret_cast<const Level*>(given), padded_depth, product.weights, groups, tile, tiles,
-                    finish, row);
+      multiply_tile(panel, {number, first, rows, reinterpret_cast<const Level*>(given), padded_depth});
       continue;
     }
     static thread_local std::vector<Level> memory;
     memory.resize(static_cast<size_t>(kMostRows * padded_depth));
-    for (int64_t each = 0; each < rows; ++each) {
-      Level* to = memory.data() + each * padded_depth;
-      std::fill(std::copy_n(given + each * product.depth, product.depth, to), to + padded_depth, Level{0});
+    for (int64_t row = 0; row < rows; ++row) {
+      Level* to = memory.data() + row * padded_depth;
+      std::fill(std::copy_n(given + row * product.depth, product.depth, to), to + padded_depth, Level{0});
     }
-    multiply_some(rows, memory.data(), padded_depth, product.weights, groups, tile, tiles, finish, row);
+    multiply_tile(panel, {number, first, rows, memory.data(), padded_depth});
   }
 }
 

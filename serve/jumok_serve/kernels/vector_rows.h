@@ -68,7 +68,8 @@ void attend(const Attention<Element>& all_rows, int64_t first_row) {
   const auto entry = [seen = own.seen](int64_t i) { return seen == nullptr ? i : int64_t{seen[i]}; };
   Floats query[kRows][kVectors];
   for (int row = 0; row < kRows; ++row)
-    for (int i = 0; i < kVectors; ++i) query[row][i] = load(own.queries + (first_row + row) * own.stride + i * kLanes) * own.scale;
+    for (int i = 0; i < kVectors; ++i)
+      query[row][i] = load(own.queries + (first_row + row) * own.stride + i * kLanes) * own.scale;
   Floats most[kRows];
   for (int row = 0; row < kRows; ++row) most[row] = all(-INFINITY);
   for (int64_t first = 0; first < count; first += kLanes) {

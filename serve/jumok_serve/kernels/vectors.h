@@ -1,4 +1,4 @@
-// Vectors of numbers, and what is done with each of them; LANES is how many there are in one, VECTORS a name for it all.
+// Vectors of numbers, and what is done with each; LANES is how many there are in one, VECTORS a name for it all.
 #pragma once
 
 #include <immintrin.h>
