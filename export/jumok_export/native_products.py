@@ -80,7 +80,6 @@ def _activation(found: Found, output: str) -> tuple[int, str]:
         return GELU, reader.output[0]
     gate = next((each for each in readers if each.op_type == "Sigmoid"), None)
     times = found.only_reader(gate.output[0]) if gate is not None else None
-    if gate is not None and times is not None and times.op_type == "Mul" and output not in found.outputs:
-        if len(readers) == 2 and set(times.input) == {output, gate.output[0]}:
-            return SILU, times.output[0]
-    return NOTHING, output
+    if gate is None or times is None or times.op_type != "Mul" or set(times.input) != {output, gate.output[0]}:
+        return NOTHING, output
+    return (SILU, times.output[0]) if len(readers) == 2 and output not in found.outputs else (NOTHING, output)
