@@ -19,6 +19,8 @@ PROFILED_STEPS = 24
 CONTAINERS = ("If", "Loop", "Scan")
 """Operators whose time is that of others inside."""
 WEIGHT_PRODUCTS = "weight products"
+NATIVE_PRODUCTS = ("Product", "ProductQuantized", "ThreeProducts")
+"""Native operators that multiply with weights; some compute the activation and the rounding behind that as well."""
 
 
 class ProfiledGraphs(Graphs):
@@ -86,6 +88,6 @@ def _kind(graph: str, node: Mapping[str, Any]) -> str:
     operator = node["op_name"]
     # A product of activations has two operands with heads, and prepacked weights are not among the inputs at all.
     operands = sum(len(shape) > 2 for value in node["input_type_shape"] for shape in value.values())
-    if operator in WEIGHT_INPUTS and (operator not in IN_FLOATS or operands < 2):
+    if operator in NATIVE_PRODUCTS or (operator in WEIGHT_INPUTS and (operator not in IN_FLOATS or operands < 2)):
         return WEIGHT_PRODUCTS
     return f"{graph}: {operator}"
