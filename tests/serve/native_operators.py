@@ -28,6 +28,7 @@ def run(
     inputs: Mapping[str, Any],
     outputs: Mapping[str, Any],
     constants: Set[str] = CONSTANTS,
+    /,
     **attributes: Any,
 ) -> list[Any]:
     """What an operator gives, with two threads; outputs that are None are not asked for."""
@@ -49,6 +50,7 @@ def model_of(
     inputs: Mapping[str, Any],
     outputs: Mapping[str, Any],
     constants: Set[str] = CONSTANTS,
+    /,
     **attributes: Any,
 ) -> onnx.ModelProto:
     """One node in a graph of its own, with those inputs inside that are constants."""

@@ -77,8 +77,9 @@ def test_cross_attention_of_tokens(shape: tuple[int, ...], half: bool) -> None:
     keys, values = (random.normal(size=(sentences, entries, heads * width)).astype(dtype) for _ in range(2))
     lengths = random.integers(1, entries + 1, sentences)
     mask = np.where(np.arange(entries) < lengths[:, None], 0, -np.inf)[:, None, None]
-    by_head = [array.reshape(sentences, entries, heads, width).transpose(0, 2, 1, 3) for array in (keys, values)]
-    expected = attended(query, *by_head, mask, 0.3)
+    split = (sentences, entries, heads, width)
+    by_head = {name: array.reshape(split).transpose(0, 2, 1, 3) for name, array in (("key", keys), ("value", values))}
+    expected = attended(query, by_head["key"], by_head["value"], mask, 0.3)
     for sentence, length in enumerate(lengths):
         keys[sentence, length:] = values[sentence, length:] = np.nan
     inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
@@ -86,8 +87,7 @@ def test_cross_attention_of_tokens(shape: tuple[int, ...], half: bool) -> None:
     name = "HalfCrossAttention" if half else "CrossAttention"
     (found,) = run(name, inputs, {"output": np.float32}, **settings)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    split = dict(zip(("key", "value"), by_head, strict=True))
-    (of_heads,) = run(name, {**inputs, **split}, {"output": np.float32}, **settings)
+    (of_heads,) = run(name, {**inputs, **by_head}, {"output": np.float32}, **settings)
     np.testing.assert_array_equal(found, of_heads)
     (in_levels,) = run(f"{name}Quantized", {**inputs, **AS_LEVELS}, {"output": np.uint8}, **settings)
     np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))

@@ -75,7 +75,8 @@ def sums(inputs: Mapping[str, Any], *, transposed: bool = False) -> NDArray[np.i
     """The whole numbers that are scaled."""
     weights = inputs["weights0"].astype(np.int64)
     centred: NDArray[np.int64] = inputs["levels"].astype(np.int64) - int(inputs["levels_zero_point"])
-    return centred @ (weights.T if transposed else weights)
+    found: NDArray[np.int64] = centred @ (weights.T if transposed else weights)
+    return found
 
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
