@@ -1,4 +1,4 @@
-"""Attention in native operators: with the cache that is written for it, over memory, and among the tokens of a source."""
+"""Attention in native operators: with the cache that is written for it, over memory, and within a source."""
 
 from collections.abc import Sequence
 

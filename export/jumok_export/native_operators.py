@@ -9,7 +9,7 @@ DOMAIN = "jumok"
 VERSION = 1
 
 HALF, QUANTIZED = "Half", "Quantized"
-"""What begins the names of operators that take keys and values in fp16, and ends those of operators that give 8 bits."""
+"""How the names begin of operators that take keys and values in fp16, and end of operators that give 8 bits."""
 
 
 def native(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> NodeProto:

@@ -87,13 +87,16 @@ def _product_inputs(found: Found, node: NodeProto) -> list[str] | None:
     """Levels, weights, their scales, the zero point and the bias or "" of a product in 8 bits; None for others."""
     if node.op_type != "MatMulIntegerToFloat":
         return None
-    levels, weights, scale, weight_scales, zero_point, weight_zero_point, *bias = node.input
+    levels, weights, scale, weight_scales, zero_point, weight_zero_point, bias = [*node.input, *[""] * 7][:7]
     scalar, level, none = (found.constant(name) for name in (scale, zero_point, weight_zero_point))
-    if scalar is None or level is None or none is None or weight_scales not in found.constants:
+    scales = found.constants.get(weight_scales)  # one for each column
+    if scalar is None or level is None or none is None or scales is None or len(scales.dims) != 1:
+        return None
+    if bias and bias not in found.constants:
         return None
     if scalar.ndim != 0 or level.dtype != np.uint8 or level.ndim != 0 or none.dtype != np.int8 or np.any(none):
         return None
-    return [levels, weights, scale, weight_scales, zero_point, *(bias or [""])]
+    return [levels, weights, scale, weight_scales, zero_point, bias]
 
 
 def _activation(found: Found, output: str) -> tuple[int, str]:
@@ -104,7 +107,6 @@ def _activation(found: Found, output: str) -> tuple[int, str]:
         return GELU, reader.output[0]
     gate = next((each for each in readers if each.op_type == "Sigmoid"), None)
     times = found.only_reader(gate.output[0]) if gate is not None else None
-    if gate is not None and times is not None and times.op_type == "Mul" and output not in found.outputs:
-        if len(readers) == 2 and set(times.input) == {output, gate.output[0]}:
-            return SILU, times.output[0]
-    return NOTHING, output
+    if gate is None or times is None or times.op_type != "Mul" or set(times.input) != {output, gate.output[0]}:
+        return NOTHING, output
+    return (SILU, times.output[0]) if len(readers) == 2 and output not in found.outputs else (NOTHING, output)

@@ -19,7 +19,8 @@ from jumok_export.fused_step import with_selection
 from jumok_export.graphs import export_graphs
 from jumok_export.huggingface import build_model
 from jumok_export.native_bundle import add_native_graphs
-from jumok_export.native_graphs import DOMAIN, native_graph, with_native_graphs
+from jumok_export.native_graphs import native_graph, with_native_graphs
+from jumok_export.native_operators import DOMAIN
 from jumok_export.onnx_graph import Graph
 from jumok_export.quantize import Matrices, quantize_graph
 from jumok_export.samples import Frame
@@ -37,8 +38,8 @@ from .random_checkpoints import config_of, random_checkpoint
 
 needs_library = pytest.mark.skipif(library() is None, reason="native operators were not compiled here")
 
-KINDS = ("tiny", "bart-uneven", "t5")
-"""Norms before, behind and without means; T5 adds a bias by distance too."""
+KINDS = ("tiny", "marian-uneven", "t5-gated-silu")
+"""Norms before, behind and without means; ReLU, GELU and SiLU; T5 adds a bias by distance too."""
 FORMS = ("fp32", "int8 by row", "int8 calibrated")
 OPERATORS: Mapping[str, tuple[str, str, str]] = {
     "fp32": ("SelfAttention", "CrossAttention", "AddNorm"),
@@ -82,24 +83,66 @@ def operators(graph: Graph) -> Counter[str]:
     return Counter(node.op_type for node in graph.model.graph.node)
 
 
+def native_operators(graph: Graph) -> Counter[str]:
+    return Counter(node.op_type for node in graph.model.graph.node if node.domain == DOMAIN)
+
+
+def products(plain: Graph, at_once: int, rounded: int) -> Counter[str]:
+    """What the products of a graph become, of which so many threes have one input; those in fp32 stay."""
+    every = operators(plain)["MatMulIntegerToFloat"]
+    if every == 0:
+        return Counter()
+    return Counter({"ThreeProducts": at_once, "ProductQuantized": rounded, "Product": every - 3 * at_once - rounded})
+
+
+def rounds_hidden_layers(kind: str, form: str) -> bool:
+    """Whether what a feed-forward layer's first product gives is rounded at once: a gate multiplies with it before."""
+    return form == "int8 calibrated" and kind != "t5-gated-silu"
+
+
+def assert_everything_is_read(graph: Graph) -> None:
+    read = {name for node in graph.model.graph.node for name in node.input}
+    given = {name for node in graph.model.graph.node for name in node.output}
+    assert given <= read | {spec.name for spec in graph.outputs} | {""}
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_sums_with_norms_and_selection_are_one_operator_each(make: Make, kind: str, form: str) -> None:
-    plain = with_selection(make(kind, form))
-    graphs = with_native_graphs(plain, half=form != "fp32")
-    before, after = operators(plain["decoder"]), operators(graphs["decoder_native"])
-    layers = before["MultiHeadAttention"] // 2
+def test_decoders_are_made_of_native_operators(make: Make, kind: str, form: str) -> None:
+    """Products, attention, sums with norms and the selection are one operator each."""
+    graphs = with_native_graphs(with_selection(make(kind, form)), half=form != "fp32")
+    plain, native = graphs["decoder"], graphs["decoder_native"]
+    before, after = operators(plain), operators(native)
+    layers, norms = before["MultiHeadAttention"] // 2, before["LayerNormalization"]
+    assert norms == {"tiny": 3 * layers + 1, "marian-uneven": 3 * layers, "t5-gated-silu": 0}[kind]
     self_attention, cross_attention, add_norm = OPERATORS[form]
-    native = Counter(node.op_type for node in graphs["decoder_native"].model.graph.node if node.domain == DOMAIN)
-    norms = before["LayerNormalization"]
-    assert native == +Counter({self_attention: layers, cross_attention: layers, add_norm: norms, "Select": 1})
-    assert norms == (0 if kind == "t5" else 3 * layers + 1)
+    expected = Counter({self_attention: layers, cross_attention: layers, add_norm: norms, "Select": 1})
+    expected += products(plain, layers, layers if rounds_hidden_layers(kind, form) else 0)
+    assert native_operators(native) == +expected
     replaced = {"MultiHeadAttention", "ScatterND", "LayerNormalization", "LogSoftmax", "TopK", "Where"}
     assert replaced.isdisjoint(after)
-    assert "ReduceMean" in after if kind == "t5" else "ReduceMean" not in after
-    read = {name for node in graphs["decoder_native"].model.graph.node for name in node.input}
-    given = {name for node in graphs["decoder_native"].model.graph.node for name in node.output}
-    assert given <= read | {spec.name for spec in graphs["decoder_native"].outputs} | {""}
+    assert "ReduceMean" in after if kind == "t5-gated-silu" else "ReduceMean" not in after
+    assert_everything_is_read(native)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_encoders_are_made_of_native_operators(make: Make, kind: str, form: str) -> None:
+    """So are they, but for attention with a bias by distance; memory is projected by two products for each layer."""
+    graphs = with_native_graphs(with_selection(make(kind, form)), half=False)
+    layers, memory = (operators(graphs[name])["MultiHeadAttention"] for name in ("encoder", "decoder"))
+    expected = products(graphs["encoder"], layers + memory // 3, layers if rounds_hidden_layers(kind, form) else 0)
+    if kind != "t5-gated-silu":
+        # A norm before the first layer is behind positions, which are not given row by row.
+        _, attention, add_norm = OPERATORS[form]
+        expected += Counter({attention.removeprefix("Half"): layers, add_norm: 2 * layers})
+    assert ("encoder_native" in graphs) == bool(expected)
+    if not expected:
+        return
+    native = graphs["encoder_native"]
+    assert native_operators(native) == +expected
+    assert operators(native)["MultiHeadAttention"] == (layers if kind == "t5-gated-silu" else 0)
+    assert_everything_is_read(native)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -112,10 +155,8 @@ def test_memory_and_state_are_halved_in_int8_alone(make: Make, form: str) -> Non
         if spec.name.startswith(("memory.", "state.", "next_state."))
     }
     assert kinds == {"float32" if form == "fp32" else "float16"}
-    assert ("encoder_native" in graphs) == (form != "fp32")
     assert {spec.name for spec in graphs["decoder_native"].inputs} == {spec.name for spec in plain["decoder"].inputs}
-    if form != "fp32":
-        assert {spec.dtype for spec in graphs["encoder_native"].outputs} == {"float16"}
+    assert {spec.dtype for spec in graphs["encoder_native"].outputs} == {"float32" if form == "fp32" else "float16"}
 
 
 def edited(graph: Graph, edit: Callable[[onnx.GraphProto], None]) -> Graph:
@@ -174,8 +215,24 @@ def test_what_computes_something_else_stays(
 ) -> None:
     native = native_graph(edited(with_selection(make("tiny", "fp32"))["decoder"], edit))
     assert native is not None
-    assert {node.op_type for node in native.model.graph.node if node.domain == DOMAIN} == kept
+    assert native_operators(native).keys() == kept
     assert lost.isdisjoint(operators(native))
+
+
+def with_other_keys(graph: onnx.GraphProto) -> None:
+    """Keys come from an operator of which it is not known that it gives one for each token."""
+    at, attention = next((at, each) for at, each in enumerate(graph.node) if each.op_type == "MultiHeadAttention")
+    graph.node.insert(at, helper.make_node("CumSum", [attention.input[1], "axis"], ["sums"]))
+    graph.initializer.append(numpy_helper.from_array(np.array(1), "axis"))
+    attention.input[1] = "sums"
+
+
+@pytest.mark.parametrize("edit", [instead_of("source_lengths", "Abs"), with_other_keys], ids=["lengths", "keys"])
+def test_attention_of_sources_to_something_else_stays(make: Make, edit: Callable[[onnx.GraphProto], None]) -> None:
+    native = native_graph(edited(make("tiny", "fp32")["encoder"], edit))
+    assert native is not None
+    assert native_operators(native).keys() == {"AddNorm"}
+    assert operators(native)["MultiHeadAttention"] == 1
 
 
 def test_a_sum_of_vectors_that_are_not_all_of_one_row_each_stays(make: Make) -> None:
@@ -198,8 +255,8 @@ def test_nothing_is_halved_that_something_else_reads(make: Make) -> None:
     graphs = with_selection(make("tiny", "int8 by row"))
     graphs["decoder"] = edited(graphs["decoder"], read)
     native = with_native_graphs(graphs, half=True)
-    assert "encoder_native" not in native
     assert {spec.dtype for spec in native["decoder_native"].inputs if "." in spec.name} == {"float32", "int64"}
+    assert {spec.dtype for spec in native["encoder_native"].outputs} == {"float32"}
 
 
 @needs_library
@@ -228,9 +285,9 @@ def test_they_compute_what_the_others_compute(make: Make, kind: str, form: str, 
 def test_bundles_have_them_and_say_that_they_were_verified(tiny_bundle: Path, listed_bundle: Path) -> None:
     for path, more in ((tiny_bundle, set[str]()), (listed_bundle, {"decoder_shortlist_native"})):
         manifest = Bundle.open(path).manifest
-        for precision, also in (("fp32", set[str]()), ("int8", {"encoder_native"})):
+        for precision in ("fp32", "int8"):
             graphs = set(manifest.precisions[precision].graphs)
-            assert graphs & set(NATIVE_GRAPHS) == {"decoder_native"} | more | also
+            assert graphs & set(NATIVE_GRAPHS) == {"decoder_native", "encoder_native"} | more
             checks = {check.name for check in manifest.verification[precision].checks}
             assert {"native: step logits", "native: step state", "native: decode"} <= checks
             assert ("native: shortlist logits" in checks) == bool(more)

@@ -4,52 +4,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import helper
-from onnxruntime import OrtValue
 
-from jumok_serve.native import library
+from .native_operators import CONSTANTS, levels, needs_library, rounding, run
 
-pytestmark = pytest.mark.skipif(library() is None, reason="the kernels are not compiled, or this processor is too old")
+pytestmark = needs_library
 
 Arrays = dict[str, NDArray[Any]]
 LIST_NAMES = ("logit_factors", "logit_biases", "log_prob_factors", "log_prob_biases")
-
-
-def run(operator: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], **attributes: Any) -> list[Any]:
-    """One node in a graph of its own, with two threads; outputs that are None are not asked for."""
-    node = helper.make_node(
-        operator,
-        [name if array is not None else "" for name, array in inputs.items()],
-        [name if dtype is not None else "" for name, dtype in outputs.items()],
-        domain="jumok",
-        **attributes,
-    )
-    given = {name: array for name, array in inputs.items() if array is not None}
-    asked = {name: dtype for name, dtype in outputs.items() if dtype is not None}
-    graph = helper.make_graph(
-        [node],
-        operator,
-        [_described(name, array.dtype, array.shape) for name, array in given.items()],
-        [_described(name, np.dtype(dtype), None) for name, dtype in asked.items()],
-    )
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("jumok", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
-    options.register_custom_ops_library(str(library()))
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    values = {name: OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for name, array in given.items()}
-    return [value.numpy() for value in session.run_with_ort_values(list(asked), values)]
-
-
-def _described(name: str, dtype: np.dtype[Any], shape: Sequence[int] | None) -> Any:
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
 
 
 def attended(
@@ -65,13 +32,6 @@ def attended(
     return together
 
 
-def levels(numbers: NDArray[Any], scale: float, zero_point: int) -> NDArray[np.uint8]:
-    """What QuantizeLinear makes of numbers, but that it divides."""
-    share = np.float32(1) / np.float32(scale)
-    found: NDArray[np.uint8] = np.clip(np.rint(numbers * share) + zero_point, 0, 255).astype(np.uint8)
-    return found
-
-
 SHAPES = [
     (1, 1, 1, 8, 5),
     (3, 4, 8, 64, 24),
@@ -81,6 +41,7 @@ SHAPES = [
     (1, 3, 2, 128, 33),
 ]
 """Sentences, beams, heads, width of a head, entries."""
+AS_LEVELS = rounding(0.02, 128)
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
@@ -101,8 +62,34 @@ def test_cross_attention(shape: tuple[int, ...], half: bool) -> None:
     name = "HalfCrossAttention" if half else "CrossAttention"
     (found,) = run(name, inputs, {"output": np.float32}, num_heads=heads, scale=0.3)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    quantized = {"scale": np.array(0.02, np.float32), "zero_point": np.array(128, np.uint8)}
-    (in_levels,) = run(f"{name}Quantized", {**inputs, **quantized}, {"output": np.uint8}, num_heads=heads, scale=0.3)
+    (in_levels,) = run(f"{name}Quantized", {**inputs, **AS_LEVELS}, {"output": np.uint8}, num_heads=heads, scale=0.3)
+    np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cross_attention_of_tokens(shape: tuple[int, ...], half: bool) -> None:
+    """Keys and values of an encoder's own tokens lie by tokens, not by heads; the numbers are the same."""
+    sentences, queries, heads, width, entries = shape
+    random = np.random.default_rng(7)
+    dtype = np.float16 if half else np.float32
+    query = random.normal(size=(sentences, queries, heads * width)).astype(np.float32)
+    keys, values = (random.normal(size=(sentences, entries, heads * width)).astype(dtype) for _ in range(2))
+    lengths = random.integers(1, entries + 1, sentences)
+    mask = np.where(np.arange(entries) < lengths[:, None], 0, -np.inf)[:, None, None]
+    split = (sentences, entries, heads, width)
+    by_head = {name: array.reshape(split).transpose(0, 2, 1, 3) for name, array in (("key", keys), ("value", values))}
+    expected = attended(query, by_head["key"], by_head["value"], mask, 0.3)
+    for sentence, length in enumerate(lengths):
+        keys[sentence, length:] = values[sentence, length:] = np.nan
+    inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
+    settings = {"num_heads": heads, "scale": 0.3}
+    name = "HalfCrossAttention" if half else "CrossAttention"
+    (found,) = run(name, inputs, {"output": np.float32}, **settings)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    (of_heads,) = run(name, {**inputs, **by_head}, {"output": np.float32}, **settings)
+    np.testing.assert_array_equal(found, of_heads)
+    (in_levels,) = run(f"{name}Quantized", {**inputs, **AS_LEVELS}, {"output": np.uint8}, **settings)
     np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
 
 
@@ -146,7 +133,7 @@ def test_self_attention(shape: tuple[int, ...], half: bool, bias_axes: tuple[int
         "values": values,
         "places": places,
         "visible": visible,
-        "bias": bias,
+        "position_bias": bias,
     }
     outputs = {"output": np.float32, "next_keys": dtype, "next_values": dtype}
     name = "HalfSelfAttention" if half else "SelfAttention"
@@ -154,9 +141,8 @@ def test_self_attention(shape: tuple[int, ...], half: bool, bias_axes: tuple[int
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     for cache, written in zip(caches, after, strict=True):
         np.testing.assert_array_equal(cache, written)
-    quantized = {"scale": np.array(0.02, np.float32), "zero_point": np.array(128, np.uint8)}
     in_levels, *_ = run(
-        f"{name}Quantized", {**inputs, **quantized}, {**outputs, "output": np.uint8}, num_heads=heads, scale=0.2
+        f"{name}Quantized", {**inputs, **AS_LEVELS}, {**outputs, "output": np.uint8}, num_heads=heads, scale=0.2
     )
     np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
 
@@ -196,9 +182,9 @@ def test_add_norm(count: int, width: int) -> None:
     np.testing.assert_allclose(norm, expected, rtol=2e-5, atol=2e-5)
     (alone,) = run("AddNorm", inputs, {"sum": None, "norm": np.float32}, epsilon=1e-3)
     np.testing.assert_array_equal(alone, norm)
-    quantized = {"scale": np.array(0.03, np.float32), "zero_point": np.array(100, np.uint8)}
     for wanted in (floats, {"sum": np.float32, "norm": None}, {"sum": None, "norm": None}):
-        *_, found = run("AddNormQuantized", {**inputs, **quantized}, {**wanted, "quantized": np.uint8}, epsilon=1e-3)
+        outputs = {**wanted, "quantized": np.uint8}
+        *_, found = run("AddNormQuantized", {**inputs, **rounding(0.03, 100)}, outputs, epsilon=1e-3)
         np.testing.assert_array_equal(found, levels(norm, 0.03, 100))
 
 
@@ -210,9 +196,8 @@ def test_levels_end_where_bytes_do(zero_point: int) -> None:
     found = []
     for number in x[0]:  # a row of one number is normalised to nothing, so that its bias is the result
         inputs = {"x": zero[None], "y": zero[None], "weight": one, "bias": np.array([number])}
-        quantized = {"scale": np.array(1, np.float32), "zero_point": np.array(zero_point, np.uint8)}
         outputs = {"sum": None, "norm": None, "quantized": np.uint8}
-        (level,) = run("AddNormQuantized", {**inputs, **quantized}, outputs, epsilon=1e-5)
+        (level,) = run("AddNormQuantized", {**inputs, **rounding(1, zero_point)}, outputs, epsilon=1e-5)
         found.append(level[0, 0])
     np.testing.assert_array_equal(found, levels(x, 1, zero_point)[0])
 
@@ -328,8 +313,32 @@ def test_what_does_not_fit_is_refused() -> None:
         selected(logits, scores, 0, {})
     keys = np.zeros((1, 2, 4, 8), np.float32)
     inputs = {"query": np.zeros((1, 1, 8), np.float32), "key": keys, "value": keys, "lengths": np.ones(1, np.int64)}
-    with pytest.raises(Exception, match="do not fit each other"):
-        run("CrossAttention", inputs, {"output": np.float32}, num_heads=2, scale=1.0)
+    by_token = np.zeros((1, 4, 8), np.float32)
+    for key, value in ((keys, keys), (by_token, keys[..., :4]), (keys[..., :4], by_token), (by_token[..., :6],) * 2):
+        others = {**inputs, "key": key, "value": value}
+        with pytest.raises(Exception, match="do not fit each other"):
+            run("CrossAttention", others, {"output": np.float32}, num_heads=2, scale=1.0)
+
+
+NOT_CONSTANT = "weights, scales, zero points and biases have to be constant"
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "scale", "zero_point"])
+def test_norms_refuse_what_is_not_constant(name: str) -> None:
+    """When a session is made: kernels read these once."""
+    row, per_column = np.zeros((1, 8), np.float32), np.ones(8, np.float32)
+    inputs = {"x": row, "y": row, "weight": per_column, "bias": per_column, **AS_LEVELS}
+    outputs = {"sum": None, "norm": None, "quantized": np.uint8}
+    with pytest.raises(Exception, match=NOT_CONSTANT):
+        run("AddNormQuantized", inputs, outputs, CONSTANTS - {name}, epsilon=1e-5)
+
+
+@pytest.mark.parametrize("name", ["scale", "zero_point"])
+def test_attention_refuses_what_is_not_constant(name: str) -> None:
+    query, cache = np.zeros((1, 1, 8), np.float32), np.zeros((1, 1, 4, 8), np.float32)
+    inputs = {"query": query, "key": cache, "value": cache, "lengths": np.ones(1, np.int64), **AS_LEVELS}
+    with pytest.raises(Exception, match=NOT_CONSTANT):
+        run("CrossAttentionQuantized", inputs, {"output": np.uint8}, CONSTANTS - {name}, num_heads=1, scale=1.0)
 
 
 def test_results_do_not_depend_on_company() -> None:
@@ -355,8 +364,9 @@ def test_results_do_not_depend_on_company() -> None:
 
 @pytest.mark.skipif("JUMOK_TEST_KERNELS" in os.environ, reason="this is the run for older processors")
 def test_processors_without_avx512() -> None:
-    """All of the above with the functions for these, which a newer processor has too."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    """All of the above, and products, with the functions for these, which a newer processor has too."""
+    files = [__file__, str(Path(__file__).with_name("test_products.py"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     run = subprocess.run(
         command, env={**os.environ, "JUMOK_TEST_KERNELS": "avx2"}, capture_output=True, text=True, check=False
     )

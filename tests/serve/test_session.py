@@ -20,8 +20,9 @@ from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Draw, En
 from jumok_serve.selecting import Choice
 from jumok_serve.session import Graphs
 
+ENCODER = f"fp32/encoder{NATIVE if library() else ''}.onnx"
 DECODER = f"fp32/decoder{NATIVE if library() else ''}.onnx"
-"""The one that is loaded here."""
+"""Those that are loaded here."""
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +68,12 @@ def rename_output(old: str, new: str) -> Callable[[onnx.ModelProto], None]:
 
 
 def test_wrong_tensor_names_are_all_reported(forge: Callable[..., Path]) -> None:
-    forge("fp32/encoder.onnx", rename_output("memory.key.0", "memory.keys"))
+    forge(ENCODER, rename_output("memory.key.0", "memory.keys"))
     path = forge(DECODER, rename_output("totals", "total"))
     with pytest.raises(BundleError) as refused:
         Translator(path, precision="fp32")
     problems = "\n".join(refused.value.problems)
-    assert "fp32/encoder.onnx: output 'memory.key.0' is missing" in problems
+    assert f"{ENCODER}: output 'memory.key.0' is missing" in problems
     assert f"{DECODER}: output 'totals' is missing" in problems
     with Translator(path, precision="int8", threads=1) as translator:
         assert translator.precision == "int8"

@@ -124,6 +124,7 @@ class CrossAttention : Heads {
     const Tensor query = call.input(0), lengths = call.input(3);
     Tensor key = call.input(1), value = call.input(2);
     const bool of_tokens = key.axes == 3;  // heads of an entry lie side by side
+    if (key.axes != value.axes) call.fail("queries, keys and values do not fit each other");
     key = in_heads(key, heads);
     value = in_heads(value, heads);
     if (!fit(call, query, key, value, heads)) return;
