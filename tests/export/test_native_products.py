@@ -18,6 +18,8 @@ from jumok_serve.manifest import TensorSpec
 from jumok_serve.native import library
 
 DEPTH, COLUMNS = 6, 10
+ROWS = "positions"
+"""The input; of this name, the rules know that it has one vector for each row."""
 RANDOM = np.random.default_rng(9)
 CONSTANTS: Mapping[str, Any] = {
     "scale": np.array(0.02, np.float32),
@@ -42,15 +44,15 @@ def product(output: str = "product", **others: str) -> NodeProto:
 
 
 def graph_of(nodes: Sequence[NodeProto], *outputs: str, **constants: NDArray[Any]) -> Graph:
-    """A graph that makes levels of x [B, DEPTH], with nodes behind that and constants of another value."""
-    rounded = node("QuantizeLinear", "x scale zero_point", "levels")
+    """A graph that makes levels of `ROWS` [B, DEPTH], with nodes behind that and constants of another value."""
+    rounded = node("QuantizeLinear", f"{ROWS} scale zero_point", "levels")
     values = [numpy_helper.from_array(array, name) for name, array in {**CONSTANTS, **constants}.items()]
     model = helper.make_model(
         helper.make_graph([rounded, *nodes], "products", [], [], values),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)],
         ir_version=10,
     )
-    inputs = (TensorSpec(name="x", dtype="float32", axes=("B", DEPTH)),)
+    inputs = (TensorSpec(name=ROWS, dtype="float32", axes=("B", DEPTH)),)
     given = tuple(TensorSpec(name=name, dtype=TYPES.get(name, "float32"), axes=("B", COLUMNS)) for name in outputs)
     declare(model, inputs, given)
     return Graph(model, inputs, given)
@@ -71,7 +73,7 @@ def made_native(graph: Graph) -> Graph:
     options.register_custom_ops_library(str(library()))
     expected, found = (
         onnxruntime.InferenceSession(each.model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(
-            [spec.name for spec in graph.outputs], {"x": x}
+            [spec.name for spec in graph.outputs], {ROWS: x}
         )
         for each in (graph, native)
     )
@@ -197,7 +199,7 @@ def test_three_products_of_the_same_levels_are_one_operator() -> None:
     """Every three with the same settings, in the order in which they are."""
     names = ["query", "key", "value", "gate", "more"]
     turned = node("Transpose", "turned", "weights.turned", perm=[1, 0])
-    again = node("QuantizeLinear", "x weight_scale zero_point", "again")
+    again = node("QuantizeLinear", f"{ROWS} weight_scale zero_point", "again")
     cases = (
         ([product(name) for name in names[:2]], {"Product": 2}),
         ([product(name) for name in names[:3]], {"ThreeProducts": 1}),
@@ -213,6 +215,56 @@ def test_three_products_of_the_same_levels_are_one_operator() -> None:
         outputs = [*(set(names) & {each.output[0] for each in nodes}), nodes[-1].output[0]]
         native = made_native(graph_of(nodes, *dict.fromkeys(outputs), **constants))
         assert kinds(native.model.graph.node) == Counter({"QuantizeLinear": 1}) + Counter(expected)
+
+
+ADDED = [
+    node("MatMul", f"{ROWS} projection", "added"),
+    node("Add", "product added", "sum"),
+    node("LayerNormalization", "sum weight_scales bias", "normal", epsilon=1e-4),
+]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "expected"),
+    [
+        pytest.param([product(), *ADDED], ["normal"], {"ProductAddNorm": 1}, id="floats"),
+        pytest.param([product(), *ADDED], ["normal", "sum"], {"ProductAddNorm": 1}, id="the sum is given"),
+        pytest.param(
+            [product(), *ADDED, rounding("normal")], ["rounded"], {"ProductAddNormQuantized": 1}, id="rounded"
+        ),
+        pytest.param(
+            [product(), ADDED[0], node("Add", "added product", "sum"), ADDED[2]],
+            ["normal"],
+            {"ProductAddNorm": 1},
+            id="the product last",
+        ),
+        pytest.param([product(), *ADDED], ["normal", "product"], {"Product": 1, "AddNorm": 1}, id="it is given"),
+        pytest.param(
+            [product(), node("Neg", "product", "other"), *ADDED],
+            ["normal", "other"],
+            {"Product": 1, "Neg": 1, "AddNorm": 1},
+            id="it is read",
+        ),
+        pytest.param(
+            [*SILU, ADDED[0], node("Add", "silu added", "sum"), ADDED[2]],
+            ["normal"],
+            {"Product": 1, "AddNorm": 1},
+            id="an activation between",
+        ),
+        pytest.param(
+            [product(), product("more", bias=""), node("Add", "product more", "sum"), ADDED[2]],
+            ["normal"],
+            {"ProductAddNorm": 1, "Product": 1},
+            id="two products",
+        ),
+    ],
+)
+def test_the_norm_of_a_sum_with_a_product_is_computed_with_it(
+    nodes: list[NodeProto], outputs: list[str], expected: Mapping[str, int]
+) -> None:
+    native = made_native(graph_of(nodes, *outputs, projection=RANDOM.normal(size=(DEPTH, COLUMNS)).astype(np.float32)))
+    multiplied = Counter(each.op_type for each in nodes if each.op_type == "MatMul")
+    assert kinds(native.model.graph.node) == Counter({"QuantizeLinear": 1}) + multiplied + Counter(expected)
 
 
 def test_what_is_reshaped_is_rounded_before() -> None:

@@ -150,6 +150,40 @@ def test_rows_do_not_depend_on_company(activation: int) -> None:
     np.testing.assert_array_equal(found, together[9])
 
 
+@pytest.mark.parametrize("shape", [(1, 30, 17), (7, 64, 64), (3, 5, 65, 70), (200, 256, 512)])
+def test_a_norm_behind_a_product_is_the_same_in_one_operator(shape: tuple[int, ...]) -> None:
+    """Bit for bit; outputs that nobody reads are left out."""
+    random = np.random.default_rng(11)
+    inputs, width = inputs_of(shape), shape[-1]
+    (product,) = products("Product", inputs)
+    added = random.normal(size=product.shape).astype(np.float32)
+    norm = {name: random.normal(size=width).astype(np.float32) for name in ("weight", "bias")}
+    floats = {"sum": np.float32, "norm": np.float32}
+    expected = run("AddNorm", {"x": added, "y": product, **norm}, floats, epsilon=1e-3)
+    settings = {"transposed": 0, "biased": 1, "activation": LINEAR, "epsilon": 1e-3}
+    together = {**inputs, "added": added, **norm}
+    for found, one in zip(run("ProductAddNorm", together, floats, **settings), expected, strict=True):
+        np.testing.assert_array_equal(found, one)
+    (alone,) = run("ProductAddNorm", together, {"sum": None, "norm": np.float32}, **settings)
+    np.testing.assert_array_equal(alone, expected[1])
+    rounded = {**together, **rounding(0.03, 100)}
+    for wanted in (floats, {"sum": None, "norm": None}):
+        *_, found = run("ProductAddNormQuantized", rounded, {**wanted, "quantized": np.uint8}, **settings)
+        np.testing.assert_array_equal(found, levels(expected[1], 0.03, 100))
+
+
+def test_a_norm_that_does_not_fit_its_product_is_refused() -> None:
+    inputs = inputs_of((2, 8, 12)) | {"added": np.zeros((2, 12), np.float32)}
+    norm = {"weight": np.ones(12, np.float32), "bias": np.ones(12, np.float32)}
+    settings = {"transposed": 0, "biased": 1, "activation": LINEAR, "epsilon": 1e-3}
+    for name in norm:
+        with pytest.raises(Exception, match="a product does not fit the weights of its norm"):
+            run("ProductAddNorm", {**inputs, **norm, name: np.ones(11, np.float32)}, {"sum": np.float32}, **settings)
+    wrong = {**inputs, **norm, "added": np.zeros((3, 12), np.float32)}
+    with pytest.raises(Exception, match="what is added does not fit the product"):
+        run("ProductAddNorm", wrong, {"sum": np.float32}, **settings)
+
+
 @pytest.mark.parametrize(
     "name", ["levels_scale", "levels_zero_point", "weights0", "weight_scales0", "bias0", "scale", "zero_point"]
 )
