@@ -16,8 +16,6 @@
 namespace jumok {
 namespace {
 
-constexpr std::align_val_t kLine{64};  // bytes
-
 // Whether all of a range of memory is a private mapping of a file, of which nothing is lost if pages are given back.
 bool is_of_file(uintptr_t first, uintptr_t last) {
   std::FILE* maps = std::fopen("/proc/self/maps", "re");
@@ -45,19 +43,26 @@ void give_back(const int8_t* memory, size_t bytes) {
 
 }  // namespace
 
-void PackedWeights::Free::operator()(int8_t* memory) const { ::operator delete(memory, kLine); }
+// Memory of its own, all of which the system has back in the end: pieces of so many sizes would leave gaps in malloc's.
+PackedWeights::Room::Room(size_t bytes) : bytes_(bytes) {
+  void* made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (made == MAP_FAILED) throw std::bad_alloc();
+  first_ = static_cast<int8_t*>(made);
+}
+
+PackedWeights::Room::~Room() { munmap(first_, bytes_); }
 
 PackedWeights::PackedWeights(const int8_t* matrix, int64_t depth, int64_t columns, bool transposed)
-    : depth_(depth), columns_(columns), sums_(static_cast<size_t>(columns)) {
-  const int64_t width = products().columns, group = products().group, groups = (depth + group - 1) / group;
-  panel_bytes_ = groups * group * width;
-  const auto bytes = static_cast<size_t>(panels() * panel_bytes_);
-  weights_.reset(static_cast<int8_t*>(::operator new(bytes, kLine)));
-  std::memset(weights_.get(), 0, bytes);
+    : depth_(depth),
+      columns_(columns),
+      panel_bytes_((depth + products().group - 1) / products().group * products().group * products().columns),
+      weights_(static_cast<size_t>(panels() * panel_bytes_)),
+      sums_(static_cast<size_t>(columns)) {
+  const int64_t width = products().columns, group = products().group;
   const int64_t row_step = transposed ? 1 : columns, column_step = transposed ? depth : 1;
   for (int64_t column = 0; column < columns; ++column) {
     const int8_t* from = matrix + column * column_step;
-    int8_t* to = weights_.get() + column / width * panel_bytes_ + column % width * group;
+    int8_t* to = weights_.first() + column / width * panel_bytes_ + column % width * group;
     int32_t sum = 0;
     for (int64_t row = 0; row < depth; ++row) {
       to[row / group * group * width + row % group] = from[row * row_step];
@@ -69,11 +74,11 @@ PackedWeights::PackedWeights(const int8_t* matrix, int64_t depth, int64_t column
 
 int64_t PackedWeights::panels() const { return (columns_ + products().columns - 1) / products().columns; }
 
-const int8_t* PackedWeights::panel(int64_t index) const { return weights_.get() + index * panel_bytes_; }
+const int8_t* PackedWeights::panel(int64_t index) const { return weights_.first() + index * panel_bytes_; }
 
 bool PackedWeights::equals(const PackedWeights& other) const {
   return depth_ == other.depth_ && columns_ == other.columns_ && sums_ == other.sums_ &&
-         std::memcmp(weights_.get(), other.weights_.get(), static_cast<size_t>(panels() * panel_bytes_)) == 0;
+         std::memcmp(weights_.first(), other.weights_.first(), weights_.bytes()) == 0;
 }
 
 std::shared_ptr<const PackedWeights> PackedWeights::of(const int8_t* matrix, int64_t depth, int64_t columns,

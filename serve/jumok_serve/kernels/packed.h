@@ -1,6 +1,7 @@
 // Weights of 8 bits in the order in which products read them; equal ones are kept once in a process.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -19,15 +20,26 @@ class PackedWeights {
   const int32_t* sums() const { return sums_.data(); }  // [columns], over the depth
 
  private:
-  struct Free {
-    void operator()(int8_t* memory) const;
+  // Memory that is 0 at first.
+  class Room {
+   public:
+    explicit Room(size_t bytes);
+    ~Room();
+    Room(const Room&) = delete;
+    Room& operator=(const Room&) = delete;
+    int8_t* first() const { return first_; }
+    size_t bytes() const { return bytes_; }
+
+   private:
+    int8_t* first_;
+    size_t bytes_;
   };
 
   PackedWeights(const int8_t* matrix, int64_t depth, int64_t columns, bool transposed);
   bool equals(const PackedWeights& other) const;
 
   int64_t depth_, columns_, panel_bytes_;
-  std::unique_ptr<int8_t[], Free> weights_;
+  Room weights_;
   std::vector<int32_t> sums_;
 };
 
