@@ -19,7 +19,16 @@ PROFILED_STEPS = 24
 CONTAINERS = ("If", "Loop", "Scan")
 """Operators whose time is that of others inside."""
 WEIGHT_PRODUCTS = "weight products"
-OWN_PRODUCTS = ("Product", "ProductQuantized", "ProductAddNorm", "ProductAddNormQuantized", "ThreeProducts")
+OWN_PRODUCTS = (
+    "Product",
+    "ProductQuantized",
+    "ProductAddNorm",
+    "ProductAddNormQuantized",
+    "ThreeProducts",
+    "FloatProduct",
+    "FloatProductAddNorm",
+    "ThreeFloatProducts",
+)
 """Native operators that multiply with weights, and what stands behind such products in the same operators."""
 
 

@@ -1,6 +1,7 @@
 """The graphs that decode with the native operators of `jumok_serve.native`: one operator in place of many."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import onnx
 from onnx import NodeProto, TensorProto, helper
@@ -8,8 +9,9 @@ from onnx import NodeProto, TensorProto, helper
 from jumok_export.graph_search import Found, attributes
 from jumok_export.native_attention import cross_attention, self_attention
 from jumok_export.native_operators import DOMAIN, HALF, QUANTIZED, VERSION, native
-from jumok_export.native_products import product, several_at_once, with_norms_behind
+from jumok_export.native_products import float_product, product, several_at_once, with_norms_behind
 from jumok_export.onnx_graph import Graph, declare, drop_unread, rename
+from jumok_export.quantize import Matrices
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.opening import NATIVE
 from jumok_serve.session import LISTED, LOGIT_ROWS
@@ -54,16 +56,17 @@ def with_native_graphs(graphs: Mapping[str, Graph], *, half: bool) -> dict[str, 
 def native_graph(graph: Graph) -> Graph | None:
     """An encoder or a decoder in native operators; None if they replace nothing.
 
-    These are products in 8 bits with the activation behind them, attention with the cache that is written for it, sums
+    These are products with the activation behind them, attention with the cache that is written for it, sums
     with their normalisation, the rounding to 8 bits behind all of these, and the selection.
     """
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
     _round_first(model.graph)
-    found = Found(model.graph)
+    found, matrices = Found(model.graph), Matrices(model)
+    rules = (product, partial(float_product, matrices), self_attention, cross_attention, _add_norm)
     replaced: dict[str, NodeProto] = {}  # by what a node gives that another takes the place of
     for node in model.graph.node:
-        made = next((made for rule in RULES if (made := rule(found, node)) is not None), None)
+        made = next((made for rule in rules if (made := rule(found, node)) is not None), None)
         if made is not None:
             replaced[node.output[0]] = made
     select = _select(found)
@@ -132,10 +135,6 @@ def _normalises(found: Found, node: NodeProto, total: str) -> bool:
         and len(node.output) == 1
         and attributes(node).get("axis", -1) == -1
     )
-
-
-RULES = (product, self_attention, cross_attention, _add_norm)
-"""What native operators take the place of."""
 
 
 def _select(found: Found) -> NodeProto | None:

@@ -1,4 +1,4 @@
-"""Products with constant weights in 8 bits in native operators, with the activation and the rounding behind them."""
+"""Products with constant weights in native operators, with the activation, the norm and the rounding behind them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -8,9 +8,12 @@ from onnx import NodeProto, TensorProto
 
 from jumok_export.graph_search import Found, attributes
 from jumok_export.native_operators import QUANTIZED, native
+from jumok_export.quantize import Matrices
 
 NOTHING, SILU, GELU = 0, 1, 2
 """Activations, as the operators number them."""
+PLAIN = {"Product": 3, "FloatProduct": 1}
+"""Products that give floats, and how many of their inputs are not the weights'."""
 AT_ONCE = 3
 """Products of one tensor that one operator computes: queries, keys and values."""
 
@@ -37,13 +40,23 @@ def product(found: Found, node: NodeProto) -> NodeProto | None:
     return native("Product", given, [output], **chosen)
 
 
+def float_product(matrices: Matrices, found: Found, node: NodeProto) -> NodeProto | None:
+    """A product in fp32 with its bias, and with an activation that alone reads it."""
+    made = matrices.product(node)
+    if made is None:
+        return None
+    activation, output = _activation(found, made.output)
+    chosen = {"transposed": int(made.transposed), "biased": int(made.bias is not None), "activation": activation}
+    return native("FloatProduct", [made.activation, made.weight, made.bias or ""], [output], **chosen)
+
+
 def with_norms_behind(nodes: Sequence[NodeProto], outputs: Collection[str]) -> list[NodeProto]:
     """The nodes of a graph with these outputs, sums of plain products and their norms in one operator with these."""
     readers = Counter(name for node in nodes for name in node.input)
     products = {
         node.output[0]: node
         for node in nodes
-        if node.op_type == "Product" and attributes(node)["activation"] == NOTHING
+        if node.op_type in PLAIN and attributes(node)["activation"] == NOTHING
         if readers[node.output[0]] == 1 and node.output[0] not in outputs
     }
     fused: list[NodeProto] = []
@@ -56,7 +69,9 @@ def with_norms_behind(nodes: Sequence[NodeProto], outputs: Collection[str]) -> l
         made, gone = products[name], gone | {name}
         added = node.input[1] if node.input[0] == name else node.input[0]
         settings = attributes(made) | attributes(node)
-        fused.append(native(f"Product{node.op_type}", [*made.input, added, *node.input[2:]], node.output, **settings))
+        fused.append(
+            native(f"{made.op_type}{node.op_type}", [*made.input, added, *node.input[2:]], node.output, **settings)
+        )
     return [node for node in fused if gone.isdisjoint(node.output)]
 
 
@@ -64,8 +79,9 @@ def several_at_once(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
     """The nodes of a graph with every three plain products of the same levels in one operator."""
     waiting: dict[tuple[object, ...], list[NodeProto]] = {}
     for node in nodes:
-        if node.op_type == "Product":
-            waiting.setdefault((*node.input[:3], str(attributes(node))), []).append(node)
+        if node.op_type in PLAIN:
+            shared = node.input[: PLAIN[node.op_type]]
+            waiting.setdefault((node.op_type, *shared, str(attributes(node))), []).append(node)
     groups = [
         each[first : first + AT_ONCE]
         for each in waiting.values()
@@ -77,8 +93,9 @@ def several_at_once(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
         name = node.output[0]
         if name in first_of:
             group = first_of[name]
-            inputs = [*node.input[:3], *(each for one in group for each in one.input[3:])]
-            yield native("ThreeProducts", inputs, [one.output[0] for one in group], **attributes(node))
+            shared = PLAIN[node.op_type]
+            inputs = [*node.input[:shared], *(each for one in group for each in one.input[shared:])]
+            yield native(f"Three{node.op_type}s", inputs, [one.output[0] for one in group], **attributes(node))
         elif name not in others:
             yield node
 

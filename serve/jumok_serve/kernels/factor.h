@@ -1,10 +1,11 @@
-// Constant weights that the same levels are multiplied with, and what becomes of each product.
+// Constant weights that the same numbers are multiplied with, and what becomes of each product.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 
 #include "operator.h"
 #include "packed.h"
@@ -12,53 +13,57 @@
 
 namespace jumok {
 
-// kParts matrices; their inputs are those of a kernel from 0 on: levels, scale, zero point, and for each matrix the
-// weights, their scales and the bias.
-template <int kParts>
+// kParts matrices; their inputs are those of a kernel from 0 on. For levels these are the levels, scale and zero point,
+// and for each matrix the weights, their scales and the bias; for floats the floats, weights and biases.
+template <typename Number, int kParts>
 class Factor {
  public:
-  static constexpr size_t kInputs = 3 + 3 * kParts;
+  static constexpr bool kOfLevels = std::is_same_v<Number, uint8_t>;
+  static constexpr size_t kFirst = kOfLevels ? 3 : 1, kOfPart = kOfLevels ? 3 : 2, kInputs = kFirst + kOfPart * kParts;
 
   explicit Factor(Settings& settings) {
     const bool transposed = settings.get<int64_t>("transposed") != 0, biased = settings.get<int64_t>("biased") != 0;
     all_.activation = static_cast<Activation>(settings.get<int64_t>("activation"));
-    const Tensor scale = settings.constant(1), zero_point = settings.constant(2);
     for (size_t i = 0; i < kParts && !settings.failed(); ++i) {
-      const Tensor matrix = settings.constant(3 + 3 * i);
+      const size_t at = kFirst + kOfPart * i;
+      const Tensor matrix = settings.constant(at);
       Part& part = parts_[i];
-      part.scales = settings.constant(4 + 3 * i);
-      if (biased) part.bias = settings.constant(5 + 3 * i);
+      if (kOfLevels) part.scales = settings.constant(at + 1);
+      if (biased) part.bias = settings.constant(at + kOfPart - 1);
       const int64_t columns = matrix.sizes[transposed ? 0 : 1], depth = matrix.sizes[transposed ? 1 : 0];
-      if (matrix.axes != 2 || (i > 0 && depth != all_.depth) || part.scales.count() != columns ||
+      if (matrix.axes != 2 || (i > 0 && depth != all_.depth) || (kOfLevels && part.scales.count() != columns) ||
           (biased && part.bias.count() != columns))
         settings.fail("weights, scales and biases of a product do not fit each other");
       if (settings.failed()) return;
       all_.depth = depth;
-      part.weights = PackedWeights::of(matrix.as<int8_t>(), depth, columns, transposed);
+      part.weights = Weights::of(matrix.as<Weight>(), depth, columns, transposed);
       panels_ += part.weights->panels();
-      work_ += columns * depth / kBytesOfUnit;
+      work_ += columns * depth * static_cast<int64_t>(sizeof(Weight)) / kBytesOfUnit;
     }
-    if (settings.failed()) return;
-    all_.scale = *scale.as<float>();
-    all_.zero_point = *zero_point.as<uint8_t>();
+    if constexpr (kOfLevels) {
+      const Tensor scale = settings.constant(1), zero_point = settings.constant(2);
+      if (settings.failed()) return;
+      all_.scale = *scale.as<float>();
+      all_.zero_point = *zero_point.as<uint8_t>();
+    }
   }
 
   // Products are given in these levels.
   void round(Levels levels) { all_.rounding = levels; }
 
-  // The number of rows of levels [.., depth], or -1 and a failed call.
-  int64_t rows(Call& call, const Tensor& levels) const {
+  // The number of rows of numbers [.., depth], or -1 and a failed call.
+  int64_t rows(Call& call, const Tensor& numbers) const {
     if (call.failed()) return -1;
-    if (levels.axes > 0 && levels.sizes[levels.axes - 1] == all_.depth) return levels.count() / all_.depth;
-    call.fail("levels are not as deep as the weights that they are multiplied with");
+    if (numbers.axes > 0 && numbers.sizes[numbers.axes - 1] == all_.depth) return numbers.count() / all_.depth;
+    call.fail("rows are not as deep as the weights that they are multiplied with");
     return -1;
   }
 
   int64_t columns(size_t part) const { return parts_[part].weights->columns(); }
 
-  // Each matrix's product [rows, columns], in floats, or in levels where `Number` is uint8_t.
-  template <typename Number>
-  void multiply(Call& call, const Tensor& levels, int64_t rows, const std::array<Number*, kParts>& out) const {
+  // Each matrix's product [rows, columns], in floats, or in levels where `Result` is uint8_t.
+  template <typename Result>
+  void multiply(Call& call, const Tensor& numbers, int64_t rows, const std::array<Result*, kParts>& out) const {
     const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
     call.divide(panels_ * blocks, work_ * std::max(rows / kRowsOfUnit, int64_t{1}), [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
@@ -66,17 +71,20 @@ class Factor {
         int64_t panel = i / blocks;
         size_t at = 0;
         for (; panel >= parts_[at].weights->panels(); ++at) panel -= parts_[at].weights->panels();
-        PanelProduct own = all_;
+        PanelProduct<Number> own = all_;
         own.rows = (block + 1) * rows / blocks - row;
-        own.levels = levels.as<uint8_t>() + row * own.depth;
+        own.numbers = numbers.as<Number>() + row * own.depth;
         multiply(own, parts_[at], panel, out[at] + row * columns(at));
       }
     });
   }
 
  private:
+  using Weight = WeightOf<Number>;
+  using Weights = PackedWeights<Weight>;
+
   struct Part {
-    std::shared_ptr<const PackedWeights> weights;
+    std::shared_ptr<const Weights> weights;
     Tensor scales, bias;
   };
 
@@ -85,26 +93,29 @@ class Factor {
   // What takes as long as reading a float: so many bytes of weights, for so many rows.
   static constexpr int64_t kBytesOfUnit = 4, kRowsOfUnit = 8;
 
-  static void multiply(PanelProduct& product, const Part& part, int64_t panel, float* out) {
+  static void multiply(PanelProduct<Number>& product, const Part& part, int64_t panel, float* out) {
     product.out = out + panel * products().columns;
     multiply(product, part, panel);
   }
-  static void multiply(PanelProduct& product, const Part& part, int64_t panel, uint8_t* out) {
+  static void multiply(PanelProduct<Number>& product, const Part& part, int64_t panel, uint8_t* out) {
     product.rounded = out + panel * products().columns;
     multiply(product, part, panel);
   }
-  static void multiply(PanelProduct& product, const Part& part, int64_t panel) {
+  static void multiply(PanelProduct<Number>& product, const Part& part, int64_t panel) {
     const int64_t column = panel * products().columns;
     product.weights = part.weights->panel(panel);
     product.sums = part.weights->sums() + column;
-    product.scales = part.scales.template as<float>() + column;
+    if (kOfLevels) product.scales = part.scales.template as<float>() + column;
     product.bias = part.bias ? part.bias.template as<float>() + column : nullptr;
     product.stride = part.weights->columns();
     product.columns = std::min(products().columns, product.stride - column);
-    products().multiply(product);
+    if constexpr (kOfLevels)
+      products().multiply(product);
+    else
+      products().multiply_floats(product);
   }
 
-  PanelProduct all_{};  // what is the same for all panels
+  PanelProduct<Number> all_{};  // what is the same for all panels
   std::array<Part, kParts> parts_;
   int64_t panels_ = 0, work_ = 0;
 };

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <type_traits>
 
 #include "products.h"
 
@@ -34,59 +35,79 @@ bool is_of_file(uintptr_t first, uintptr_t last) {
 }
 
 // Gives back what was read of a file and is not needed any more; whoever reads it again gets it from the file.
-void give_back(const int8_t* memory, size_t bytes) {
+void give_back(const void* memory, size_t bytes) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto from = reinterpret_cast<uintptr_t>(memory);
   const uintptr_t first = (from + page - 1) / page * page, last = (from + bytes) / page * page;
   if (first < last && is_of_file(first, last)) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
-}  // namespace
-
-// Memory of its own, all of which the system has back in the end: pieces of so many sizes would leave gaps in malloc's.
-PackedWeights::Room::Room(size_t bytes) : bytes_(bytes) {
-  void* made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (made == MAP_FAILED) throw std::bad_alloc();
-  first_ = static_cast<int8_t*>(made);
+int32_t bits(int8_t weight) { return weight; }
+int32_t bits(float weight) {
+  int32_t same;
+  std::memcpy(&same, &weight, sizeof same);
+  return same;
 }
 
-PackedWeights::Room::~Room() { munmap(first_, bytes_); }
+}  // namespace
 
-PackedWeights::PackedWeights(const int8_t* matrix, int64_t depth, int64_t columns, bool transposed)
+Room::Room(size_t bytes) : bytes_(bytes) {
+  first_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (first_ == MAP_FAILED) throw std::bad_alloc();
+}
+
+Room::~Room() { munmap(first_, bytes_); }
+
+template <typename Weight>
+int64_t PackedWeights<Weight>::group() {
+  return std::is_same_v<Weight, int8_t> ? products().group : 1;
+}
+
+template <typename Weight>
+PackedWeights<Weight>::PackedWeights(const Weight* matrix, int64_t depth, int64_t columns, bool transposed)
     : depth_(depth),
       columns_(columns),
-      panel_bytes_((depth + products().group - 1) / products().group * products().group * products().columns),
-      weights_(static_cast<size_t>(panels() * panel_bytes_)),
+      panel_size_((depth + group() - 1) / group() * group() * products().columns),
+      weights_(static_cast<size_t>(panels() * panel_size_) * sizeof(Weight)),
       sums_(static_cast<size_t>(columns)) {
-  const int64_t width = products().columns, group = products().group;
+  const int64_t width = products().columns, side = group();
   const int64_t row_step = transposed ? 1 : columns, column_step = transposed ? depth : 1;
   for (int64_t column = 0; column < columns; ++column) {
-    const int8_t* from = matrix + column * column_step;
-    int8_t* to = weights_.first() + column / width * panel_bytes_ + column % width * group;
-    int32_t sum = 0;
+    const Weight* from = matrix + column * column_step;
+    Weight* to = first() + column / width * panel_size_ + column % width * side;
+    uint32_t sum = 0;
     for (int64_t row = 0; row < depth; ++row) {
-      to[row / group * group * width + row % group] = from[row * row_step];
-      sum += from[row * row_step];
+      to[row / side * side * width + row % side] = from[row * row_step];
+      sum += static_cast<uint32_t>(bits(from[row * row_step]));
     }
-    sums_[static_cast<size_t>(column)] = sum;
+    sums_[static_cast<size_t>(column)] = static_cast<int32_t>(sum);
   }
 }
 
-int64_t PackedWeights::panels() const { return (columns_ + products().columns - 1) / products().columns; }
-
-const int8_t* PackedWeights::panel(int64_t index) const { return weights_.first() + index * panel_bytes_; }
-
-bool PackedWeights::equals(const PackedWeights& other) const {
-  return depth_ == other.depth_ && columns_ == other.columns_ && sums_ == other.sums_ &&
-         std::memcmp(weights_.first(), other.weights_.first(), weights_.bytes()) == 0;
+template <typename Weight>
+int64_t PackedWeights<Weight>::panels() const {
+  return (columns_ + products().columns - 1) / products().columns;
 }
 
-std::shared_ptr<const PackedWeights> PackedWeights::of(const int8_t* matrix, int64_t depth, int64_t columns,
-                                                       bool transposed) {
+template <typename Weight>
+const Weight* PackedWeights<Weight>::panel(int64_t index) const {
+  return first() + index * panel_size_;
+}
+
+template <typename Weight>
+bool PackedWeights<Weight>::equals(const PackedWeights& other) const {
+  return depth_ == other.depth_ && columns_ == other.columns_ && sums_ == other.sums_ &&
+         std::memcmp(first(), other.first(), weights_.bytes()) == 0;
+}
+
+template <typename Weight>
+std::shared_ptr<const PackedWeights<Weight>> PackedWeights<Weight>::of(const Weight* matrix, int64_t depth,
+                                                                       int64_t columns, bool transposed) {
   static std::mutex mutex;
-  static auto& known = *new std::multimap<std::vector<int32_t>, std::weak_ptr<const PackedWeights>>;  // by their sums
+  // By their sums; sessions may end after this would.
+  static auto& known = *new std::multimap<std::vector<int32_t>, std::weak_ptr<const PackedWeights>>;
   std::shared_ptr<const PackedWeights> made(new PackedWeights(matrix, depth, columns, transposed));
-  give_back(matrix, static_cast<size_t>(depth * columns));
+  give_back(matrix, sizeof(Weight) * static_cast<size_t>(depth * columns));
   const std::lock_guard<std::mutex> lock(mutex);
   for (auto each = known.begin(); each != known.end();) each = each->second.expired() ? known.erase(each) : next(each);
   const auto [first, last] = known.equal_range(made->sums_);
@@ -95,5 +116,8 @@ std::shared_ptr<const PackedWeights> PackedWeights::of(const int8_t* matrix, int
   known.emplace(made->sums_, made);
   return made;
 }
+
+template class PackedWeights<int8_t>;
+template class PackedWeights<float>;
 
 }  // namespace jumok

@@ -1,9 +1,10 @@
-// Product: levels times constant weights in 8 bits, a bias, an activation or a norm, and levels of the result.
+// Product: levels or floats times constant weights, a bias, an activation or a norm, and levels of the result.
 #include "product.h"
 
 #include <algorithm>
 #include <array>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "factor.h"
@@ -16,35 +17,35 @@ namespace {
 using ort::Presence;
 using ort::Type;
 
-// Several products of the same levels, one output each.
-template <int kParts, bool kQuantized>
+// Several products of the same numbers, one output each.
+template <typename Number, int kParts, bool kQuantized>
 class Product {
  public:
   explicit Product(Settings& settings) : factor_(settings) {
-    constexpr size_t kLevels = Factor<kParts>::kInputs;
+    constexpr size_t kLevels = Factor<Number, kParts>::kInputs;
     if constexpr (kQuantized) factor_.round(settings.levels<Levels>(kLevels, kLevels + 1));
   }
 
   void compute(Call& call) const {
-    using Number = std::conditional_t<kQuantized, uint8_t, float>;
-    const Tensor levels = call.input(0);
-    const int64_t rows = factor_.rows(call, levels);
-    std::array<Number*, kParts> out;
+    using Result = std::conditional_t<kQuantized, uint8_t, float>;
+    const Tensor numbers = call.input(0);
+    const int64_t rows = factor_.rows(call, numbers);
+    std::array<Result*, kParts> out;
     for (size_t i = 0; i < kParts && !call.failed(); ++i) {
       int64_t sizes[kMostAxes];
-      std::copy(levels.sizes, levels.sizes + levels.axes - 1, sizes);
-      sizes[levels.axes - 1] = factor_.columns(i);
-      out[i] = call.output(i, sizes, levels.axes).template as<Number>();
+      std::copy(numbers.sizes, numbers.sizes + numbers.axes - 1, sizes);
+      sizes[numbers.axes - 1] = factor_.columns(i);
+      out[i] = call.output(i, sizes, numbers.axes).template as<Result>();
     }
-    if (!call.failed()) factor_.multiply(call, levels, rows, out);
+    if (!call.failed()) factor_.multiply(call, numbers, rows, out);
   }
 
  private:
-  Factor<kParts> factor_;
+  Factor<Number, kParts> factor_;
 };
 
 // A product, what is added to it, and the norm of that.
-template <bool kQuantized>
+template <typename Number, bool kQuantized>
 class ProductAddNorm {
  public:
   explicit ProductAddNorm(Settings& settings)
@@ -56,8 +57,8 @@ class ProductAddNorm {
   }
 
   void compute(Call& call) const {
-    const Tensor levels = call.input(0), added = call.input(kNorm - 1);
-    const int64_t rows = factor_.rows(call, levels), width = factor_.columns(0);
+    const Tensor numbers = call.input(0), added = call.input(kNorm - 1);
+    const int64_t rows = factor_.rows(call, numbers), width = factor_.columns(0);
     if (!call.failed() && added.count() != rows * width) call.fail("what is added does not fit the product");
     if (call.failed()) return;
     const Tensor sum = call.output(0, added.sizes, added.axes), norm = call.output(1, added.sizes, added.axes);
@@ -66,7 +67,7 @@ class ProductAddNorm {
     static thread_local std::vector<float> memory;
     memory.resize(static_cast<size_t>(rows * width));
     float* const product = memory.data();
-    factor_.multiply(call, levels, rows, std::array<float*, 1>{product});
+    factor_.multiply(call, numbers, rows, std::array<float*, 1>{product});
     call.divide(rows, rows * width, [&](int64_t first, int64_t last) {
       static thread_local std::vector<float> own;
       own.resize(static_cast<size_t>(width));
@@ -82,42 +83,58 @@ class ProductAddNorm {
   }
 
  private:
-  static constexpr size_t kNorm = Factor<1>::kInputs + 1;  // the first input of the norm, behind what is added
+  static constexpr size_t kNorm = Factor<Number, 1>::kInputs + 1;  // the first input of the norm, behind what is added
 
-  Factor<1> factor_;
+  Factor<Number, 1> factor_;
   Tensor weight_, bias_;
   float epsilon_;
   Levels levels_;
 };
 
+template <typename Number>
 std::vector<Slot> factor_inputs(int parts) {
-  std::vector<Slot> inputs{{Type::kUint8}, {Type::kFloat}, {Type::kUint8}};
+  const Slot number{Type::kFloat}, optional{Type::kFloat, Presence::kOptional};
+  std::vector<Slot> inputs{number};
+  if (std::is_same_v<Number, uint8_t>) inputs = {{Type::kUint8}, number, {Type::kUint8}};
   for (int i = 0; i < parts; ++i)
-    inputs.insert(inputs.end(), {{Type::kInt8}, {Type::kFloat}, {Type::kFloat, Presence::kOptional}});
+    if (std::is_same_v<Number, uint8_t>)
+      inputs.insert(inputs.end(), {{Type::kInt8}, number, optional});
+    else
+      inputs.insert(inputs.end(), {number, optional});
   return inputs;
 }
 
-template <int kParts, bool kQuantized>
+template <typename Number, int kParts, bool kQuantized>
 void add(std::vector<const ort::CustomOp*>& operators, const std::string& name) {
-  std::vector<Slot> inputs = factor_inputs(kParts);
+  std::vector<Slot> inputs = factor_inputs<Number>(kParts);
   if (kQuantized) inputs.insert(inputs.end(), {{Type::kFloat}, {Type::kUint8}});
   const std::vector<Slot> outputs(kParts, {kQuantized ? Type::kUint8 : Type::kFloat});
-  operators.push_back(new Operator<Product<kParts, kQuantized>>(name, inputs, outputs));
+  operators.push_back(new Operator<Product<Number, kParts, kQuantized>>(name, inputs, outputs));
+}
+
+template <typename Number, bool kQuantized>
+void add_with_norm(std::vector<const ort::CustomOp*>& operators, const std::string& name) {
+  const Slot number{Type::kFloat}, wanted{Type::kFloat, Presence::kOptional};
+  std::vector<Slot> inputs = factor_inputs<Number>(1), outputs{wanted, wanted};
+  inputs.insert(inputs.end(), {number, number, number});
+  if (kQuantized) {
+    inputs.insert(inputs.end(), {number, {Type::kUint8}});
+    outputs.push_back({Type::kUint8});
+  }
+  operators.push_back(new Operator<ProductAddNorm<Number, kQuantized>>(name, inputs, outputs));
 }
 
 }  // namespace
 
 void add_products(std::vector<const ort::CustomOp*>& operators) {
-  add<1, false>(operators, "Product");
-  add<1, true>(operators, "ProductQuantized");
-  add<3, false>(operators, "ThreeProducts");
-  const Slot number{Type::kFloat}, wanted{Type::kFloat, Presence::kOptional};
-  std::vector<Slot> inputs = factor_inputs(1);
-  inputs.insert(inputs.end(), {number, number, number});
-  operators.push_back(new Operator<ProductAddNorm<false>>("ProductAddNorm", inputs, {wanted, wanted}));
-  inputs.insert(inputs.end(), {number, {Type::kUint8}});
-  operators.push_back(
-      new Operator<ProductAddNorm<true>>("ProductAddNormQuantized", inputs, {wanted, wanted, {Type::kUint8}}));
+  add<uint8_t, 1, false>(operators, "Product");
+  add<uint8_t, 1, true>(operators, "ProductQuantized");
+  add<uint8_t, 3, false>(operators, "ThreeProducts");
+  add_with_norm<uint8_t, false>(operators, "ProductAddNorm");
+  add_with_norm<uint8_t, true>(operators, "ProductAddNormQuantized");
+  add<float, 1, false>(operators, "FloatProduct");
+  add<float, 3, false>(operators, "ThreeFloatProducts");
+  add_with_norm<float, false>(operators, "FloatProductAddNorm");
 }
 
 }  // namespace jumok

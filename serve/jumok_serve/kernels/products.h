@@ -1,7 +1,8 @@
-// Products of levels with weights of 8 bits, which lie in panels: columns that are computed at once.
+// Products with weights that lie in panels: columns that are computed at once.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "rows.h"
 
@@ -9,13 +10,19 @@ namespace jumok {
 
 enum class Activation : int64_t { kNone = 0, kSilu = 1, kGelu = 2 };
 
-// activation(scale * scales * (levels - zero_point) . weights + bias) of some rows and one panel.
+// What numbers are multiplied with: levels with weights of 8 bits, floats with floats.
+template <typename Number>
+using WeightOf = std::conditional_t<std::is_same_v<Number, float>, float, int8_t>;
+
+// activation(numbers . weights + bias) of some rows and one panel; levels are scale * (levels - zero_point), and weights
+// of 8 bits times scales.
+template <typename Number>
 struct PanelProduct {
   int64_t rows, depth;
-  const uint8_t* levels;  // [rows, depth]
+  const Number* numbers;  // [rows, depth]
   int32_t zero_point;
   float scale;
-  const int8_t* weights;  // a panel of PackedWeights
+  const WeightOf<Number>* weights;  // a panel of PackedWeights
   const int32_t* sums;    // [columns], of the weights over the depth
   const float* scales;    // [columns]
   const float* bias;      // [columns], or null
@@ -27,11 +34,12 @@ struct PanelProduct {
   Levels rounding;
 };
 
-// The function and the order of weights of one instruction set.
+// The functions and the order of weights of one instruction set.
 struct Products {
   int64_t columns;  // of a panel
-  int64_t group;    // how many of a column's weights lie side by side
-  void (*multiply)(const PanelProduct&);
+  int64_t group;    // how many of a column's weights of 8 bits lie side by side
+  void (*multiply)(const PanelProduct<uint8_t>&);
+  void (*multiply_floats)(const PanelProduct<float>&);
 };
 
 // Those for this processor, which has what `rows()` needs.

@@ -1,7 +1,9 @@
 // `Products` in vectors; compiled once for each instruction set, which defines LANES and VECTORS, the name of it all.
 //
-// Sums are whole numbers and exact, so they do not depend on how rows are grouped or on the instruction set.
+// Sums of levels are whole numbers and exact, and those of floats are taken in the order of the depth, so none depends on
+// how rows are grouped.
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "products.h"
@@ -12,31 +14,68 @@ namespace VECTORS {
 namespace {
 
 #if LANES == 16
-using Factors = __m512i;  // 4 bytes of each lane
-using Level = uint8_t;
 constexpr int kPanelVectors = 4;
 
-inline Factors weights_at(const int8_t* from) { return _mm512_loadu_si512(from); }
-inline Factors in_all_lanes(int32_t levels) { return _mm512_set1_epi32(levels); }
-inline Ints add_products(Ints sum, Factors levels, Factors weights) {
-  return (Ints)_mm512_dpbusd_epi32((__m512i)sum, levels, weights);
-}
+struct OfLevels {
+  using Number = uint8_t;
+  using Element = uint8_t;
+  using Factors = __m512i;  // 4 bytes of each lane
+  using Sum = Ints;
+
+  static Factors weights_at(const int8_t* from) { return _mm512_loadu_si512(from); }
+  static Factors in_all_lanes(const Element* from) {
+    int32_t four;
+    std::memcpy(&four, from, sizeof four);
+    return _mm512_set1_epi32(four);
+  }
+  static Sum add(Sum sum, Factors levels, Factors weights) {
+    return (Sum)_mm512_dpbusd_epi32((__m512i)sum, levels, weights);
+  }
+};
 #else
-using Factors = __m256i;  // 2 numbers of 16 bits of each lane, whose products cannot overflow as those of bytes would
-using Level = int16_t;
 constexpr int kPanelVectors = 2;
 
-inline Factors weights_at(const int8_t* from) {
-  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-}
-inline Factors in_all_lanes(int32_t levels) { return _mm256_set1_epi32(levels); }
-inline Ints add_products(Ints sum, Factors levels, Factors weights) {
-  return sum + (Ints)_mm256_madd_epi16(levels, weights);
-}
+struct OfLevels {
+  using Number = uint8_t;
+  using Element = int16_t;
+  using Factors = __m256i;  // 2 numbers of 16 bits of each lane, whose products cannot overflow as those of bytes would
+  using Sum = Ints;
+
+  static Factors weights_at(const int8_t* from) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static Factors in_all_lanes(const Element* from) {
+    int32_t both;
+    std::memcpy(&both, from, sizeof both);
+    return _mm256_set1_epi32(both);
+  }
+  static Sum add(Sum sum, Factors levels, Factors weights) { return sum + (Sum)_mm256_madd_epi16(levels, weights); }
+};
 #endif
 
-constexpr int64_t kGroup = 4 / sizeof(Level);
-constexpr int64_t kGroupBytes = kGroup * kLanes;  // of a vector's weights
+struct OfFloats {
+  using Number = float;
+  using Element = float;
+  using Factors = Floats;
+  using Sum = Floats;
+
+  static Factors weights_at(const float* from) { return load(from); }
+  static Factors in_all_lanes(const Element* from) { return all(*from); }
+#if LANES == 16
+  static Sum add(Sum sum, Factors numbers, Factors weights) {
+    return (Sum)_mm512_fmadd_ps((__m512)numbers, (__m512)weights, (__m512)sum);
+  }
+#else
+  static Sum add(Sum sum, Factors numbers, Factors weights) {
+    return (Sum)_mm256_fmadd_ps((__m256)numbers, (__m256)weights, (__m256)sum);
+  }
+#endif
+};
+
+// How many of a column's weights are multiplied in a lane.
+template <typename Kind>
+constexpr int64_t kGroup = 4 / sizeof(typename Kind::Element);
+
 constexpr int64_t kPanelColumns = kPanelVectors * kLanes;
 constexpr int64_t kLine = 64, kAhead = 4096;  // bytes
 constexpr int kMostRows = 6;  // whose sums stay in registers
@@ -59,27 +98,28 @@ inline Floats gelu(Floats x) {
 }
 
 // What becomes of the sums of one row.
+template <typename Kind>
 class Finish {
  public:
-  explicit Finish(const PanelProduct& product) : product_(product), rounding_(product.rounding) {
+  explicit Finish(const PanelProduct<typename Kind::Number>& product)
+      : product_(product), rounding_(product.rounding) {
     for (int64_t i = 0; i < product.columns; ++i) {
-      offsets_[i] = product.sums[i] * product.zero_point;
-      scales_[i] = product.scales[i] * product.scale;
+      if constexpr (kOfLevels) {
+        offsets_[i] = product.sums[i] * product.zero_point;
+        scales_[i] = product.scales[i] * product.scale;
+      }
       if (product.bias != nullptr) bias_[i] = product.bias[i];
     }
   }
 
-  void write(const Ints (&sums)[kPanelVectors], int64_t row) const {
+  void write(const typename Kind::Sum (&sums)[kPanelVectors], int64_t row) const {
     float made[kPanelColumns];
     uint8_t levels[kPanelColumns];
     const bool whole = product_.columns == kPanelColumns;
     float* out = whole && product_.out != nullptr ? product_.out + row * product_.stride : made;
     uint8_t* rounded = whole && product_.out == nullptr ? product_.rounded + row * product_.stride : levels;
     for (int i = 0; i < kPanelVectors; ++i) {
-      Ints offset;
-      std::memcpy(&offset, offsets_ + i * kLanes, sizeof offset);
-      Floats x = __builtin_convertvector(sums[i] - offset, Floats);
-      x = x * load(scales_ + i * kLanes) + load(bias_ + i * kLanes);
+      Floats x = scaled(sums[i], i) + load(bias_ + i * kLanes);
       if (product_.activation == Activation::kSilu) x = silu(x);
       if (product_.activation == Activation::kGelu) x = gelu(x);
       if (product_.out != nullptr)
@@ -95,43 +135,59 @@ class Finish {
   }
 
  private:
-  const PanelProduct product_;
+  static constexpr bool kOfLevels = std::is_same_v<typename Kind::Number, uint8_t>;
+
+  Floats scaled(typename Kind::Sum sum, int vector) const {
+    if constexpr (kOfLevels) {
+      Ints offset;
+      std::memcpy(&offset, offsets_ + vector * kLanes, sizeof offset);
+      return __builtin_convertvector(sum - offset, Floats) * load(scales_ + vector * kLanes);
+    } else {
+      return sum;
+    }
+  }
+
+  const PanelProduct<typename Kind::Number> product_;
   const Rounding rounding_;
   int32_t offsets_[kPanelColumns] = {};
   float scales_[kPanelColumns] = {}, bias_[kPanelColumns] = {};
 };
 
+template <typename Kind>
 struct Panel {
-  const int8_t* weights;
-  int64_t groups, tiles;
-  const Finish& finish;
+  using Weight = WeightOf<typename Kind::Number>;
+  static constexpr int64_t kVector = kGroup<Kind> * kLanes, kGroupBytes = kPanelVectors * kVector * sizeof(Weight);
 
-  int64_t bytes() const { return groups * kPanelVectors * kGroupBytes; }
+  const Weight* weights;
+  int64_t groups, tiles;
+  const Finish<Kind>& finish;
+
+  const char* first() const { return reinterpret_cast<const char*>(weights); }
+  int64_t bytes() const { return groups * kGroupBytes; }
 };
 
 // Rows whose sums are made at once.
+template <typename Kind>
 struct Tile {
   int64_t number, first, rows;
-  const Level* levels;  // [rows, stride]
+  const typename Kind::Element* numbers;  // [rows, stride]
   int64_t stride;
 };
 
 // With every group of weights, `kAsked` lines are asked of memory from `ahead` on.
-template <int kRows, int kAsked>
-void multiply_rows(const Panel& panel, const Tile& tile, const int8_t* ahead) {
-  Ints sums[kRows][kPanelVectors] = {};
-  const Level* levels = tile.levels;
+template <typename Kind, int kRows, int kAsked>
+void multiply_rows(const Panel<Kind>& panel, const Tile<Kind>& tile, const char* ahead) {
+  typename Kind::Sum sums[kRows][kPanelVectors] = {};
+  const auto* numbers = tile.numbers;
   const int64_t stride = tile.stride, groups = panel.groups;
   for (int64_t group = 0; group < groups; ++group) {
     for (int line = 0; line < kAsked; ++line) __builtin_prefetch(ahead + kLine * (group * kAsked + line));
-    const int8_t* from = panel.weights + group * kPanelVectors * kGroupBytes;
-    Factors factors[kPanelVectors];
-    for (int i = 0; i < kPanelVectors; ++i) factors[i] = weights_at(from + i * kGroupBytes);
+    const auto* from = panel.weights + group * kPanelVectors * Panel<Kind>::kVector;
+    typename Kind::Factors factors[kPanelVectors];
+    for (int i = 0; i < kPanelVectors; ++i) factors[i] = Kind::weights_at(from + i * Panel<Kind>::kVector);
     for (int row = 0; row < kRows; ++row) {
-      int32_t some;
-      std::memcpy(&some, levels + row * stride + group * kGroup, sizeof some);
-      const Factors same = in_all_lanes(some);
-      for (int i = 0; i < kPanelVectors; ++i) sums[row][i] = add_products(sums[row][i], same, factors[i]);
+      const typename Kind::Factors same = Kind::in_all_lanes(numbers + row * stride + group * kGroup<Kind>);
+      for (int i = 0; i < kPanelVectors; ++i) sums[row][i] = Kind::add(sums[row][i], same, factors[i]);
     }
   }
   for (int row = 0; row < kRows; ++row) panel.finish.write(sums[row], tile.first + row);
@@ -139,47 +195,50 @@ void multiply_rows(const Panel& panel, const Tile& tile, const int8_t* ahead) {
 
 // Few sums are made sooner than memory gives their weights. So these are asked for early: just ahead of the only tile,
 // or for the next panel, of which every one of the first tiles asks for a part.
-template <int kRows = kMostRows>
-void multiply_tile(const Panel& panel, const Tile& tile) {
-  constexpr int64_t kLines = std::max(kPanelVectors * kGroupBytes / kLine, int64_t{1});  // of a group
+template <typename Kind, int kRows = kMostRows>
+void multiply_tile(const Panel<Kind>& panel, const Tile<Kind>& tile) {
+  constexpr int64_t kLines = std::max(Panel<Kind>::kGroupBytes / kLine, int64_t{1});  // of a group
   if constexpr (kRows > 1)
-    if (tile.rows < kRows) return multiply_tile<kRows - 1>(panel, tile);
+    if (tile.rows < kRows) return multiply_tile<Kind, kRows - 1>(panel, tile);
   if constexpr (kLines > 1) {
-    const int8_t* next = panel.weights + panel.bytes();
-    if (panel.tiles == 1) return multiply_rows<kRows, kLines>(panel, tile, panel.weights + kAhead);
+    const char* next = panel.first() + panel.bytes();
+    if (panel.tiles == 1) return multiply_rows<Kind, kRows, kLines>(panel, tile, panel.first() + kAhead);
     if (panel.tiles < kLines)
-      return multiply_rows<kRows, kLines / 2>(panel, tile, next + tile.number * panel.bytes() / 2);
-    if (tile.number < kLines) return multiply_rows<kRows, 1>(panel, tile, next + tile.number * panel.bytes() / kLines);
+      return multiply_rows<Kind, kRows, kLines / 2>(panel, tile, next + tile.number * panel.bytes() / 2);
+    if (tile.number < kLines)
+      return multiply_rows<Kind, kRows, 1>(panel, tile, next + tile.number * panel.bytes() / kLines);
   }
-  multiply_rows<kRows, 0>(panel, tile, nullptr);
+  multiply_rows<Kind, kRows, 0>(panel, tile, nullptr);
 }
 
-void multiply(const PanelProduct& product) {
-  const int64_t groups = (product.depth + kGroup - 1) / kGroup, padded_depth = groups * kGroup;
+template <typename Kind>
+void multiply(const PanelProduct<typename Kind::Number>& product) {
+  using Element = typename Kind::Element;
+  const int64_t groups = (product.depth + kGroup<Kind> - 1) / kGroup<Kind>, padded_depth = groups * kGroup<Kind>;
   const int64_t tiles = (product.rows + kMostRows - 1) / kMostRows;
-  const Finish finish(product);
-  const Panel panel{product.weights, groups, tiles, finish};
+  const Finish<Kind> finish(product);
+  const Panel<Kind> panel{product.weights, groups, tiles, finish};
   for (int64_t number = 0; number < tiles; ++number) {
     const int64_t first = number * product.rows / tiles, rows = (number + 1) * product.rows / tiles - first;
-    const uint8_t* given = product.levels + first * product.depth;
-    if (sizeof(Level) == sizeof(uint8_t) && padded_depth == product.depth) {
-      multiply_tile(panel, {number, first, rows, reinterpret_cast<const Level*>(given), padded_depth});
+    const auto* given = product.numbers + first * product.depth;
+    if (sizeof(Element) == sizeof *given && padded_depth == product.depth) {
+      multiply_tile<Kind>(panel, {number, first, rows, reinterpret_cast<const Element*>(given), padded_depth});
       continue;
     }
-    static thread_local std::vector<Level> memory;
+    static thread_local std::vector<Element> memory;
     memory.resize(static_cast<size_t>(kMostRows * padded_depth));
     for (int64_t row = 0; row < rows; ++row) {
-      Level* to = memory.data() + row * padded_depth;
-      std::fill(std::copy_n(given + row * product.depth, product.depth, to), to + padded_depth, Level{0});
+      Element* to = memory.data() + row * padded_depth;
+      std::fill(std::copy_n(given + row * product.depth, product.depth, to), to + padded_depth, Element{0});
     }
-    multiply_tile(panel, {number, first, rows, memory.data(), padded_depth});
+    multiply_tile<Kind>(panel, {number, first, rows, memory.data(), padded_depth});
   }
 }
 
 }  // namespace
 
 extern const Products kProducts;
-const Products kProducts = {kPanelColumns, kGroup, multiply};
+const Products kProducts = {kPanelColumns, kGroup<OfLevels>, multiply<OfLevels>, multiply<OfFloats>};
 
 }  // namespace VECTORS
 }  // namespace jumok
