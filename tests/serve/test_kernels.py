@@ -365,7 +365,7 @@ def test_results_do_not_depend_on_company() -> None:
 @pytest.mark.skipif("JUMOK_TEST_KERNELS" in os.environ, reason="this is the run for older processors")
 def test_processors_without_avx512() -> None:
     """All of the above, and products, with the functions for these, which a newer processor has too."""
-    files = [__file__, str(Path(__file__).with_name("test_products.py"))]
+    files = [__file__, *(str(Path(__file__).with_name(f"test_{name}.py")) for name in ("products", "float_products"))]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     run = subprocess.run(
         command, env={**os.environ, "JUMOK_TEST_KERNELS": "avx2"}, capture_output=True, text=True, check=False

@@ -207,7 +207,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(Exception, match="weights, scales and biases of a product do not fit each other"):
         products("Product", inputs_of((2, 8, 12)), transposed=1)
     for shape in ((2, 7), (2, 9), (8, 2), ()):
-        with pytest.raises(Exception, match="levels are not as deep as the weights that they are multiplied with"):
+        with pytest.raises(Exception, match="rows are not as deep as the weights that they are multiplied with"):
             products("Product", {**inputs_of((2, 8, 12)), "levels": np.zeros(shape, np.uint8)})
 
 
