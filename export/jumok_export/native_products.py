@@ -93,8 +93,8 @@ def several_at_once(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
         name = node.output[0]
         if name in first_of:
             group = first_of[name]
-            shared = PLAIN[node.op_type]
-            inputs = [*node.input[:shared], *(each for one in group for each in one.input[shared:])]
+            own = PLAIN[node.op_type]
+            inputs = [*node.input[:own], *(each for one in group for each in one.input[own:])]
             yield native(f"Three{node.op_type}s", inputs, [one.output[0] for one in group], **attributes(node))
         elif name not in others:
             yield node

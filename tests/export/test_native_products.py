@@ -218,7 +218,7 @@ def test_three_products_of_the_same_levels_are_one_operator() -> None:
 
 
 ADDED = [
-    node("MatMul", f"{ROWS} projection", "added"),
+    node("MatMul", f"{ROWS} computed", "added"),
     node("Add", "product added", "sum"),
     node("LayerNormalization", "sum weight_scales bias", "normal", epsilon=1e-4),
 ]
@@ -262,9 +262,39 @@ ADDED = [
 def test_the_norm_of_a_sum_with_a_product_is_computed_with_it(
     nodes: list[NodeProto], outputs: list[str], expected: Mapping[str, int]
 ) -> None:
-    native = made_native(graph_of(nodes, *outputs, projection=RANDOM.normal(size=(DEPTH, COLUMNS)).astype(np.float32)))
-    multiplied = Counter(each.op_type for each in nodes if each.op_type == "MatMul")
-    assert kinds(native.model.graph.node) == Counter({"QuantizeLinear": 1}) + multiplied + Counter(expected)
+    weights = RANDOM.normal(size=(DEPTH, COLUMNS)).astype(np.float32)
+    nodes = [node("Identity", "projection", "computed"), *nodes]
+    native = made_native(graph_of(nodes, *outputs, projection=weights))
+    others = Counter({"Identity": 1, "MatMul": 1} if ADDED[0] in nodes else {})
+    assert kinds(native.model.graph.node) == Counter({"QuantizeLinear": 1}) + others + Counter(expected)
+
+
+def test_products_of_floats_are_one_operator_with_what_is_behind_them() -> None:
+    weights = RANDOM.normal(size=(DEPTH, COLUMNS)).astype(np.float32)
+    multiplied = node("MatMul", f"{ROWS} projection", "multiplied")
+    product = node("Add", "multiplied bias", "product")
+    gemm = node("Gemm", f"{ROWS} turned bias", "product", transB=1)
+    for nodes, output, settings in (
+        ([multiplied], "multiplied", (0, 0, 0)),
+        ([multiplied, product], "product", (0, 1, 0)),
+        ([gemm], "product", (1, 1, 0)),
+        ([multiplied, product, *SILU[1:]], "silu", (0, 1, 1)),
+        ([gemm, GELU[1]], "gelu", (1, 1, 2)),
+    ):
+        native = made_native(graph_of(nodes, output, projection=weights, turned=weights.T))
+        assert kinds(native.model.graph.node) == {"FloatProduct": 1}
+        (only,) = native.model.graph.node
+        assert attributes(only) == dict(zip(("transposed", "biased", "activation"), settings, strict=True))
+    norm = [node("Add", f"product {ROWS}.added", "sum"), ADDED[2]]
+    others = [node("Neg", "twice", f"{ROWS}.added"), node("Add", "product product", "twice")]
+    native = made_native(graph_of([gemm, others[1], others[0], *norm], "normal", turned=weights.T))
+    assert kinds(native.model.graph.node) == {"FloatProduct": 1, "Add": 2, "Neg": 1, "LayerNormalization": 1}
+    added = [node("Gemm", f"{ROWS} again bias", "more", transB=1), node("Add", "product more", "sum"), ADDED[2]]
+    native = made_native(graph_of([gemm, *added], "normal", turned=weights.T, again=weights.T[::-1]))
+    assert kinds(native.model.graph.node) == {"FloatProduct": 1, "FloatProductAddNorm": 1}
+    rows = [node("MatMul", f"{ROWS} projection", name) for name in ("query", "key", "value")]
+    native = made_native(graph_of(rows, "query", "key", "value", projection=weights))
+    assert kinds(native.model.graph.node) == {"ThreeFloatProducts": 1}
 
 
 def test_what_is_reshaped_is_rounded_before() -> None:
