@@ -91,7 +91,7 @@ def native_graph(graph: Graph) -> Graph | None:
 
 
 def _round_first(graph: onnx.GraphProto) -> None:
-    """Rounds what is reshaped before that instead of behind it, where what gives it can do so as well."""
+    """Rounds what is reshaped before that instead of behind it, so that what gives it can do so as well."""
     found = Found(graph)
     for node in graph.node:
         reshaped = node.input[0] if node.op_type == "QuantizeLinear" else ""

@@ -8,6 +8,7 @@ from onnx import NodeProto, TensorProto
 
 from jumok_export.graph_search import Found, attributes
 from jumok_export.native_operators import QUANTIZED, native
+from jumok_export.onnx_graph import reads
 from jumok_export.quantize import Matrices
 
 NOTHING, SILU, GELU = 0, 1, 2
@@ -52,7 +53,7 @@ def float_product(matrices: Matrices, found: Found, node: NodeProto) -> NodeProt
 
 def with_norms_behind(nodes: Sequence[NodeProto], outputs: Collection[str]) -> list[NodeProto]:
     """The nodes of a graph with these outputs, sums of plain products and their norms in one operator with these."""
-    readers = Counter(name for node in nodes for name in node.input)
+    readers = Counter(name for node in nodes for name in reads(node))
     products = {
         node.output[0]: node
         for node in nodes

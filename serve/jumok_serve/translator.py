@@ -55,7 +55,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         cuda: how a GPU is used.
         replicas: threads that decode, each what it takes from one queue; None: as many as suit precision and device,
             see `load_graphs`. With several, the weights of encoder and decoder are in memory twice, but
-            for small models, and for weights in int8 that native kernels multiply with.
+            for small models, and for weights that native kernels multiply with.
         threads: threads for the operators of each replica; None: as many as make, in all replicas together, one for
             every core this process may use. A replica that works alone has the threads of all, but for small models.
         shortlist: write only those tokens that the bundle's shortlist has for a text, which is faster and changes a few

@@ -147,6 +147,21 @@ def test_self_attention(shape: tuple[int, ...], half: bool, bias_axes: tuple[int
     np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
 
 
+@pytest.mark.parametrize("width", [20, 64])
+def test_tokens_of_a_source_do_not_depend_on_its_padding(width: int) -> None:
+    """They are the same to the bit, however many rows there are behind them."""
+    random, heads, length = np.random.default_rng(14), 2, 5
+    query, keys, values = (random.normal(size=(1, 13, heads * width)).astype(np.float32) for _ in range(3))
+    found = []
+    for tokens in range(length, 14):
+        inputs = {"query": query[:, :tokens], "key": keys[:, :tokens], "value": values[:, :tokens]}
+        given = {**inputs, "lengths": np.array([length])}
+        (each,) = run("CrossAttention", given, {"output": np.float32}, num_heads=heads, scale=0.3)
+        found.append(each[:, :length])
+    for each in found:
+        np.testing.assert_array_equal(each, found[0])
+
+
 def test_a_row_that_sees_nothing_gets_zeros() -> None:
     """Such rows are of no sentence."""
     ones = np.ones((1, 2, 8), np.float32)

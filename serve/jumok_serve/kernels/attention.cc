@@ -62,6 +62,7 @@ struct Heads {
   Heads(Settings& settings, size_t levels)
       : heads(settings.get<int64_t>("num_heads")), scale(settings.get<float>("scale")) {
     if (levels != 0) given = settings.levels<Levels>(levels, levels + 1);
+    if (heads < 1) settings.fail("there must be at least one head");
   }
 
   int64_t heads;
@@ -124,7 +125,8 @@ class CrossAttention : Heads {
     const Tensor query = call.input(0), lengths = call.input(3);
     Tensor key = call.input(1), value = call.input(2);
     const bool of_tokens = key.axes == 3;  // heads of an entry lie side by side
-    if (key.axes != value.axes) call.fail("queries, keys and values do not fit each other");
+    if (key.axes != value.axes || (of_tokens && key.sizes[2] % heads != 0))
+      return call.fail("queries, keys and values do not fit each other");
     key = in_heads(key, heads);
     value = in_heads(value, heads);
     if (!fit(call, query, key, value, heads)) return;
@@ -149,7 +151,8 @@ class CrossAttention : Heads {
         const int64_t place = sentence * beams * whole + head * width;
         output.template write<Element>({beams, width, entries, query.as<float>() + place, whole, own_keys, own_values,
                                         of_tokens ? whole : width,
-                                        nullptr, length, room.mask, 0, nullptr, 0, scale, room.weights, nullptr, 0},
+                                        nullptr, length, room.mask, 0, nullptr, 0, scale, room.weights, nullptr, 0,
+                                        of_tokens},
                                        place, whole, room.out);
       }
     });
@@ -195,7 +198,7 @@ class SelfAttention : Heads {
         output.template write<Element>(
             {beams, width, entries, query.as<float>() + place, whole, own_keys, own_values, width, seen, count,
              room.mask, padded(count), first_of(bias, sentence, head), bias && bias.sizes[2] > 1 ? entries : 0, scale,
-             room.weights, nullptr, 0},
+             room.weights, nullptr, 0, false},
             place, whole, room.out);
       }
     });

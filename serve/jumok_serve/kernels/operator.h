@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <initializer_list>
@@ -73,7 +74,8 @@ class Call {
     return output(index, sizes.begin(), sizes.size());
   }
 
-  // Calls `part(first, last)` for parts of 0 .. count-1, on several threads where the work of all is worth it.
+  // Calls `part(first, last)` for parts of 0 .. count-1, on several threads where the work of all is worth it. An
+  // exception fails the call: it must neither reach threads that are not ours, nor leave while others are at work.
   template <typename Part>
   void divide(int64_t count, int64_t work, Part part) {
     const int64_t parts = std::min({count, work / kWorkOfPart, kMostParts});
@@ -84,15 +86,21 @@ class Call {
     struct Division {
       Part* part;
       int64_t count, parts;
-    } division{&part, count, parts};
+      std::atomic<bool> failed;
+    } division{&part, count, parts, {false}};
     ok(api_.ParallelFor(
         context_,
         [](void* data, size_t index) {
-          const auto& all = *static_cast<Division*>(data);
+          auto& all = *static_cast<Division*>(data);
           const int64_t i = static_cast<int64_t>(index);
-          (*all.part)(i * all.count / all.parts, (i + 1) * all.count / all.parts);
+          try {
+            (*all.part)(i * all.count / all.parts, (i + 1) * all.count / all.parts);
+          } catch (...) {
+            all.failed = true;
+          }
         },
         static_cast<size_t>(parts), &division));
+    if (division.failed) fail("there is no memory left for a part of a kernel");
   }
 
   void fail(const char* message) {

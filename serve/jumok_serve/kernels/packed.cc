@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -17,7 +18,7 @@
 namespace jumok {
 namespace {
 
-// Whether all of a range of memory is a private mapping of a file, of which nothing is lost if pages are given back.
+// Whether all of a range of memory is a private mapping of a file that is there.
 bool is_of_file(uintptr_t first, uintptr_t last) {
   std::FILE* maps = std::fopen("/proc/self/maps", "re");
   if (maps == nullptr) return false;
@@ -28,10 +29,24 @@ bool is_of_file(uintptr_t first, uintptr_t last) {
     char shared = 0;
     const int read =
         std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*3c%c %*s %*s %" SCNuPTR, &from, &to, &shared, &inode);
-    found = read == 4 && from <= first && last <= to && shared == 'p' && inode != 0;
+    found = read == 4 && from <= first && last <= to && shared == 'p' && inode != 0 && !std::strstr(line, "(deleted)");
   }
   std::fclose(maps);
   return found;
+}
+
+// Whether nothing was written to any of the pages, so that those that are present are the file's own.
+bool is_untouched(uintptr_t first, uintptr_t last, uintptr_t page) {
+  constexpr uint64_t kPresent = uint64_t{1} << 63, kSwapped = uint64_t{1} << 62, kOfFile = uint64_t{1} << 61;
+  std::FILE* pages = std::fopen("/proc/self/pagemap", "re");
+  if (pages == nullptr) return false;
+  std::vector<uint64_t> entries((last - first) / page);
+  const bool read = std::fseek(pages, static_cast<long>(first / page * sizeof(uint64_t)), SEEK_SET) == 0 &&
+                    std::fread(entries.data(), sizeof(uint64_t), entries.size(), pages) == entries.size();
+  std::fclose(pages);
+  return read && std::none_of(entries.begin(), entries.end(), [](uint64_t entry) {
+    return (entry & kSwapped) != 0 || ((entry & kPresent) != 0 && (entry & kOfFile) == 0);
+  });
 }
 
 // Gives back what was read of a file and is not needed any more; whoever reads it again gets it from the file.
@@ -39,7 +54,8 @@ void give_back(const void* memory, size_t bytes) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto from = reinterpret_cast<uintptr_t>(memory);
   const uintptr_t first = (from + page - 1) / page * page, last = (from + bytes) / page * page;
-  if (first < last && is_of_file(first, last)) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  if (first < last && is_of_file(first, last) && is_untouched(first, last, page))
+    madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 int32_t bits(int8_t weight) { return weight; }

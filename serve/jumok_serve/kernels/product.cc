@@ -135,6 +135,7 @@ void add_products(std::vector<const ort::CustomOp*>& operators) {
   add<float, 1, false>(operators, "FloatProduct");
   add<float, 3, false>(operators, "ThreeFloatProducts");
   add_with_norm<float, false>(operators, "FloatProductAddNorm");
+  add_with_norm<float, true>(operators, "FloatProductAddNormQuantized");
 }
 
 }  // namespace jumok

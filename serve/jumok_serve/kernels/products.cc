@@ -1,6 +1,8 @@
 // Which of the instruction sets that there are products for this processor has.
 #include "products.h"
 
+#include <vector>
+
 #include "rows.h"
 
 namespace jumok {
@@ -10,6 +12,13 @@ extern const Products kProducts;
 }
 namespace vnni {
 extern const Products kProducts;
+}
+
+void* scratch(size_t bytes) {
+  static thread_local std::vector<std::max_align_t> memory;
+  const size_t units = (bytes + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t);
+  if (memory.size() < units) memory.resize(units);
+  return memory.data();
 }
 
 const Products& products() {

@@ -1,6 +1,7 @@
 // Products with weights that lie in panels: columns that are computed at once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -14,8 +15,8 @@ enum class Activation : int64_t { kNone = 0, kSilu = 1, kGelu = 2 };
 template <typename Number>
 using WeightOf = std::conditional_t<std::is_same_v<Number, float>, float, int8_t>;
 
-// activation(numbers . weights + bias) of some rows and one panel; levels are scale * (levels - zero_point), and weights
-// of 8 bits times scales.
+// activation(numbers . weights + bias) of some rows and one panel. Levels stand for scale * (level - zero_point), and
+// weights of 8 bits for themselves times scales.
 template <typename Number>
 struct PanelProduct {
   int64_t rows, depth;
@@ -41,6 +42,10 @@ struct Products {
   void (*multiply)(const PanelProduct<uint8_t>&);
   void (*multiply_floats)(const PanelProduct<float>&);
 };
+
+// Memory of this thread, which the next call takes again. It is not in the functions of one instruction set: what they
+// have in common with others may be linked from any of them.
+void* scratch(size_t bytes);
 
 // Those for this processor, which has what `rows()` needs.
 const Products& products();

@@ -32,6 +32,7 @@ struct Attention {
   float* weights;        // room for kRowsAtOnce * padded(count)
   float* out;            // [rows, width], `out_stride` floats apart; 0 for a row that sees nothing
   int64_t out_stride;
+  bool any_number;       // whether a row is to be the same among any number of others, as of a source that is padded
 };
 
 constexpr int64_t kRowsAtOnce = 4;

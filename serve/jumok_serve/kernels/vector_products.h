@@ -1,10 +1,9 @@
 // `Products` in vectors; compiled once for each instruction set, which defines LANES and VECTORS, the name of it all.
 //
-// Sums of levels are whole numbers and exact, and those of floats are taken in the order of the depth, so none depends on
-// how rows are grouped.
+// Sums of levels are whole numbers and exact, and those of floats are taken in the order of the depth, so none depends
+// on how rows are grouped.
 #include <algorithm>
 #include <type_traits>
-#include <vector>
 
 #include "products.h"
 #include "vectors.h"
@@ -225,13 +224,12 @@ void multiply(const PanelProduct<typename Kind::Number>& product) {
       multiply_tile<Kind>(panel, {number, first, rows, reinterpret_cast<const Element*>(given), padded_depth});
       continue;
     }
-    static thread_local std::vector<Element> memory;
-    memory.resize(static_cast<size_t>(kMostRows * padded_depth));
+    auto* memory = static_cast<Element*>(scratch(static_cast<size_t>(kMostRows * padded_depth) * sizeof(Element)));
     for (int64_t row = 0; row < rows; ++row) {
-      Element* to = memory.data() + row * padded_depth;
+      Element* to = memory + row * padded_depth;
       std::fill(std::copy_n(given + row * product.depth, product.depth, to), to + padded_depth, Element{0});
     }
-    multiply_tile<Kind>(panel, {number, first, rows, memory.data(), padded_depth});
+    multiply_tile<Kind>(panel, {number, first, rows, memory, padded_depth});
   }
 }
 

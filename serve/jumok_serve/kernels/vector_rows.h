@@ -61,7 +61,7 @@ inline Floats sums_of(Floats* vectors) {
 }
 
 // Attention of kRows rows with heads of kVectors vectors: a key or value is loaded once for all of them.
-template <typename Element, int kVectors, int kRows>
+template <typename Element, int kVectors, int kRows, int kSums>
 void attend(const Attention<Element>& all_rows, int64_t first_row) {
   const Attention<Element> own = all_rows;  // which nothing that is stored can change, so that it stays in registers
   const int64_t count = own.count, room = padded(count);
@@ -106,7 +106,6 @@ void attend(const Attention<Element>& all_rows, int64_t first_row) {
     const float sum = sum_of(total);
     share[row] = sum == 0 ? 0 : 1 / sum;
   }
-  constexpr int kSums = kRows == 1 ? 2 : 1;  // of one row, so that an addition need not wait for the one before
   Floats sums[kSums][kRows][kVectors] = {};
   const auto add = [&](int64_t i, Floats(&to)[kRows][kVectors]) {
     const Element* value = own.values + own.entry_stride * entry(i);
@@ -159,9 +158,13 @@ void attend_any(const Attention<Element>& rows, int64_t row) {
 template <typename Element, int kVectors>
 void attend_in_groups(const Attention<Element>& rows) {
   int64_t row = 0;
-  for (; row + kRowsAtOnce <= rows.rows; row += kRowsAtOnce) attend<Element, kVectors, kRowsAtOnce>(rows, row);
-  for (; row + 2 <= rows.rows; row += 2) attend<Element, kVectors, 2>(rows, row);
-  if (row < rows.rows) attend<Element, kVectors, 1>(rows, row);
+  for (; row + kRowsAtOnce <= rows.rows; row += kRowsAtOnce) attend<Element, kVectors, kRowsAtOnce, 1>(rows, row);
+  for (; row + 2 <= rows.rows; row += 2) attend<Element, kVectors, 2, 1>(rows, row);
+  if (row == rows.rows) return;
+  if (rows.any_number)
+    attend<Element, kVectors, 1, 1>(rows, row);
+  else  // two sums of a row, so that an addition need not wait for the one before
+    attend<Element, kVectors, 1, 2>(rows, row);
 }
 
 template <typename Element>
