@@ -330,9 +330,8 @@ def _finish_reason(number: int) -> FinishReason:
 
 
 def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromNanoseconds(round(seconds * 1e9))
-    return duration
+    whole, nanoseconds = divmod(round(seconds * 1e9), 1_000_000_000)
+    return Duration(seconds=whole, nanos=nanoseconds)
 
 
 def _seconds(duration: Duration) -> float:

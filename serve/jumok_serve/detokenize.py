@@ -53,8 +53,8 @@ def _without_end(text: str, beginnings: Sequence[str]) -> str:
 
 def checked_ids(ids: Sequence[int], size: int) -> list[int]:
     """Plain integers (NumPy's are accepted too); ``IndexError`` for one beyond a vocabulary of ``size`` tokens."""
-    checked = [int(token) for token in ids]
-    beyond = [token for token in checked if not 0 <= token < size]
-    if beyond:
-        raise IndexError(f"token {beyond[0]} lies beyond the vocabulary of {size}")
+    checked = list(map(int, ids))
+    if checked and not (min(checked) >= 0 and max(checked) < size):
+        beyond = next(token for token in checked if not 0 <= token < size)
+        raise IndexError(f"token {beyond} lies beyond the vocabulary of {size}")
     return checked

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence, Set
+from itertools import repeat
 from pathlib import Path
 from typing import Self
 
@@ -72,7 +73,8 @@ class PieceVocabularyTokenizer:
         self._source.check("source", source_vocab_size)
         self._target.check("target", target_vocab_size)
         # Where each language numbers its own, Hugging Face looks the special tokens up among the source's.
-        self._silent = self._target.silent | {source_vocabulary[token] for token in special & source_vocabulary.keys()}
+        silent = self._target.silent | {source_vocabulary[token] for token in special & source_vocabulary.keys()}
+        self._shown = {token: piece for token, piece in self._target.spelling.items() if token not in silent}
         # Pieces of a shared vocabulary are joined by the source's model, which is how MarianTokenizer does it.
         self._joining = self._source_model if self._shared else self._target_model
         self._unknown = unknown
@@ -121,9 +123,7 @@ class PieceVocabularyTokenizer:
         return clean_up_spaces(text) if self._clean_up_spaces else text
 
     def _joined(self, ids: Sequence[int]) -> str:
-        spelling = self._target.spelling
-        shown = [token for token in checked_ids(ids, self.vocab_size) if token not in self._silent]
-        pieces = [spelling[token] for token in shown if token in spelling]
+        pieces = [self._shown[token] for token in checked_ids(ids, self.vocab_size) if token in self._shown]
         return self._joining.join(pieces).replace(SPACE, " ").strip()
 
     def decode_sure(self, ids: Sequence[int]) -> str:
@@ -132,11 +132,11 @@ class PieceVocabularyTokenizer:
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Pieces of target token ids, "" for one without a piece; ``IndexError`` for an id beyond the model's."""
-        return [self._target.spelling.get(token, "") for token in checked_ids(ids, self.vocab_size)]
+        return list(map(self._target.spelling.get, checked_ids(ids, self.vocab_size), repeat("")))
 
     def source_tokens(self, ids: Sequence[int]) -> list[str]:
         """Pieces of source token ids, "" for one without a piece; ``IndexError`` for an id beyond the model's."""
-        return [self._source.spelling.get(token, "") for token in checked_ids(ids, self.source_vocab_size)]
+        return list(map(self._source.spelling.get, checked_ids(ids, self.source_vocab_size), repeat("")))
 
     def save(self, folder: Path) -> PieceVocabularyDescription:
         """Write models and vocabularies into ``folder``: ``source.model``, ``vocabulary.json`` and their like."""
@@ -185,7 +185,7 @@ class _Vocabulary:
             end = text.index("<<") + len("<<")
             ids.append(self._codes.get(text[:end], self._unknown))
             text = text[end:]
-        return [*ids, *(self._text.get(piece, self._unknown) for piece in model.split(text))]
+        return [*ids, *map(self._text.get, model.split(text), repeat(self._unknown))]
 
     def check(self, side: str, size: int) -> None:
         largest = max(self.spelling)
