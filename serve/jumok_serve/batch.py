@@ -103,7 +103,8 @@ class Batch:
         self._state = make_state(graphs, beam_size)
         self._columns = make_columns(graphs)
         self._slots: list[Sentence | None] = []
-        self._together: _Together | None = _Together([], beam_size)  # None: to be made anew
+        self._sentences: list[Sentence] | None = []  # by slot, without those that are empty; None: to be made anew
+        self._together: _Together | None = None  # likewise
         self._joined: dict[int, _Joined] = {}  # by the number of sentences
         self._cancellations = _Cancellations()
         self._next_deadline = math.inf
@@ -120,7 +121,9 @@ class Batch:
     @property
     def sentences(self) -> Sequence[Sentence]:
         """Those that are decoded, by slot."""
-        return self._those_together().sentences
+        if self._sentences is None:
+            self._sentences = [sentence for sentence in self._slots if sentence is not None]
+        return self._sentences
 
     @property
     def rows(self) -> int:
@@ -130,7 +133,7 @@ class Batch:
     @property
     def longest_source(self) -> int:
         """Tokens of the longest source that is decoded."""
-        return self._those_together().longest_source
+        return max((len(sentence.source_ids) for sentence in self.sentences), default=0)
 
     @property
     def padding(self) -> float:
@@ -139,9 +142,12 @@ class Batch:
 
     def _those_together(self) -> "_Together":
         if self._together is None:
-            sentences = [sentence for sentence in self._slots if sentence is not None]
-            self._together = _Together(sentences, self.beam_size)
+            self._together = _Together(self.sentences, self.beam_size)
         return self._together
+
+    def _forget(self) -> None:
+        """Has what depends on the slots made anew when it is asked for."""
+        self._sentences = self._together = None
 
     def admit(self, sentences: Sequence[Sentence]) -> None:
         """Encodes sentences and lets them take part from the next step on."""
@@ -167,7 +173,7 @@ class Batch:
             self._slots[slot] = sentence
             sentence.future.add_done_callback(self._cancellations.note)
         self._next_deadline = min(self._next_deadline, *_deadlines(sentences))
-        self._together = None
+        self._forget()
 
     def abandoned(self, now: float) -> list[Sentence]:
         """The sentences that nobody waits for any more at the monotonic time `now`.
@@ -186,7 +192,7 @@ class Batch:
         if leaving:
             gone = set(leaving)
             self._slots = [None if sentence in gone else sentence for sentence in self._slots]
-            self._together = None
+            self._forget()
 
     def _compact(self) -> None:
         """Fills empty slots with the last sentences."""
@@ -204,7 +210,7 @@ class Batch:
                 self._columns.move(last, slot)
                 self._slots[slot], self._slots[last] = moved, None
         self._slots = [sentence for sentence in self._slots if sentence is not None]
-        self._together = None
+        self._forget()
 
     def step(self) -> None:
         """Decodes one token of every row. Sentences that are `done` with it stay until they are removed."""
@@ -342,7 +348,6 @@ class _Together:
         sentences: by slot.
         searches: theirs.
         source_lengths: theirs, [n].
-        longest_source: the longest of these.
         padding: what of the positions that all have together is none of these.
         drawing: slots of the sentences whose tokens are drawn.
         constrained_on_logits: slots of the others whose constraints act on logits.
@@ -357,8 +362,7 @@ class _Together:
         self.sentences = sentences
         self.searches = [sentence.search for sentence in sentences]
         self.source_lengths: Integers = np.array([len(sentence.source_ids) for sentence in sentences], np.int64)
-        self.longest_source = int(self.source_lengths.max(initial=0))
-        positions = len(sentences) * padded_length(self.longest_source)
+        positions = len(sentences) * padded_length(int(self.source_lengths.max(initial=0)))
         self.padding = 1 - int(self.source_lengths.sum()) / positions if positions else 0.0
         self.drawing = [slot for slot, search in enumerate(self.searches) if search.draws is not None]
         choosing = [slot for slot, search in enumerate(self.searches) if search.draws is None]

@@ -235,10 +235,9 @@ class _Replica:
 
     def _step(self, batch: Batch) -> None:
         batch.graphs = self._graphs
-        rows, padding = batch.rows, batch.padding
         batch.step()
         self._wait_s = FIRST_RESTART_S
-        self._count_step(batch.beam_size, rows, padding)
+        self._count_step(batch)
         # Delivered first and removed then: if anything fails between the two, nobody is forgotten.
         for sentence in batch.done:
             outcome = decoded(sentence)
@@ -247,10 +246,10 @@ class _Replica:
         batch.remove(batch.done)
         self._drop_if_empty(batch)
 
-    def _count_step(self, beam_size: int, rows: int, padding: float) -> None:
-        self.counters.step_rows.observe(rows)
-        self.counters.step_padding.observe(padding)
-        new = self._new.pop(beam_size, None)
+    def _count_step(self, batch: Batch) -> None:
+        self.counters.step_rows.observe(batch.rows)
+        self.counters.step_padding.observe(batch.padding)
+        new = self._new.pop(batch.beam_size, None)
         if new is not None:
             now = time.monotonic()
             for sentence in new:

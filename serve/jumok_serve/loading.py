@@ -17,7 +17,7 @@ PREFERRED_PRECISIONS = {"cpu": ("int8", "fp32"), "cuda": ("fp16", "fp32")}
 
 
 MAX_REPLICAS = 4
-"""Replicas that int8 has by default on a CPU with at least as many cores."""
+"""Replicas that there are by default on a CPU with at least as many cores, where several are faster."""
 
 
 ROWS_PER_THREAD = 128
@@ -25,10 +25,11 @@ ROWS_PER_THREAD = 128
 while memory grows."""
 
 
-SMALL_WEIGHTS = 16 * 2**20
+SMALL_WEIGHTS = {"int8": 16 * 2**20, "fp32": 64 * 2**20}
 """Bytes of weights below which one thread decodes few rows as soon as several: dividing the work costs what it saves.
 
-With 6 MiB it took 7.2 ms a sentence either way with beam size 4, with 60 MiB 130 ms instead of 93."""
+With 6 MiB in int8 it took 7.2 ms a sentence either way with beam size 4, with 60 MiB 130 ms instead of 93. In fp32 two
+replicas with a thread each took 2.4 s for 1,000 sentences with 22 MiB, one with both threads 3.1 s."""
 
 
 class Loaded(NamedTuple):
@@ -76,7 +77,8 @@ def load_graphs(
         precision: one of its variants, or "auto": what ``PREFERRED_PRECISIONS`` names first.
         devices: where to run, in this order; at least one.
         replicas: threads that will call the graphs; None: one, but up to `MAX_REPLICAS`, as far as there are cores for
-            their threads, for int8 on a CPU. In fp32 several were not faster with any number of rows.
+            their threads, for int8 on a CPU, and for small models there. Where weights in fp32 are large, several were
+            not faster with any number of rows.
         threads: threads for the operators of each; None: as many as make, in all replicas together, one for every core
             that this process may use.
         listed: for texts with shortlists; see `Graphs`.
@@ -97,13 +99,14 @@ def load_graphs(
     if last == CPU and bundle.variant(precision).for_devices:
         last = RESIDENT_CPU
     cores = len(os.sched_getaffinity(0))
+    weights = bundle.manifest.files[bundle.variant(precision).weights].size
+    small = last.name == "cpu" and weights < SMALL_WEIGHTS.get(precision, 0)
     if replicas is None:
-        several = last.name == "cpu" and precision == "int8"
+        several = last.name == "cpu" and (precision == "int8" or small)
         replicas = min(MAX_REPLICAS, max(1, cores // (threads or 1))) if several else 1
     threads = threads or max(1, cores // replicas)
     pool = replicas * (threads - 1) + 1  # ONNX Runtime counts one caller in
-    weights = bundle.manifest.files[bundle.variant(precision).weights].size
-    apart = replicas > 1 and last.name == "cpu" and weights < SMALL_WEIGHTS
+    apart = replicas > 1 and small
     graphs = Graphs(bundle, precision, device=last, threads=pool if apart else replicas * threads, listed=listed)
     if last.name == "cuda":
         logger.info("%s runs in %s on %s", bundle.manifest.name, precision, last.providers[0])

@@ -26,6 +26,9 @@ def padded_length(length: int) -> int:
 KEPT_LENGTH = 32
 """Positions that a buffer keeps, needed or not: one short sentence after the other would have it shrink and grow."""
 
+KEPT_AHEAD = 128
+"""The same of a buffer with positions ahead, which slow nothing down. It has `KEPT_LENGTH` at the least."""
+
 ROOM = 16
 """A buffer becomes so many times as long before memory is asked for again: for a moment there are two of them then."""
 
@@ -38,8 +41,8 @@ class SlotBuffers:
     Args:
         specs: inputs of the decoder; axis 0 is the slot.
         axis: the symbol of the axis that is as long as the longest sentence needs: "S" or "E".
-        ahead: whether a buffer that must be longer becomes half as long again. It moves seldom then, and has positions
-            that nobody uses yet: for decoders that only read those that are visible.
+        ahead: whether a buffer has more positions than are needed, and becomes half as long again where it must be
+            longer. It moves seldom then: for decoders that only read the positions that a sentence has.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], axis: str, *, ahead: bool = False) -> None:
@@ -66,16 +69,17 @@ class SlotBuffers:
         """Makes room for so many slots and positions; the first `used` slots keep their content.
 
         Positions that are far more than needed are given up, so that one long sentence does not slow down those that
-        come after it.
+        come after it; with positions ahead, where they are too many to be kept.
 
         Returns:
             Whether the buffers are new ones, so that earlier views are of no more use.
         """
         needed = padded_length(length)
-        if slots <= self._capacity and needed <= self._length <= max(2 * needed, KEPT_LENGTH):
+        fits = needed <= self._length <= max(2 * needed, KEPT_AHEAD if self._ahead else KEPT_LENGTH)
+        if slots <= self._capacity and fits:
             return False
-        if self._ahead and needed > self._length:
-            needed = padded_length(needed + needed // 2)
+        if self._ahead:
+            needed = self._length if fits else padded_length(max(needed + needed // 2, KEPT_LENGTH))
         capacity = max(slots, 2 * used) if slots > self._capacity else max(slots, used)
         for spec in self._specs:
             shape = (capacity, *(axis if isinstance(axis, int) else needed for axis in spec.axes[1:]))

@@ -72,6 +72,7 @@ class Pending:
         self._aligner = aligner
         self._patience = patience
         self._started = started
+        self._timings: Timings | None = None
         self.futures = tuple(job.future for job in jobs if job.future is not None)
 
     def cancel(self) -> None:
@@ -174,13 +175,15 @@ class Pending:
 
     def timings(self) -> Timings:
         """Where the time went, of the text that took longest in each part; waits until all are done."""
-        decoded = [future.result() for future in self.futures]
-        return Timings(
-            queue_s=max((outcome.queue_s for outcome in decoded), default=0.0),
-            encode_s=max((outcome.encode_s for outcome in decoded), default=0.0),
-            decode_s=max((outcome.decode_s for outcome in decoded), default=0.0),
-            total_s=time.monotonic() - self._started,
-        )
+        if self._timings is None:
+            decoded = [future.result() for future in self.futures]
+            self._timings = Timings(
+                queue_s=max((outcome.queue_s for outcome in decoded), default=0.0),
+                encode_s=max((outcome.encode_s for outcome in decoded), default=0.0),
+                decode_s=max((outcome.decode_s for outcome in decoded), default=0.0),
+                total_s=time.monotonic() - self._started,
+            )
+        return self._timings
 
 
 def check_attention(sources: Sequence[Source], prefixes: Sequence[Sequence[int]], options: SearchOptions) -> None:
