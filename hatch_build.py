@@ -1,7 +1,7 @@
 """Compiles the native kernels of `jumok_serve` while the distribution is built or installed.
 
-Nothing needs them: where they cannot be compiled, decoding on a CPU takes longer, and that is all. In the environment,
-``JUMOK_NATIVE=required`` makes their absence an error, and ``JUMOK_NATIVE=off`` leaves them out.
+Nothing needs them: where they cannot be compiled, translating on a CPU takes longer, and that is all. In the
+environment, ``JUMOK_NATIVE=required`` makes their absence an error, and ``JUMOK_NATIVE=off`` leaves them out.
 """
 
 import os
@@ -53,7 +53,7 @@ class KernelsHook(BuildHookInterface[WheelBuilderConfig]):
                 self.app.abort(f"JUMOK_NATIVE is required, but the native kernels were not compiled: {error}")
             if version == "editable":
                 (folder / LIBRARY).unlink(missing_ok=True)  # one of older sources would be used
-            self.app.display_warning(f"jumok works without native kernels, and decodes slower on a CPU: {error}")
+            self.app.display_warning(f"jumok works without native kernels, and translates slower on a CPU: {error}")
             return
         build_data["force_include"][str(folder / LIBRARY)] = f"{PACKAGE}/{LIBRARY}"
         build_data["pure_python"] = False

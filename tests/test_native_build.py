@@ -146,7 +146,7 @@ def test_without_a_compiler_there_is_no_library(
         monkeypatch.setenv(name, value)
     assert not tree.build()
     out, err = capfd.readouterr()
-    assert out + err == f"jumok works without native kernels, and decodes slower on a CPU: {reason}\n"
+    assert out + err == f"jumok works without native kernels, and translates slower on a CPU: {reason}\n"
     monkeypatch.setenv("JUMOK_NATIVE", "required")
     with pytest.raises(SystemExit) as ended:
         tree.build()

@@ -1,4 +1,4 @@
-"""Verification of the graphs in native operators: their decoders against PyTorch, or against the plain graphs."""
+"""Verification of the encoder and the decoders in native operators: against PyTorch, or against the plain graphs."""
 
 from itertools import islice
 
@@ -25,9 +25,9 @@ STEPS, SENTENCES = 14, 8
 def verify_native(
     expected: Side, graphs: Graphs, listed: Graphs | None, frame: Frame, precision: str
 ) -> tuple[Check, ...]:
-    """Compares decoders in native operators with what computes the same: logits, state, and what is chosen.
+    """Compares graphs in native operators with what computes the same: logits, state, and what is chosen.
 
-    Encoders are not compared on their own: what is wrong with memory shows in logits.
+    The encoder is not compared on its own: what is wrong with its memory shows in the logits of whole decodes.
 
     Args:
         expected: in fp32 the model, or the plain graphs; in int8 the plain graphs.

@@ -25,7 +25,7 @@ def library() -> Path | None:
     try:
         _check(LIBRARY)
     except Exception as error:  # ONNX Runtime's have no common class; and whatever it is, a server starts
-        logger.info("native kernels are not used, and decoding takes longer: %s", error)
+        logger.info("native kernels are not used, and translating takes longer: %s", error)
         return None
     logger.info("native kernels are used, where a bundle has graphs for them")
     return LIBRARY

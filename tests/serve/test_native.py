@@ -63,7 +63,7 @@ def test_what_loads_is_used_and_said_once(place: Path, good: bytes, told: Callab
 
 def test_where_nothing_was_compiled_it_says_what_it_takes(place: Path, told: Callable[[], str]) -> None:
     assert native.library() is native.library() is None
-    assert told().startswith("native kernels are not used, and decoding takes longer: there is no ")
+    assert told().startswith("native kernels are not used, and translating takes longer: there is no ")
     assert "C++ compiler" in told()
     assert str(place) in told()
 
