@@ -14,8 +14,9 @@ from jumok_export.choices import drawings, selections
 from jumok_export.comparison import UNBOUNDED, Differences, Moved, RelativeError
 from jumok_export.emulation import Int8Arithmetic
 from jumok_export.rollout import Rollout, Row, RowScores, alone, pad, play
+from jumok_export.runtime_side import GraphFailed, RuntimeSide
 from jumok_export.samples import Frame, Samples, SentenceSamples
-from jumok_export.sides import Arrays, GraphFailed, RuntimeSide, Side, TorchSide
+from jumok_export.sides import Arrays, Side, TorchSide
 from jumok_serve.manifest import Check, VerificationReport
 from jumok_serve.session import Floats, Graphs
 

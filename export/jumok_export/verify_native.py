@@ -4,8 +4,9 @@ from itertools import islice
 
 from jumok_export.comparison import UNBOUNDED, Differences, RelativeError
 from jumok_export.rollout import play
+from jumok_export.runtime_side import GraphFailed, RuntimeSide
 from jumok_export.samples import Frame, Samples
-from jumok_export.sides import GraphFailed, RuntimeSide, Side
+from jumok_export.sides import Side
 from jumok_export.verify_shortlist import listed_steps
 from jumok_serve.manifest import Check
 from jumok_serve.session import Graphs
