@@ -1,9 +1,10 @@
 """Compiles the native kernels of `jumok_serve` while the distribution is built or installed.
 
-Nothing needs them: where they cannot be compiled, decoding on a CPU takes longer, and that is all. In the environment,
-``JUMOK_NATIVE=required`` makes their absence an error, and ``JUMOK_NATIVE=off`` leaves them out.
+Nothing needs them: where they cannot be compiled, translating on a CPU takes longer, and that is all. In the
+environment, ``JUMOK_NATIVE=required`` makes their absence an error, and ``JUMOK_NATIVE=off`` leaves them out.
 """
 
+import hashlib
 import os
 import platform
 import re
@@ -53,7 +54,7 @@ class KernelsHook(BuildHookInterface[WheelBuilderConfig]):
                 self.app.abort(f"JUMOK_NATIVE is required, but the native kernels were not compiled: {error}")
             if version == "editable":
                 (folder / LIBRARY).unlink(missing_ok=True)  # one of older sources would be used
-            self.app.display_warning(f"jumok works without native kernels, and decodes slower on a CPU: {error}")
+            self.app.display_warning(f"jumok works without native kernels, and translates slower on a CPU: {error}")
             return
         build_data["force_include"][str(folder / LIBRARY)] = f"{PACKAGE}/{LIBRARY}"
         build_data["pure_python"] = False
@@ -61,15 +62,19 @@ class KernelsHook(BuildHookInterface[WheelBuilderConfig]):
 
 
 def compile_library(folder: Path) -> None:
-    """Make the library of the sources in a folder, beside them, unless it is newer than they are.
+    """Make the library of the sources in a folder, beside them, unless there is one of them already.
+
+    Their digest is its build ID, by which `jumok_serve.native` knows a library of other sources than those beside it.
 
     Raises:
         KernelsError: there is no compiler for this system, or it fails.
         OSError: the library cannot be written.
     """
     library = folder / LIBRARY
-    read = [*folder.glob("*.cc"), *folder.glob("*.h"), Path(__file__)]
-    if library.exists() and library.stat().st_mtime_ns > max(path.stat().st_mtime_ns for path in read):
+    sources = sorted([*folder.glob("*.cc"), *folder.glob("*.h")])
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).digest()
+    flags_ns = Path(__file__).stat().st_mtime_ns
+    if library.exists() and library.stat().st_mtime_ns > flags_ns and digest in library.read_bytes():
         return
     if sys.platform != "linux":
         raise KernelsError(f"they are for Linux, and this is {sys.platform}")
@@ -83,7 +88,9 @@ def compile_library(folder: Path) -> None:
                 made = f"{build}/{source.stem}.o"
                 commands.append([*FLAGS, *shlex.split(own[1] if own else ""), "-c", str(source), "-o", made])
         list(pool.map(lambda arguments: run([*compiler, *arguments]), commands))
-        run([*compiler, "-shared", *(arguments[-1] for arguments in commands), "-o", f"{build}/{LIBRARY}"])
+        objects = [arguments[-1] for arguments in commands]
+        build_id = f"-Wl,--build-id=0x{digest.hex()}"
+        run([*compiler, "-shared", build_id, *objects, "-o", f"{build}/{LIBRARY}"])
         Path(build, LIBRARY).replace(library)
 
 

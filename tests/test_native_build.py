@@ -7,11 +7,14 @@ import ctypes
 import importlib.util
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from jumok_serve import native
 
 ROOT = Path(__file__).parents[1]
 COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
@@ -19,6 +22,9 @@ HEADER = "constexpr int kAnswer = 42;\n"
 SOURCE = """#include "answer.h"
 extern "C" __attribute__((visibility("default"))) int Answer() { return kAnswer; }
 extern "C" int Hidden() { return kAnswer; }
+"""
+REGISTER_SOURCE = """// What a session asks of a library.
+extern "C" __attribute__((visibility("default"))) void* RegisterCustomOps(void*, const void*) { return nullptr; }
 """
 FAST_SOURCE = """// For processors that have it.
 // compile: -mavx2 -DFAST=7
@@ -115,9 +121,35 @@ def test_it_is_compiled_again_only_when_a_source_has_changed(
         patch.setenv("CXX", "no-such-compiler")  # which nobody misses
         assert tree.build(version)
     assert tree.library.stat() == first
-    os.utime(tree.folder / "answer.h", ns=(first.st_mtime_ns + 1, first.st_mtime_ns + 1))
+    (tree.folder / "answer.h").write_text("constexpr int kAnswer = 43;\n", encoding="utf-8")
+    os.utime(tree.folder / "answer.h", ns=(0, 0))  # as what was changed long ago and comes from elsewhere
     assert tree.build(version)
     assert tree.library.stat().st_ino != first.st_ino
+    assert ctypes.CDLL(str(tree.library)).Answer() == 43
+
+
+@pytest.fixture
+def served(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The tree's library, where servers look for theirs."""
+    (tree.folder / "register.cc").write_text(REGISTER_SOURCE, encoding="utf-8")
+    monkeypatch.setattr(native, "LIBRARY", tree.library)
+    native.library.cache_clear()
+    yield tree.library
+    native.library.cache_clear()
+
+
+@compiles
+def test_a_library_of_other_sources_is_not_used(tree: Tree, served: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert tree.build("editable")
+    assert native.library() == served
+    (tree.folder / "answer.h").write_text("constexpr int kAnswer = 43;\n", encoding="utf-8")
+    native.library.cache_clear()
+    with caplog.at_level("INFO", native.logger.name):
+        assert native.library() is None
+    assert f"{served} was compiled from other sources than those beside it; install jumok again" in caplog.text
+    assert tree.build("editable")
+    native.library.cache_clear()
+    assert native.library() == served
 
 
 @compiles
@@ -146,7 +178,7 @@ def test_without_a_compiler_there_is_no_library(
         monkeypatch.setenv(name, value)
     assert not tree.build()
     out, err = capfd.readouterr()
-    assert out + err == f"jumok works without native kernels, and decodes slower on a CPU: {reason}\n"
+    assert out + err == f"jumok works without native kernels, and translates slower on a CPU: {reason}\n"
     monkeypatch.setenv("JUMOK_NATIVE", "required")
     with pytest.raises(SystemExit) as ended:
         tree.build()
@@ -161,7 +193,6 @@ def test_sources_that_do_not_compile_leave_the_rest_to_be_installed(
 ) -> None:
     assert tree.build()
     (tree.folder / "answer.cc").write_text('#error "as the test has it"\n', encoding="utf-8")
-    os.utime(tree.folder / "answer.cc", ns=(2**62, 2**62))
     assert not tree.build()
     assert "as the test has it" in "".join(capfd.readouterr())
     assert tree.library.exists()

@@ -10,8 +10,8 @@ import onnx
 from jumok_export.errors import ExportError
 from jumok_export.native_graphs import with_native_graphs
 from jumok_export.onnx_graph import Graph
+from jumok_export.runtime_side import RuntimeSide
 from jumok_export.samples import Frame
-from jumok_export.sides import RuntimeSide
 from jumok_export.variants import Folder, opened, passed
 from jumok_export.verify_native import PREFIX, verify_native
 from jumok_serve.bundle import COMPANIONS, Bundle, write_bundle

@@ -1,4 +1,4 @@
-"""The graphs that decode with the native operators of `jumok_serve.native`: one operator in place of many."""
+"""The encoder and decoders in the native operators of `jumok_serve.native`: one operator in place of many."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -37,8 +37,8 @@ def with_native_graphs(graphs: Mapping[str, Graph], *, half: bool) -> dict[str, 
 
     Args:
         graphs: with the selection in every decoder.
-        half: whether memory and state are in fp16, if native operators alone read them. The encoder has another form
-            then, which gives it so.
+        half: whether memory and state are in fp16, if native operators alone read them. The encoder gives them so
+            then, whether native operators replace anything else in it or not.
     """
     decoders = {name: graphs[name] for name in ("decoder", f"decoder{LISTED}") if name in graphs}
     made = {name: found for name, decoder in decoders.items() if (found := native_graph(decoder)) is not None}

@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from jumok_export.onnx_graph import Graph
+from jumok_export.onnx_graph import Graph, drop_unread, reads
 
 WEIGHT_LEVELS = 127
 SMALLEST_SCALE = 1e-30
@@ -108,7 +108,7 @@ class Matrices:
         readers: dict[str, list[onnx.NodeProto]] = {value.name: [] for value in model.graph.output}
         seen = set(readers)
         for node in model.graph.node:
-            for name in node.input:
+            for name in reads(node):
                 readers.setdefault(name, []).append(node)
         self._only_readers = {name: each[0] for name, each in readers.items() if len(each) == 1 and name not in seen}
 
@@ -178,17 +178,10 @@ class _Quantizer:
                 self._embedding(node, table)
             elif node.output[0] not in computed:
                 self.nodes.append(node)
-        read = {value.name for value in graph.output}
-        nodes = []
-        for node in reversed(self.nodes):
-            if not read.isdisjoint(node.output):
-                nodes.append(node)
-                read.update(node.input)
-        initializers = [tensor for tensor in (*graph.initializer, *self.added.values()) if tensor.name in read]
         del graph.node[:]
-        del graph.initializer[:]
-        graph.node.extend(reversed(nodes))
-        graph.initializer.extend(initializers)
+        graph.node.extend(self.nodes)
+        graph.initializer.extend(self.added.values())
+        drop_unread(graph)
         if all(opset.domain != "com.microsoft" for opset in self.model.opset_import):
             self.model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
         return self.model

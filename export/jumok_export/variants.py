@@ -15,9 +15,12 @@ from jumok_export.errors import ExportError, VerificationError
 from jumok_export.onnx_graph import Graph
 from jumok_export.projection import with_shortlist
 from jumok_export.quantize import Scales, quantize_graph, quantized_weights, rectified_weights
+from jumok_export.runtime_side import RuntimeSide
 from jumok_export.samples import Frame
-from jumok_export.sides import RuntimeSide, Side, TorchSide
-from jumok_export.verify import verify_device, verify_fp16, verify_fp32, verify_int8
+from jumok_export.sides import Side, TorchSide
+from jumok_export.verify import verify_device, verify_fp32
+from jumok_export.verify_fp16 import verify_fp16
+from jumok_export.verify_int8 import verify_int8
 from jumok_export.verify_native import verify_native
 from jumok_export.verify_shortlist import verify_shortlist
 from jumok_export.weights import save_graphs, write_graphs

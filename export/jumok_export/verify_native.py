@@ -1,11 +1,12 @@
-"""Verification of the graphs in native operators: their decoders against PyTorch, or against the plain graphs."""
+"""Verification of the encoder and the decoders in native operators: against PyTorch, or against the plain graphs."""
 
 from itertools import islice
 
 from jumok_export.comparison import UNBOUNDED, Differences, RelativeError
 from jumok_export.rollout import play
+from jumok_export.runtime_side import GraphFailed, RuntimeSide
 from jumok_export.samples import Frame, Samples
-from jumok_export.sides import GraphFailed, RuntimeSide, Side
+from jumok_export.sides import Side
 from jumok_export.verify_shortlist import listed_steps
 from jumok_serve.manifest import Check
 from jumok_serve.session import Graphs
@@ -25,9 +26,9 @@ STEPS, SENTENCES = 14, 8
 def verify_native(
     expected: Side, graphs: Graphs, listed: Graphs | None, frame: Frame, precision: str
 ) -> tuple[Check, ...]:
-    """Compares decoders in native operators with what computes the same: logits, state, and what is chosen.
+    """Compares graphs in native operators with what computes the same: logits, state, and what is chosen.
 
-    Encoders are not compared on their own: what is wrong with memory shows in logits.
+    The encoder is not compared on its own: what is wrong with its memory shows in the logits of whole decodes.
 
     Args:
         expected: in fp32 the model, or the plain graphs; in int8 the plain graphs.

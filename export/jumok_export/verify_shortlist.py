@@ -7,8 +7,9 @@ from torch import nn
 
 from jumok_export.choices import drawings, selections
 from jumok_export.comparison import Differences
+from jumok_export.runtime_side import GraphFailed, RuntimeSide
 from jumok_export.samples import Frame, Samples
-from jumok_export.sides import GraphFailed, RuntimeSide, Side, TorchSide
+from jumok_export.sides import Side, TorchSide
 from jumok_serve.columns import ListedColumns
 from jumok_serve.manifest import Check
 from jumok_serve.session import Floats, Graphs, Integers

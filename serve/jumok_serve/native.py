@@ -1,5 +1,6 @@
 """The library of native kernels, where it was compiled and can be used."""
 
+import hashlib
 import logging
 import struct
 from functools import cache
@@ -25,7 +26,7 @@ def library() -> Path | None:
     try:
         _check(LIBRARY)
     except Exception as error:  # ONNX Runtime's have no common class; and whatever it is, a server starts
-        logger.info("native kernels are not used, and decoding takes longer: %s", error)
+        logger.info("native kernels are not used, and translating takes longer: %s", error)
         return None
     logger.info("native kernels are used, where a bundle has graphs for them")
     return LIBRARY
@@ -36,7 +37,7 @@ def _check(path: Path) -> None:
 
     Raises:
         FileNotFoundError: it is not there.
-        ValueError: it is cut off.
+        ValueError: it is cut off, or lies beside sources and is not of these.
         Exception: what ONNX Runtime raises for what it cannot load, or what is no library of operators.
     """
     if not path.exists():
@@ -44,11 +45,14 @@ def _check(path: Path) -> None:
             f"there is no {path}; jumok compiles it when it is installed where there is a C++ compiler, and "
             "pip install -v says why not"
         )
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        header = stream.read(ELF_SECTIONS.size)
-    if header.startswith(ELF_64) and len(header) == ELF_SECTIONS.size:
-        start, entry, entries = ELF_SECTIONS.unpack(header)  # the table ends the file
+    content = path.read_bytes()
+    size = len(content)
+    if content.startswith(ELF_64) and size >= ELF_SECTIONS.size:
+        start, entry, entries = ELF_SECTIONS.unpack_from(content)  # the table ends the file
         if size < start + entry * entries:  # and the process, where the system's loader reads behind the end
             raise ValueError(f"{path} is cut off, {size} of {start + entry * entries} bytes; install jumok again")
+    # An editable installation has the sources there, and `hatch_build.py` has left their digest in the library.
+    sources = sorted([*path.parent.glob("*.cc"), *path.parent.glob("*.h")])
+    if sources and hashlib.sha256(b"".join(source.read_bytes() for source in sources)).digest() not in content:
+        raise ValueError(f"{path} was compiled from other sources than those beside it; install jumok again")
     onnxruntime.SessionOptions().register_custom_ops_library(str(path))

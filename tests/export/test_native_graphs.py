@@ -23,8 +23,8 @@ from jumok_export.native_graphs import native_graph, with_native_graphs
 from jumok_export.native_operators import DOMAIN
 from jumok_export.onnx_graph import Graph
 from jumok_export.quantize import Matrices, quantize_graph
+from jumok_export.runtime_side import RuntimeSide
 from jumok_export.samples import Frame
-from jumok_export.sides import RuntimeSide
 from jumok_export.variants import Folder
 from jumok_export.verify_native import verify_native
 from jumok_export.weights import save_graphs

@@ -192,6 +192,23 @@ def test_what_is_added_is_no_bias_where_the_sum_alone_is_not_what_is_read() -> N
     np.testing.assert_allclose(run(quantize_graph(graph), x=x), (product + bias) * product, atol=1e-3)
 
 
+def test_graphs_within_nodes_read_what_they_take_from_outside() -> None:
+    """The product without what is added to it, and a constant that nobody else reads."""
+    weight, bias, x = normal(16, 20), normal(20, seed=2), normal(5, 16, seed=3)
+    sums = [helper.make_node("Add", [name, other], ["z"]) for name, other in (("p", "c"), ("s", "s"))]
+    then, otherwise = (
+        helper.make_graph([node], "branch", [], [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)])
+        for node in sums
+    )
+    branches = helper.make_node("If", ["condition"], ["y"], then_branch=then, else_branch=otherwise)
+    nodes = [ADDED[0], helper.make_node("Add", ["p", "b"], ["s"]), branches]
+    inputs = {"x": x, "condition": np.array(True)}
+    quantized = quantize_graph(graph_of(nodes, {"w": weight, "b": bias, "c": np.ones(20, np.float32)}, inputs))
+    product = rounded_rows(x) @ rounded_columns(weight)
+    np.testing.assert_allclose(run(quantized, **inputs), product + 1, atol=1e-4)
+    np.testing.assert_allclose(run(quantized, x=x, condition=np.array(False)), 2 * (product + bias), atol=1e-4)
+
+
 def test_rows_do_not_depend_on_their_company() -> None:
     graph = quantize_graph(graph_of(MATMUL, {"w": normal(16, 20)}, {"x": normal(1, 16)}))
     x = normal(6, 16, seed=4)

@@ -13,7 +13,7 @@ from onnxruntime import OrtValue
 
 from jumok_serve.native import library
 
-needs_library = pytest.mark.skipif(library() is None, reason="the kernels are not compiled, or this processor is old")
+needs_library = pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
 
 CONSTANTS = frozenset({
     *("scale", "zero_point", "weight", "bias"),

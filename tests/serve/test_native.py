@@ -20,9 +20,8 @@ compiles = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler
 def compiled(name: str, out: Path) -> bytes:
     """A library with one function of a name, which does nothing and succeeds."""
     assert COMPILER is not None
-    source = out.with_suffix(".cc")
-    source.write_text(f'extern "C" void* {name}(void*, const void*) {{ return nullptr; }}\n', encoding="utf-8")
-    subprocess.run([COMPILER, "-shared", "-fPIC", source, "-o", out], check=True)
+    source = f'extern "C" void* {name}(void*, const void*) {{ return nullptr; }}\n'
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-x", "c++", "-", "-o", out], input=source, text=True, check=True)
     return out.read_bytes()
 
 
@@ -63,7 +62,7 @@ def test_what_loads_is_used_and_said_once(place: Path, good: bytes, told: Callab
 
 def test_where_nothing_was_compiled_it_says_what_it_takes(place: Path, told: Callable[[], str]) -> None:
     assert native.library() is native.library() is None
-    assert told().startswith("native kernels are not used, and decoding takes longer: there is no ")
+    assert told().startswith("native kernels are not used, and translating takes longer: there is no ")
     assert "C++ compiler" in told()
     assert str(place) in told()
 

@@ -142,7 +142,7 @@ def test_a_server_answers_as_in_process(translator: Translator, client: jumok.Cl
     check_close(cut, translator.align(long, truncate=True))
 
     async def scenario() -> Alignment:
-        async with jumok.AsyncClient(client._servers) as other:
+        async with jumok.AsyncClient(client._connection.servers) as other:
             return await other.align("A dog.", "Ein Hund.", model=translator.name)
 
     check_close(asyncio.run(scenario()), translator.align("A dog.", "Ein Hund."))

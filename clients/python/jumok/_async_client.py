@@ -1,44 +1,20 @@
 """The client for programs built on asyncio."""
 
-import asyncio
-import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from types import TracebackType
-from typing import Self, TypeVar, Unpack, overload
-
-import grpc.aio
-from google.protobuf.message import Message
+from typing import Self, Unpack, overload
 
 from jumok import _calls
-from jumok._attempts import MAX_ATTEMPTS, Attempts, Endpoints, check_attempts
-from jumok._channel import Tls, addresses, open_async_channel
+from jumok._async_connection import AsyncConnection
+from jumok._attempts import MAX_ATTEMPTS
+from jumok._channel import Tls
 from jumok._corpus import DEFAULT_WINDOW, make_corpus
-from jumok._corpus_tasks import CorpusTasks, responses
-from jumok._errors import CallError, Cancelled, call_error
+from jumok._corpus_tasks import CorpusTasks
 from jumok._results import TextResult, TranslationUpdate
 from jumok_proto.alignments import Alignment, AttentionKind
 from jumok_proto.options import Options
 from jumok_proto.results import Model, Score, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest
-from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
-from jumok_proto.v1.translation_pb2 import (
-    StreamTranslateTextRequest,
-    TranslateCorpusRequest,
-    TranslateCorpusResponse,
-)
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-
-Request = TypeVar("Request", bound=Message)
-Response = TypeVar("Response", bound=Message)
-
-
-class _Stubs:
-    """The services of one server."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.channel = channel
-        self.translation = TranslationServiceStub(channel)
-        self.models = ModelServiceStub(channel)
 
 
 class AsyncClient:
@@ -59,12 +35,7 @@ class AsyncClient:
         timeout_s: float = _calls.DEFAULT_TIMEOUT_S,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
-        self._servers = addresses(server)
-        self._timeout_s = _calls.check_timeout(timeout_s)
-        self._max_attempts = check_attempts(max_attempts)
-        self._endpoints = Endpoints(len(self._servers))
-        self._stubs = [_Stubs(open_async_channel(address, tls=tls, token=token)) for address in self._servers]
-        self._closed = False
+        self._connection = AsyncConnection(server, tls=tls, token=token, timeout_s=timeout_s, max_attempts=max_attempts)
 
     @overload
     async def translate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
@@ -124,7 +95,7 @@ class AsyncClient:
             model=model,
             options=options,
         )
-        response = await self._call(lambda stubs: stubs.translation.TranslateText, request, timeout_s)
+        response = await self._connection.call(lambda stubs: stubs.translation.TranslateText, request, timeout_s)
         translations = _calls.read_translations(response, len(request.contents))
         return translations[0] if isinstance(texts, str) else translations
 
@@ -178,7 +149,7 @@ class AsyncClient:
             truncate=truncate,
             model=model,
         )
-        response = await self._call(lambda stubs: stubs.translation.ScoreText, request, timeout_s)
+        response = await self._connection.call(lambda stubs: stubs.translation.ScoreText, request, timeout_s)
         scores = _calls.read_scores(response, len(request.contents))
         return scores[0] if isinstance(texts, str) else scores
 
@@ -244,7 +215,7 @@ class AsyncClient:
             truncate=truncate,
             model=model,
         )
-        response = await self._call(lambda stubs: stubs.translation.AlignText, request, timeout_s)
+        response = await self._connection.call(lambda stubs: stubs.translation.AlignText, request, timeout_s)
         alignments = _calls.read_alignments(response, len(request.contents))
         return alignments[0] if isinstance(texts, str) else alignments
 
@@ -277,9 +248,7 @@ class AsyncClient:
             model=model,
             options=options,
         )
-        self._limit(timeout_s)  # here, and not when the first update is asked for
-        _calls.check_open(self._closed)
-        return self._stream(request, timeout_s)
+        return self._connection.stream(request, timeout_s)
 
     def translate_iter(
         self,
@@ -303,7 +272,7 @@ class AsyncClient:
         asynchronous; a plain iterable is read on the event loop, so it should not block.
         """
         corpus = make_corpus(
-            self._endpoints,
+            self._connection.endpoints,
             window=window,
             start=start,
             source_language=source_language,
@@ -313,37 +282,28 @@ class AsyncClient:
             truncate=truncate,
             split_sentences=split_sentences,
             model=model,
-            timeout_s=self._limit(timeout_s),
-            max_attempts=self._max_attempts,
+            timeout_s=self._connection.limit(timeout_s),
+            max_attempts=self._connection.max_attempts,
             options=options,
         )
-        _calls.check_open(self._closed)
-        return CorpusTasks(corpus, lines, start, self._open_corpus, lambda: not self._closed).results()
-
-    def _open_corpus(
-        self, endpoint: int, requests: AsyncIterator[TranslateCorpusRequest]
-    ) -> AsyncIterator[TranslateCorpusResponse]:
-        _calls.check_open(self._closed)
-        return responses(
-            self._stubs[endpoint].translation.TranslateCorpus(requests),
-            lambda error: call_error(error, self._servers[endpoint]),
-        )
+        self._connection.check_open()
+        return CorpusTasks(corpus, lines, start, self._connection.open_corpus, self._connection.is_open).results()
 
     async def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List the server's models, sorted by name."""
         request = ListModelsRequest()
-        return _calls.read_models(await self._call(lambda stubs: stubs.models.ListModels, request, timeout_s))
+        return _calls.read_models(
+            await self._connection.call(lambda stubs: stubs.models.ListModels, request, timeout_s)
+        )
 
     async def get_model(self, name: str, *, timeout_s: float | None = None) -> Model:
         """Describe one model; raise NotFound where the server has none of that name."""
         request = _calls.get_model_request(name)
-        return _calls.read_model(await self._call(lambda stubs: stubs.models.GetModel, request, timeout_s))
+        return _calls.read_model(await self._connection.call(lambda stubs: stubs.models.GetModel, request, timeout_s))
 
     async def close(self) -> None:
         """Close the connection; calls that still run fail with Cancelled, and further ones with ValueError."""
-        self._closed = True
-        for stubs in self._stubs:
-            await stubs.channel.close(None)
+        await self._connection.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -352,66 +312,3 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
-
-    async def _call(
-        self,
-        method: Callable[[_Stubs], grpc.aio.UnaryUnaryMultiCallable[Request, Response]],
-        request: Request,
-        timeout_s: float | None,
-    ) -> Response:
-        attempts = Attempts(self._endpoints, self._limit(timeout_s), self._max_attempts, time.monotonic())
-        while True:
-            _calls.check_open(self._closed)
-            remaining_s = attempts.begin(time.monotonic())
-            try:
-                response = await method(self._stubs[attempts.endpoint])(request, timeout=remaining_s)
-            except grpc.aio.AioRpcError as error:
-                await self._wait_to_repeat(attempts, error)
-            except asyncio.CancelledError as error:
-                self._raise_if_closed(error)
-                raise
-            else:
-                attempts.succeeded()
-                return response
-
-    async def _stream(
-        self, request: StreamTranslateTextRequest, timeout_s: float | None
-    ) -> AsyncGenerator[TranslationUpdate, None]:
-        attempts = Attempts(self._endpoints, self._limit(timeout_s), self._max_attempts, time.monotonic())
-        update: TranslationUpdate | None = None
-        while update is None:
-            _calls.check_open(self._closed)
-            remaining_s = attempts.begin(time.monotonic())
-            call = self._stubs[attempts.endpoint].translation.StreamTranslateText(request, timeout=remaining_s)
-            try:
-                async for response in call:
-                    attempts.succeeded()
-                    update = _calls.read_update(response, update.text if update else "")
-                    yield update
-                _calls.check_complete(update)
-            except grpc.aio.AioRpcError as error:
-                if update is not None:  # what was given is not to come again
-                    raise call_error(error, self._servers[attempts.endpoint]) from error
-                await self._wait_to_repeat(attempts, error)
-            except asyncio.CancelledError as error:
-                self._raise_if_closed(error)
-                raise
-            finally:
-                call.cancel()
-
-    async def _wait_to_repeat(self, attempts: Attempts, error: grpc.aio.AioRpcError) -> None:
-        """Wait as long as it takes before the next attempt; raise the error of the last."""
-        try:
-            delay_s = attempts.failed(call_error(error, self._servers[attempts.endpoint]), time.monotonic())
-        except CallError as failure:
-            raise failure from error
-        await asyncio.sleep(delay_s)
-
-    def _raise_if_closed(self, error: asyncio.CancelledError) -> None:
-        """Tell a call that was cancelled with its client from a task that was."""
-        task = asyncio.current_task()
-        if self._closed and task is not None and not task.cancelling():
-            raise Cancelled("the client was closed") from error
-
-    def _limit(self, timeout_s: float | None) -> float:
-        return self._timeout_s if timeout_s is None else _calls.check_timeout(timeout_s)

@@ -1,41 +1,21 @@
 """The client for programs that wait for each answer."""
 
-import threading
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Self, TypeVar, Unpack, overload
-
-import grpc
-from google.protobuf.message import Message
+from typing import Self, Unpack, overload
 
 from jumok import _calls
-from jumok._attempts import MAX_ATTEMPTS, Attempts, Endpoints, check_attempts
-from jumok._channel import Tls, addresses, open_channel
+from jumok._attempts import MAX_ATTEMPTS
+from jumok._channel import Tls
+from jumok._connection import Connection
 from jumok._corpus import DEFAULT_WINDOW, make_corpus
-from jumok._corpus_threads import CorpusCall, CorpusThreads
-from jumok._errors import CallError, call_error
+from jumok._corpus_threads import CorpusThreads
 from jumok._results import TextResult, TranslationUpdate
 from jumok_proto.alignments import Alignment, AttentionKind
 from jumok_proto.options import Options
 from jumok_proto.results import Model, Score, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest
-from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
-from jumok_proto.v1.translation_pb2 import StreamTranslateTextRequest, TranslateCorpusRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-
-Request = TypeVar("Request", bound=Message)
-Response = TypeVar("Response", bound=Message)
-
-
-class _Stubs:
-    """The services of one server."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.channel = channel
-        self.translation = TranslationServiceStub(channel)
-        self.models = ModelServiceStub(channel)
 
 
 class Client:
@@ -61,12 +41,7 @@ class Client:
         timeout_s: float = _calls.DEFAULT_TIMEOUT_S,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
-        self._servers = addresses(server)
-        self._timeout_s = _calls.check_timeout(timeout_s)
-        self._max_attempts = check_attempts(max_attempts)
-        self._endpoints = Endpoints(len(self._servers))
-        self._stubs = [_Stubs(open_channel(address, tls=tls, token=token)) for address in self._servers]
-        self._closed = threading.Event()
+        self._connection = Connection(server, tls=tls, token=token, timeout_s=timeout_s, max_attempts=max_attempts)
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
@@ -137,7 +112,7 @@ class Client:
             model=model,
             options=options,
         )
-        response = self._call(lambda stubs: stubs.translation.TranslateText, request, timeout_s)
+        response = self._connection.call(lambda stubs: stubs.translation.TranslateText, request, timeout_s)
         translations = _calls.read_translations(response, len(request.contents))
         return translations[0] if isinstance(texts, str) else translations
 
@@ -196,7 +171,7 @@ class Client:
             truncate=truncate,
             model=model,
         )
-        response = self._call(lambda stubs: stubs.translation.ScoreText, request, timeout_s)
+        response = self._connection.call(lambda stubs: stubs.translation.ScoreText, request, timeout_s)
         scores = _calls.read_scores(response, len(request.contents))
         return scores[0] if isinstance(texts, str) else scores
 
@@ -270,7 +245,7 @@ class Client:
             truncate=truncate,
             model=model,
         )
-        response = self._call(lambda stubs: stubs.translation.AlignText, request, timeout_s)
+        response = self._connection.call(lambda stubs: stubs.translation.AlignText, request, timeout_s)
         alignments = _calls.read_alignments(response, len(request.contents))
         return alignments[0] if isinstance(texts, str) else alignments
 
@@ -309,9 +284,7 @@ class Client:
             model=model,
             options=options,
         )
-        self._limit(timeout_s)  # here, and not when the first update is asked for
-        _calls.check_open(self._closed.is_set())
-        return self._stream(request, timeout_s)
+        return self._connection.stream(request, timeout_s)
 
     def translate_iter(
         self,
@@ -346,7 +319,7 @@ class Client:
         ``translate``. Where an iteration is left early, ``close`` it, or use ``contextlib.closing``.
         """
         corpus = make_corpus(
-            self._endpoints,
+            self._connection.endpoints,
             window=window,
             start=start,
             source_language=source_language,
@@ -356,35 +329,28 @@ class Client:
             truncate=truncate,
             split_sentences=split_sentences,
             model=model,
-            timeout_s=self._limit(timeout_s),
-            max_attempts=self._max_attempts,
+            timeout_s=self._connection.limit(timeout_s),
+            max_attempts=self._connection.max_attempts,
             options=options,
         )
-        _calls.check_open(self._closed.is_set())
+        self._connection.check_open()
         texts = islice(lines, start, None)
-        return CorpusThreads(corpus, texts, self._open_corpus, lambda: not self._closed.is_set()).results()
-
-    def _open_corpus(self, endpoint: int, requests: Iterator[TranslateCorpusRequest]) -> "CorpusCall":
-        _calls.check_open(self._closed.is_set())
-        return CorpusCall(
-            self._stubs[endpoint].translation.TranslateCorpus(requests),
-            lambda error: call_error(error, self._servers[endpoint]),
-        )
+        return CorpusThreads(corpus, texts, self._connection.open_corpus, self._connection.is_open).results()
 
     def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List the server's models, sorted by name."""
-        return _calls.read_models(self._call(lambda stubs: stubs.models.ListModels, ListModelsRequest(), timeout_s))
+        return _calls.read_models(
+            self._connection.call(lambda stubs: stubs.models.ListModels, ListModelsRequest(), timeout_s)
+        )
 
     def get_model(self, name: str, *, timeout_s: float | None = None) -> Model:
         """Describe one model; raise NotFound where the server has none of that name."""
         request = _calls.get_model_request(name)
-        return _calls.read_model(self._call(lambda stubs: stubs.models.GetModel, request, timeout_s))
+        return _calls.read_model(self._connection.call(lambda stubs: stubs.models.GetModel, request, timeout_s))
 
     def close(self) -> None:
         """Close the connection; calls that still run fail with Cancelled, and further ones with ValueError."""
-        self._closed.set()
-        for stubs in self._stubs:
-            stubs.channel.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -393,54 +359,3 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _call(
-        self,
-        method: "Callable[[_Stubs], grpc.UnaryUnaryMultiCallable[Request, Response]]",
-        request: Request,
-        timeout_s: float | None,
-    ) -> Response:
-        attempts = Attempts(self._endpoints, self._limit(timeout_s), self._max_attempts, time.monotonic())
-        while True:
-            _calls.check_open(self._closed.is_set())
-            remaining_s = attempts.begin(time.monotonic())
-            try:
-                response = method(self._stubs[attempts.endpoint])(request, timeout=remaining_s)
-            except grpc.RpcError as error:
-                self._wait_to_repeat(attempts, error)
-            else:
-                attempts.succeeded()
-                return response
-
-    def _stream(
-        self, request: StreamTranslateTextRequest, timeout_s: float | None
-    ) -> Generator[TranslationUpdate, None, None]:
-        attempts = Attempts(self._endpoints, self._limit(timeout_s), self._max_attempts, time.monotonic())
-        update: TranslationUpdate | None = None
-        while update is None:
-            _calls.check_open(self._closed.is_set())
-            remaining_s = attempts.begin(time.monotonic())
-            call = self._stubs[attempts.endpoint].translation.StreamTranslateText(request, timeout=remaining_s)
-            try:
-                for response in call:
-                    attempts.succeeded()
-                    update = _calls.read_update(response, update.text if update else "")
-                    yield update
-                _calls.check_complete(update)
-            except grpc.RpcError as error:
-                if update is not None:  # what was given is not to come again
-                    raise call_error(error, self._servers[attempts.endpoint]) from error
-                self._wait_to_repeat(attempts, error)
-            finally:
-                call.cancel()  # type: ignore[no-untyped-call]
-
-    def _wait_to_repeat(self, attempts: Attempts, error: grpc.RpcError) -> None:
-        """Wait as long as it takes before the next attempt; raise the error of the last."""
-        try:
-            delay_s = attempts.failed(call_error(error, self._servers[attempts.endpoint]), time.monotonic())
-        except CallError as failure:
-            raise failure from error
-        self._closed.wait(delay_s)
-
-    def _limit(self, timeout_s: float | None) -> float:
-        return self._timeout_s if timeout_s is None else _calls.check_timeout(timeout_s)

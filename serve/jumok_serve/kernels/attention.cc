@@ -104,8 +104,8 @@ void prefetch(const Element* keys, const Element* values, int64_t count) {
 }
 
 // Memory of one thread for the rows of a sentence.
-struct Room {
-  Room(int64_t beams, int64_t entries, int64_t width) {
+struct Workspace {
+  Workspace(int64_t beams, int64_t entries, int64_t width) {
     const auto weights_size = static_cast<size_t>(kRowsAtOnce * padded(entries));
     const auto mask_size = static_cast<size_t>(beams * padded(entries));
     weights = scratch<float>(weights_size + mask_size + static_cast<size_t>(beams * width));
@@ -136,13 +136,13 @@ class CrossAttention : Heads {
     const Output<kQuantized> output(call, query, given);
     if (call.failed()) return;
     call.divide(sentences * heads, key.count() * (1 + beams), [&](int64_t first, int64_t last) {
-      const Room room(beams, entries, width);
+      const Workspace own(beams, entries, width);
       for (int64_t i = first; i < last; ++i) {
         const int64_t sentence = i / heads, head = i % heads;
         const int64_t length = std::clamp(lengths.as<int64_t>()[sentence], int64_t{0}, entries);
         if (i == first || head == 0) {
-          std::fill(room.mask, room.mask + length, 0.0f);
-          std::fill(room.mask + length, room.mask + padded(length), -INFINITY);
+          std::fill(own.mask, own.mask + length, 0.0f);
+          std::fill(own.mask + length, own.mask + padded(length), -INFINITY);
         }
         const int64_t from = of_tokens ? sentence * entries * whole + head * width : i * entries * width;
         const Element *own_keys = key.as<Element>() + from, *own_values = value.as<Element>() + from;
@@ -151,9 +151,9 @@ class CrossAttention : Heads {
         const int64_t place = sentence * beams * whole + head * width;
         output.template write<Element>({beams, width, entries, query.as<float>() + place, whole, own_keys, own_values,
                                         of_tokens ? whole : width,
-                                        nullptr, length, room.mask, 0, nullptr, 0, scale, room.weights, nullptr, 0,
+                                        nullptr, length, own.mask, 0, nullptr, 0, scale, own.weights, nullptr, 0,
                                         of_tokens},
-                                       place, whole, room.out);
+                                       place, whole, own.out);
       }
     });
   }
@@ -178,13 +178,13 @@ class SelfAttention : Heads {
     const Tensor keys = next(call, 1, key), values = next(call, 2, value);
     if (call.failed()) return;
     call.divide(sentences * heads, key.count() * (1 + beams), [&](int64_t first, int64_t last) {
-      const Room room(beams, entries, width);
+      const Workspace own(beams, entries, width);
       int32_t* seen = scratch<int32_t>(static_cast<size_t>(entries));
       int64_t count = 0;
       for (int64_t i = first; i < last; ++i) {
         const int64_t sentence = i / heads, head = i % heads;
         if (i == first || head == 0)
-          count = find_seen(visible.as<bool>() + sentence * beams * entries, beams, entries, seen, room.mask);
+          count = find_seen(visible.as<bool>() + sentence * beams * entries, beams, entries, seen, own.mask);
         Element* own_keys = keys.as<Element>() + i * entries * width;
         Element* own_values = values.as<Element>() + i * entries * width;
         if (i + 1 < last) prefetch(own_keys + entries * width, own_values + entries * width, count * width);
@@ -197,9 +197,9 @@ class SelfAttention : Heads {
         const int64_t place = sentence * beams * whole + head * width;
         output.template write<Element>(
             {beams, width, entries, query.as<float>() + place, whole, own_keys, own_values, width, seen, count,
-             room.mask, padded(count), first_of(bias, sentence, head), bias && bias.sizes[2] > 1 ? entries : 0, scale,
-             room.weights, nullptr, 0, false},
-            place, whole, room.out);
+             own.mask, padded(count), first_of(bias, sentence, head), bias && bias.sizes[2] > 1 ? entries : 0, scale,
+             own.weights, nullptr, 0, false},
+            place, whole, own.out);
       }
     });
   }

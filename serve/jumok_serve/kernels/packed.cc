@@ -67,12 +67,12 @@ int32_t bits(float weight) {
 
 }  // namespace
 
-Room::Room(size_t bytes) : bytes_(bytes) {
+Pages::Pages(size_t bytes) : bytes_(bytes) {
   first_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (first_ == MAP_FAILED) throw std::bad_alloc();
 }
 
-Room::~Room() { munmap(first_, bytes_); }
+Pages::~Pages() { munmap(first_, bytes_); }
 
 template <typename Weight>
 int64_t PackedWeights<Weight>::group() {

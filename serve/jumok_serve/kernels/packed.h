@@ -8,13 +8,13 @@
 
 namespace jumok {
 
-// Memory of its own, all of which the system has back in the end: pieces of so many sizes would leave gaps in malloc's.
-class Room {
+// Pages of its own, all of which the system has back in the end: pieces of so many sizes would leave gaps in malloc's.
+class Pages {
  public:
-  explicit Room(size_t bytes);  // which are 0
-  ~Room();
-  Room(const Room&) = delete;
-  Room& operator=(const Room&) = delete;
+  explicit Pages(size_t bytes);  // which are 0
+  ~Pages();
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
   void* first() const { return first_; }
   size_t bytes() const { return bytes_; }
 
@@ -44,7 +44,7 @@ class PackedWeights {
   Weight* first() const { return static_cast<Weight*>(weights_.first()); }
 
   int64_t depth_, columns_, panel_size_;
-  Room weights_;
+  Pages weights_;
   std::vector<int32_t> sums_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -64,9 +65,9 @@ class ProductAddNorm {
     const Tensor sum = call.output(0, added.sizes, added.axes), norm = call.output(1, added.sizes, added.axes);
     const Tensor quantized = kQuantized ? call.output(2, added.sizes, added.axes) : Tensor{};
     if (call.failed()) return;
-    static thread_local std::vector<float> memory;
-    memory.resize(static_cast<size_t>(rows * width));
-    float* const product = memory.data();
+    // The product lies where what is made of it will; the last layer may give nothing but levels.
+    const std::unique_ptr<float[]> own_product(sum || norm ? nullptr : new float[static_cast<size_t>(rows * width)]);
+    float* const product = sum ? sum.as<float>() : norm ? norm.as<float>() : own_product.get();
     factor_.multiply(call, numbers, rows, std::array<float*, 1>{product});
     call.divide(rows, rows * width, [&](int64_t first, int64_t last) {
       static thread_local std::vector<float> own;
@@ -75,7 +76,7 @@ class ProductAddNorm {
         const int64_t place = row * width;
         float* normal = norm ? norm.as<float>() + place : own.data();
         jumok::rows()->add_norm(added.as<float>() + place, product + place, weight_.as<float>(), bias_.as<float>(),
-                                epsilon_, sum ? sum.as<float>() + place : product + place, normal, width);
+                                epsilon_, product + place, normal, width);
         if constexpr (kQuantized)
           jumok::rows()->quantize(normal, quantized.as<uint8_t>() + place, width, levels_);
       }

@@ -51,7 +51,8 @@ struct Rows {
   void (*attend_half)(const Attention<Half>&);
   void (*to_half)(const float* from, Half* to, int64_t count);
   void (*quantize)(const float* from, uint8_t* to, int64_t count, Levels levels);
-  // sum = x + y, norm = (sum - mean) / sqrt(variance + epsilon) * weight + bias. `sum` may be x or y.
+  // sum = x + y, norm = (sum - mean) / sqrt(variance + epsilon) * weight + bias. `sum` may be x or y, and `norm` be
+  // `sum`.
   void (*add_norm)(const float* x, const float* y, const float* weight, const float* bias, float epsilon, float* sum,
                    float* norm, int64_t count);
   // Also writes the maximum of every block of `kBlock` numbers, the last one possibly shorter. NaN makes log_sum NaN.
