@@ -137,7 +137,7 @@ def test_a_model_without_state_and_with_two_vocabularies(
     assert bundle.manifest.generation.max_length == 6
     assert bundle.manifest.architecture.family == "Bag"
     assert bundle.manifest.architecture.parameters == 90 * 8 + 110 * 8 + 8 * 110 + 110
-    with Translator(tmp_path / "out", precision="fp32", threads=1) as translator:
+    with Translator(tmp_path / "out", precision="fp32", replicas=1, threads=1) as translator:
         (translation,) = translator.translate(["The cat sleeps."], beam_size=2)
     assert 1 <= translation.output_token_count <= 6
 

@@ -45,7 +45,7 @@ def nllb(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 def assert_equal(checkpoint: Checkpoint, bundle: Path, pair: Pair, languages: tuple[str | None, str | None]) -> None:
     """Same tokens and scores as `generate`, for every sentence, by the checkpoint's own settings."""
-    with Translator(bundle, precision="fp32", threads=1) as translator, quiet():
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator, quiet():
         translations = translator.translate(SENTENCES, source_language=languages[0], target_language=languages[1])
         for text, translation in zip(SENTENCES, translations, strict=True):
             expected = answer(checkpoint, Case(text=text, pair=pair, options=DecodingOptions())).hypotheses

@@ -426,7 +426,7 @@ def test_a_decoder_that_gathers_its_state_has_one_too(
     export_tiny(tmp_path / "bundle", model=model, graphs=graphs, precisions=["fp32"], shortlist=same)
     with (
         Translator(tmp_path / "bundle", threads=1, shortlist=True) as gathering,
-        Translator(listed_bundle, precision="fp32", threads=1, shortlist=True) as in_place,
+        Translator(listed_bundle, precision="fp32", replicas=1, threads=1, shortlist=True) as in_place,
     ):
         for texts in (sentences[0], sentences[0][:1]):
             for found, expected in zip(gathering.translate(texts), in_place.translate(texts), strict=True):

@@ -81,7 +81,7 @@ class Gate:
 
 @pytest.fixture
 def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
 
 
@@ -142,7 +142,7 @@ def test_a_cancelled_sentence_leaves_before_the_next_step(translator: Translator
 
 
 def test_a_cancelled_sentence_never_leaves_the_queue_for_the_batch(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", threads=1, max_batch_tokens=1) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as translator:
         gate = Gate(translator)
         options = DecodingOptions(beam_size=1, min_length=4, max_length=4)
         first = translator.submit(TEXTS[:1], options)
@@ -186,7 +186,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 def test_a_deadline_in_the_batch_and_in_the_queue(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Translator(tiny_bundle, precision="fp32", threads=1, max_batch_tokens=1) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as translator:
         gate = Gate(translator)
         options = DecodingOptions(beam_size=1, min_length=10, max_length=10)
         deadline = time.monotonic() + 600
@@ -214,7 +214,7 @@ def test_a_timeout_of_translate(translator: Translator, gate: Gate) -> None:
 
 def test_what_is_decoded_together_stays_within_the_token_budget(tiny_bundle: Path) -> None:
     budget = 300
-    with Translator(tiny_bundle, precision="fp32", threads=1, max_batch_tokens=budget) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=budget) as translator:
         gate = Gate(translator)
         gate.open()
         translator.translate(TEXTS * 10, beam_size=2)
@@ -223,7 +223,7 @@ def test_what_is_decoded_together_stays_within_the_token_budget(tiny_bundle: Pat
 
 
 def test_a_sentence_over_the_budget_is_decoded_alone(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", threads=1, max_batch_tokens=1) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as translator:
         gate = Gate(translator)
         gate.open()
         assert len(translator.translate(TEXTS, beam_size=2, max_length=5)) == len(TEXTS)
@@ -241,7 +241,12 @@ def test_a_request_that_never_fits_is_wrong_and_is_not_to_be_tried_again(
     tiny_bundle: Path, most_sentences: int, most_tokens: int, message: str
 ) -> None:
     with Translator(
-        tiny_bundle, precision="fp32", threads=1, max_queue_requests=most_sentences, max_queue_tokens=most_tokens
+        tiny_bundle,
+        precision="fp32",
+        replicas=1,
+        threads=1,
+        max_queue_requests=most_sentences,
+        max_queue_tokens=most_tokens,
     ) as translator:
         with pytest.raises(InvalidRequest, match=message) as refused:
             translator.translate(TEXTS)
@@ -251,7 +256,9 @@ def test_a_request_that_never_fits_is_wrong_and_is_not_to_be_tried_again(
 
 
 def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", threads=1, max_batch_tokens=1, max_queue_requests=4) as translator:
+    with Translator(
+        tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1, max_queue_requests=4
+    ) as translator:
         gate = Gate(translator)
         options = DecodingOptions(beam_size=1, min_length=3, max_length=3)
         running = translator.submit(TEXTS[:1], options)
@@ -367,7 +374,7 @@ def test_a_failing_encoder_fails_the_sentences_that_were_to_join(
 
 
 def test_closing_finishes_what_was_submitted(tiny_bundle: Path) -> None:
-    translator = Translator(tiny_bundle, precision="fp32", threads=1)
+    translator = Translator(tiny_bundle, precision="fp32", replicas=1, threads=1)
     pending = translator.submit(TEXTS * 5, DecodingOptions(beam_size=2))
     translator.close()
     assert len(pending.collect()) == 20
@@ -377,7 +384,7 @@ def test_closing_finishes_what_was_submitted(tiny_bundle: Path) -> None:
 
 
 def test_closing_without_draining_fails_what_is_left(tiny_bundle: Path) -> None:
-    translator = Translator(tiny_bundle, precision="fp32", threads=1, max_batch_tokens=1)
+    translator = Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1)
     gate = Gate(translator)
     pending = translator.submit(TEXTS, DecodingOptions(beam_size=1, min_length=30, max_length=30))
     gate.arrive()

@@ -55,7 +55,7 @@ def test_every_client_gets_its_own_answers_in_order(tiny_bundle: Path) -> None:
 
 
 def test_a_cancelled_call_frees_its_rows_within_one_step(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", threads=1) as translator, serving(translator) as address:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator, serving(translator) as address:
         gate = Gate(translator)
         with grpc.insecure_channel(address) as channel:
             stub = translation_pb2_grpc.TranslationServiceStub(channel)

@@ -192,7 +192,7 @@ def test_texts_given_up_in_the_queue_are_counted_by_cause() -> None:
 
 
 def test_a_text_given_up_while_it_is_decoded_is_counted(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         gate = Gate(translator)
         options = DecodingOptions(beam_size=2, min_length=5, max_length=5)
         leaving, last = translator.submit(["a man", "two dogs"], options).futures

@@ -34,7 +34,7 @@ class Loader:
         self.graphs: list[weakref.ref[Graphs]] = []
 
     def __call__(self, folder: Path) -> Translator:
-        translator = Translator(folder, precision="fp32", threads=1)
+        translator = Translator(folder, precision="fp32", replicas=1, threads=1)
         translator.warm_up()
         self.graphs.append(weakref.ref(translator._graphs))
         return translator

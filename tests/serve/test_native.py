@@ -116,6 +116,6 @@ def test_a_model_translates_beside_a_broken_library(
     place: Path, good: bytes, told: Callable[[], str], tiny_bundle: Path
 ) -> None:
     place.write_bytes(good[: len(good) // 2])
-    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         assert translator.translate("The cat sleeps.").text
     assert "is cut off" in told()

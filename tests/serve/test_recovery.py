@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
 
 
@@ -119,7 +119,7 @@ def test_a_model_that_is_down_can_be_closed(tiny_bundle: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Batch, "step", fail)
     monkeypatch.setattr("jumok_serve.engine.FIRST_RESTART_S", PATIENCE_S)
-    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         with pytest.raises(EngineFailed):
             translator.translate("A dog runs.")
         until(lambda: not translator.ready)

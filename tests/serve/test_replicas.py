@@ -70,7 +70,7 @@ def steps(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has every model count as one whose replicas use each other's threads when they are alone."""
-    monkeypatch.setattr("jumok_serve.loading.SMALL_WEIGHTS", 0)
+    monkeypatch.setattr("jumok_serve.loading.SMALL_WEIGHTS", {})
 
 
 @pytest.mark.usefixtures("large")
@@ -220,9 +220,9 @@ def test_pools_have_workers_for_one_replica_alone_and_for_all(
 
 @pytest.mark.parametrize(
     ("precision", "cores", "threads", "replicas"),
-    [("int8", 1, None, 1), ("int8", 2, None, 2), ("int8", 64, None, 4), ("int8", 8, 4, 2), ("fp32", 8, None, 1)],
+    [("int8", 1, None, 1), ("int8", 2, None, 2), ("int8", 64, None, 4), ("int8", 8, 4, 2), ("fp32", 8, None, 4)],
 )
-def test_int8_has_several_replicas_where_there_are_cores_for_them(
+def test_a_small_model_has_several_replicas_where_there_are_cores_for_them(
     tiny_bundle: Path,
     monkeypatch: pytest.MonkeyPatch,
     precision: str,
@@ -233,6 +233,15 @@ def test_int8_has_several_replicas_where_there_are_cores_for_them(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     loaded = load_graphs(Bundle.open(tiny_bundle), precision, [CPU], replicas=None, threads=threads)
     assert loaded.replicas == replicas
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(("precision", "replicas"), [("int8", 4), ("fp32", 1)])
+def test_of_large_models_those_in_int8_have_several_replicas(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, precision: str, replicas: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    assert load_graphs(Bundle.open(tiny_bundle), precision, [CPU], replicas=None, threads=None).replicas == replicas
 
 
 @pytest.mark.usefixtures("large")

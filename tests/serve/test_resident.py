@@ -82,7 +82,7 @@ def test_a_device_decodes_what_the_cpu_decodes(half_bundle: Path, beam_size: int
 def test_fp16_translates_as_fp32_does(half_bundle: Path, sentences: tuple[list[str], list[str]]) -> None:
     with (
         Translator(half_bundle, precision="fp16", threads=1) as half,
-        Translator(half_bundle, precision="fp32", threads=1) as full,
+        Translator(half_bundle, precision="fp32", replicas=1, threads=1) as full,
     ):
         assert (half.precision, half.device) == ("fp16", "cpu")
         pairs = [

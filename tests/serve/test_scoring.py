@@ -24,14 +24,14 @@ TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman r
 def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
     """The model without tokens that are never written: no processor is active."""
     bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "unconstrained", unconstrained)
-    with Translator(bundle, precision="fp32", threads=1) as translator:
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
 
 
 @pytest.fixture(scope="module")
 def polyglot(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
     bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "multilingual", multilingual)
-    with Translator(bundle, precision="fp32", threads=1) as translator:
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
 
 
@@ -214,7 +214,7 @@ def test_a_deadline_that_has_passed_ends_it_at_once(translator: Translator) -> N
 
 
 def test_a_closed_translator_does_not_score(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         assert translator.score("A dog.", "Ein Hund.").score < 0
     with pytest.raises(Unavailable):
         translator.score("A dog.", "Ein Hund.")

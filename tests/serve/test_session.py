@@ -189,7 +189,7 @@ def test_temperatures_beyond_a_floats_range_draw_evenly_from_what_is_left(graphs
 
 
 def test_score_and_align_agree_with_decoding(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         suffix = translator.manifest.languages.direction().source_suffix
         source = [*translator._bundle.tokenizer.encode("a man in a red hat"), *suffix]
         best = translator.translate("a man in a red hat", beam_size=1).hypotheses[0]

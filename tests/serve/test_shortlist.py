@@ -123,7 +123,7 @@ def test_a_search_finds_what_brute_force_over_the_list_does(
     """A forced token and a target prefix are not in the lists."""
     options = KINDS[kind]
     shortlist = Bundle.open(listed_bundle).shortlist()
-    with Translator(listed_bundle, precision="fp32", threads=1, shortlist=True) as translator:
+    with Translator(listed_bundle, precision="fp32", replicas=1, threads=1, shortlist=True) as translator:
         searches = []
         for text in sentences[0][:4]:
             source = [*translator._bundle.tokenizer.encode(text), EOS]
@@ -207,7 +207,9 @@ def test_a_prefix_is_followed_by_as_many_candidates_as_a_beam_has(
     tiny_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]]
 ) -> None:
     """Nothing constrains these steps, of which the first ones look at no candidate but one."""
-    with Translator(edited(tiny_bundle, tmp_path / "bundle", unconstrained), precision="fp32", threads=1) as translator:
+    with Translator(
+        edited(tiny_bundle, tmp_path / "bundle", unconstrained), precision="fp32", replicas=1, threads=1
+    ) as translator:
         whole = translator.translate(sentences[0][0], beam_size=3, max_length=12)
         prefixed = translator.translate(sentences[0][0], target_prefix=whole.text, beam_size=3, max_length=12)
         assert prefixed.text.startswith(whole.text)

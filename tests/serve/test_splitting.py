@@ -23,7 +23,7 @@ SPACES = ("  ", " ", "\r\n\r\n", "\n ", "  ", "\n")
 
 @pytest.fixture(scope="module")
 def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", threads=1) as opened:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as opened:
         yield opened
 
 

@@ -27,7 +27,7 @@ TEXTS = ["a man in a blue shirt", "", "two young males", "女孩 😀 ﷽ नम
 
 @pytest.fixture
 def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", threads=1) as opened:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as opened:
         yield opened
 
 

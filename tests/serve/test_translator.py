@@ -30,7 +30,7 @@ TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman r
 
 @pytest.fixture(scope="module")
 def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
 
 
@@ -224,7 +224,7 @@ def test_sampling_from_one_token_is_greedy_search(translator: Translator) -> Non
 
 def test_what_the_bundle_has_no_graph_for_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     bundle = edited(tiny_bundle, tmp_path / "plain", without("sampler", "scorer", "aligner"))
-    with Translator(bundle, precision="fp32", threads=1) as plain:
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as plain:
         for kind, call in (
             (SamplingUnavailable, lambda: plain.translate("A dog.", sample=True)),
             (ScoringUnavailable, lambda: plain.score("A dog.", "Ein Hund.")),

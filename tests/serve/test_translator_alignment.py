@@ -27,7 +27,7 @@ TEXTS = ["A dog runs.", "", "The old woman reads a book in the park.", "A girl."
 @pytest.fixture(scope="module")
 def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
     bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "multilingual", multilingual)
-    with Translator(bundle, precision="fp32", threads=1) as translator:
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
 
 
@@ -278,9 +278,9 @@ def test_a_model_without_attention_says_so(tiny_bundle: Path, tmp_path: Path) ->
     plain = edited(tiny_bundle, tmp_path / "plain", without("aligner"))
     recurrent = edited(tiny_bundle, tmp_path / "recurrent", no_self_attention(tmp_path / "recurrent"))
     with (
-        Translator(plain, precision="fp32", threads=1) as none,
-        Translator(recurrent, precision="fp32", threads=1) as cross_alone,
-        Translator(tiny_bundle, precision="fp32", threads=1) as whole,
+        Translator(plain, precision="fp32", replicas=1, threads=1) as none,
+        Translator(recurrent, precision="fp32", replicas=1, threads=1) as cross_alone,
+        Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as whole,
     ):
         cases: list[tuple[Translator, dict[str, Any], str]] = [
             (

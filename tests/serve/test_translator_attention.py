@@ -21,7 +21,7 @@ TEXTS = ["A dog runs.", "", "The old woman reads a book in the park.", "A girl."
 @pytest.fixture(scope="module")
 def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
     bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "multilingual", multilingual)
-    with Translator(bundle, precision="fp32", threads=1) as translator:
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
 
 
@@ -129,8 +129,8 @@ def test_an_aligner_needs_cross_attention_alone_and_in_any_place(tiny_bundle: Pa
 
     narrowed = edited(tiny_bundle, tmp_path / "narrow", narrow)
     with (
-        Translator(tiny_bundle, precision="fp32", threads=1) as whole,
-        Translator(narrowed, precision="fp32", threads=1) as narrow_one,
+        Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as whole,
+        Translator(narrowed, precision="fp32", replicas=1, threads=1) as narrow_one,
     ):
         expected, found = (one.translate(TEXTS, attention=True, max_length=5) for one in (whole, narrow_one))
     assert [answer.hypotheses for answer in found] == [answer.hypotheses for answer in expected]

@@ -22,13 +22,13 @@ EOS = 3
 @pytest.fixture(scope="module")
 def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
     bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "multilingual", multilingual)
-    with Translator(bundle, precision="fp32", threads=1) as translator:
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
 
 
 @pytest.fixture(scope="module")
 def bilingual(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
 
 
