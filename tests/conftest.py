@@ -1,8 +1,6 @@
 """What all tests share: a tiny corpus, and small trained models with their bundles, made once for all processes."""
 
-import contextlib
 import fcntl
-import functools
 import logging
 import os
 import pickle
@@ -30,13 +28,6 @@ from jumok_serve.languages import Languages
 from jumok_serve.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.parallel_text import read_lines
 from jumok_serve.tokenizer import SentencePieceTokenizer
-
-with contextlib.suppress(ImportError, KeyError):
-    # The exporter parses the source of all its operators anew for each graph: a third of what a small one takes.
-    from torch.onnx._internal import _lazy_import
-
-    onnxscript_apis = vars(_lazy_import)["onnxscript_apis"]
-    onnxscript_apis.get_torchlib_ops = functools.cache(onnxscript_apis.get_torchlib_ops)
 
 torch.set_num_threads(1)  # the models are so small that threads would only wait for each other
 logging.getLogger("torch.__trace").propagate = False  # thousands of records an export, which pytest would keep
