@@ -40,9 +40,26 @@ DATA = Path(__file__).parent / "data"
 Made = Callable[[str, Callable[[Path], object]], Path]
 
 
+LONGEST_FIRST = (
+    "test_documents.py",
+    "test_duel.py",
+    "test_quality.py",
+    "test_cuda_check.py",
+    "test_benchmark.py",
+    "test_step_benchmark.py",
+    "test_load.py",
+    "test_training.py",
+)
+"""Files of which single tests take a quarter of a minute to minutes."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with the documents, whose tests take minutes each: at the end one process would wait for the other."""
-    items.sort(key=lambda item: item.path.name != "test_documents.py")
+    """Begins with the longest tests: at the end one process would wait for the other.
+
+    Groups of tests that one process runs (`xdist_group`) come before them, those of the most tests first.
+    """
+    order = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 
 @pytest.fixture(scope="session")
@@ -214,10 +231,13 @@ def recurrent_bundle(
 
 
 @pytest.fixture(scope="session")
-def half_bundle(export_tiny: Callable[..., Bundle], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def half_bundle(export_tiny: Callable[..., Bundle], made_once: Made) -> Path:
     """The tiny bundle in fp32 and fp16, without int8; not to be changed."""
-    out = tmp_path_factory.mktemp("bundle") / "tiny-half"
-    return export_tiny(out, precisions=("fp32", "fp16")).path
+
+    def export(folder: Path) -> None:
+        export_tiny(folder / "tiny-half", precisions=("fp32", "fp16"))
+
+    return made_once("half-bundle", export) / "tiny-half"
 
 
 @pytest.fixture(scope="session")
