@@ -1,8 +1,6 @@
 """What all tests share: a tiny corpus, and small trained models with their bundles, made once for all processes."""
 
-import contextlib
 import fcntl
-import functools
 import logging
 import os
 import pickle
@@ -31,13 +29,6 @@ from jumok_serve.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.parallel_text import read_lines
 from jumok_serve.tokenizer import SentencePieceTokenizer
 
-with contextlib.suppress(ImportError, KeyError):
-    # The exporter parses the source of all its operators anew for each graph: a third of what a small one takes.
-    from torch.onnx._internal import _lazy_import
-
-    onnxscript_apis = vars(_lazy_import)["onnxscript_apis"]
-    onnxscript_apis.get_torchlib_ops = functools.cache(onnxscript_apis.get_torchlib_ops)
-
 torch.set_num_threads(1)  # the models are so small that threads would only wait for each other
 logging.getLogger("torch.__trace").propagate = False  # thousands of records an export, which pytest would keep
 
@@ -49,9 +40,26 @@ DATA = Path(__file__).parent / "data"
 Made = Callable[[str, Callable[[Path], object]], Path]
 
 
+LONGEST_FIRST = (
+    "test_documents.py",
+    "test_duel.py",
+    "test_quality.py",
+    "test_cuda_check.py",
+    "test_benchmark.py",
+    "test_step_benchmark.py",
+    "test_load.py",
+    "test_training.py",
+)
+"""Files of which single tests take a quarter of a minute to minutes."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with the documents, whose tests take minutes each: at the end one process would wait for the other."""
-    items.sort(key=lambda item: item.path.name != "test_documents.py")
+    """Begins with the longest tests: at the end one process would wait for the other.
+
+    Groups of tests that one process runs (`xdist_group`) come before them, those of the most tests first.
+    """
+    order = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 
 @pytest.fixture(scope="session")
@@ -223,10 +231,13 @@ def recurrent_bundle(
 
 
 @pytest.fixture(scope="session")
-def half_bundle(export_tiny: Callable[..., Bundle], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def half_bundle(export_tiny: Callable[..., Bundle], made_once: Made) -> Path:
     """The tiny bundle in fp32 and fp16, without int8; not to be changed."""
-    out = tmp_path_factory.mktemp("bundle") / "tiny-half"
-    return export_tiny(out, precisions=("fp32", "fp16")).path
+
+    def export(folder: Path) -> None:
+        export_tiny(folder / "tiny-half", precisions=("fp32", "fp16"))
+
+    return made_once("half-bundle", export) / "tiny-half"
 
 
 @pytest.fixture(scope="session")

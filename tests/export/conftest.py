@@ -1,10 +1,17 @@
-"""What the tests of several files need: checkpoints' tokenizers."""
+"""What the tests of several files need: checkpoints' tokenizers, and graphs of imported models."""
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from jumok_export.attention import scaled_queries
+from jumok_export.graphs import export_graphs
+from jumok_export.huggingface import build_model
+from jumok_export.onnx_graph import Graph
+
+from .random_checkpoints import config_of, random_checkpoint
 from .tokenizer_checkpoints import CHECKPOINTS, write
 
 
@@ -20,3 +27,21 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return folder
 
     return fresh
+
+
+@pytest.fixture(scope="session")
+def imported_graphs(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Callable[[str], dict[str, Graph]]:
+    """Gives the graphs in fp32 of a random checkpoint, as a bundle has them; not to be changed."""
+
+    def of(name: str) -> dict[str, Graph]:
+        def export(folder: Path) -> None:
+            theirs = random_checkpoint(name)
+            own = build_model(config_of(theirs), theirs.state_dict())
+            with scaled_queries(own.model):
+                graphs = export_graphs(own.model, own.source_vocabulary, own.target_vocabulary)
+            (folder / "graphs.pickle").write_bytes(pickle.dumps(graphs))
+
+        graphs: dict[str, Graph] = pickle.loads((made_once(f"imported-{name}", export) / "graphs.pickle").read_bytes())
+        return graphs
+
+    return of

@@ -46,11 +46,17 @@ T5: Mapping[str, Any] = {
 
 CONFIGURATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "marian": ("marian", {"activation_function": "swish", "scale_embedding": True, "pad_token_id": 36}),
-    "marian-uneven": ("marian", {**UNEVEN, "activation_function": "gelu", "d_model": 12}),
+    "marian-uneven": ("marian", {**UNEVEN, "activation_function": "relu", "d_model": 12}),
     "marian-odd": ("marian", {"d_model": 15, "encoder_attention_heads": 3, "decoder_attention_heads": 5}),
     "marian-two-vocabularies": (
         "marian",
-        {"decoder_vocab_size": 29, "share_encoder_decoder_embeddings": False, "activation_function": "relu"},
+        {
+            **UNEVEN,
+            "activation_function": "gelu",
+            "d_model": 12,
+            "decoder_vocab_size": 29,
+            "share_encoder_decoder_embeddings": False,
+        },
     ),
     "marian-untied": ("marian", {"tie_word_embeddings": False, "scale_embedding": True}),
     "m2m100": ("m2m_100", {"activation_function": "relu"}),

@@ -238,15 +238,19 @@ def test_calibration_writes_nothing_that_is_never_written(
     """Marian's checkpoints forbid their padding token as a bad word, and would write it over and over otherwise."""
     met: list[set[int]] = []
 
+    class NotedError(Exception):
+        """Nothing is made of the scales."""
+
     def noted(*arguments: Any, **options: Any) -> Calibration:
         found = calibrate(*arguments, **options)
         met.append({int(token) for target in found.targets for token in target})
-        return found
+        raise NotedError
 
     monkeypatch.setattr(bundle_module, "calibrate", noted)
-    for name, bad_words in (("free", ()), ("bound", ((END,), (10, 11), *((token,) for token in range(4, 30))))):
+    for bad_words in ((), ((END,), (10, 11), *((token,) for token in range(4, 30)))):
         generation = GenerationDefaults(max_length=40, bad_words=bad_words)
-        export_tiny(tmp_path / name, precisions=("int8",), calibration=sentences[0], generation=generation)
+        with pytest.raises(NotedError):
+            export_tiny(tmp_path / "out", precisions=("int8",), calibration=sentences[0], generation=generation)
     free, bound = met
     assert free & set(range(4, 30))
     assert END in bound  # which a bad word does not forbid, as with `generate`

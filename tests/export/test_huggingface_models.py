@@ -1,6 +1,7 @@
 """Models of checkpoints against transformers: whole targets, single steps, attention, and exported graphs."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from jumok_export.graphs import export_graphs
 from jumok_export.huggingface import ImportedModel, build_model
+from jumok_export.onnx_graph import Graph
 from jumok_export.samples import Frame
 from jumok_export.verify import verify_fp32
 from jumok_export.weights import save_graphs
@@ -162,10 +163,10 @@ class Folder:
         return self.only
 
 
-def test_exported_graphs_compute_the_same(tmp_path: Path) -> None:
+def test_exported_graphs_compute_the_same(imported_graphs: Callable[[str], dict[str, Graph]], tmp_path: Path) -> None:
     """Of the one kind that is not imported elsewhere: `tests/test_parity.py` has the other families verified."""
     own = imported("marian-two-vocabularies")
-    exported = export_graphs(own.model, own.source_vocabulary, own.target_vocabulary)
+    exported = imported_graphs("marian-two-vocabularies")
     assert set(exported) >= {"encoder", "decoder", "scorer", "aligner"}
     graphs = Graphs(Folder(tmp_path, save_graphs(exported, tmp_path, "fp32")), "fp32", device=CPU, threads=1)
     frame = Frame(

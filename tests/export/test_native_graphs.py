@@ -1,7 +1,6 @@
 """Graphs in native operators: what is replaced and what is not, and that they compute what the others compute."""
 
 import json
-import pickle
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,11 +12,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from jumok_export import native_bundle, weights
-from jumok_export.attention import scaled_queries
 from jumok_export.errors import ExportError
 from jumok_export.fused_step import with_selection
-from jumok_export.graphs import export_graphs
-from jumok_export.huggingface import build_model
 from jumok_export.native_bundle import add_native_graphs
 from jumok_export.native_graphs import native_graph, with_native_graphs
 from jumok_export.native_operators import DOMAIN
@@ -34,11 +30,9 @@ from jumok_serve.manifest import NATIVE_GRAPHS
 from jumok_serve.native import library
 from jumok_serve.session import Graphs
 
-from .random_checkpoints import config_of, random_checkpoint
-
 needs_library = pytest.mark.skipif(library() is None, reason="native operators were not compiled here")
 
-KINDS = ("tiny", "marian-uneven", "t5-gated-silu")
+KINDS = ("tiny", "marian-two-vocabularies", "t5-gated-silu")
 """Norms before, behind and without means; ReLU, GELU and SiLU; T5 adds a bias by distance too."""
 FORMS = ("fp32", "int8 by row", "int8 calibrated")
 OPERATORS: Mapping[str, tuple[str, str, str]] = {
@@ -51,25 +45,11 @@ Make = Callable[[str, str], dict[str, Graph]]
 
 
 @pytest.fixture(scope="module")
-def make(tiny_graphs: dict[str, Graph], made_once: Callable[[str, Callable[[Path], object]], Path]) -> Make:
+def make(tiny_graphs: dict[str, Graph], imported_graphs: Callable[[str], dict[str, Graph]]) -> Make:
     """Gives the graphs of a kind of model in a form; not to be changed."""
 
-    def exported(name: str) -> dict[str, Graph]:
-        if name == "tiny":
-            return tiny_graphs
-
-        def export(folder: Path) -> None:
-            theirs = random_checkpoint(name)
-            own = build_model(config_of(theirs), theirs.state_dict())
-            with scaled_queries(own.model):
-                graphs = export_graphs(own.model, own.source_vocabulary, own.target_vocabulary)
-            (folder / "graphs.pickle").write_bytes(pickle.dumps(graphs))
-
-        graphs: dict[str, Graph] = pickle.loads((made_once(f"native-{name}", export) / "graphs.pickle").read_bytes())
-        return graphs
-
     def make_in_form(name: str, form: str) -> dict[str, Graph]:
-        graphs = dict(exported(name))
+        graphs = dict(tiny_graphs if name == "tiny" else imported_graphs(name))
         for each in ("encoder", "decoder") if form != "fp32" else ():
             matrices = Matrices(graphs[each].model)
             scales = {matrices.key(product): 0.02 for product in matrices.products()}
@@ -130,7 +110,7 @@ def test_decoders_are_made_of_native_operators(make: Make, kind: str, form: str)
     plain, native = graphs["decoder"], graphs["decoder_native"]
     before, after = operators(plain), operators(native)
     layers, norms = before["MultiHeadAttention"] // 2, before["LayerNormalization"]
-    assert norms == {"tiny": 3 * layers + 1, "marian-uneven": 3 * layers, "t5-gated-silu": 0}[kind]
+    assert norms == {"tiny": 3 * layers + 1, "marian-two-vocabularies": 3 * layers, "t5-gated-silu": 0}[kind]
     self_attention, cross_attention, add_norm = OPERATORS[form]
     expected = Counter({self_attention: layers, cross_attention: layers, add_norm: norms, "Select": 1})
     expected += products(plain, layers, layers if rounds_hidden_layers(kind, form) else 0)
