@@ -208,7 +208,7 @@ def seconds(actions: Sequence[Callable[[], object]], times: int) -> list[float]:
 
 
 def replicas_for(precision: str, sentences: int, beam_size: int, threads: int) -> int:
-    """How many replicas the engine divides so many sentences among, each with its part of the threads."""
+    """How many replicas divide so many sentences of a large model, each with its part of the threads."""
     few = sentences * beam_size <= EngineLimits().max_alone_rows
     return 1 if few or precision != "int8" else max(1, min(MAX_REPLICAS, threads, sentences))
 

@@ -23,6 +23,7 @@ from jumok_export.seq2seq import Seq2Seq
 from jumok_export.shortlist import ParallelText, ShortlistPlan
 from jumok_export.transformer import Transformer, TransformerSizes
 from jumok_export.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
+from jumok_serve import native
 from jumok_serve.bundle import Bundle
 from jumok_serve.languages import Languages
 from jumok_serve.manifest import GenerationDefaults, Limits, SpecialTokens
@@ -38,6 +39,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 DATA = Path(__file__).parent / "data"
 
 Made = Callable[[str, Callable[[Path], object]], Path]
+
+
+def pytest_sessionstart() -> None:
+    """Runs nothing where native kernels are of other sources than those beside them: their tests would be skipped."""
+    try:
+        native.check(native.LIBRARY)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+    except Exception:  # there are none, or this processor cannot run them
+        return
 
 
 LONGEST_FIRST = (

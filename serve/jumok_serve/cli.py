@@ -38,8 +38,8 @@ precision_option = click.option(
 replicas_option = click.option(
     "--replicas",
     type=POSITIVE,
-    help="Batches that a model decodes at the same time, from one queue.  [default: one; for int8 on a CPU up to four, "
-    "one a core]",
+    help="Batches that a model decodes at the same time, from one queue.  [default: one; on a CPU up to four, one a "
+    "core, for int8 and for small models in fp32]",
 )
 threads_option = click.option(
     "--threads", type=POSITIVE, help="CPU threads of each replica.  [default: what the cores allow]"

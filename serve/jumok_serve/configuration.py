@@ -76,8 +76,8 @@ class Configuration(BaseModel):
     )
     replicas: Positive | None = Field(
         None,
-        description="Batches that a model decodes at the same time, from one queue.  [default: one; for int8 on a CPU "
-        "up to four, one a core]",
+        description="Batches that a model decodes at the same time, from one queue.  [default: one; on a CPU up to "
+        "four, one a core, for int8 and for small models in fp32]",
     )
     threads: Positive | None = Field(None, description="CPU threads of each replica.  [default: what the cores allow]")
     shortlist: bool = Field(

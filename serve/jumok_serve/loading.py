@@ -25,11 +25,17 @@ ROWS_PER_THREAD = 128
 while memory grows."""
 
 
-SMALL_WEIGHTS = {"int8": 16 * 2**20, "fp32": 64 * 2**20}
+SMALL_WEIGHTS = 16 * 2**20
 """Bytes of weights below which one thread decodes few rows as soon as several: dividing the work costs what it saves.
 
-With 6 MiB in int8 it took 7.2 ms a sentence either way with beam size 4, with 60 MiB 130 ms instead of 93. In fp32 two
-replicas with a thread each took 2.4 s for 1,000 sentences with 22 MiB, one with both threads 3.1 s."""
+With 6 MiB it took 7.2 ms a sentence either way with beam size 4, with 60 MiB 130 ms instead of 93."""
+
+
+SEVERAL_IN_FP32 = 64 * 2**20
+"""Bytes of weights in fp32 below which there are several replicas by default there, too.
+
+With 22 MiB two replicas took 2.3 s for 1,000 sentences with beam size 4, one with the threads of both 3.1 s; with 230
+MiB they took as long."""
 
 
 class Loaded(NamedTuple):
@@ -77,8 +83,8 @@ def load_graphs(
         precision: one of its variants, or "auto": what ``PREFERRED_PRECISIONS`` names first.
         devices: where to run, in this order; at least one.
         replicas: threads that will call the graphs; None: one, but up to `MAX_REPLICAS`, as far as there are cores for
-            their threads, for int8 on a CPU, and for small models there. Where weights in fp32 are large, several were
-            not faster with any number of rows.
+            their threads, on a CPU for int8 and for less than `SEVERAL_IN_FP32`. With more weights in fp32 several
+            were not faster with any number of rows.
         threads: threads for the operators of each; None: as many as make, in all replicas together, one for every core
             that this process may use.
         listed: for texts with shortlists; see `Graphs`.
@@ -100,13 +106,12 @@ def load_graphs(
         last = RESIDENT_CPU
     cores = len(os.sched_getaffinity(0))
     weights = bundle.manifest.files[bundle.variant(precision).weights].size
-    small = last.name == "cpu" and weights < SMALL_WEIGHTS.get(precision, 0)
     if replicas is None:
-        several = last.name == "cpu" and (precision == "int8" or small)
+        several = last.name == "cpu" and (precision == "int8" or weights < SEVERAL_IN_FP32)
         replicas = min(MAX_REPLICAS, max(1, cores // (threads or 1))) if several else 1
     threads = threads or max(1, cores // replicas)
     pool = replicas * (threads - 1) + 1  # ONNX Runtime counts one caller in
-    apart = replicas > 1 and small
+    apart = replicas > 1 and last.name == "cpu" and weights < SMALL_WEIGHTS
     graphs = Graphs(bundle, precision, device=last, threads=pool if apart else replicas * threads, listed=listed)
     if last.name == "cuda":
         logger.info("%s runs in %s on %s", bundle.manifest.name, precision, last.providers[0])

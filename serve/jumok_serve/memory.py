@@ -27,7 +27,7 @@ KEPT_LENGTH = 32
 """Positions that a buffer keeps, needed or not: one short sentence after the other would have it shrink and grow."""
 
 KEPT_AHEAD = 128
-"""The same of a buffer with positions ahead, which slow nothing down. It has `KEPT_LENGTH` at the least."""
+"""The same of a buffer with positions ahead, which cost next to nothing. It has `KEPT_LENGTH` at the least."""
 
 ROOM = 16
 """A buffer becomes so many times as long before memory is asked for again: for a moment there are two of them then."""

@@ -24,15 +24,16 @@ ELF_SECTIONS = struct.Struct("<40xQ10xHH2x")
 def library() -> Path | None:
     """The library, or None where graphs without its operators have to do. Logs which, when it is first called."""
     try:
-        _check(LIBRARY)
+        check(LIBRARY)
     except Exception as error:  # ONNX Runtime's have no common class; and whatever it is, a server starts
-        logger.info("native kernels are not used, and translating takes longer: %s", error)
+        level = logging.WARNING if isinstance(error, ValueError) else logging.INFO  # the installation is broken, or old
+        logger.log(level, "native kernels are not used, and translating takes longer: %s", error)
         return None
     logger.info("native kernels are used, where a bundle has graphs for them")
     return LIBRARY
 
 
-def _check(path: Path) -> None:
+def check(path: Path) -> None:
     """Load a library as sessions do.
 
     Raises:

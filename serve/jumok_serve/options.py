@@ -180,7 +180,7 @@ class DecodingOptions:
         most_hypotheses = MAX_BEAM_SIZE if sample else beam_size
         max_length = self._max_length(generation, limits.max_target_length, prefix)
         if self.min_length is not None:
-            _check_lengths(self.min_length, max_length, most=f"{max_length} with this model{_behind(prefix)}")
+            _check_lengths(self.min_length, max_length, described=f"{max_length} with this model{_behind(prefix)}")
         forced = _first(self.forced_first_token, forced_first, generation.forced_first_token)
         suppressed = dict.fromkeys((*special.suppress, *(self.suppress_tokens or ())))
         return SearchOptions(
@@ -390,7 +390,7 @@ def _check_beam(beam_size: int, num_hypotheses: int | None, *, samples: bool, wh
         )
 
 
-def _check_lengths(min_length: int, max_length: int, *, most: str = "") -> None:
+def _check_lengths(min_length: int, max_length: int, *, described: str | None = None) -> None:
     if min_length > max_length:
-        most = most or f"max_length, which is {max_length}"
-        raise InvalidRequest(f"min_length must be at most {most}, got {min_length}", field="options.min_length")
+        described = described or f"max_length, which is {max_length}"
+        raise InvalidRequest(f"min_length must be at most {described}, got {min_length}", field="options.min_length")

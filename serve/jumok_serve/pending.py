@@ -174,7 +174,10 @@ class Pending:
         )
 
     def timings(self) -> Timings:
-        """Where the time went, of the text that took longest in each part; waits until all are done."""
+        """Where the time went, of the text that took longest in each part; waits until all are done.
+
+        The total is that up to the first time that it was asked for.
+        """
         if self._timings is None:
             decoded = [future.result() for future in self.futures]
             self._timings = Timings(

@@ -230,7 +230,7 @@ class Graphs:
         """Buffers by slot for what the encoder gives, or for the state of a decoder in place."""
         specs, axis = self.memory_specs if kind == "memory" else self.state_specs, LENGTH_AXES[kind]
         if not self._device.resident:
-            return SlotBuffers(specs, axis, ahead=self.native)
+            return SlotBuffers(specs, axis, ahead=self.native and self.in_place)
         grow, write = (self._sessions.get(name) for name in slot_graphs(kind))  # there are none for no tensors
         return DeviceSlots(specs, axis, place=self._place, grow=grow, write=write)
 

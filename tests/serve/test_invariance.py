@@ -7,7 +7,7 @@ import pytest
 
 from jumok_serve import DecodingOptions, Translation, Translator
 
-SENTENCES = 200
+SENTENCES = 100
 BEAM_SIZES = (1, 2, 5)
 WORDS = """
     a the two old young man woman dog girl boy runs reads plays sits in on with near red blue street park ball book
@@ -27,7 +27,7 @@ def test_alone_together_and_joining_at_random_moments(
     model: str, precision: str, request: pytest.FixtureRequest
 ) -> None:
     bundle: Path = request.getfixturevalue(model)
-    texts = sentences()[:100]
+    texts = sentences()
     jobs = [(index, beam_size) for index in range(len(texts)) for beam_size in BEAM_SIZES]
     generator = random.Random(5)
     with Translator(bundle, precision=precision, threads=2) as translator:

@@ -41,8 +41,9 @@ def random() -> np.random.Generator:
     return np.random.default_rng(3)
 
 
-def test_sentences_survive_growth_of_slots_and_of_the_source_axis(random: np.random.Generator) -> None:
-    memory = SlotBuffers(SPECS, "S")
+@pytest.mark.parametrize("ahead", [False, True])
+def test_sentences_survive_growth_of_slots_and_of_the_source_axis(random: np.random.Generator, ahead: bool) -> None:
+    memory = SlotBuffers(SPECS, "S", ahead=ahead)
     first = encoded(random, 2, 5)
     memory.reserve(2, 5, 0)
     memory.write(range(2), first)
@@ -54,10 +55,11 @@ def test_sentences_survive_growth_of_slots_and_of_the_source_axis(random: np.ran
     assert_same(content(memory, 3, 2, 21), {name: value[0] for name, value in second.items()})
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_sentences_survive_whatever_is_reserved(seed: int) -> None:
+def test_sentences_survive_whatever_is_reserved(seed: int, ahead: bool) -> None:
     random = np.random.default_rng(seed)
-    memory = SlotBuffers(SPECS, "S")
+    memory = SlotBuffers(SPECS, "S", ahead=ahead)
     sources: list[int] = []
     written: list[dict[str, np.ndarray]] = []
     for _ in range(100):
@@ -76,8 +78,9 @@ def test_sentences_survive_whatever_is_reserved(seed: int) -> None:
             assert_same(content(memory, len(written), slot, source), expected)
 
 
-def test_moving_copies_one_slot_over_another(random: np.random.Generator) -> None:
-    memory = SlotBuffers(SPECS, "S")
+@pytest.mark.parametrize("ahead", [False, True])
+def test_moving_copies_one_slot_over_another(random: np.random.Generator, ahead: bool) -> None:
+    memory = SlotBuffers(SPECS, "S", ahead=ahead)
     sentences = encoded(random, 3, 4)
     memory.reserve(3, 4, 0)
     memory.write(range(3), sentences)
@@ -105,6 +108,16 @@ def test_the_source_axis_keeps_a_length_that_short_sentences_grow_to(random: np.
     short = encoded(random, 1, 6)
     memory.write([0], short)
     assert_same(content(memory, 1, 0, 6), {name: value[0] for name, value in short.items()})
+
+
+def test_a_buffer_with_positions_ahead_moves_seldom() -> None:
+    memory = SlotBuffers(SPECS, "S", ahead=True)
+    lengths = []
+    # Grown by half, but to `KEPT_LENGTH` at least; kept up to `KEPT_AHEAD`, however many slots there are.
+    for slots, length, used in ((4, 5, 0), (4, 33, 4), (4, 17, 4), (9, 8, 4), (9, 88, 9), (9, 8, 9), (9, 60, 9)):
+        memory.reserve(slots, length, used)
+        lengths.append(memory.length)
+    assert lengths == [32, 64, 64, 64, 136, 32, 96]
 
 
 def test_few_long_sentences_do_not_get_the_room_of_many_short_ones() -> None:

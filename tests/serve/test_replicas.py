@@ -70,7 +70,8 @@ def steps(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has every model count as one whose replicas use each other's threads when they are alone."""
-    monkeypatch.setattr("jumok_serve.loading.SMALL_WEIGHTS", {})
+    monkeypatch.setattr("jumok_serve.loading.SMALL_WEIGHTS", 0)
+    monkeypatch.setattr("jumok_serve.loading.SEVERAL_IN_FP32", 0)
 
 
 @pytest.mark.usefixtures("large")

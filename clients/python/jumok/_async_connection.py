@@ -93,7 +93,7 @@ class AsyncConnection:
     def open_corpus(
         self, endpoint: int, requests: AsyncIterator[TranslateCorpusRequest]
     ) -> AsyncIterator[TranslateCorpusResponse]:
-        """Call TranslateCorpus of the server of a number."""
+        """Call TranslateCorpus of one of the servers, by its number."""
         self.check_open()
         return responses(
             self._stubs[endpoint].translation.TranslateCorpus(requests),

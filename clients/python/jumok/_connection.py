@@ -84,7 +84,7 @@ class Connection:
         return self._updates(request, timeout_s)
 
     def open_corpus(self, endpoint: int, requests: Iterator[TranslateCorpusRequest]) -> CorpusCall:
-        """Call TranslateCorpus of the server of a number."""
+        """Call TranslateCorpus of one of the servers, by its number."""
         self.check_open()
         return CorpusCall(
             self._stubs[endpoint].translation.TranslateCorpus(requests),
