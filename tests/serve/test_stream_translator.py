@@ -118,9 +118,10 @@ def corpus(stub: Any, texts: list[str], **settings: Any) -> Iterator[pb.CorpusRe
 
 @pytest.mark.parametrize("order", [pb.CORPUS_ORDER_INPUT, pb.CORPUS_ORDER_COMPLETION])
 def test_a_corpus_is_translated_as_its_texts_are(translator: Translator, address: str, order: Any) -> None:
-    texts = [*sentences(), "bad \0 text"] * 10
-    alone = translator.translate(texts[:200], truncate=True, beam_size=1, max_length=8)
-    expected = dict(zip(texts[:200], alone, strict=True))
+    good = sentences()
+    texts = [*good, "bad \0 text"] * 20
+    alone = translator.translate(good, truncate=True, beam_size=1, max_length=8)
+    expected = dict(zip(good, alone, strict=True))
     with grpc.insecure_channel(address) as channel:
         found = list(
             corpus(
