@@ -13,7 +13,9 @@ RUN JUMOK_NATIVE=required pip wheel --no-cache-dir --no-deps --wheel-dir /dist .
 FROM python:${PYTHON}-slim-bookworm AS cpu-environment
 RUN python -m venv --without-pip /opt/jumok
 COPY --from=wheel /dist /dist
-RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve]"
+# NumPy's own tests are 17 MB that nothing here imports.
+RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve]" \
+    && find /opt/jumok -path '*/numpy/*' -type d -name tests -prune -exec rm -r {} +
 
 
 FROM python:${PYTHON}-slim-bookworm AS cuda-environment
