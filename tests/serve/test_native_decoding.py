@@ -17,7 +17,7 @@ from jumok_serve.session import Graphs
 from .test_resident import decoded, random_sources
 from .variants import edited
 
-needs_library = pytest.mark.skipif(library() is None, reason="native operators were not compiled here")
+needs_library = pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
 
 
 @needs_library
