@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
@@ -45,6 +46,19 @@ def test_jobs_are_done_in_their_order_and_bounded() -> None:
         job.result(30)
     assert order == [0, 1]
     assert workers.start(Work()).result(30) == 1
+
+
+def test_a_job_is_counted_once_even_before_a_thread_has_taken_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Workers("scored", threads=1, most=2)
+    begin: list[Callable[[], None]] = []
+    with monkeypatch.context() as held:
+        held.setattr(workers._threads, "submit", begin.append)
+        jobs = [workers.start(Work()) for _ in range(2)]
+        with pytest.raises(Overloaded):
+            workers.start(Work())
+    (run,) = begin
+    run()
+    assert [job.result(0) for job in jobs] == [1, 1]
 
 
 def test_a_cancelled_job_leaves_its_room_and_its_memory_at_once() -> None:

@@ -28,6 +28,7 @@ class Workers:
         self._changing = threading.Lock()
         self._waiting: dict[Future[Any], Callable[[], Any]] = {}
         self._running = 0
+        self._unfinished = 0
 
     def start(self, work: Callable[[], Result]) -> "Future[Result]":
         """Start a job, or let it wait.
@@ -37,8 +38,9 @@ class Workers:
         """
         job: Future[Result] = Future()
         with self._changing:
-            if self._running + len(self._waiting) >= self._most:
+            if self._unfinished >= self._most:
                 raise Overloaded(f"{self._most} requests wait to be {self._done}", retry_after_s=RETRY_AFTER_S)
+            self._unfinished += 1
             self._waiting[job] = work
             if self._running < self._most_running:
                 self._running += 1
@@ -64,4 +66,5 @@ class Workers:
 
     def _forget(self, job: "Future[Any]") -> None:
         with self._changing:
+            self._unfinished -= 1
             self._waiting.pop(job, None)
