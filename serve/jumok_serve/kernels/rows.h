@@ -55,8 +55,8 @@ struct Rows {
   // `sum`.
   void (*add_norm)(const float* x, const float* y, const float* weight, const float* bias, float epsilon, float* sum,
                    float* norm, int64_t count);
-  // Also writes the maximum of every block of `kBlock` numbers, the last one possibly shorter. NaN makes log_sum NaN.
-  Best (*log_sum)(const float* row, int64_t count, float* maxima);
+  // Over `count` blocks of `kBlock` numbers, of each of which it writes the maximum. NaN makes log_sum NaN.
+  Best (*log_sum)(const float* const* blocks, int64_t count, float* maxima);
 };
 
 constexpr int64_t kBlock = 64;

@@ -2,10 +2,11 @@
 #include "select.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <functional>
+#include <deque>
 #include <limits>
-#include <utility>
+#include <vector>
 
 #include "operator.h"
 #include "rows.h"
@@ -25,18 +26,15 @@ class Constraints {
     sort(bias_places, biases, &biases_);
   }
 
-  bool any(int64_t row) const {
-    return begin(factors_, row) != end(factors_, row) || begin(biases_, row) != end(biases_, row);
-  }
-
-  // Factors, which make any score smaller if they are larger than 1, then biases.
-  void apply(int64_t row, float* scores) const {
-    for (auto entry = begin(factors_, row); entry != end(factors_, row); ++entry) {
-      float& score = scores[entry->place - row * width_];
+  // Factors, which make any score smaller if they are larger than 1, then biases; `score_of` a token is changed.
+  template <typename ScoreOf>
+  void apply(int64_t row, ScoreOf score_of) const {
+    for (auto entry = begin(factors_, row), last = end(factors_, row); entry != last; ++entry) {
+      float& score = score_of(entry->place - row * width_);
       score = score < 0 ? score * entry->value : score / entry->value;
     }
-    for (auto entry = begin(biases_, row); entry != end(biases_, row); ++entry)
-      scores[entry->place - row * width_] += entry->value;
+    for (auto entry = begin(biases_, row), last = end(biases_, row); entry != last; ++entry)
+      score_of(entry->place - row * width_) += entry->value;
   }
 
  private:
@@ -64,6 +62,91 @@ class Constraints {
 
   int64_t width_;
   Entries factors_, biases_;
+};
+
+struct Candidate {
+  float score;
+  int64_t token;
+
+  // The better one comes first, of equal ones that with the lower token.
+  bool operator<(const Candidate& other) const {
+    return score > other.score || (score == other.score && token < other.token);
+  }
+};
+
+// The scores of a row in blocks, of which only those are copied that have a score changed, or are shorter than others.
+class Blocks {
+ public:
+  void take(const float* scores, int64_t width) {
+    blocks_.resize(static_cast<size_t>((width + kBlock - 1) / kBlock));
+    copy_of_.assign(blocks_.size(), nullptr);
+    maxima_.resize(blocks_.size());
+    copied_ = 0;
+    for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i] = scores + static_cast<int64_t>(i) * kBlock;
+    if (const int64_t rest = width % kBlock; rest != 0) copy(blocks_.size() - 1, rest);
+  }
+
+  float at(int64_t token) const { return blocks_[static_cast<size_t>(token / kBlock)][token % kBlock]; }
+
+  // A score that will be changed.
+  float& operator[](int64_t token) {
+    const size_t block = static_cast<size_t>(token / kBlock);
+    if (copy_of_[block] == nullptr) copy(block, kBlock);
+    return copy_of_[block][token % kBlock];
+  }
+
+  // Of all scores. Until it is asked for again, it is for these that maxima are known.
+  Best log_sum() { return rows()->log_sum(blocks_.data(), static_cast<int64_t>(blocks_.size()), maxima_.data()); }
+
+  // Takes a score out; nothing but candidates are looked for afterwards.
+  void remove(int64_t token) {
+    (*this)[token] = std::numeric_limits<float>::quiet_NaN();
+    const size_t block = static_cast<size_t>(token / kBlock);
+    float most = -std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < kBlock; ++i) most = std::max(most, copy_of_[block][i]);  // in this order NaN is left out
+    maxima_[block] = most;
+  }
+
+  // The log-probabilities that may be among the `wanted` best, and some others; appended. As many blocks have maxima
+  // that are not below the least that is looked at, and each of these is a candidate itself.
+  void find(int64_t width, int64_t wanted, const Best& sum, std::vector<Candidate>& found) {
+    float least = least_of_best_maxima(wanted);
+    // Different scores may have one log-probability.
+    if (std::isfinite(least)) least -= 1e-6f * (std::abs(least) + std::abs(sum.most) + std::abs(sum.log_sum));
+    for (size_t block = 0; block < blocks_.size(); ++block) {
+      if (maxima_[block] < least) continue;
+      const int64_t first = static_cast<int64_t>(block) * kBlock, count = std::min(kBlock, width - first);
+      for (int64_t i = 0; i < count; ++i)
+        if (blocks_[block][i] >= least) found.push_back({blocks_[block][i] - sum.most - sum.log_sum, first + i});
+    }
+  }
+
+ private:
+  void copy(size_t block, int64_t count) {
+    if (copied_ == copies_.size()) copies_.emplace_back();
+    auto& own = copies_[copied_++];
+    std::fill(std::copy_n(blocks_[block], count, own.begin()), own.end(), -std::numeric_limits<float>::infinity());
+    blocks_[block] = copy_of_[block] = own.data();
+  }
+
+  // The last of so many best maxima; -infinity where there are fewer.
+  float least_of_best_maxima(int64_t wanted) {
+    if (wanted == 1) return *std::max_element(maxima_.begin(), maxima_.end());
+    best_.assign(static_cast<size_t>(wanted), -std::numeric_limits<float>::infinity());
+    for (const float most : maxima_) {
+      if (!(most > best_.back())) continue;
+      auto place = best_.end() - 1;
+      for (; place != best_.begin() && place[-1] < most; --place) *place = place[-1];
+      *place = most;
+    }
+    return best_.back();
+  }
+
+  std::vector<const float*> blocks_;
+  std::vector<float*> copy_of_;  // by block, or null
+  std::deque<std::array<float, kBlock>> copies_;
+  size_t copied_ = 0;
+  std::vector<float> maxima_, best_;
 };
 
 class Select {
@@ -109,78 +192,56 @@ class Select {
   }
 
  private:
-  struct Candidate {
-    float score;
-    int64_t token;
-
-    // The better one comes first, of equal ones that with the lower token.
-    bool operator<(const Candidate& other) const {
-      return score > other.score || (score == other.score && token < other.token);
-    }
-  };
-
   // Memory of one thread that is used again.
   struct Room {
-    std::vector<float> row, maxima, order;
+    Blocks scores;
+    std::vector<float> log_probs;
     std::vector<Candidate> found;
   };
 
   static void select(int64_t row, const float* logits, int64_t width, const Constraints& on_logits,
                      const Constraints& on_log_probs, bool renormalized, float score, int64_t wanted, Room& room,
                      int64_t* tokens, float* totals) {
-    const float* values = logits;
-    if (on_logits.any(row)) {
-      room.row.assign(logits, logits + width);
-      on_logits.apply(row, room.row.data());
-      values = room.row.data();
+    Blocks& scores = room.scores;
+    scores.take(logits, width);
+    on_logits.apply(row, [&](int64_t token) -> float& { return scores[token]; });
+    Best sum = scores.log_sum();
+    if (renormalized) {
+      room.log_probs.resize(static_cast<size_t>(width));
+      for (int64_t i = 0; i < width; ++i)
+        room.log_probs[static_cast<size_t>(i)] = scores.at(i) - sum.most - sum.log_sum;
+      scores.take(room.log_probs.data(), width);
+      on_log_probs.apply(row, [&](int64_t token) -> float& { return scores[token]; });
+      sum = scores.log_sum();
     }
-    room.maxima.resize(static_cast<size_t>((width + kBlock - 1) / kBlock));
-    Best best = rows()->log_sum(values, width, room.maxima.data());
-    if (on_log_probs.any(row) || renormalized) {
-      // Log-probabilities take the place of logits, and nothing is subtracted from them unless it is asked for.
-      room.row.resize(static_cast<size_t>(width));
-      for (int64_t i = 0; i < width; ++i) room.row[static_cast<size_t>(i)] = values[i] - best.most - best.log_sum;
-      on_log_probs.apply(row, room.row.data());
-      values = room.row.data();
-      const Best after = rows()->log_sum(values, width, room.maxima.data());
-      if (renormalized)
-        best = after;
-      else if (!std::isnan(best.log_sum))
-        best = {0, 0};
-    }
-    if (std::isnan(best.log_sum)) {
+    if (std::isnan(sum.log_sum)) {
       for (int64_t i = 0; i < wanted; ++i) {
         tokens[i] = i;
         totals[i] = std::numeric_limits<float>::quiet_NaN();
       }
       return;
     }
-    find_best(values, width, best, wanted, room);
+    room.found.clear();
+    if (!renormalized) set_apart(row, on_log_probs, sum, scores, room.found);
+    scores.find(width, wanted, sum, room.found);
+    std::partial_sort(room.found.begin(), room.found.begin() + wanted, room.found.end());
     for (int64_t i = 0; i < wanted; ++i) {
       tokens[i] = room.found[static_cast<size_t>(i)].token;
       totals[i] = room.found[static_cast<size_t>(i)].score + score;
     }
   }
 
-  // The `wanted` best in order, as the first ones that are found. As many blocks have maxima that are not below the
-  // least that is looked at, and each of these is a candidate itself.
-  static void find_best(const float* values, int64_t width, const Best& best, int64_t wanted, Room& room) {
-    float least = -std::numeric_limits<float>::infinity();
-    if (wanted < static_cast<int64_t>(room.maxima.size())) {
-      room.order = room.maxima;
-      std::nth_element(room.order.begin(), room.order.begin() + (wanted - 1), room.order.end(), std::greater<>());
-      least = room.order[static_cast<size_t>(wanted - 1)];
-      // Different logits may have one log-probability.
-      least -= 1e-6f * (std::abs(least) + std::abs(best.most) + std::abs(best.log_sum));
-    }
-    room.found.clear();
-    for (size_t block = 0; block < room.maxima.size(); ++block) {
-      if (room.maxima[block] < least) continue;
-      const int64_t first = static_cast<int64_t>(block) * kBlock, last = std::min(first + kBlock, width);
-      for (int64_t token = first; token < last; ++token)
-        if (values[token] >= least) room.found.push_back({values[token] - best.most - best.log_sum, token});
-    }
-    std::partial_sort(room.found.begin(), room.found.begin() + wanted, room.found.end());
+  // Makes candidates of the log-probabilities that constraints change.
+  static void set_apart(int64_t row, const Constraints& on_log_probs, const Best& sum, Blocks& scores,
+                        std::vector<Candidate>& found) {
+    const auto before = [](const Candidate& candidate, int64_t token) { return candidate.token < token; };
+    on_log_probs.apply(row, [&](int64_t token) -> float& {
+      auto place = std::lower_bound(found.begin(), found.end(), token, before);
+      if (place == found.end() || place->token != token)
+        place = found.insert(place, {scores.at(token) - sum.most - sum.log_sum, token});
+      return place->score;
+    });
+    for (const Candidate& candidate : found) scores.remove(candidate.token);
   }
 };
 

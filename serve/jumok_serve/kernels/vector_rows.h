@@ -235,27 +235,20 @@ void add_norm(const float* x, const float* y, const float* weight, const float* 
 }
 
 // One pass: what was added up so far is made smaller where a block has a larger maximum.
-Best log_sum(const float* row, int64_t count, float* maxima) {
+Best log_sum(const float* const* blocks, int64_t count, float* maxima) {
   float most = -INFINITY;
   Floats total = {};
-  const auto add = [&](const float* block, float* maximum) {
+  for (int64_t index = 0; index < count; ++index) {
+    const float* block = blocks[index];
     Floats largest = load(block);
     for (int64_t i = kLanes; i < kBlock; i += kLanes) largest = larger(largest, load(block + i));
-    *maximum = largest_of(largest);
-    if (*maximum > most) {
-      total *= most == -INFINITY ? 0.0f : std::exp(most - *maximum);
-      most = *maximum;
+    maxima[index] = largest_of(largest);
+    if (maxima[index] > most) {
+      total *= most == -INFINITY ? 0.0f : std::exp(most - maxima[index]);
+      most = maxima[index];
     }
     const Floats reference = all(most == -INFINITY ? 0.0f : most);
     for (int64_t i = 0; i < kBlock; i += kLanes) total += exponential(load(block + i) - reference);
-  };
-  int64_t i = 0;
-  for (; i + kBlock <= count; i += kBlock) add(row + i, maxima++);
-  if (i < count) {
-    float last[kBlock];
-    std::memcpy(last, row + i, sizeof(float) * static_cast<size_t>(count - i));
-    std::fill(last + (count - i), last + kBlock, -INFINITY);
-    add(last, maxima);
   }
   const float sum = sum_of(total);
   return {most, most == -INFINITY || most == INFINITY ? NAN : std::log(sum)};
