@@ -34,6 +34,11 @@ DEADLINE_SLACK_S = 0.05
 MAX_JOINING_TOKENS = 512
 """Source tokens that a replica encodes at most between two steps, so that those it decodes are not held up for long."""
 
+JOINING_SHARE = 8
+"""What part of its room a replica waits for, as a divisor, while more wait than it has room for: to encode few
+sentences takes hardly less than to encode several. With a model of 6 MiB that made 1,000 sentences 6 % faster with beam
+size 1, and 10 % with 4."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLimits:
@@ -99,7 +104,7 @@ class SentenceQueue:
     waiting and decoded, they all go to the replica that decodes most, as far as it has room. A replica takes up to its
     share of more, which is all rows divided by the replicas, so that those who are idle divide what comes; beyond that
     only the one with the fewest rows takes any, so nobody waits for ever. One that decodes takes no more than
-    `MAX_JOINING_TOKENS` at a time, or one sentence.
+    `MAX_JOINING_TOKENS` at a time, or one sentence; while more wait than it has room for, not a few at a time either.
 
     A replica that has failed stands aside until it has come back. Sentences wait for it, where there is no other, as
     long as it does not give up.
@@ -297,7 +302,8 @@ class SentenceQueue:
         share = rows if few else rows / (1 + len(others))
         fewest = min((other.rows for other in others), default=0)
         taken: list[Sentence] = []
-        while self._waiting:
+        held = self._is_nearly_full(occupied)
+        while self._waiting and not held:
             sentence = self._waiting[0]
             if not self._drop_abandoned(sentence):
                 enough = occupied.rows > fewest and occupied.rows + sentence.search.beam_size > share
@@ -352,6 +358,19 @@ class SentenceQueue:
             if wanted + elsewhere > bound and (occupied.rows or rows_elsewhere):
                 return False
         return True
+
+    def _is_nearly_full(self, occupied: Occupancy) -> bool:
+        """Whether a replica has little room, and less than those who wait need."""
+        parts = len(self._occupied)
+        for present, waiting, bound in (
+            (occupied.tokens, self._work, self._limits.max_batch_tokens),
+            (occupied.rows, self._rows, self._limits.max_batch_rows),
+        ):
+            if bound is not None:
+                free = bound // parts - present
+                if waiting > free and JOINING_SHARE * free < bound // parts:
+                    return True
+        return False
 
     def _sweep(self) -> None:
         """Drops abandoned sentences wherever they wait; not every time, because it looks at them all."""

@@ -123,6 +123,22 @@ def test_each_replica_has_its_part_of_the_rows() -> None:
     assert queue.take(1, occupied(sentences[2:4])) == []
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [EngineLimits(max_batch_rows=16, max_alone_rows=1), EngineLimits(max_batch_tokens=16 * 8, max_alone_rows=1)],
+    ids=["rows", "tokens"],
+)
+def test_while_more_wait_than_there_is_room_for_a_replica_takes_several_or_none(limits: EngineLimits) -> None:
+    queue = SentenceQueue(limits, 1)
+    sentences = [sentence() for _ in range(19)]
+    queue.add(sentences)
+    assert queue.take(0, Occupancy()) == sentences[:16]
+    assert queue.take(0, occupied(sentences[1:16])) == []
+    assert queue.take(0, occupied(sentences[2:16])) == sentences[16:18]
+    # The last one that waits has no company to wait for.
+    assert queue.take(0, occupied(sentences[3:18])) == sentences[18:]
+
+
 def test_what_is_over_its_part_is_alone_there_and_what_is_over_the_whole_waits_for_all_others() -> None:
     queue = SentenceQueue(EngineLimits(max_batch_tokens=100, max_alone_rows=1), 2)
     long, short, huge, last = sentence(60), sentence(8), sentence(200), sentence(8)
