@@ -219,7 +219,7 @@ def read_configuration(file: Path | None, environment: Mapping[str, str], flags:
         for detail in error.errors(include_url=False):
             name = str(detail["loc"][0])
             wrong.add(name)
-            problems.append(_problem(name, given[name], detail["msg"]))
+            problems.append(_problem(name, given[name], detail["loc"][1:], detail["msg"]))
         # What is right by itself may still not go together.
         rest = {name: value for name, value in values.items() if name not in wrong}
         configuration = Configuration.model_validate(rest)
@@ -264,9 +264,12 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return f"; the nearest known name is {nearest}"
 
 
-def _problem(name: str, given: Given, message: str) -> str:
+def _problem(name: str, given: Given, place: Sequence[int | str], message: str) -> str:
+    """Say what is wrong with a setting, or of several values with the one in this place."""
     said = message.removeprefix("Value error, ").removeprefix("Input ")
-    return f"{name} = {given.value!r} ({given.origin}): {said}"
+    several = isinstance(given.value, list | tuple) and place and isinstance(place[0], int)
+    value = given.value[place[0]] if several else given.value
+    return f"{name} = {value!r} ({given.origin}): {said}"
 
 
 def _conflicts(configuration: Configuration, wrong: set[str]) -> list[str]:

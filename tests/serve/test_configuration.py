@@ -92,6 +92,7 @@ def test_all_that_is_wrong_is_said_at_once_with_its_origin(file: Path) -> None:
         ({"request_burst": "3"}, "request_burst: needs requests_per_second too"),
         ({"admin_port": "0"}, "admin_port: needs model_root too"),
         ({"model_root": "no-such-folder"}, "does not point to a directory"),
+        ({"model_root": __file__}, "does not point to a directory"),
         ({"requests_per_second": "0"}, "greater than 0"),
         ({"requests_per_second": "inf"}, "finite"),
         ({"grace_s": "nan"}, "finite"),
@@ -102,6 +103,16 @@ def test_all_that_is_wrong_is_said_at_once_with_its_origin(file: Path) -> None:
 def test_what_cannot_be_or_does_not_go_together_is_refused(bundle: Path, flags: dict[str, Any], words: str) -> None:
     (problem,) = problems(bundles=(str(bundle),), **flags)
     assert words in problem
+
+
+def test_of_several_bundles_those_that_are_none_are_named(bundle: Path, file: Path) -> None:
+    found = problems(bundles=(str(bundle), "/no/such", str(bundle), __file__))
+    assert found == [
+        f"bundles = {path!r} (argument BUNDLE): Path does not point to a directory" for path in ("/no/such", __file__)
+    ]
+    file.write_text(f'bundles = ["{bundle}", 5]\n', encoding="utf-8")
+    (problem,) = problems(file)
+    assert problem.startswith(f"bundles = 5 (file {file}): ")
 
 
 def test_tokens_without_tls_can_be_asked_for(bundle: Path) -> None:
