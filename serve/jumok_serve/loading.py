@@ -119,8 +119,8 @@ def load_graphs(
     )
     if replicas * threads > cores:
         logger.warning(
-            "%s has more threads than there are cores, so that they wait for each other; replicas: %d, threads of each: "
-            "%d, cores that this process may use: %d",
+            "%s has more threads than there are cores, so that they wait for each other; replicas: %d, "
+            "threads of each: %d, cores that this process may use: %d",
             name,
             replicas,
             threads,
