@@ -31,8 +31,9 @@ from jumok_serve.errors import (
 )
 from jumok_serve.options import DecodingOptions
 from jumok_serve.service import Server
+from jumok_serve.service.asked import MAX_LISTED_TOKENS
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.translation_service import MAX_CHARACTERS_AT_ONCE, MAX_LISTED_TOKENS
+from jumok_serve.service.translation_service import MAX_CHARACTERS_AT_ONCE
 
 from .held_model import Answer, HeldModel, fail, failure, hold, serving
 
