@@ -1,10 +1,10 @@
 """Every command and example in the documents is run, and every link leads somewhere.
 
-The fenced blocks of kind ``sh`` of a document run in order, as they stand, and then those of kind ``python`` as one
-program, in a folder that looks like a checkout to them: a tiny bundle and a configuration under the committed model's
-name, a small corpus under Multi30k's file names in ``corpus``, tiny checkpoints of Hugging Face's in ``checkpoints``,
-``sentences.txt`` in their source language, and this environment as ``.venv``. Five things differ from a reader's
-terminal:
+The fenced blocks of kind ``sh`` of a document run in order, as they stand, and then those of kind ``python``, each as a
+program of its own, in a folder that looks like a checkout to them: a tiny bundle and a configuration under the
+committed model's name, a small corpus under Multi30k's file names in ``corpus``, tiny checkpoints of Hugging Face's in
+``checkpoints``, ``sentences.txt`` in their source language, and this environment as ``.venv``. Five things differ from
+a reader's terminal:
 
 - a block that begins with ``jumok serve`` runs in the background, and is stopped with SIGTERM at the end;
 - port 50051 is another, free one;
@@ -48,6 +48,8 @@ pip() { [ "$1" = install ]; }
 docker() { case $1 in build | run | compose) ;; *) return 1 ;; esac; }
 kubectl() { [ "$1 $2" = "apply -f" ] && [ -d "$REPOSITORY/$3" ]; }
 """
+ALONE = "exec({!r}, {{'__name__': '__main__'}})"
+"""Runs a program that knows nothing of those before it; a process for each would take longer."""
 BLOCK_S = 400
 RECURRENT = """
 [model]
@@ -171,14 +173,14 @@ def test_commands_and_examples_run(document: Path, reader: Reader) -> None:
     if elsewhere is not None:
         assert document.name in (ROOT / elsewhere).read_text(encoding="utf-8")
         return
-    program = "\n".join(block.text for block in blocks(document) if block.kind == "python")
+    programs = [block.text for block in blocks(document) if block.kind == "python"]
     with ExitStack() as servers:
         for block in blocks(document):
             if block.kind == "sh" and block.text.startswith("jumok serve"):
                 servers.enter_context(reader.serve(block))
             elif block.kind == "sh":
                 reader.run("sh", "-euc", SHELL + block.text)
-        reader.run(sys.executable, "-W", "error", "-c", program)
+        reader.run(sys.executable, "-W", "error", "-c", "\n".join(map(ALONE.format, programs)))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -16,6 +16,7 @@ from jumok_serve.device import CudaSettings
 from jumok_serve.errors import ConfigurationError, CredentialsError
 from jumok_serve.freed import set_aside, use_few_arenas
 from jumok_serve.service import Administration, Server, run_server
+from jumok_serve.service.address import check_address
 from jumok_serve.service.interception import CallObserver
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.logs import CallLog, configure_logging
@@ -96,6 +97,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
         # What can be wrong here is found before models are loaded, which takes longer.
         tokens = None if settings.tokens is None else TokenFile(settings.tokens)
         tls = _tls(settings)
+        _check_addresses(settings)
         models: list[Translator] = []
 
         def make_server() -> Server:
@@ -181,6 +183,16 @@ def _limits(settings: Configuration) -> ServiceLimits:
         requests_per_second=settings.requests_per_second,
         request_burst=settings.request_burst,
     )
+
+
+def _check_addresses(settings: Configuration) -> None:
+    for host, port, setting in (
+        (settings.host, settings.port, "port"),
+        (settings.admin_host, settings.admin_port, "admin_port"),
+        (settings.metrics_host, settings.metrics_port, "metrics_port"),
+    ):
+        if port is not None:
+            check_address(host, port, flag(setting))
 
 
 def _tls(settings: Configuration) -> TlsFiles | None:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -219,7 +219,7 @@ def read_configuration(file: Path | None, environment: Mapping[str, str], flags:
         for detail in error.errors(include_url=False):
             name = str(detail["loc"][0])
             wrong.add(name)
-            problems.append(_problem(name, given[name], detail["msg"]))
+            problems.append(_problem(name, given[name], detail["loc"][1:], detail["msg"]))
         # What is right by itself may still not go together.
         rest = {name: value for name, value in values.items() if name not in wrong}
         configuration = Configuration.model_validate(rest)
@@ -237,7 +237,7 @@ def _from_file(file: Path, problems: list[str]) -> dict[str, Given]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         problems.append(f"{file}: {error}")
         return {}
-    problems += [f"{name} (file {file}): unknown{_nearest(name, NAMES)}" for name in content if name not in NAMES]
+    problems += [f"{name} (file {file}): unknown; {_meant(name, str)}" for name in content if name not in NAMES]
     return {name: Given(value, f"file {file}") for name, value in content.items() if name in NAMES}
 
 
@@ -249,7 +249,8 @@ def _from_environment(environment: Mapping[str, str], problems: list[str]) -> di
             continue
         name = names.get(spelled)
         if name is None:
-            problems.append(f"{spelled} (environment): unknown{_nearest(spelled, list(names))}")
+            meant = _meant(spelled.removeprefix(PREFIX).lower(), variable)
+            problems.append(f"{spelled} (environment): unknown; {meant}")
         elif not (name == "port" and _LINK.match(value)):
             given[name] = Given(value.split(os.pathsep) if name == "bundles" else value, f"environment {spelled}")
     return given
@@ -259,14 +260,18 @@ def _flag_origin(name: str) -> str:
     return "argument BUNDLE" if name == "bundles" else f"flag {flag(name)}"
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
-    (nearest,) = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    return f"; the nearest known name is {nearest}"
+def _meant(name: str, spelled: Callable[[str], str]) -> str:
+    """Say which setting a name that is none may be meant for, as it is spelled there."""
+    near = difflib.get_close_matches(name, NAMES, n=1)
+    return f"the nearest known name is {spelled(near[0])}" if near else "'jumok serve --help' has all settings"
 
 
-def _problem(name: str, given: Given, message: str) -> str:
+def _problem(name: str, given: Given, place: Sequence[int | str], message: str) -> str:
+    """Say what is wrong with a setting, or of several values with the one in this place."""
     said = message.removeprefix("Value error, ").removeprefix("Input ")
-    return f"{name} = {given.value!r} ({given.origin}): {said}"
+    several = isinstance(given.value, list | tuple) and place and isinstance(place[0], int)
+    value = given.value[place[0]] if several else given.value
+    return f"{name} = {value!r} ({given.origin}): {said}"
 
 
 def _conflicts(configuration: Configuration, wrong: set[str]) -> list[str]:

@@ -113,8 +113,19 @@ def load_graphs(
     pool = replicas * (threads - 1) + 1  # ONNX Runtime counts one caller in
     apart = replicas > 1 and last.name == "cpu" and weights < SMALL_WEIGHTS
     graphs = Graphs(bundle, precision, device=last, threads=pool if apart else replicas * threads, listed=listed)
-    if last.name == "cuda":
-        logger.info("%s runs in %s on %s", bundle.manifest.name, precision, last.providers[0])
+    name = bundle.manifest.name
+    logger.info(
+        "%s runs in %s on %s, replicas: %d, threads of each: %d", name, precision, last.providers[0], replicas, threads
+    )
+    if replicas * threads > cores:
+        logger.warning(
+            "%s has more threads than there are cores, so that they wait for each other; replicas: %d, "
+            "threads of each: %d, cores that this process may use: %d",
+            name,
+            replicas,
+            threads,
+            cores,
+        )
     return Loaded(
         graphs=graphs,
         shared=graphs if apart or replicas == 1 or last.resident else graphs.with_threads(pool),

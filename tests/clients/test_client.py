@@ -130,6 +130,8 @@ def test_an_option_that_there_is_not_is_a_type_error(translate: Translate, addre
         ("\udfff", {}, "contents[0]"),
         (["a", b"b"], {}, "contents[1]"),
         (b"ab", {}, "contents[0]"),
+        (5, {}, "contents"),
+        (None, {}, "contents"),
         ("a", {"beam_size": "many"}, "options.beam_size"),
         ("a", {"beam_size": True}, "options.beam_size"),
         ("a", {"beam_size": 2.5}, "options.beam_size"),
@@ -335,6 +337,11 @@ def test_closing_cancels_the_call_that_runs_and_not_its_task(service: Scripted, 
 @pytest.mark.parametrize("timeout_s", [float("inf"), 1e300, 10**30])
 def test_a_timeout_beyond_grpcs_clock_is_none_at_all(timeout_s: float) -> None:
     assert _calls.check_timeout(timeout_s) == _calls.LONGEST_TIMEOUT_S
+
+
+def test_what_is_neither_a_text_nor_several_is_named() -> None:
+    with pytest.raises(jumok.InvalidArgument, match="must be a str, or a sequence of them for several texts, got 5"):
+        wait("unused:1", 5)
 
 
 def test_a_number_beyond_every_float_is_refused_by_name() -> None:

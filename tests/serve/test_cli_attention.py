@@ -120,3 +120,10 @@ def test_only_png_is_written(run: Callable[..., Done], tmp_path: Path, out: str)
     done = run("attention", "A dog.", "--server", "127.0.0.1:1", "--out", tmp_path / out)
     assert done.returncode == 2
     assert "--out must end in .png, got" in done.stderr
+
+
+def test_a_folder_that_is_not_there_is_named_before_anything_is_asked(run: Callable[..., Done], tmp_path: Path) -> None:
+    out = tmp_path / "pictures/a.png"
+    done = run("attention", "A dog.", "--server", "127.0.0.1:1", "--out", out)
+    assert done.returncode == 2
+    assert f"--out {out}: there is no folder {out.parent}" in done.stderr

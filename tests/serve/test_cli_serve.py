@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -162,15 +162,18 @@ def test_two_bundles_of_a_name_are_refused(tiny_bundle: Path) -> None:
     assert f"two bundles are named '{Bundle.open(tiny_bundle).manifest.name}'" in refusal(done.stderr)
 
 
-def test_a_port_in_use_is_refused(tiny_bundle: Path) -> None:
+@pytest.mark.parametrize("setting", ["--port", "--admin-port", "--metrics-port"])
+def test_a_port_in_use_is_refused_before_models_are_loaded(tmp_path: Path, setting: str) -> None:
+    no_bundle = tmp_path
+    ports = {"--port": "0", "--admin-port": "0", "--metrics-port": "0"}
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = run("serve", tiny_bundle, "--port", str(port))
+        ports[setting] = str(taken.getsockname()[1])
+        done = run("serve", no_bundle, "--model-root", tmp_path, *chain.from_iterable(ports.items()))
     assert (done.returncode, done.stdout) == (1, b"")
-    message = refusal(done.stderr)
-    assert message.startswith(f"Error: cannot listen on 127.0.0.1:{port}: Address already in use")
-    assert "--port" in message
-    assert len(message.splitlines()) == 1
+    assert refusal(done.stderr) == (
+        f"Error: cannot listen on 127.0.0.1:{ports[setting]}: Address already in use; another program has it, so "
+        f"choose another {setting}\n"
+    )
 
 
 def test_a_port_of_another_server_is_refused_and_that_one_still_serves(tiny_bundle: Path) -> None:
@@ -181,8 +184,9 @@ def test_a_port_of_another_server_is_refused_and_that_one_still_serves(tiny_bund
         assert client.list_models()
 
 
-def test_a_host_that_is_not_here_is_refused(tiny_bundle: Path) -> None:
-    done = run("serve", tiny_bundle, "--port", "0", "--host", "no-such-host.invalid")
+def test_a_host_that_is_not_here_is_refused_before_models_are_loaded(tmp_path: Path) -> None:
+    no_bundle = tmp_path
+    done = run("serve", no_bundle, "--port", "0", "--host", "no-such-host.invalid")
     assert done.returncode == 1
     assert refusal(done.stderr).startswith("Error: cannot listen on no-such-host.invalid:0: ")
 

@@ -68,7 +68,7 @@ def test_all_that_is_wrong_is_said_at_once_with_its_origin(file: Path) -> None:
     found = problems(file, {"JUMOK_DEVICE": "gpu", "JUMOK_PROT": "1"}, max_texts="0", log_texts=True)
     for name, words in {
         f"prot (file {file}): unknown": "port",
-        f"limits (file {file}): unknown": "nearest",
+        f"limits (file {file}): unknown": "jumok serve --help",
         "JUMOK_PROT (environment): unknown": "JUMOK_PORT",
         "bundles: none is given": "JUMOK_BUNDLES",
         f"port = 70000 (file {file})": "65535",
@@ -92,6 +92,7 @@ def test_all_that_is_wrong_is_said_at_once_with_its_origin(file: Path) -> None:
         ({"request_burst": "3"}, "request_burst: needs requests_per_second too"),
         ({"admin_port": "0"}, "admin_port: needs model_root too"),
         ({"model_root": "no-such-folder"}, "does not point to a directory"),
+        ({"model_root": __file__}, "does not point to a directory"),
         ({"requests_per_second": "0"}, "greater than 0"),
         ({"requests_per_second": "inf"}, "finite"),
         ({"grace_s": "nan"}, "finite"),
@@ -102,6 +103,29 @@ def test_all_that_is_wrong_is_said_at_once_with_its_origin(file: Path) -> None:
 def test_what_cannot_be_or_does_not_go_together_is_refused(bundle: Path, flags: dict[str, Any], words: str) -> None:
     (problem,) = problems(bundles=(str(bundle),), **flags)
     assert words in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("JUMOK_MAX_TXTS", "the nearest known name is JUMOK_MAX_TEXTS"),
+        ("JUMOK_DEVICES", "the nearest known name is JUMOK_DEVICE"),
+        ("JUMOK_FOO", "'jumok serve --help' has all settings"),
+        ("JUMOK_VERBOSITY", "'jumok serve --help' has all settings"),
+    ],
+)
+def test_only_names_that_are_near_are_suggested(bundle: Path, name: str, words: str) -> None:
+    assert problems(environment={name: "1"}, bundles=(str(bundle),)) == [f"{name} (environment): unknown; {words}"]
+
+
+def test_of_several_bundles_those_that_are_none_are_named(bundle: Path, file: Path) -> None:
+    found = problems(bundles=(str(bundle), "/no/such", str(bundle), __file__))
+    assert found == [
+        f"bundles = {path!r} (argument BUNDLE): Path does not point to a directory" for path in ("/no/such", __file__)
+    ]
+    file.write_text(f'bundles = ["{bundle}", 5]\n', encoding="utf-8")
+    (problem,) = problems(file)
+    assert problem.startswith(f"bundles = 5 (file {file}): ")
 
 
 def test_tokens_without_tls_can_be_asked_for(bundle: Path) -> None:

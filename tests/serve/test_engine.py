@@ -1,10 +1,9 @@
-"""The engine under a test's control: admission, bounds, deadlines, cancellation, failure and closing."""
+"""The engine under a test's control: admission, bounds, deadlines, cancellation, sentences that fail, and closing."""
 
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from jumok_serve import (
     Unavailable,
 )
 from jumok_serve.batch import Batch, Sentence
-from jumok_serve.errors import EngineFailed, ModelFailed
+from jumok_serve.errors import ModelFailed
 from jumok_serve.queue import EngineLimits, Load
 from jumok_serve.selecting import Choice
 from jumok_serve.session import DecoderStep, Integers
@@ -329,48 +328,6 @@ def test_constraints_that_leave_no_token_end_a_translation_and_fail_nothing(
         assert set(translation.hypotheses[0].token_ids) == set(writable[:2])
         assert translation.hypotheses[0].finish_reason is FinishReason.LENGTH
     assert [t.text for t in free] == [t.text for t in translator.submit(TEXTS[2:], others).collect()]
-
-
-def fail_once(patched: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException) -> None:
-    """Have a method fail at its next call, and then be what it was."""
-    original, calls = getattr(owner, name), count()
-
-    def method(*arguments: Any) -> Any:
-        if next(calls) == 0:
-            raise error
-        return original(*arguments)
-
-    patched.setattr(owner, name, method)
-
-
-@pytest.mark.parametrize("error", [RuntimeError("out of memory, say"), SystemExit("out of memory, say")])
-def test_a_failing_step_fails_its_sentences_and_the_engine_is_started_anew(
-    translator: Translator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    expected = translator.translate(TEXTS[0])
-    with monkeypatch.context() as patched, caplog.at_level("INFO"):
-        fail_once(patched, Batch, "step", error)
-        with pytest.raises(EngineFailed, match="failed while it translated") as failed:
-            translator.translate(TEXTS)
-        # It waits for the trial, which succeeds.
-        assert translator.translate(TEXTS[0]) == expected
-    assert failed.value.__cause__ is error
-    assert failed.value.retry_after_s
-    assert "out of memory, say" in caplog.text
-    assert "started anew" in caplog.text
-    assert translator.ready
-    wait_until_idle(translator)
-
-
-def test_a_failing_encoder_fails_the_sentences_that_were_to_join(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        fail_once(patched, translator._graphs, "encode", RuntimeError("no such shape"))
-        with pytest.raises(EngineFailed):
-            translator.translate(TEXTS, timeout_s=PATIENCE_S)
-        assert translator.translate(TEXTS[0]).hypotheses
-    wait_until_idle(translator)
 
 
 def test_closing_finishes_what_was_submitted(tiny_bundle: Path) -> None:

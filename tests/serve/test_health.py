@@ -53,7 +53,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 def test_a_server_that_serves_is_healthy(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.issue("server")
-    _, token = make_token("a", ["translate"])
+    secret, token = make_token("a", ["translate"])
     (tmp_path / "tokens").write_text(token.line(), encoding="utf-8")
     tls = TlsFiles(certificate=certificate, key=key)
 
@@ -64,7 +64,8 @@ def test_a_server_that_serves_is_healthy(authority: Authority, tmp_path: Path) -
             for arguments, code, words in (
                 ((), 0, f"the server at {server.address} is serving"),
                 (("--model", "held"), 0, "model 'held'"),
-                (("--model", "other"), 1, "model 'other'"),
+                (("--model", "other"), 1, f"model 'other' at {server.address} is not known there\n"),
+                (("--model", "other", "--token", secret), 1, "is not known there; available: held\n"),
             ):
                 asked = await asyncio.to_thread(ask, *here, *arguments)
                 assert (asked.exit_code, words in asked.output) == (code, True)

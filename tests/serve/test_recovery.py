@@ -3,7 +3,9 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,8 @@ from jumok_serve.errors import BundleError, EngineFailed
 from jumok_serve.queue import SentenceQueue
 from jumok_serve.session import Graphs
 
+from .test_engine import TEXTS, wait_until_idle
+
 PATIENCE_S = 60.0
 
 
@@ -20,6 +24,48 @@ PATIENCE_S = 60.0
 def translator(tiny_bundle: Path) -> Iterator[Translator]:
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
+
+
+def fail_once(patched: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException) -> None:
+    """Have a method fail at its next call, and then be what it was."""
+    original, calls = getattr(owner, name), count()
+
+    def method(*arguments: Any) -> Any:
+        if next(calls) == 0:
+            raise error
+        return original(*arguments)
+
+    patched.setattr(owner, name, method)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory, say"), SystemExit("out of memory, say")])
+def test_a_failing_step_fails_its_sentences_and_the_engine_is_started_anew(
+    translator: Translator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    expected = translator.translate(TEXTS[0])
+    with monkeypatch.context() as patched, caplog.at_level("INFO"):
+        fail_once(patched, Batch, "step", error)
+        with pytest.raises(EngineFailed, match="failed while it translated") as failed:
+            translator.translate(TEXTS)
+        # It waits for the trial, which succeeds.
+        assert translator.translate(TEXTS[0]) == expected
+    assert failed.value.__cause__ is error
+    assert failed.value.retry_after_s
+    assert "out of memory, say" in caplog.text
+    assert "started anew" in caplog.text
+    assert translator.ready
+    wait_until_idle(translator)
+
+
+def test_a_failing_encoder_fails_the_sentences_that_were_to_join(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        fail_once(patched, translator._graphs, "encode", RuntimeError("no such shape"))
+        with pytest.raises(EngineFailed):
+            translator.translate(TEXTS, timeout_s=PATIENCE_S)
+        assert translator.translate(TEXTS[0]).hypotheses
+    wait_until_idle(translator)
 
 
 class Breakdown:

@@ -277,6 +277,31 @@ def test_replicas_of_a_small_model_share_one_session_and_divide_few_rows_too(
         pending.collect()
 
 
+@pytest.mark.parametrize(
+    ("replicas", "threads", "said"),
+    [
+        (None, None, "replicas: 3, threads of each: 1"),
+        (1, None, "replicas: 1, threads of each: 3"),
+        (2, 2, "replicas: 2, threads of each: 2, cores that this process may use: 3"),
+        (None, 4, "replicas: 1, threads of each: 4, cores that this process may use: 3"),
+    ],
+)
+def test_the_log_says_how_many_there_are_and_warns_of_more_than_the_cores(
+    tiny_bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    replicas: int | None,
+    threads: int | None,
+    said: str,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(3)))
+    with caplog.at_level("INFO", logger="jumok_serve.loading"):
+        load_graphs(Bundle.open(tiny_bundle), "int8", [CPU], replicas=replicas, threads=threads)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said in caplog.text
+    assert len(warned) == ("cores" in said)
+
+
 def test_replicas_are_checked(tiny_bundle: Path) -> None:
     with pytest.raises(ValueError, match="replicas must be at least 1, got 0"):
         Translator(tiny_bundle, replicas=0)

@@ -1,6 +1,6 @@
 """What both clients share: how a request is made and checked, and how an answer is read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import SupportsFloat, SupportsIndex
 
 from jumok._errors import CallError, InternalError, invalid_field, status_error
@@ -287,6 +287,8 @@ def _checked(options: Options) -> Options:
 
 
 def _texts(field: str, texts: str | Sequence[str]) -> list[str]:
+    if not isinstance(texts, Iterable):
+        raise invalid_field(field, f"must be a str, or a sequence of them for several texts, got {texts!r}")
     return [
         check_text(f"{field}[{index}]", text) for index, text in enumerate([texts] if isinstance(texts, str) else texts)
     ]

@@ -1,10 +1,8 @@
 """The server: its address, its life, and its end."""
 
 import asyncio
-import errno
 import logging
 import signal
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from jumok_proto.results import ModelState
 from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
 from jumok_serve.errors import ListenError
 from jumok_serve.model_root import ModelRoot
+from jumok_serve.service.address import check_address, joined
 from jumok_serve.service.admin_service import AdminService
 from jumok_serve.service.counts import CallCounts
 from jumok_serve.service.gate import Gate
@@ -242,11 +241,11 @@ class _Port:
     @property
     def address(self) -> str:
         """``host:port``; the port is the real one once it has started."""
-        return _join(self._host, self.number)
+        return joined(self._host, self.number)
 
     async def start(self, tls: TlsFiles | None) -> None:
         """Listen and serve; raises what ``Server.start`` does."""
-        await asyncio.to_thread(_check_address, self._host, self.number, self._setting)
+        await asyncio.to_thread(check_address, self._host, self.number, self._setting)
         try:
             if tls is None:
                 self.number = self.server.add_insecure_port(self.address)
@@ -293,23 +292,3 @@ async def _serve(
     finally:
         # Every call has its answer by now, so nothing is left to drain.
         await asyncio.gather(*(asyncio.to_thread(held.model.close, drain=False) for held in server.models.held()))
-
-
-def _check_address(host: str, port: int, setting: str) -> None:
-    """Try the address first: of gRPC's own failure only a log line for programmers tells the reason."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except UnicodeError as error:
-        raise ListenError(f"cannot listen on {_join(host, port)}: not a host name") from error
-    except OSError as error:
-        way_out = f"; another program has it, so choose another {setting}" if error.errno == errno.EADDRINUSE else ""
-        raise ListenError(f"cannot listen on {_join(host, port)}: {error.strerror}{way_out}") from error
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,46 +1,40 @@
 """TranslationService: takes texts to a model and brings translations, or scores or attention of given ones, back."""
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
-from functools import lru_cache, partial
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Protocol, TypeVar
 
 import grpc
 
-from jumok_proto.alignment_conversion import alignments_to_proto, kinds_from_proto
+from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.conversion import (
-    options_from_proto,
     response_to_proto,
     scores_to_proto,
     timings_to_proto,
     translation_to_proto,
 )
-from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
+from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
-from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.errors import InvalidRequest, Overloaded
-from jumok_serve.options import DecodingOptions
 from jumok_serve.queue import RETRY_AFTER_S
 from jumok_serve.service.arrivals import Arrivals
+from jumok_serve.service.asked import deadline_in, read_asked, read_query
 from jumok_serve.service.corpus import Corpus
 from jumok_serve.service.guard import next_request
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.models import LoadedModel, Pending
+from jumok_serve.service.models import Pending
 from jumok_serve.service.one_text import naming_one_text
 from jumok_serve.service.registry import ModelRegistry
 from jumok_serve.service.unknown_fields import check_known
 from jumok_serve.service.workers import Workers
-from jumok_serve.splitting import MAX_SENTENCES
 
 MAX_WINDOW = 1024
 DEFAULT_WINDOW = 256
 """Of a corpus: more than a batch has sentences, so that those that end are followed by others at once."""
-MAX_LISTED_TOKENS = 256
-"""Of an option that is a list of tokens: each is looked at in every row of every step."""
 MAX_CHARACTERS_AT_ONCE = 2048
 """Of all texts and prefixes of a request that is read on the event loop, where others wait meanwhile: 0.1 ms with
 SentencePiece, 0.8 ms at worst with byte-level BPE."""
@@ -48,7 +42,6 @@ CHARACTERS_OF_ANY_TEXT = 64
 """What a text counts besides those that it has: searches and futures take as long as reading so many."""
 MAX_TOKENS_AT_ONCE = 2048
 """Of the longest translations that a request can have, if its answer is made on the event loop: 1 ms."""
-MAX_REMEMBERED_OPTIONS = 256
 MAX_TOKENIZING = 256
 """Requests that are tokenized or wait for it."""
 TOKENIZING_THREADS = 2
@@ -71,9 +64,6 @@ class Cancellable(Protocol):
 
 Job = TypeVar("Job", bound=Cancellable)
 Result = TypeVar("Result")
-Asking: TypeAlias = (
-    translation_pb2.TranslateTextRequest | translation_pb2.StreamTranslateTextRequest | translation_pb2.CorpusSettings
-)
 
 
 class TranslationService(TranslationServiceServicer):
@@ -99,7 +89,7 @@ class TranslationService(TranslationServiceServicer):
         """Translate all texts, or fail; a call that ends early frees the rows of its texts."""
         check_known(request)
         with self._models.use(request.model) as model:
-            asked = self._asked(model, request, context.time_remaining())
+            asked = read_asked(model, request, context.time_remaining())
             self._limits.check_number(len(request.contents))
             self._limits.check_lengths(contents=request.contents, target_prefixes=request.target_prefixes)
             self._limits.check_hypotheses(len(request.contents), asked.beam_size, asked.hypotheses)
@@ -128,7 +118,7 @@ class TranslationService(TranslationServiceServicer):
         """Translate a text, and write what is sure of its translation as the caller reads: the newest, not all."""
         check_known(request)
         with self._models.use(request.model) as model:
-            asked = self._asked(model, request, context.time_remaining())
+            asked = read_asked(model, request, context.time_remaining())
             self._limits.check_hypotheses(1, asked.beam_size, asked.hypotheses)
             news = asyncio.Event()
             submit = partial(
@@ -197,7 +187,7 @@ class TranslationService(TranslationServiceServicer):
         if settings.order not in CORPUS_ORDERS:
             raise InvalidRequest(f"order has the unknown value {settings.order}", field="order")
         with self._models.use(settings.model) as model:
-            asked = self._asked(model, settings, context.time_remaining())
+            asked = read_asked(model, settings, context.time_remaining())
         self._limits.check_hypotheses(1, asked.beam_size, asked.hypotheses)
 
         async def submit(item: translation_pb2.CorpusItem) -> Pending:
@@ -242,7 +232,7 @@ class TranslationService(TranslationServiceServicer):
                 target_language=request.target_language_code,
                 length_penalty=request.length_penalty if request.HasField("length_penalty") else None,
                 truncate=request.truncate,
-                deadline=_deadline(context.time_remaining()),
+                deadline=deadline_in(context.time_remaining()),
             )
             scoring = await self._read(read, request.contents, request.targets)
             try:
@@ -264,11 +254,11 @@ class TranslationService(TranslationServiceServicer):
                 model.aligning,
                 list(request.contents),
                 list(request.targets) or None,
-                _read_query(request),
+                read_query(request),
                 source_language=request.source_language_code,
                 target_language=request.target_language_code,
                 truncate=request.truncate,
-                deadline=_deadline(context.time_remaining()),
+                deadline=deadline_in(context.time_remaining()),
             )
             with self._room_for_attention(True):
                 aligning = await self._read(read, request.contents, request.targets)
@@ -277,38 +267,6 @@ class TranslationService(TranslationServiceServicer):
                     return await self._work(lambda: alignments_to_proto(aligning.collect()), attention=True)
                 finally:
                     aligning.cancel()
-
-    @staticmethod
-    def _asked(model: LoadedModel, request: Asking, remaining_s: float | None) -> "_Asked":
-        """What a request asks of a model beside its texts."""
-        options = _read_options(request.options.SerializeToString())
-        defaults = model.manifest.generation
-        deadline = _deadline(remaining_s)
-
-        def submit(
-            model: LoadedModel,
-            texts: Sequence[str],
-            *,
-            target_prefixes: Sequence[str | None] | None,
-            on_progress: Callable[[], None] | None = None,
-        ) -> Pending:
-            start = model.submit_sentences if request.split_sentences else model.submit
-            return start(
-                texts,
-                options,
-                source_language=request.source_language_code,
-                target_language=request.target_language_code,
-                target_prefixes=target_prefixes,
-                attention=request.attention,
-                truncate=request.truncate,
-                deadline=deadline,
-                on_progress=on_progress,
-            )
-
-        hypotheses = options.num_hypotheses or defaults.num_hypotheses
-        beam_size = options.beam_size or defaults.beam_size
-        sentences = MAX_SENTENCES if request.split_sentences else 1
-        return _Asked(submit, beam_size, hypotheses, sentences * (options.max_length or defaults.max_length))
 
     @contextmanager
     def _room_for_attention(self, attention: bool) -> Iterator[None]:
@@ -348,54 +306,9 @@ class TranslationService(TranslationServiceServicer):
             raise
 
 
-class _Asked(NamedTuple):
-    """What a request asks for beside its texts."""
-
-    submit: Callable[..., Pending]
-    """Wants the model, texts and target prefixes or None, and may be given who is told of progress."""
-    beam_size: int
-    hypotheses: int
-    """Of each text."""
-    tokens: int
-    """Of each hypothesis, at most, all its sentences together."""
-
-
 def _is_short(*texts: Sequence[str]) -> bool:
     """Whether texts are read in less time than it takes to have a thread do it, or not much more."""
     return sum(CHARACTERS_OF_ANY_TEXT + len(text) for of_kind in texts for text in of_kind) <= MAX_CHARACTERS_AT_ONCE
-
-
-@lru_cache(MAX_REMEMBERED_OPTIONS)
-def _read_options(serialized: bytes) -> DecodingOptions:
-    """What a request asks for; most ask for the same as others, in the same bytes."""
-    message = decoding_pb2.DecodingOptions.FromString(serialized)
-    for name, listed in (("suppress_tokens", message.suppress_tokens), ("end_tokens", message.end_tokens)):
-        if len(listed.ids) > MAX_LISTED_TOKENS:
-            raise InvalidRequest(
-                f"{name} takes at most {MAX_LISTED_TOKENS} tokens here, got {len(listed.ids)}", field=f"options.{name}"
-            )
-    try:
-        options = options_from_proto(message)
-    except ValueError as error:
-        raise InvalidRequest(str(error), field="options.early_stopping") from error
-    return DecodingOptions(**options)
-
-
-def _read_query(request: alignment_pb2.AlignTextRequest) -> AttentionQuery:
-    try:
-        kinds = kinds_from_proto(request.kinds)
-    except ValueError as error:
-        raise InvalidRequest(str(error), field="kinds") from error
-    return AttentionQuery(
-        kinds=kinds,
-        layer=request.layer if request.HasField("layer") else None,
-        head=request.head if request.HasField("head") else None,
-        each_head=request.each_head,
-    )
-
-
-def _deadline(remaining_s: float | None) -> float | None:
-    return None if remaining_s is None else time.monotonic() + remaining_s
 
 
 def _cancel_late(job: "Future[Job]") -> None:

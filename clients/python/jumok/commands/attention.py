@@ -67,6 +67,8 @@ def attention(
     """
     if out.suffix.lower() != ".png":
         raise click.UsageError(f"--out must end in .png, got {str(out)!r}")
+    if not out.parent.is_dir():
+        raise click.UsageError(f"--out {out}: there is no folder {out.parent}; make it, or choose another")
     with open_place(context, server, bundle) as aligner:
         align = partial(
             aligner.align,

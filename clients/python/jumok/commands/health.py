@@ -8,6 +8,8 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from jumok._channel import open_channel
 from jumok._errors import call_error
 from jumok.commands._options import access, server_options
+from jumok_proto.v1.model_pb2 import ListModelsRequest, ModelState
+from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 
 MODEL_SERVICE = "models/"
 """What the server's health service calls a model: this, and its name."""
@@ -38,8 +40,18 @@ def health(context: click.Context, *, server: str, model: str | None, timeout_s:
             status = HealthStub(channel).Check(request, timeout=timeout_s).status
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
-                raise click.ClickException(f"{what} is not known there") from error
+                raise click.ClickException(f"{what} is not known there{_available(channel, timeout_s)}") from error
             raise call_error(error, server) from error
     if status != HealthCheckResponse.SERVING:
         raise click.ClickException(f"{what} is not serving: {HealthCheckResponse.ServingStatus.Name(status)}")
     click.echo(f"{what} is serving")
+
+
+def _available(channel: grpc.Channel, timeout_s: float) -> str:
+    """Which models there are, where the server says it: without a token, which health does not need, it may not."""
+    try:
+        response = ModelServiceStub(channel).ListModels(ListModelsRequest(), timeout=timeout_s)
+    except grpc.RpcError:
+        return ""
+    names = [model.name for model in response.models if model.state != ModelState.MODEL_STATE_DRAINING]
+    return f"; available: {', '.join(names) or 'none'}"
