@@ -22,8 +22,9 @@ from jumok_serve.service.limits import ServiceLimits
 
 PREFIX = "JUMOK_"
 CONFIGURATION_FILE = "JUMOK_CONFIG"
-OTHER_VARIABLES = {CONFIGURATION_FILE, "JUMOK_SERVER", "JUMOK_TOKEN", "JUMOK_MULTI30K"}
-"""That are no settings of a server: where its file is, what clients read, and where tests find their corpus."""
+OTHER_VARIABLES = {CONFIGURATION_FILE, "JUMOK_SERVER", "JUMOK_TOKEN", "JUMOK_NATIVE", "JUMOK_MULTI30K"}
+"""That are no settings of a server: where its file is, what clients and installations read, and where tests find their
+corpus."""
 _NOT_OURS = re.compile(r"JUMOK_(TEST_|SERVICE_HOST$|SERVICE_PORT|PORT_\d+_)")
 """Tests' own variables, and those that Kubernetes gives to every container beside a Service named ``jumok``."""
 _LINK = re.compile(r"\w+://")

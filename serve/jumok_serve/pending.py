@@ -112,10 +112,12 @@ class Pending:
             Unavailable: the model has failed or was stopped.
         """
         try:
-            found = [job.future.result().hypotheses if job.future else () for job in self._jobs]
+            # One after the other, while those behind are still decoded.
             hypotheses = [
-                tuple(self._hypothesis(job, hypothesis) for hypothesis in of_text) or (NOTHING,)
-                for job, of_text in zip(self._jobs, found, strict=True)
+                tuple(self._hypothesis(job, one) for one in job.future.result().hypotheses) or (NOTHING,)
+                if job.future
+                else (NOTHING,)
+                for job in self._jobs
             ]
             if self._aligner is not None:
                 hypotheses = self._aligned(self._aligner, hypotheses)

@@ -28,6 +28,7 @@ class SentencePieceModel:
         except RuntimeError as exc:
             raise ValueError(f"{self.name} is not a SentencePiece model: {exc}") from exc
         self._processor = processor
+        self._pieces = _Pieces(processor)
 
     def encode(self, text: str) -> list[int]:
         """Ids of the most likely pieces of ``text``."""
@@ -51,4 +52,15 @@ class SentencePieceModel:
 
     def pieces(self, ids: list[int]) -> list[str]:
         """Spelling of ids."""
-        return [str(self._processor.IdToPiece(token)) for token in ids]
+        return [self._pieces[token] for token in ids]
+
+
+class _Pieces(dict[int, str]):
+    """Spelling of those ids that were asked for so far: the library takes as long for one as for decoding a word."""
+
+    def __init__(self, processor: SentencePieceProcessor) -> None:
+        self._processor = processor
+
+    def __missing__(self, token: int) -> str:
+        piece = self[token] = str(self._processor.IdToPiece(token))
+        return piece
