@@ -1,7 +1,9 @@
 """``jumok serve`` under load and faults: restarted, killed, overloaded, fed nonsense, cut off, and left to run.
 
 Every scenario starts servers of its own, in processes of their own, and calls them through the client SDK. A line of
-the table is something that was found, beside what it had to be; the exit status is 1 where anything was not.
+the table is something that was found, beside what it had to be; the exit status is 1 where anything was not. The
+committed Transformer is served, but in overload a model of OPUS-MT's size: a small one translates so much that the calls
+of five times as many sentences alone take most of the cores, which clients share.
 """
 
 import argparse
@@ -10,12 +12,14 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from duel_sides.random_marian import MarianSizes
 from duel_sides.results import aligned
 from fault_scenarios.callers import killed_callers, slow_reader
 from fault_scenarios.files import certificates, disks
@@ -27,6 +31,7 @@ from fault_scenarios.restarts import kills, rolling_restarts
 from fault_scenarios.soak import plot, soak
 from fault_scenarios.swaps import swaps
 from fault_scenarios.texts import scenes
+from serving.models import random_marian
 from serving.process import ServerError
 from tell import described, progress
 
@@ -87,7 +92,13 @@ def main() -> int:
     )
     parser.add_argument("--soak", type=float, default=1200, metavar="SECONDS", help="of the soak; default: 1200")
     parser.add_argument("--seed", type=int, default=1, help="of all that is random; default: 1")
-    parser.add_argument("--bundle", type=Path, default=BUNDLE, help="to serve; default: the committed Transformer")
+    parser.add_argument(
+        "--bundle",
+        type=Path,
+        help="to serve; default: the committed Transformer, and in overload a Marian model of OPUS-MT's size with "
+        "random weights, which is made for it in a few minutes",
+    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="make that model here, and use it if it is here")
     parser.add_argument("--other", type=Path, default=OTHER, help="to swap it with; default: the committed LSTM")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw memory in the soak: a .png, .svg or .pdf")
@@ -100,7 +111,8 @@ def main() -> int:
         parser.error(f"--sentences-a-call must be 1 to {MOST_A_CALL}, got {wrong[0]}")
     names = [name for name in SCENARIOS if not arguments.scenarios or name in arguments.scenarios]
     plan = Plan(
-        bundle=arguments.bundle.resolve(),
+        bundle=(arguments.bundle or BUNDLE).resolve(),
+        overloaded=arguments.bundle and arguments.bundle.resolve(),
         other=arguments.other.resolve(),
         texts=scenes(TEXTS, arguments.seed),
         restarts=arguments.restarts,
@@ -113,7 +125,11 @@ def main() -> int:
     where = described(CORES, PACKAGES)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the servers are stopped then, too
     try:
-        everything = asyncio.run(run(names, plan))
+        with tempfile.TemporaryDirectory(prefix="jumok-faults-") as folder:
+            if "overload" in names and plan.overloaded is None:
+                made = (arguments.keep or Path(folder)).resolve() / "marian-load"
+                plan = replace(plan, overloaded=random_marian(MarianSizes(), made, progress).bundle)
+            everything = asyncio.run(run(names, plan))
     except ServerError as error:
         print(f"faults failed: {error}", file=sys.stderr)
         return 1

@@ -12,6 +12,7 @@ class Plan:
 
     Attributes:
         bundle: that is served.
+        overloaded: what is served in overload; None: `bundle` too.
         other: a second bundle, for scenarios in which models are swapped.
         texts: to translate, all different.
         restarts: of each server, in each way.
@@ -23,6 +24,7 @@ class Plan:
     """
 
     bundle: Path
+    overloaded: Path | None
     other: Path
     texts: list[str]
     restarts: int

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import grpc
 
@@ -76,19 +77,19 @@ class Floor:
 async def overload(plan: Plan, findings: Findings) -> None:
     """Five times as much as it can translate, with a deadline for each call; its queue holds a second's work."""
     for sentences in plan.sentences_a_call:
-        await _overload(plan, findings, sentences)
+        await _overload(plan, plan.overloaded or plan.bundle, findings, sentences)
 
 
-async def _overload(plan: Plan, findings: Findings, sentences: int) -> None:
+async def _overload(plan: Plan, bundle: Path, findings: Findings, sentences: int) -> None:
     """The same in calls of one size."""
-    async with jumok_serve(plan.bundle) as server:
+    async with jumok_serve(bundle) as server:
         best = await most(server, plan, sentences)
     found = _Labelled(findings, f"calls of {sentences}: ")
     found.expect("most that it can do, sentences a second", f"{best:.1f}", "> 0", best > 0)
     if not best:  # no call was answered within `BEST_S`
         return
     queue = max(sentences, math.ceil(best))
-    async with jumok_serve(plan.bundle, "--max-queue-requests", str(queue)) as server:
+    async with jumok_serve(bundle, "--max-queue-requests", str(queue)) as server:
         await most(server, plan, sentences, measured_s=1.0)  # which warms it up
         before_mib, alone_s = server.peak_rss_mib(), await _alone_s(server, plan, sentences)
         progress(f"overload in calls of {sentences}: {best:.1f} sentences a second at best; now {TIMES * best:.0f}")
