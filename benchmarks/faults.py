@@ -2,8 +2,8 @@
 
 Every scenario starts servers of its own, in processes of their own, and calls them through the client SDK. A line of
 the table is something that was found, beside what it had to be; the exit status is 1 where anything was not. The
-committed Transformer is served, but in overload a model of OPUS-MT's size: a small one translates so much that the calls
-of five times as many sentences alone take most of the cores, which clients share.
+committed Transformer is served, but in overload a model of OPUS-MT's size: a small one translates so much that calls of
+five times as many sentences take most of the cores, which clients share, by themselves.
 """
 
 import argparse

@@ -18,7 +18,7 @@ FORBIDDEN = -math.inf
 
 
 def rules(prefix: tuple[int, ...] = (), *, rows: int = 1, **options: Any) -> ConstraintRules:
-    return ConstraintRules(make_options(**options), (START, *prefix), rows=rows)
+    return ConstraintRules(make_options(**options), 1 + len(prefix), rows)
 
 
 def factors(constraints: Constraints) -> list[tuple[int, int, float]]:

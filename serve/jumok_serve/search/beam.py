@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from jumok_proto.results import FinishReason
 from jumok_serve.options import SearchOptions
-from jumok_serve.search.constraints import NO_CONSTRAINTS, ConstraintRules
+from jumok_serve.search.constraints import NO_CONSTRAINTS, rules_of
 from jumok_serve.search.protocol import DEAD_SCORE, FinishedHypothesis, finished_hypothesis, normalised
 
 _Written: TypeAlias = tuple[Sequence[int], Sequence[float], Sequence[int]]
@@ -48,7 +48,7 @@ class BeamSearch:
         self._options = options
         self._eos_ids = frozenset(options.eos_ids)
         self._prompt = prompt
-        self._rules = ConstraintRules(options, prompt, rows=options.beam_size)
+        self._rules = rules_of(options, len(prompt), options.beam_size)
         self._forced: tuple[int, ...] | None = None  # what the next token must be one of
         self._next_change = len(prompt)  # at which length something else may be asked for
         self._alive = 1

@@ -59,17 +59,17 @@ def _joined(firsts: Sequence[int], parts: Sequence[Entries]) -> Entries:
 
 
 class ConstraintRules:
-    """The constraints of one search.
+    """The constraints of searches with the same options; see `rules_of`.
 
     Args:
-        options: of the search.
-        prompt: what stands before the new tokens: the start token, then the target prefix.
-        rows: of the search.
+        options: of the searches.
+        prompt: tokens before the new ones: the start token and the target prefix.
+        rows: of a search.
     """
 
-    def __init__(self, options: SearchOptions, prompt: Sequence[int], *, rows: int) -> None:
+    def __init__(self, options: SearchOptions, prompt: int, rows: int) -> None:
         self._options = options
-        self._prompt = len(prompt)
+        self._prompt = prompt
         self._rows = rows
         self._barred = {
             *options.suppress_tokens,
@@ -142,6 +142,10 @@ class ConstraintRules:
             barred |= {*(options.begin_suppress_tokens if key[1] else ())}
             self._general[key] = _barring(tuple(sorted(barred)), self._rows) if barred else NO_CONSTRAINTS
         return self._general[key]
+
+
+rules_of = lru_cache(maxsize=64)(ConstraintRules)
+"""The rules for some options, a prompt of some length and some rows: most searches share theirs."""
 
 
 @lru_cache(maxsize=16)

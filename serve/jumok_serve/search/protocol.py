@@ -1,7 +1,7 @@
 """What a search is to the batch that runs it, and what comes out of it."""
 
-import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -132,10 +132,10 @@ def finished_hypothesis(
     path: Sequence[tuple[int, float]], score: float, finish_reason: FinishReason
 ) -> FinishedHypothesis:
     """The hypothesis made of tokens, each with the sum of token scores up to it."""
-    sums = (0.0, *(total for _, total in path))
+    token_ids, sums = zip(*path, strict=True) if path else ((), ())
     return FinishedHypothesis(
-        token_ids=tuple(token for token, _ in path),
-        token_scores=tuple(after - before for before, after in itertools.pairwise(sums)),
+        token_ids=token_ids,
+        token_scores=tuple(map(operator.sub, sums, (0.0, *sums))),
         score=score,
         finish_reason=finish_reason,
     )

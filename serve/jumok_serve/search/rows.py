@@ -11,7 +11,7 @@ import numpy as np
 
 from jumok_proto.results import FinishReason
 from jumok_serve.options import SearchOptions
-from jumok_serve.search.constraints import NO_CONSTRAINTS, ConstraintRules
+from jumok_serve.search.constraints import NO_CONSTRAINTS, rules_of
 from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, finished_hypothesis, normalised
 
 
@@ -44,7 +44,7 @@ class RowSearch:
         self._options = options
         self._prompt = prompt
         self._rows = [_Row() for _ in range(self.beam_size)]
-        self._rules = ConstraintRules(options, prompt, rows=self.beam_size)
+        self._rules = rules_of(options, len(prompt), self.beam_size)
         self._forced: tuple[int, ...] | None = None  # what the next token must be one of
         self._next_change = len(prompt)  # at which length something else may be asked for
         self._numbers = None if options.sampling is None else UniformNumbers(options.sampling.seed, source_ids)
@@ -87,7 +87,7 @@ class RowSearch:
                     self.finished = False
                 else:  # what it feeds from now on is all the same: nobody reads what becomes of it
                     self.scores[index] = DEAD_SCORE
-        if not self.finished:
+        if not self.finished and (self._numbers is not None or self.position + 1 >= self._next_change):
             self._ask()
 
     def _forced_choice(self, index: int, forced: Sequence[int]) -> tuple[int, float]:
