@@ -63,6 +63,7 @@ async def certificates(plan: Plan, findings: Findings) -> None:
                                     break
                         except jumok.CallError as error:
                             errors.append(error)
+                            return
 
             calling = [asyncio.create_task(call(anew=bool(number % 2))) for number in range(CALLERS)]
             shown = 0
