@@ -19,7 +19,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from duel_sides.random_marian import MarianSizes
 from duel_sides.results import aligned
 from fault_scenarios.callers import killed_callers, slow_reader
 from fault_scenarios.files import certificates, disks
@@ -31,7 +30,6 @@ from fault_scenarios.restarts import kills, rolling_restarts
 from fault_scenarios.soak import plot, soak
 from fault_scenarios.swaps import swaps
 from fault_scenarios.texts import scenes
-from serving.models import random_marian
 from serving.process import ServerError
 from tell import described, progress
 
@@ -98,7 +96,7 @@ def main() -> int:
         help="to serve; default: the committed Transformer, and in overload a Marian model of OPUS-MT's size with "
         "random weights, which is made for it in a few minutes",
     )
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="make that model here, and use it if it is here")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="make overload's model here, and use it if it is here")
     parser.add_argument("--other", type=Path, default=OTHER, help="to swap it with; default: the committed LSTM")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw memory in the soak: a .png, .svg or .pdf")
@@ -127,8 +125,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="jumok-faults-") as folder:
             if "overload" in names and plan.overloaded is None:
-                made = (arguments.keep or Path(folder)).resolve() / "marian-load"
-                plan = replace(plan, overloaded=random_marian(MarianSizes(), made, progress).bundle)
+                plan = replace(plan, overloaded=_model_of_opus_mts_size((arguments.keep or Path(folder)).resolve()))
             everything = asyncio.run(run(names, plan))
     except ServerError as error:
         print(f"faults failed: {error}", file=sys.stderr)
@@ -144,6 +141,14 @@ def main() -> int:
             if findings.scenario == "soak":
                 plot(findings, arguments.plot)
     return 0 if all(findings.passed for findings in everything) else 1
+
+
+def _model_of_opus_mts_size(folder: Path) -> Path:
+    """The bundle of a model, which is made in the folder where it is not there."""
+    from duel_sides.random_marian import MarianSizes  # noqa: PLC0415 - needs PyTorch, which takes seconds
+    from serving.models import random_marian  # noqa: PLC0415 - likewise, and CTranslate2
+
+    return random_marian(MarianSizes(), folder / "marian-load", progress).bundle
 
 
 def report(everything: Sequence[Findings], where: dict[str, Any]) -> str:

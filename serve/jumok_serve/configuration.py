@@ -303,4 +303,11 @@ def _conflicts(configuration: Configuration, wrong: set[str]) -> list[str]:
             "tokens: without TLS anybody on the way can read them; give tls_certificate and tls_key, or set "
             "tokens_without_tls where something in front of this server has TLS"
         )
+    addresses: dict[tuple[str, int], str] = {}
+    for name, host in (("port", "host"), ("admin_port", "admin_host"), ("metrics_port", "metrics_host")):
+        port = getattr(configuration, name)
+        if port and name not in wrong:
+            first = addresses.setdefault((getattr(configuration, host), port), name)
+            if first != name:
+                conflicts.append(f"{name}: {port} is {first} too; give each its own")
     return conflicts

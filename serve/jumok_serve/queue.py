@@ -339,6 +339,7 @@ class SentenceQueue:
         """Whether a replica that decodes more has room for the sentence."""
         return any(
             busier.rows > occupied.rows
+            and not self._is_nearly_full(busier)
             and self._fits(sentence, busier, [other for other in self._occupied if other is not busier])
             for busier in self._occupied
         )
@@ -360,7 +361,7 @@ class SentenceQueue:
         return True
 
     def _is_nearly_full(self, occupied: Occupancy) -> bool:
-        """Whether a replica has little room, and less than those who wait need."""
+        """Whether a replica has little room, and less than those who wait need, without their sources' padding."""
         parts = len(self._occupied)
         for present, waiting, bound in (
             (occupied.tokens, self._work, self._limits.max_batch_tokens),

@@ -91,6 +91,7 @@ def test_all_that_is_wrong_is_said_at_once_with_its_origin(file: Path) -> None:
         ({"tokens": __file__}, "tokens_without_tls"),
         ({"request_burst": "3"}, "request_burst: needs requests_per_second too"),
         ({"admin_port": "0"}, "admin_port: needs model_root too"),
+        ({"port": "5000", "metrics_port": "5000"}, "metrics_port: 5000 is port too; give each its own"),
         ({"model_root": "no-such-folder"}, "does not point to a directory"),
         ({"model_root": __file__}, "does not point to a directory"),
         ({"requests_per_second": "0"}, "greater than 0"),
@@ -144,6 +145,7 @@ def test_variables_that_are_none_of_the_servers_are_left_alone(bundle: Path) -> 
     environment = {
         "JUMOK_SERVER": "a:1",
         "JUMOK_TOKEN": "secret",
+        "JUMOK_NATIVE": "off",
         "JUMOK_PORT": "tcp://10.0.0.1:50051",  # as Kubernetes has it beside a Service named jumok
         "JUMOK_PORT_50051_TCP_ADDR": "10.0.0.1",
         "JUMOK_SERVICE_HOST": "10.0.0.1",

@@ -60,7 +60,7 @@ def test_a_server_that_serves_is_healthy(authority: Authority, tmp_path: Path) -
     async def scenario() -> None:
         tokens = TokenFile(tmp_path / "tokens")
         async with serving(HeldModel(), host="localhost", tls=tls, tokens=tokens) as (server, _):
-            here = ("--server", server.address, "--tls-ca", str(authority.root))
+            here = ("--server", server.address, "--tls-ca", str(authority.root), "--timeout", "60")
             for arguments, code, words in (
                 ((), 0, f"the server at {server.address} is serving"),
                 (("--model", "held"), 0, "model 'held'"),

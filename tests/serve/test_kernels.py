@@ -289,6 +289,21 @@ def test_select(rows: int, width: int, candidates: int, constrained: bool) -> No
         np.testing.assert_array_equal(np.sort(tokens, axis=-1), np.sort(best, axis=-1))
 
 
+@pytest.mark.parametrize("candidates", [1, 40])
+def test_select_under_many_constraints(candidates: int) -> None:
+    """So many that they are not looked at one by one, in a row that nothing renormalizes."""
+    random = np.random.default_rng(6)
+    logits, scores = (5 * random.normal(size=(2, 3000))).astype(np.float32), np.zeros(2, np.float32)
+    lists = {
+        "log_prob_factors": [(place, 1.5) for place in range(0, 3000, 7)],
+        "log_prob_biases": [(place, -2.0) for place in range(0, 3000, 5)],
+    }
+    tokens, totals = selected(logits, scores, candidates, lists)
+    best, expected = expected_selection(logits, scores, candidates, lists)
+    np.testing.assert_allclose(totals, expected, rtol=2e-6, atol=2e-5)
+    np.testing.assert_array_equal(tokens, best)
+
+
 def test_equal_candidates_come_by_token() -> None:
     """Within a block and from block to block, also where only log-probabilities are equal."""
     logits = np.zeros((2, 300), np.float32)

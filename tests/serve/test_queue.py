@@ -139,6 +139,17 @@ def test_while_more_wait_than_there_is_room_for_a_replica_takes_several_or_none(
     assert queue.take(0, occupied(sentences[3:18])) == sentences[18:]
 
 
+def test_few_rows_that_the_busier_replica_leaves_waiting_go_to_the_idle_one() -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_rows=32), 2)
+    sentences = [sentence() for _ in range(17)]
+    busy = occupied(sentences[:15])
+    queue._occupied[1] = busy
+    queue.add(sentences[15:])
+    assert queue._take(busy) == []
+    assert queue.take(0, Occupancy()) == sentences[15:16]
+    assert queue._take(busy) == sentences[16:]
+
+
 def test_what_is_over_its_part_is_alone_there_and_what_is_over_the_whole_waits_for_all_others() -> None:
     queue = SentenceQueue(EngineLimits(max_batch_tokens=100, max_alone_rows=1), 2)
     long, short, huge, last = sentence(60), sentence(8), sentence(200), sentence(8)

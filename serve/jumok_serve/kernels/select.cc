@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -24,6 +25,10 @@ class Constraints {
       : width_(width) {
     sort(factor_places, factors, &factors_);
     sort(bias_places, biases, &biases_);
+  }
+
+  int64_t count(int64_t row) const {
+    return (end(factors_, row) - begin(factors_, row)) + (end(biases_, row) - begin(biases_, row));
   }
 
   // Factors, which make any score smaller if they are larger than 1, then biases; `score_of` a token is changed.
@@ -95,7 +100,7 @@ class Blocks {
     return copy_of_[block][token % kBlock];
   }
 
-  // Of all scores. Until it is asked for again, it is for these that maxima are known.
+  // Of all scores. Also notes every block's maximum, which `remove` keeps right.
   Best log_sum() { return rows()->log_sum(blocks_.data(), static_cast<int64_t>(blocks_.size()), maxima_.data()); }
 
   // Takes a score out; nothing but candidates are looked for afterwards.
@@ -122,6 +127,8 @@ class Blocks {
   }
 
  private:
+  static constexpr int64_t kFew = 32;  // that are found sooner one by one
+
   void copy(size_t block, int64_t count) {
     if (copied_ == copies_.size()) copies_.emplace_back();
     auto& own = copies_[copied_++];
@@ -132,6 +139,12 @@ class Blocks {
   // The last of so many best maxima; -infinity where there are fewer.
   float least_of_best_maxima(int64_t wanted) {
     if (wanted == 1) return *std::max_element(maxima_.begin(), maxima_.end());
+    if (wanted > static_cast<int64_t>(maxima_.size())) return -std::numeric_limits<float>::infinity();
+    if (wanted > kFew) {
+      best_ = maxima_;
+      std::nth_element(best_.begin(), best_.begin() + (wanted - 1), best_.end(), std::greater<>());
+      return best_[static_cast<size_t>(wanted - 1)];
+    }
     best_.assign(static_cast<size_t>(wanted), -std::numeric_limits<float>::infinity());
     for (const float most : maxima_) {
       if (!(most > best_.back())) continue;
@@ -192,6 +205,8 @@ class Select {
   }
 
  private:
+  static constexpr int64_t kFew = 128;  // constraints of a row for which it is not looked at twice
+
   // Memory of one thread that is used again.
   struct Room {
     Blocks scores;
@@ -206,13 +221,18 @@ class Select {
     scores.take(logits, width);
     on_logits.apply(row, [&](int64_t token) -> float& { return scores[token]; });
     Best sum = scores.log_sum();
-    if (renormalized) {
+    const bool few = on_log_probs.count(row) <= kFew;
+    if (renormalized || !few) {
       room.log_probs.resize(static_cast<size_t>(width));
       for (int64_t i = 0; i < width; ++i)
         room.log_probs[static_cast<size_t>(i)] = scores.at(i) - sum.most - sum.log_sum;
       scores.take(room.log_probs.data(), width);
       on_log_probs.apply(row, [&](int64_t token) -> float& { return scores[token]; });
-      sum = scores.log_sum();
+      const Best after = scores.log_sum();
+      if (renormalized)
+        sum = after;
+      else if (!std::isnan(sum.log_sum))
+        sum = {0, 0};
     }
     if (std::isnan(sum.log_sum)) {
       for (int64_t i = 0; i < wanted; ++i) {
@@ -222,7 +242,7 @@ class Select {
       return;
     }
     room.found.clear();
-    if (!renormalized) set_apart(row, on_log_probs, sum, scores, room.found);
+    if (few && !renormalized) set_apart(row, on_log_probs, sum, scores, room.found);
     scores.find(width, wanted, sum, room.found);
     std::partial_sort(room.found.begin(), room.found.begin() + wanted, room.found.end());
     for (int64_t i = 0; i < wanted; ++i) {

@@ -24,13 +24,14 @@ MODEL_SERVICE = "models/"
     type=click.FloatRange(min=0, min_open=True),
     default=5.0,
     show_default=True,
-    help="Seconds that the answer may take.",
+    help="Seconds that each answer may take.",
 )
 @click.pass_context
 def health(context: click.Context, *, server: str, model: str | None, timeout_s: float) -> None:
     """Ask a server whether it serves; exit with 0 where it does, and with 1 and a reason where not.
 
-    Needs no token, and asks the standard health service, grpc.health.v1.
+    Needs no token, and asks the standard health service, grpc.health.v1; for a model that is not known there, also
+    which there are.
     """
     tls, token = access(context)
     what = f"model {model!r} at {server}" if model else f"the server at {server}"
