@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,9 @@ from jumok_serve.memory import padded_length
 from jumok_serve.progress import Progress
 from jumok_serve.search import (
     Constraints,
-    Continuations,
     FinishedHypothesis,
     Search,
-    best_continuations,
-    each_rows_best,
+    SearchTable,
     joined,
 )
 from jumok_serve.selecting import Choice
@@ -102,10 +99,11 @@ class Batch:
         self._memory = graphs.make_slots("memory")
         self._state = make_state(graphs, beam_size)
         self._columns = make_columns(graphs)
+        self._searches = SearchTable(beam_size)
         self._slots: list[Sentence | None] = []
+        self._lengths: Integers = np.zeros(0, np.int64)  # of the sources by slot, 0 where it is empty
         self._sentences: list[Sentence] | None = []  # by slot, without those that are empty; None: to be made anew
-        self._together: _Together | None = None  # likewise
-        self._joined: dict[int, _Joined] = {}  # by the number of sentences
+        self._constrained: dict[int, _Constrained] = {}  # by the number of sentences
         self._cancellations = _Cancellations()
         self._next_deadline = math.inf
 
@@ -133,21 +131,13 @@ class Batch:
     @property
     def longest_source(self) -> int:
         """Tokens of the longest source that is decoded."""
-        return max((len(sentence.source_ids) for sentence in self.sentences), default=0)
+        return int(self._lengths.max(initial=0))
 
     @property
     def padding(self) -> float:
         """Share of padding among the source positions of the next step."""
-        return self._those_together().padding
-
-    def _those_together(self) -> "_Together":
-        if self._together is None:
-            self._together = _Together(self.sentences, self.beam_size)
-        return self._together
-
-    def _forget(self) -> None:
-        """Has what depends on the slots made anew when it is asked for."""
-        self._sentences = self._together = None
+        positions = len(self.sentences) * padded_length(self.longest_source)
+        return 1 - int(self._lengths.sum()) / positions if positions else 0.0
 
     def admit(self, sentences: Sequence[Sentence]) -> None:
         """Encodes sentences and lets them take part from the next step on."""
@@ -166,14 +156,18 @@ class Batch:
         self._memory.join(slots, encoded)
         self._state.join(slots, first_state)
         self._columns.join(slots, [sentence.listed for sentence in sentences])
-        self._slots += [None] * (slots[-1] + 1 - used)
+        self._searches.join(slots, [sentence.search for sentence in sentences])
+        added = max(0, slots[-1] + 1 - used)
+        self._slots += [None] * added
+        self._lengths = np.concatenate((self._lengths[:used], np.zeros(added, np.int64)))
+        self._lengths[slots] = lengths
         elapsed = time.monotonic() - started
         for slot, sentence in zip(slots, sentences, strict=True):
             sentence.encode_s = elapsed
             self._slots[slot] = sentence
             sentence.future.add_done_callback(self._cancellations.note)
         self._next_deadline = min(self._next_deadline, *_deadlines(sentences))
-        self._forget()
+        self._sentences = None
 
     def abandoned(self, now: float) -> list[Sentence]:
         """The sentences that nobody waits for any more at the monotonic time `now`.
@@ -189,109 +183,97 @@ class Batch:
 
     def remove(self, leaving: Collection[Sentence]) -> None:
         """Takes out sentences; their rows are free at once."""
+        for sentence in leaving:
+            slot = self._slots.index(sentence)
+            self._slots[slot] = None
+            self._lengths[slot] = 0
         if leaving:
-            gone = set(leaving)
-            self._slots = [None if sentence in gone else sentence for sentence in self._slots]
-            self._forget()
+            self._sentences = None
 
     def _compact(self) -> None:
         """Fills empty slots with the last sentences."""
         if len(self.sentences) == len(self._slots):
             return
         last = len(self._slots) - 1
-        for slot, sentence in enumerate(self._slots):
+        for slot in np.flatnonzero(self._lengths == 0).tolist():
             while last > slot and self._slots[last] is None:
                 last -= 1
-            if sentence is None and last > slot:
-                moved = self._slots[last]
-                assert moved is not None
-                self._memory.move(last, slot, len(moved.source_ids))
-                self._state.move(last, slot)
-                self._columns.move(last, slot)
-                self._slots[slot], self._slots[last] = moved, None
-        self._slots = [sentence for sentence in self._slots if sentence is not None]
-        self._forget()
+            if last <= slot:
+                break
+            self._memory.move(last, slot, int(self._lengths[last]))
+            self._state.move(last, slot)
+            self._columns.move(last, slot)
+            self._searches.move(last, slot)
+            self._slots[slot], self._slots[last] = self._slots[last], None
+            self._lengths[slot], self._lengths[last] = self._lengths[last], 0
+        self._sentences = None
+        self._slots = list(self.sentences)
+        self._lengths = self._lengths[: len(self._slots)]
 
     def step(self) -> None:
         """Decodes one token of every row. Sentences that are `done` with it stay until they are removed."""
         self._compact()
-        together, size = self._those_together(), self.beam_size
-        asked = zip(*map(_ASKED, together.searches), strict=True)
-        fed, parents, scores, positions, candidates, constraints = asked
-        choice = self._choice(together, constraints, _table(scores, np.float32, size).ravel(), max(candidates))
+        size, asked = self.beam_size, self._searches.asked(len(self._slots))
+        choice = self._choice(asked)
         tokens, totals = self._state.step(
-            _table(fed, np.int64, size),
-            np.array(positions),
-            _table(parents, np.int64, size),
-            together.source_lengths,
+            asked["tokens"],
+            asked["position"],
+            asked["parents"],
+            self._lengths,
             self._memory,
             self._columns,
             choice,
         )
-        if together.drawing:
-            rows = np.concatenate([np.arange(size) + slot * size for slot in together.drawing])
-            parts = ((place * size, constraints[slot]) for place, slot in enumerate(together.drawing))
+        if choice.with_logits:
+            drawing = np.flatnonzero(asked["draws"]).tolist()
+            rows = np.concatenate([np.arange(size) + slot * size for slot in drawing])
+            parts = ((place * size, self._searches.constraints[slot]) for place, slot in enumerate(drawing))
             tokens[rows, :1], totals[rows, :1] = self.graphs.sample(
                 self._state.logits(),
                 rows,
                 choice.scores[rows],
-                [draw for slot in together.drawing for draw in together.searches[slot].draws or ()],
+                [draw for slot in drawing for draw in self._searches.search(slot).draws or ()],
                 self._columns.places(joined(parts)),
             )
-        self.done = self._advance(together, self._columns.tokens(tokens), totals)
-        for progress, search in together.watched:
-            progress.see(search)
+        failed = {row // size for row in self._failed(totals)}  # slots
+        finished = self._searches.advance(self._columns.tokens(tokens), totals, failed)
+        for slot in failed:
+            self.sentences[slot].failure = ModelFailed("the model computed NaN for this text")
+        self.done = [self.sentences[slot] for slot in (*finished, *failed)]
+        for slot, sentence in enumerate(self.sentences):
+            if sentence.progress is not None:
+                sentence.progress.see(self._searches.search(slot))
 
-    def _choice(
-        self, together: "_Together", constraints: Sequence[Constraints], scores: Floats, candidates: int
-    ) -> Choice:
+    def _choice(self, asked: NDArray[Any]) -> Choice:
         """What to ask of the selection; rows that draw are no concern of it."""
-        columns, inputs = self._columns, self._columns.inputs(len(constraints))
-        slots = (together.constrained_on_logits, together.constrained_on_log_probs)
-        kept = self._joined.get(len(constraints))
+        columns, inputs = self._columns, self._columns.inputs(len(asked))
+        constraints = self._searches.constraints[: len(asked)]
+        kept = self._constrained.get(len(asked))
+        kinds = b"".join(asked[kind].tobytes() for kind in ("draws", "acts_on_logits", "renormalizes"))
         # Most constraints are those of an earlier step, if of other sentences.
         if (
             kept is None
             or kept.inputs is not inputs
-            or kept.slots != slots
+            or kept.kinds != kinds
             or not all(map(operator.is_, constraints, kept.constraints))
         ):
             on_logits, on_log_probs = (
-                columns.places(joined((slot * self.beam_size, constraints[slot]) for slot in those)) for those in slots
+                columns.places(
+                    joined((slot * self.beam_size, constraints[slot]) for slot in those.nonzero()[0].tolist())
+                )
+                for those in (~asked["draws"] & asked["acts_on_logits"], ~asked["draws"] & ~asked["acts_on_logits"])
             )
-            kept = self._joined[len(constraints)] = _Joined(slots, inputs, constraints, on_logits, on_log_probs)
+            renormalize = np.repeat(asked["renormalizes"], self.beam_size) if asked["renormalizes"].any() else None
+            kept = _Constrained(kinds, inputs, constraints, on_logits, on_log_probs, renormalize)
+            self._constrained[len(asked)] = kept
         return Choice(
-            scores=scores,
-            candidates=candidates,
+            scores=asked["scores"].reshape(-1),
+            candidates=int(asked["candidates_needed"].max()),
             on_logits=kept.on_logits,
             on_log_probs=kept.on_log_probs,
-            renormalize=together.renormalize,
-            with_logits=bool(together.drawing),
+            renormalize=kept.renormalize,
+            with_logits=bool(asked["draws"].any()),
         )
-
-    def _advance(self, together: "_Together", tokens: Integers, totals: Floats) -> list[Sentence]:
-        """Hands each sentence what it asked for, unless the model computed no numbers for one of its rows.
-
-        Returns:
-            Those that need no further step.
-        """
-        size = self.beam_size
-        failed = {row // size for row in self._failed(totals)}  # slots
-        best = of_rows = Continuations([], [], [])
-        if together.continuations_needed:
-            best = best_continuations(tokens, totals, size, together.continuations_needed)
-        if together.rows_alone:
-            of_rows = each_rows_best(tokens, totals, size)
-        done = []
-        for slot, search in enumerate(together.searches):
-            if slot in failed:
-                together.sentences[slot].failure = ModelFailed("the model computed NaN for this text")
-            else:
-                seen = best if search.continuations_needed else of_rows
-                search.advance(seen.tokens[slot], seen.scores[slot], seen.rows[slot])
-            if slot in failed or search.finished:
-                done.append(together.sentences[slot])
-        return done
 
     def _failed(self, totals: Floats) -> list[int]:
         """The rows for which the model computed no numbers.
@@ -306,22 +288,24 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Joined:
+class _Constrained:
     """The constraints of all sentences in one.
 
     Attributes:
-        slots: of those whose constraints act on logits, and of those whose constraints act on log-probabilities.
+        kinds: of searches, what decides where constraints act.
         inputs: what says which columns there are.
         constraints: of every sentence.
         on_logits: those on columns of logits.
         on_log_probs: those on columns of log-probabilities.
+        renormalize: [n * K], whether a log-softmax follows these; None: nowhere.
     """
 
-    slots: tuple[Sequence[int], Sequence[int]]
+    kinds: bytes
     inputs: Mapping[str, object]
     constraints: Sequence[Constraints]
     on_logits: Constraints
     on_log_probs: Constraints
+    renormalize: Booleans | None
 
 
 class _Cancellations:
@@ -339,47 +323,3 @@ class _Cancellations:
 def _deadlines(sentences: Iterable[Sentence]) -> list[float]:
     """When they must be done, in `time.monotonic()` seconds, and the end of time, so that there is one."""
     return [math.inf, *(sentence.deadline for sentence in sentences if sentence.deadline is not None)]
-
-
-class _Together:
-    """What stays as it is while the same sentences are decoded together.
-
-    Attributes:
-        sentences: by slot.
-        searches: theirs.
-        source_lengths: theirs, [n].
-        padding: what of the positions that all have together is none of these.
-        drawing: slots of the sentences whose tokens are drawn.
-        constrained_on_logits: slots of the others whose constraints act on logits.
-        constrained_on_log_probs: slots of those whose constraints act on log-probabilities.
-        renormalize: [n * K], whether a log-softmax follows these; None: nowhere.
-        continuations_needed: most that any search asks for.
-        rows_alone: whether any search asks for none, but for the best of every row.
-        watched: searches whose progress somebody wants to see.
-    """
-
-    def __init__(self, sentences: Sequence[Sentence], beam_size: int) -> None:
-        self.sentences = sentences
-        self.searches = [sentence.search for sentence in sentences]
-        self.source_lengths: Integers = np.array([len(sentence.source_ids) for sentence in sentences], np.int64)
-        positions = len(sentences) * padded_length(int(self.source_lengths.max(initial=0)))
-        self.padding = 1 - int(self.source_lengths.sum()) / positions if positions else 0.0
-        self.drawing = [slot for slot, search in enumerate(self.searches) if search.draws is not None]
-        choosing = [slot for slot, search in enumerate(self.searches) if search.draws is None]
-        self.constrained_on_logits = [slot for slot in choosing if self.searches[slot].acts_on_logits]
-        self.constrained_on_log_probs = [slot for slot in choosing if not self.searches[slot].acts_on_logits]
-        renormalizes = [search.renormalizes for search in self.searches]
-        self.renormalize: Booleans | None = np.repeat(renormalizes, beam_size) if any(renormalizes) else None
-        needed = [search.continuations_needed for search in self.searches]
-        self.continuations_needed = max(needed, default=0)
-        self.rows_alone = not all(needed)
-        self.watched = [(each.progress, each.search) for each in sentences if each.progress is not None]
-
-
-_ASKED = operator.attrgetter("tokens", "parents", "scores", "position", "candidates_needed", "constraints")
-"""What searches ask of each step, in one call."""
-
-
-def _table(rows: Iterable[Sequence[float]], dtype: type[np.generic], beam_size: int) -> NDArray[Any]:
-    """Values of the rows of each sentence, as [n, K]."""
-    return np.fromiter(chain.from_iterable(rows), dtype).reshape(-1, beam_size)

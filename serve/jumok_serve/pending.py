@@ -25,7 +25,7 @@ NOTHING = Hypothesis(text="", score=0.0, tokens=(), token_ids=(), token_scores=(
 """The translation of a text without content."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Job:
     """One text: as it is read, what its translation begins with (start token first), and what will come of it.
 
@@ -112,13 +112,13 @@ class Pending:
             Unavailable: the model has failed or was stopped.
         """
         try:
-            # One after the other, while those behind are still decoded.
-            hypotheses = [
-                tuple(self._hypothesis(job, one) for one in job.future.result().hypotheses) or (NOTHING,)
+            # The longest first, which is how they are decoded: those behind may still be.
+            found = {
+                job: tuple(self._hypothesis(job, one) for one in job.future.result().hypotheses)
+                for job in sorted(self._jobs, key=_source_length, reverse=True)
                 if job.future
-                else (NOTHING,)
-                for job in self._jobs
-            ]
+            }
+            hypotheses = [found.get(job) or (NOTHING,) for job in self._jobs]
             if self._aligner is not None:
                 hypotheses = self._aligned(self._aligner, hypotheses)
         except BaseException:
@@ -189,6 +189,10 @@ class Pending:
                 total_s=time.monotonic() - self._started,
             )
         return self._timings
+
+
+def _source_length(job: Job) -> int:
+    return len(job.source.token_ids)
 
 
 def check_attention(sources: Sequence[Source], prefixes: Sequence[Sequence[int]], options: SearchOptions) -> None:

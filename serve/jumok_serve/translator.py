@@ -201,6 +201,10 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
                 sentences.append(sentence)
                 future = sentence.future
             jobs.append(Job(source, prompt, future, progress))
+        if on_progress is None:
+            # Nobody sees which is first. Those of like lengths are encoded together, without padding, and the last to
+            # run are short.
+            sentences.sort(key=_source_length, reverse=True)
         self._engine.submit(sentences)
         return Pending(
             manifest=self.manifest,
@@ -347,6 +351,10 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close(drain=error is None)
+
+
+def _source_length(sentence: Sentence) -> int:
+    return len(sentence.source_ids)
 
 
 def _resolve(

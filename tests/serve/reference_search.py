@@ -209,7 +209,7 @@ def drive(search: Search, step: StepFunction, *, extra_candidates: int = 0) -> l
             )
         else:
             seen = each_rows_best(best, totals, search.beam_size)
-        search.advance(seen.tokens[0], seen.scores[0], seen.rows[0])
+        search.advance(*(of_all[0].tolist() for of_all in seen))
     return search.hypotheses()
 
 

@@ -184,11 +184,11 @@ def test_continuations_of_many_sentences_are_sorted_by_score_row_and_token(seed:
             ]
             every.sort(key=lambda one: (math.isnan(one[0]), 0.0 if math.isnan(one[0]) else -one[0], *one[1:]))
             expected_scores, expected_rows, expected_tokens = zip(*every[:7], strict=True)
-            assert best.tokens[sentence] == [*expected_tokens]
-            assert best.rows[sentence] == [*expected_rows]
+            assert best.tokens[sentence].tolist() == [*expected_tokens]
+            assert best.rows[sentence].tolist() == [*expected_rows]
             np.testing.assert_array_equal(best.scores[sentence], expected_scores)
-            assert firsts.tokens[sentence] == tokens[rows, 0].tolist()
-            assert firsts.rows[sentence] == [*range(beam_size)]
+            assert firsts.tokens[sentence].tolist() == tokens[rows, 0].tolist()
+            assert firsts.rows[sentence].tolist() == [*range(beam_size)]
             np.testing.assert_array_equal(firsts.scores[sentence], scores[rows, 0])
 
 

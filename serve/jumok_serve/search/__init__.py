@@ -1,8 +1,8 @@
 """Greedy search, beam search and sampling for one sentence: candidate tokens and scores go in, hypotheses come out.
 
 A search knows no model, no tensor and no other sentence, so that any batch can be made of any searches: each says what
-its rows are fed and what is asked for, the scheduler runs the decoder once for all of them, picks the best candidates
-of every row or draws one, and hands each search what these come to (``advance``).
+its rows are fed and what is asked for, the scheduler runs the decoder once for all of them, finds the best candidates
+of every row or draws one, and a table of searches hands each what these come to (``advance``).
 
 The semantics are those of Hugging Face's ``generate``. A sum of token scores at or below -1e9 marks a row as dead: it
 takes up a place in the batch and can neither finish nor come back to life.
@@ -16,6 +16,7 @@ from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constrain
 from jumok_serve.search.continuations import Continuations, best_continuations, each_rows_best
 from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, Search
 from jumok_serve.search.rows import RowSearch
+from jumok_serve.search.table import SearchTable
 
 __all__ = [
     "DEAD_SCORE",
@@ -29,6 +30,7 @@ __all__ = [
     "FinishedHypothesis",
     "RowSearch",
     "Search",
+    "SearchTable",
     "best_continuations",
     "each_rows_best",
     "joined",

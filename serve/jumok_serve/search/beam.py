@@ -30,6 +30,7 @@ class BeamSearch:
     """
 
     def __init__(self, options: SearchOptions, prompt: Sequence[int]) -> None:
+        self.eos_ids = options.eos_ids
         self.beam_size = options.beam_size
         self.continuations_needed = (1 + len(options.eos_ids)) * self.beam_size
         # Biases before one log-softmax do what they do between two, and cost less; factors do not.
@@ -81,6 +82,19 @@ class BeamSearch:
             self._write(tokens, scores, rows)
         if not self.finished and self.position + 1 >= self._next_change:
             self._ask()
+
+    @property
+    def steady_steps(self) -> int:
+        if self._alive < self.beam_size or self._forced is not None or self.finished:
+            return 0
+        if self.position + 1 < len(self._prompt) or len(self._ended) == self.beam_size:  # then it may be settled
+            return 0
+        return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(self._written) - 1))
+
+    def catch_up(self, tokens: list[list[int]], scores: list[list[float]], rows: list[list[int]]) -> None:
+        self._written.extend(zip(tokens, scores, rows, strict=True))
+        self.tokens, self.scores, self.parents = self._written[-1]
+        self.position += len(tokens)
 
     def _forced_continuations(self, forced: Sequence[int]) -> tuple[list[int], list[float], list[int]]:
         """All that can follow, in the order of ``best_continuations``."""

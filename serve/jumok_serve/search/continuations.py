@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 
 class Continuations(NamedTuple):
-    """What ``Search.advance`` takes, of several sentences: tokens, scores and rows, [B][N] each."""
+    """What ``Search.advance`` takes, of several sentences: tokens, scores and rows, [B, N] each."""
 
-    tokens: list[list[int]]
-    scores: list[list[float]]
-    rows: list[list[int]]
+    tokens: NDArray[np.int64]
+    scores: NDArray[np.floating[Any]]
+    rows: NDArray[np.int64]
 
 
 def best_continuations(
@@ -32,7 +32,7 @@ def best_continuations(
     by_sentence = scores.reshape(-1, beam_size * candidates)
     order = (-by_sentence).argsort(axis=1, kind="stable")[:, :number]  # [B, N]; stable: by row, then by token
     places = order + _firsts(*by_sentence.shape)
-    return Continuations(tokens.take(places).tolist(), scores.take(places).tolist(), (order // candidates).tolist())
+    return Continuations(tokens.take(places), scores.take(places), order // candidates)
 
 
 @lru_cache(maxsize=256)
@@ -44,4 +44,5 @@ def _firsts(sentences: int, candidates: int) -> NDArray[np.int64]:
 def each_rows_best(tokens: NDArray[np.int64], scores: NDArray[np.floating[Any]], beam_size: int) -> Continuations:
     """The best continuation of every row, by row; tokens and scores are as for ``best_continuations``."""
     first = tokens[:, 0].reshape(-1, beam_size)
-    return Continuations(first.tolist(), scores[:, 0].reshape(first.shape).tolist(), [[*range(beam_size)]] * len(first))
+    rows = np.broadcast_to(np.arange(beam_size), first.shape)
+    return Continuations(first, scores[:, 0].reshape(first.shape), rows)

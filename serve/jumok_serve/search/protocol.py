@@ -36,8 +36,8 @@ class Search(Protocol):
     """The search for one sentence's translations. K is ``beam_size``.
 
     Its attributes say what it asks of the next decoder step, and ``advance`` takes in what has come of that, which
-    changes them. They are read for every sentence at every step, so they are at hand instead of being made; lists are
-    the search's own, to be read before it advances and not to be changed. Up to ``renormalizes``, none ever changes.
+    changes them. Lists are the search's own, to be read before it advances and not to be changed. Up to ``eos_ids``,
+    none ever changes.
     """
 
     @property
@@ -55,6 +55,10 @@ class Search(Protocol):
     @property
     def renormalizes(self) -> bool:
         """Whether a log-softmax follows constraints that act on log-probabilities."""
+
+    @property
+    def eos_ids(self) -> Sequence[int]:
+        """The tokens that end a hypothesis."""
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -85,6 +89,15 @@ class Search(Protocol):
         """How to draw each row's next token, [K]; None in a search that asks for the best candidates."""
 
     @property
+    def steady_steps(self) -> int:
+        """How many of the next steps ask for the same as the next one, whatever is written; 0: it must look at that.
+
+        Same are candidates, constraints and draws. It is so as long as the best continuation of every row (or the K
+        best of all rows, where ``continuations_needed`` is not 0) are alive and do not end with one of ``eos_ids``.
+        Then they are what the step after is fed, and ``catch_up`` may tell of several such steps later.
+        """
+
+    @property
     def finished(self) -> bool:
         """Whether there is nothing left to do but to read ``hypotheses``."""
 
@@ -101,6 +114,12 @@ class Search(Protocol):
 
         Raises:
             RuntimeError: the search has finished.
+        """
+
+    def catch_up(self, tokens: list[list[int]], scores: list[list[float]], rows: list[list[int]]) -> None:
+        """Take in steps that were steady, up to ``steady_steps`` of them: their K best continuations, [steps][K].
+
+        That is the same as to ``advance`` at each.
         """
 
     def sure_tokens(self) -> list[int]:

@@ -33,6 +33,7 @@ class RowSearch:
     renormalizes = False
 
     def __init__(self, options: SearchOptions, prompt: Sequence[int], source_ids: Sequence[int]) -> None:
+        self.eos_ids = options.eos_ids
         self.beam_size = 1 if options.sampling is None else options.num_hypotheses
         self.tokens = [prompt[0]] * self.beam_size
         self.parents: Sequence[int] = (0,) * self.beam_size
@@ -89,6 +90,21 @@ class RowSearch:
                     self.scores[index] = DEAD_SCORE
         if not self.finished and (self._numbers is not None or self.position + 1 >= self._next_change):
             self._ask()
+
+    @property
+    def steady_steps(self) -> int:
+        if self.beam_size > 1 or self.draws is not None or self._forced is not None or self.finished:
+            return 0
+        if self.position + 1 < len(self._prompt):
+            return 0
+        (row,) = self._rows
+        return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(row.path) - 1))
+
+    def catch_up(self, tokens: list[list[int]], scores: list[list[float]], rows: list[list[int]]) -> None:
+        (row,) = self._rows
+        row.path.extend((token, score) for (token,), (score,) in zip(tokens, scores, strict=True))
+        self.tokens, self.scores = tokens[-1], scores[-1]
+        self.position += len(tokens)
 
     def _forced_choice(self, index: int, forced: Sequence[int]) -> tuple[int, float]:
         """The first of equally likely tokens, or one drawn from them, and its score: -inf where there are none."""
