@@ -26,6 +26,9 @@ from jumok_serve.selecting import Choice
 from jumok_serve.session import Booleans, Floats, Graphs, Integers
 from jumok_serve.states import make_state
 
+MOST_EMPTY = 1 / 8
+"""Share of a batch's slots that may be empty while a step is decoded."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
@@ -82,8 +85,9 @@ class Batch:
     """In-flight batching of sentences that share a beam size K.
 
     The sentence in slot b holds the consecutive rows b*K .. b*K+K-1 and slot b of memory and state. A sentence that
-    joins takes a slot that one has left; slots that are still empty when the next step begins get the sentences of
-    the last ones, so that a step has no row too many and nothing else is ever moved.
+    joins takes a slot that one has left. Where more than `MOST_EMPTY` of the slots are empty when the next step begins,
+    the sentences of the last ones move there. Fewer are decoded as if they still had a sentence, of which nobody reads
+    what comes of it: to move one costs as much as several steps of its rows, and the next to join take these slots.
 
     Args:
         graphs: the model.
@@ -101,7 +105,8 @@ class Batch:
         self._columns = make_columns(graphs)
         self._searches = SearchTable(beam_size)
         self._slots: list[Sentence | None] = []
-        self._lengths: Integers = np.zeros(0, np.int64)  # of the sources by slot, 0 where it is empty
+        self._lengths: Integers = np.zeros(0, np.int64)  # of the sources by slot, whether these are still there or not
+        self._empty: list[int] = []  # slots, ascending
         self._sentences: list[Sentence] | None = []  # by slot, without those that are empty; None: to be made anew
         self._constrained: dict[int, _Constrained] = {}  # by the number of sentences
         self._cancellations = _Cancellations()
@@ -131,13 +136,19 @@ class Batch:
     @property
     def longest_source(self) -> int:
         """Tokens of the longest source that is decoded."""
-        return int(self._lengths.max(initial=0))
+        return int(self._lengths_now().max(initial=0))
 
     @property
     def padding(self) -> float:
         """Share of padding among the source positions of the next step."""
         positions = len(self.sentences) * padded_length(self.longest_source)
-        return 1 - int(self._lengths.sum()) / positions if positions else 0.0
+        return 1 - int(self._lengths_now().sum()) / positions if positions else 0.0
+
+    def _lengths_now(self) -> Integers:
+        """Source tokens by slot, 0 where it is empty."""
+        lengths = self._lengths.copy()
+        lengths[self._empty] = 0
+        return lengths
 
     def admit(self, sentences: Sequence[Sentence]) -> None:
         """Encodes sentences and lets them take part from the next step on."""
@@ -147,11 +158,8 @@ class Batch:
         for padded, sentence in zip(ids, sentences, strict=True):
             padded[: len(sentence.source_ids)] = sentence.source_ids
         encoded, first_state = self.graphs.encode(ids, lengths)
-        while self._slots and self._slots[-1] is None:
-            self._slots.pop()
         used = len(self._slots)
-        empty = [slot for slot, sentence in enumerate(self._slots) if sentence is None]
-        slots = [*empty, *range(used, used + len(sentences))][: len(sentences)]
+        slots = [*self._empty, *range(used, used + len(sentences))][: len(sentences)]
         self._memory.reserve(max(used, slots[-1] + 1), max(int(lengths.max()), self.longest_source), used)
         self._memory.join(slots, encoded)
         self._state.join(slots, first_state)
@@ -159,8 +167,9 @@ class Batch:
         self._searches.join(slots, [sentence.search for sentence in sentences])
         added = max(0, slots[-1] + 1 - used)
         self._slots += [None] * added
-        self._lengths = np.concatenate((self._lengths[:used], np.zeros(added, np.int64)))
+        self._lengths = np.concatenate((self._lengths, np.zeros(added, np.int64)))
         self._lengths[slots] = lengths
+        self._empty = self._empty[len(sentences) :]
         elapsed = time.monotonic() - started
         for slot, sentence in zip(slots, sentences, strict=True):
             sentence.encode_s = elapsed
@@ -183,32 +192,35 @@ class Batch:
 
     def remove(self, leaving: Collection[Sentence]) -> None:
         """Takes out sentences; their rows are free at once."""
-        for sentence in leaving:
-            slot = self._slots.index(sentence)
+        if not leaving:
+            return
+        slots = [self._slots.index(sentence) for sentence in leaving]
+        for slot in slots:
             self._slots[slot] = None
-            self._lengths[slot] = 0
-        if leaving:
-            self._sentences = None
+        self._searches.leave(slots)
+        self._empty = sorted([*self._empty, *slots])
+        while self._slots and self._slots[-1] is None:
+            self._slots.pop()
+            self._empty.pop()
+        self._lengths = self._lengths[: len(self._slots)]
+        self._sentences = None
 
     def _compact(self) -> None:
-        """Fills empty slots with the last sentences."""
-        if len(self.sentences) == len(self._slots):
+        """Fills empty slots with the last sentences, if there are many."""
+        if len(self._empty) <= MOST_EMPTY * len(self._slots):
             return
-        last = len(self._slots) - 1
-        for slot in np.flatnonzero(self._lengths == 0).tolist():
-            while last > slot and self._slots[last] is None:
-                last -= 1
-            if last <= slot:
-                break
-            self._memory.move(last, slot, int(self._lengths[last]))
-            self._state.move(last, slot)
-            self._columns.move(last, slot)
-            self._searches.move(last, slot)
-            self._slots[slot], self._slots[last] = self._slots[last], None
-            self._lengths[slot], self._lengths[last] = self._lengths[last], 0
+        full = len(self.sentences)
+        free = [slot for slot in self._empty if slot < full]
+        moved = [slot for slot in range(full, len(self._slots)) if self._slots[slot] is not None]
+        if moved:
+            self._memory.move(moved, free, int(self._lengths[moved].max()))
+            for of_sentences in (self._state, self._columns, self._searches):
+                of_sentences.move(moved, free)
+            for slot, place in zip(moved, free, strict=True):
+                self._slots[place] = self._slots[slot]
+            self._lengths[free] = self._lengths[moved]
+        self._slots, self._lengths, self._empty = self._slots[:full], self._lengths[:full], []
         self._sentences = None
-        self._slots = list(self.sentences)
-        self._lengths = self._lengths[: len(self._slots)]
 
     def step(self) -> None:
         """Decodes one token of every row. Sentences that are `done` with it stay until they are removed."""
@@ -235,13 +247,14 @@ class Batch:
                 [draw for slot in drawing for draw in self._searches.search(slot).draws or ()],
                 self._columns.places(joined(parts)),
             )
+        totals.reshape(len(asked), -1)[self._empty] = 0
         failed = {row // size for row in self._failed(totals)}  # slots
         finished = self._searches.advance(self._columns.tokens(tokens), totals, failed)
-        for slot in failed:
-            self.sentences[slot].failure = ModelFailed("the model computed NaN for this text")
-        self.done = [self.sentences[slot] for slot in (*finished, *failed)]
-        for slot, sentence in enumerate(self.sentences):
-            if sentence.progress is not None:
+        self.done = [sentence for slot in (*finished, *failed) if (sentence := self._slots[slot]) is not None]
+        for sentence in self.done[len(finished) :]:
+            sentence.failure = ModelFailed("the model computed NaN for this text")
+        for slot, sentence in enumerate(self._slots):
+            if sentence is not None and sentence.progress is not None:
                 sentence.progress.see(self._searches.search(slot))
 
     def _choice(self, asked: NDArray[Any]) -> Choice:

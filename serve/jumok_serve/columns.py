@@ -27,8 +27,8 @@ class Columns(Protocol):
     def join(self, slots: Sequence[int], lists: Sequence[Integers | None]) -> None:
         """Takes note of what sentences may write, each in the slot named for it: ascending tokens, or None: all."""
 
-    def move(self, slot: int, to: int) -> None:
-        """Puts the sentence of one slot into another."""
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
+        """Puts the sentences of some slots into others, none of which is among them."""
 
     def inputs(self, sentences: int) -> Mapping[str, OrtValue]:
         """What the decoder needs to know of the columns for so many sentences; the same object while it is the same."""
@@ -64,7 +64,7 @@ class AllColumns:
     def join(self, slots: Sequence[int], lists: Sequence[Integers | None]) -> None:
         """See `Columns`."""
 
-    def move(self, slot: int, to: int) -> None:
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
         """See `Columns`."""
 
     def inputs(self, sentences: int) -> Mapping[str, OrtValue]:
@@ -111,11 +111,12 @@ class ListedColumns:
             self._lists[slot] = np.arange(self._graphs.vocabulary) if listed is None else listed
         self._gathered_for = 0
 
-    def move(self, slot: int, to: int) -> None:
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
         """See `Columns`."""
-        self._lists[to] = self._lists[slot]
+        for slot, place in zip(slots, to, strict=True):
+            self._lists[place] = self._lists[slot]
         if self._gathered_for:
-            self._biases[to] = self._biases[slot]
+            self._biases[list(to)] = self._biases[list(slots)]
 
     def inputs(self, sentences: int) -> Mapping[str, OrtValue]:
         """See `Columns`."""

@@ -3,6 +3,7 @@
 import math
 import mmap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,14 +110,13 @@ class SlotBuffers:
         for spec in self._specs:
             rows, buffer = values[spec.name], self._buffers[spec.name]
             place = tuple(slice(min(size, room)) for size, room in zip(rows.shape[1:], buffer.shape[1:], strict=True))
-            for row, slot in enumerate(slots):
-                buffer[slot][place] = rows[row][place]
+            buffer[_at(slots, place)] = rows[(slice(None), *place)]
 
-    def move(self, slot: int, to: int, length: int) -> None:
-        """Copies so many positions of one slot over another."""
+    def move(self, slots: Sequence[int], to: Sequence[int], length: int) -> None:
+        """Copies so many positions of slots over others, none of which is among them."""
         for spec in self._specs:
             place, buffer = self._place(spec, length), self._buffers[spec.name]
-            buffer[to][place] = buffer[slot][place]
+            buffer[_at(to, place)] = buffer[_at(slots, place)]
 
     def view(self, slots: int) -> dict[str, OrtValue]:
         """The first `slots` slots as the decoder's inputs, [slots, ...], without a copy."""
@@ -125,6 +125,11 @@ class SlotBuffers:
                 name: OrtValue.ortvalue_from_numpy(buffer[:slots]) for name, buffer in self._buffers.items()
             }
         return self._views[slots]
+
+
+def _at(slots: Sequence[int], place: tuple[slice, ...]) -> tuple[Any, ...]:
+    """The same place of several slots."""
+    return (list(slots), *place)
 
 
 def _untouched(size: int) -> mmap.mmap:

@@ -109,7 +109,6 @@ class DeviceSlots:
         self._length = 0
         self._buffers: dict[str, View] = {}
         self._views: dict[int, dict[str, View]] = {}
-        self._moves: list[tuple[int, int]] = []  # from slot, to slot: those that are still to be made
 
     @property
     def length(self) -> int:
@@ -126,7 +125,6 @@ class DeviceSlots:
         needed = -(-max(1, length) // POSITIONS_STEP) * POSITIONS_STEP
         if slots <= self._capacity and needed <= self._length <= 2 * needed:
             return False
-        self._make_moves()
         capacity = 1 << (max(slots, used) - 1).bit_length()
         if capacity <= self._capacity <= 4 * capacity:
             capacity = self._capacity
@@ -172,21 +170,12 @@ class DeviceSlots:
 
     def join(self, slots: Sequence[int], values: Mapping[str, OrtValue]) -> None:
         """Copies rows of `values` [B, ...], one after the other, into slots; behind their length zeros follow."""
-        self._make_moves()
         rows = {spec.name: View.whole(values[spec.name], spec.dtype) for spec in self._specs}
         self._copy(rows, range(len(slots)), slots)
 
-    def move(self, slot: int, to: int, length: int) -> None:
-        """See `SlotBuffers`; several moves before anything else is looked at are one copy. Whole slots are copied."""
-        if any(to == source or slot == target for source, target in self._moves):
-            self._make_moves()
-        self._moves.append((slot, to))
-
-    def _make_moves(self) -> None:
-        if self._moves:
-            moves, self._moves = self._moves, []
-            sources, targets = zip(*moves, strict=True)
-            self._copy(self._buffers, sources, targets)
+    def move(self, slots: Sequence[int], to: Sequence[int], length: int) -> None:
+        """See `SlotBuffers`; whole slots are copied."""
+        self._copy(self._buffers, slots, to)
 
     def _copy(self, source: Mapping[str, View], rows: Sequence[int], slots: Sequence[int]) -> None:
         if not self._specs:
@@ -202,7 +191,6 @@ class DeviceSlots:
 
     def view(self, slots: int) -> dict[str, View]:
         """The first `slots` slots as the decoder's inputs, [slots, ...], without a copy."""
-        self._make_moves()
         if slots not in self._views:
             self._views[slots] = {name: self._beginning(view, slots) for name, view in self._buffers.items()}
         return self._views[slots]

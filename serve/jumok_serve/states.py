@@ -34,8 +34,8 @@ class DecoderState(Protocol):
             first_state: what the encoder gave for them, [B, ...]; empty where a decoder starts from nothing.
         """
 
-    def move(self, slot: int, to: int) -> None:
-        """Puts the sentence of one slot into another."""
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
+        """Puts the sentences of some slots into others, none of which is among them."""
 
     def step(  # noqa: PLR0917 - what the graph contract has
         self,
@@ -51,7 +51,7 @@ class DecoderState(Protocol):
 
         Args:
             tokens: [n, K], what is fed.
-            positions: [n], how many tokens each sentence's rows have decoded.
+            positions: [n], how many tokens each sentence's rows have decoded; those of 0 continue nothing.
             parents: [n, K], which of its sentence's rows each row continues.
             lengths: [n], of the sources.
             memory: the encoder's, by slot.
@@ -98,9 +98,10 @@ class GatheredState:
         for number, slot in enumerate(slots):
             self._first_rows[slot] = before + number if first_state else 0
 
-    def move(self, slot: int, to: int) -> None:
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
         """See `DecoderState`."""
-        self._first_rows[to] = self._first_rows[slot]
+        for slot, place in zip(slots, to, strict=True):
+            self._first_rows[place] = self._first_rows[slot]
 
     def step(  # noqa: PLR0917 - what the graph contract has
         self,
@@ -214,11 +215,12 @@ class InPlaceState:
         self._reserve(max(slots) + 1, max(_end(self._visible[: self._slots]), self._beam_size))
         self._slots = max(self._slots, max(slots) + 1)
 
-    def move(self, slot: int, to: int) -> None:
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
         """See `DecoderState`."""
-        self._buffers.move(slot, to, _end(self._visible[slot]))
-        self._visible[to] = self._visible[slot]
-        self._entry_positions[to] = self._entry_positions[slot]
+        moved, free = list(slots), list(to)
+        self._buffers.move(moved, free, _end(self._visible[moved]))
+        self._visible[free] = self._visible[moved]
+        self._entry_positions[free] = self._entry_positions[moved]
 
     def step(  # noqa: PLR0917 - what the graph contract has
         self,
@@ -258,6 +260,7 @@ class InPlaceState:
         else:
             visible, used = self._visible[:sentences], self._used[:sentences]
             visible[:] = self._visible.reshape(-1, self._visible.shape[-1]).take(rows[:, :1] + parents, axis=0)
+            visible[positions == 0] = False
             visible.any(axis=1, out=used[:, :-beam_size])
             places = used.argsort(axis=1, kind="stable")[:, :beam_size]
         last = int(places.max())

@@ -84,7 +84,7 @@ def test_moving_copies_one_slot_over_another(random: np.random.Generator, ahead:
     sentences = encoded(random, 3, 4)
     memory.reserve(3, 4, 0)
     memory.write(range(3), sentences)
-    memory.move(2, 0, 4)
+    memory.move([2], [0], 4)
     assert_same(content(memory, 2, 0, 4), {name: value[2] for name, value in sentences.items()})
     assert_same(content(memory, 2, 1, 4), {name: value[1] for name, value in sentences.items()})
 

@@ -184,7 +184,7 @@ def test_slots_on_a_device_hold_what_those_on_the_host_hold(slots: DeviceSlots) 
         while len(lengths) > 1 and random.random() < 0.6:
             leaving, last = int(random.integers(len(lengths) - 1)), len(lengths) - 1
             for buffers in (host, slots):
-                buffers.move(last, leaving, lengths[last])
+                buffers.move([last], [leaving], lengths[last])
             lengths[leaving] = lengths.pop()
         expected, found = host.view(len(lengths)), slots.view(len(lengths))
         assert found is slots.view(len(lengths))

@@ -47,11 +47,19 @@ class SearchTable:
             self._kept[slot]["steps"] = 0
             self._ask(slot, search)
 
-    def move(self, slot: int, to: int) -> None:
-        """Puts the search of one slot into another."""
-        self._searches[to], self.constraints[to] = self._searches[slot], self.constraints[slot]
+    def leave(self, slots: Sequence[int]) -> None:
+        """Takes out searches; until others take their slots, these ask for a first step, again and again."""
+        for slot in slots:
+            self._searches[slot] = None
+        asked = self._asked
+        asked["draws"][slots], asked["steady_steps"][slots], asked["position"][slots] = False, 0, 0
+
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
+        """Puts the searches of some slots into others, none of which is among them."""
+        for slot, place in zip(slots, to, strict=True):
+            self._searches[place], self.constraints[place] = self._searches[slot], self.constraints[slot]
         for array in (self._asked, self._kept, self._ends):
-            array[to] = array[slot]
+            array[to] = array[slots]
 
     def search(self, slot: int) -> Search:
         """The search in a slot, which has taken in all steps so far."""
@@ -91,7 +99,10 @@ class SearchTable:
         steady[list(failed)] = True
         finished = []
         for slot in np.flatnonzero(~steady).tolist():
-            search, seen = self.search(slot), best if asked[slot]["continuations_needed"] else of_rows
+            if self._searches[slot] is None:
+                asked["position"][slot] = 0
+                continue
+            search, seen = self.search(slot), best if asked["continuations_needed"][slot] else of_rows
             assert seen is not None
             search.advance(*(of_all[slot].tolist() for of_all in seen))
             if search.finished:
