@@ -1,15 +1,12 @@
 """The sentences of one beam size that are decoded together; they join and leave between steps."""
 
 import math
-import operator
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jumok_serve.columns import make_columns
 from jumok_serve.errors import JumokError, ModelFailed
@@ -225,100 +222,105 @@ class Batch:
     def step(self) -> None:
         """Decodes one token of every row. Sentences that are `done` with it stay until they are removed."""
         self._compact()
-        size, asked = self.beam_size, self._searches.asked(len(self._slots))
-        choice = self._choice(asked)
+        rows, searches = len(self._slots), self._searches
+        choice = self._choice(rows)
         tokens, totals = self._state.step(
-            asked["tokens"],
-            asked["position"],
-            asked["parents"],
+            searches.tokens[:rows],
+            searches.positions[:rows],
+            searches.parents[:rows],
             self._lengths,
             self._memory,
             self._columns,
             choice,
         )
         if choice.with_logits:
-            drawing = np.flatnonzero(asked["draws"]).tolist()
-            rows = np.concatenate([np.arange(size) + slot * size for slot in drawing])
-            parts = ((place * size, self._searches.constraints[slot]) for place, slot in enumerate(drawing))
-            tokens[rows, :1], totals[rows, :1] = self.graphs.sample(
-                self._state.logits(),
-                rows,
-                choice.scores[rows],
-                [draw for slot in drawing for draw in self._searches.search(slot).draws or ()],
-                self._columns.places(joined(parts)),
-            )
-        totals.reshape(len(asked), -1)[self._empty] = 0
-        failed = {row // size for row in self._failed(totals)}  # slots
-        finished = self._searches.advance(self._columns.tokens(tokens), totals, failed)
+            self._draw(choice, tokens, totals)
+        others = searches.run_on(self._columns.tokens(tokens), totals)
+        failed = self._failed(totals, others)
+        finished = searches.look([slot for slot in others if slot not in failed])
         self.done = [sentence for slot in (*finished, *failed) if (sentence := self._slots[slot]) is not None]
         for sentence in self.done[len(finished) :]:
             sentence.failure = ModelFailed("the model computed NaN for this text")
         for slot, sentence in enumerate(self._slots):
             if sentence is not None and sentence.progress is not None:
-                sentence.progress.see(self._searches.search(slot))
+                sentence.progress.see(searches.search(slot))
 
-    def _choice(self, asked: NDArray[Any]) -> Choice:
+    def _draw(self, choice: Choice, tokens: Integers, totals: Floats) -> None:
+        """Puts what is drawn for rows [n * K, C] in the place of their best candidates."""
+        size, searches = self.beam_size, self._searches
+        drawing = np.flatnonzero(searches.draws[: len(self._slots)]).tolist()
+        rows = np.concatenate([np.arange(size) + slot * size for slot in drawing])
+        parts = ((place * size, searches.constraints[slot]) for place, slot in enumerate(drawing))
+        tokens[rows, :1], totals[rows, :1] = self.graphs.sample(
+            self._state.logits(),
+            rows,
+            choice.scores[rows],
+            [draw for slot in drawing for draw in searches.search(slot).draws or ()],
+            self._columns.places(joined(parts)),
+        )
+
+    def _choice(self, sentences: int) -> Choice:
         """What to ask of the selection; rows that draw are no concern of it."""
-        columns, inputs = self._columns, self._columns.inputs(len(asked))
-        constraints = self._searches.constraints[: len(asked)]
-        kept = self._constrained.get(len(asked))
-        kinds = b"".join(asked[kind].tobytes() for kind in ("draws", "acts_on_logits", "renormalizes"))
+        columns, inputs, searches = self._columns, self._columns.inputs(sentences), self._searches
+        kept = self._constrained.get(sentences)
         # Most constraints are those of an earlier step, if of other sentences.
-        if (
-            kept is None
-            or kept.inputs is not inputs
-            or kept.kinds != kinds
-            or not all(map(operator.is_, constraints, kept.constraints))
-        ):
+        if kept is None or kept.inputs is not inputs or kept.changes != searches.changes:
+            draws, acting = searches.draws[:sentences], searches.on_logits[:sentences]
             on_logits, on_log_probs = (
-                columns.places(
-                    joined((slot * self.beam_size, constraints[slot]) for slot in those.nonzero()[0].tolist())
-                )
-                for those in (~asked["draws"] & asked["acts_on_logits"], ~asked["draws"] & ~asked["acts_on_logits"])
+                columns.places(joined((slot * self.beam_size, searches.constraints[slot]) for slot in those.tolist()))
+                for those in map(np.flatnonzero, (~draws & acting, ~draws & ~acting))
             )
-            renormalize = np.repeat(asked["renormalizes"], self.beam_size) if asked["renormalizes"].any() else None
-            kept = _Constrained(kinds, inputs, constraints, on_logits, on_log_probs, renormalize)
-            self._constrained[len(asked)] = kept
+            renormalizes = searches.renormalizes[:sentences]
+            kept = self._constrained[sentences] = _Constrained(
+                changes=searches.changes,
+                inputs=inputs,
+                on_logits=on_logits,
+                on_log_probs=on_log_probs,
+                renormalize=np.repeat(renormalizes, self.beam_size) if renormalizes.any() else None,
+                with_logits=bool(draws.any()),
+            )
         return Choice(
-            scores=asked["scores"].reshape(-1),
-            candidates=int(asked["candidates_needed"].max()),
+            scores=searches.scores[:sentences].reshape(-1),
+            candidates=int(searches.candidates[:sentences].max()),
             on_logits=kept.on_logits,
             on_log_probs=kept.on_log_probs,
             renormalize=kept.renormalize,
-            with_logits=bool(asked["draws"].any()),
+            with_logits=kept.with_logits,
         )
 
-    def _failed(self, totals: Floats) -> list[int]:
-        """The rows for which the model computed no numbers.
+    def _failed(self, totals: Floats, slots: Sequence[int]) -> set[int]:
+        """Those of some slots for which the model computed no numbers.
 
         A log-softmax of nothing but -inf is NaN too: that is not the model's fault, but constraints left no token.
         """
-        if not math.isnan(totals.sum()):  # as it is if any of them is
-            return []
-        undefined = np.flatnonzero(np.isnan(totals).any(axis=1))
+        of_slots = totals.reshape(-1, self.beam_size * totals.shape[1])[slots]
+        if not math.isnan(of_slots.sum()):  # as it is if any of them is
+            return set()
+        rows = np.repeat(slots, self.beam_size) * self.beam_size + np.tile(np.arange(self.beam_size), len(slots))
+        undefined = rows[np.isnan(totals[rows]).any(axis=1)]
         best = self._state.logits().numpy()[undefined].max(axis=1)
-        return [int(row) for row, value in zip(undefined, best, strict=True) if not np.isfinite(value)]
+        return {int(row) // self.beam_size for row in undefined[~np.isfinite(best)]}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Constrained:
     """The constraints of all sentences in one.
 
     Attributes:
-        kinds: of searches, what decides where constraints act.
+        changes: `SearchTable.changes` as they were joined.
         inputs: what says which columns there are.
-        constraints: of every sentence.
         on_logits: those on columns of logits.
         on_log_probs: those on columns of log-probabilities.
         renormalize: [n * K], whether a log-softmax follows these; None: nowhere.
+        with_logits: whether some rows draw.
     """
 
-    kinds: bytes
+    changes: int
     inputs: Mapping[str, object]
-    constraints: Sequence[Constraints]
     on_logits: Constraints
     on_log_probs: Constraints
     renormalize: Booleans | None
+    with_logits: bool
 
 
 class _Cancellations:

@@ -84,8 +84,16 @@ class ConstraintRules:
         )
         """Whether what is forbidden depends on the tokens before."""
         self._general: dict[tuple[bool, bool], Constraints] = {}
-        long_enough = self._prompt + options.min_length
-        self._turns = sorted({self._begin, self._begin + 1, long_enough, self._before_last})
+        turns: set[int] = set()
+        if options.forced_first_token is not None:
+            turns.add(self._begin)
+        if options.begin_suppress_tokens:
+            turns |= {self._begin, self._begin + 1}
+        if options.min_length:
+            turns.add(self._prompt + options.min_length)
+        if options.forced_last_tokens:
+            turns.add(self._before_last)
+        self._turns = sorted(turns)
 
     def next_change(self, length: int) -> int:
         """The first length above ``length`` at which something else may be allowed than at the length before.

@@ -14,6 +14,10 @@ class Continuations(NamedTuple):
     scores: NDArray[np.floating[Any]]
     rows: NDArray[np.int64]
 
+    def first(self, number: int) -> "Continuations":
+        """So many of each sentence, or as many as there are."""
+        return Continuations(self.tokens[:, :number], self.scores[:, :number], self.rows[:, :number])
+
 
 def best_continuations(
     tokens: NDArray[np.int64], scores: NDArray[np.floating[Any]], beam_size: int, number: int
@@ -44,5 +48,10 @@ def _firsts(sentences: int, candidates: int) -> NDArray[np.int64]:
 def each_rows_best(tokens: NDArray[np.int64], scores: NDArray[np.floating[Any]], beam_size: int) -> Continuations:
     """The best continuation of every row, by row; tokens and scores are as for ``best_continuations``."""
     first = tokens[:, 0].reshape(-1, beam_size)
-    rows = np.broadcast_to(np.arange(beam_size), first.shape)
-    return Continuations(first, scores[:, 0].reshape(first.shape), rows)
+    return Continuations(first, scores[:, 0].reshape(first.shape), _each_row(*first.shape))
+
+
+@lru_cache(maxsize=256)
+def _each_row(sentences: int, beam_size: int) -> NDArray[np.int64]:
+    """The rows of each sentence, [B, K]."""
+    return np.tile(np.arange(beam_size), (sentences, 1))

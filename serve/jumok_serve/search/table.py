@@ -1,7 +1,6 @@
 """Searches that take part in the same steps: what they ask, and what comes of it, for all of them at once."""
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,83 +25,137 @@ class SearchTable:
 
     Args:
         beam_size: K.
+
+    Attributes:
+        tokens: by slot and row, what is fed at the next step, [slots, K].
+        scores: likewise, sums of token scores, [slots, K].
+        parents: likewise, the row of the same search that each continues, [slots, K].
+        positions: by slot, tokens that the rows have fed so far, [slots].
+        candidates: likewise, how many are needed of each row, [slots].
+        draws: likewise, whether tokens are drawn, [slots].
+        on_logits: likewise, whether constraints act on logits, [slots].
+        renormalizes: likewise, whether a log-softmax follows constraints on log-probabilities, [slots].
+        constraints: likewise.
+        changes: another number whenever some constraint, or where it acts, is another than before.
     """
 
     def __init__(self, beam_size: int) -> None:
         self.beam_size = beam_size
         self.constraints: list[Constraints] = []
-        """By slot, what acts on the scores of the next step."""
+        self.changes = 0
         self._searches: list[Search | None] = []
-        self._asked = np.zeros(0, _asked(beam_size))
-        self._kept = np.zeros(0, _kept(beam_size))
         self._ends: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # [slots, E], tokens that end hypotheses
+        self._asked = np.zeros(0, _asked_columns(beam_size))
+        self._kept = np.zeros((MOST_KEPT + 1, 0), _kept_columns(beam_size))  # of each step in turn, by slot
+        self._name_columns()
+        self._time = 0  # steps so far
+        self._found: tuple[Continuations | None, Continuations | None] = (None, None)  # best, and best of every row
 
     def join(self, slots: Sequence[int], searches: Sequence[Search]) -> None:
         """Takes in searches that have not begun, each into the slot named for it."""
-        self._reserve(max(slots) + 1, max(len(search.eos_ids) for search in searches))
+        self._make_room(max(slots) + 1, max(len(search.eos_ids) for search in searches))
         for slot, search in zip(slots, searches, strict=True):
             self._searches[slot] = search
             self._ends[slot] = _NO_TOKEN
             self._ends[slot, : len(search.eos_ids)] = search.eos_ids
-            self._kept[slot]["steps"] = 0
+            self._needed[slot] = search.continuations_needed
+            self._seen[slot] = self._time
+            kinds = (search.draws is not None, search.acts_on_logits, search.renormalizes)
+            if kinds != (self.draws[slot], self.on_logits[slot], self.renormalizes[slot]):
+                self.draws[slot], self.on_logits[slot], self.renormalizes[slot] = kinds
+                self.changes += 1
             self._ask(slot, search)
 
     def leave(self, slots: Sequence[int]) -> None:
         """Takes out searches; until others take their slots, these ask for a first step, again and again."""
         for slot in slots:
             self._searches[slot] = None
-        asked = self._asked
-        asked["draws"][slots], asked["steady_steps"][slots], asked["position"][slots] = False, 0, 0
+        if self.draws[slots].any():
+            self.draws[slots] = False
+            self.changes += 1
+        self._steady[slots], self.positions[slots] = 0, 0
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
         """Puts the searches of some slots into others, none of which is among them."""
         for slot, place in zip(slots, to, strict=True):
             self._searches[place], self.constraints[place] = self._searches[slot], self.constraints[slot]
-        for array in (self._asked, self._kept, self._ends):
-            array[to] = array[slots]
+        self._asked[to], self._ends[to] = self._asked[slots], self._ends[slots]
+        self._kept[:, to] = self._kept[:, slots]
+        self.changes += 1
 
     def search(self, slot: int) -> Search:
         """The search in a slot, which has taken in all steps so far."""
         search = self._searches[slot]
         assert search is not None
-        if steps := int(self._kept[slot]["steps"]):
-            kept = self._kept[slot]
-            search.catch_up(*(kept[name][:steps].tolist() for name in ("tokens", "scores", "rows")))
-            kept["steps"] = 0
+        if self._seen[slot] < self._time:
+            missed = np.arange(self._seen[slot], self._time) % len(self._kept)
+            search.catch_up(*(of_all[missed, slot].tolist() for of_all in self._written))
+            self._seen[slot] = self._time
         return search
 
-    def asked(self, searches: int) -> NDArray[Any]:
-        """What the first so many ask of the next step, by names of `Search`; it changes when they advance."""
-        return self._asked[:searches]
-
-    def advance(
-        self, tokens: NDArray[np.int64], totals: NDArray[np.float32], failed: Collection[int] = ()
-    ) -> list[int]:
-        """Hands the first searches what has come of a step.
+    def run_on(self, tokens: NDArray[np.int64], totals: NDArray[np.float32]) -> list[int]:
+        """Takes in what has come of a step of the first searches, wherever their best continuations run on.
 
         Args:
             tokens: of each row's best candidates, best first, equal ones by lower token, or of what was drawn for it
                 [n * K, C].
             totals: their sums of token scores, [n * K, C].
-            failed: slots whose searches are to be handed nothing.
 
         Returns:
-            The slots of those that have finished with this step.
+            The slots of the others: they are to be handed to `look`, except for what was computed wrong.
         """
-        asked = self._asked[: len(tokens) // self.beam_size]
+        searches, needed = len(tokens) // self.beam_size, self._needed[: len(tokens) // self.beam_size]
         best = of_rows = None
-        if most := int(asked["continuations_needed"].max()):
+        if most := int(needed.max()):
             best = best_continuations(tokens, totals, self.beam_size, most)
-        if not asked["continuations_needed"].all():
+        if not needed.all():
             of_rows = each_rows_best(tokens, totals, self.beam_size)
-        steady = self._write(asked, best or of_rows)
-        steady[list(failed)] = True
-        finished = []
-        for slot in np.flatnonzero(~steady).tolist():
+        self._found = best, of_rows
+        found = best or of_rows
+        assert found is not None
+        running = found.first(self.beam_size)
+        others = self._others(running)
+        for slot in others:
+            self.search(slot)
+        if running.tokens.shape[1] == self.beam_size:
+            place, fed = self._time % len(self._kept), (self.tokens, self.scores, self.parents)
+            for kept, column, written in zip(self._written, fed, running, strict=True):
+                kept[place, :searches] = column[:searches] = written
+        self.positions[:searches] += 1
+        self._steady[:searches] -= 1
+        self._time += 1
+        self._seen[others] = self._time
+        return others
+
+    def _others(self, running: Continuations) -> list[int]:
+        """The slots of the searches that cannot just run on."""
+        searches, found = running.tokens.shape
+        steady = self._steady[:searches] > 0
+        if found < self.beam_size:  # there are not as many tokens
+            steady[:] = False
+        else:
+            steady &= running.scores[:, -1] > DEAD_SCORE
+            for end in self._ends[:searches].T:
+                steady &= (running.tokens != end[:, None]).all(axis=1)
+        others = []
+        for slot in (~steady).nonzero()[0].tolist():
             if self._searches[slot] is None:
-                asked["position"][slot] = 0
-                continue
-            search, seen = self.search(slot), best if asked["continuations_needed"][slot] else of_rows
+                self.positions[slot] = -1  # the step to come is the first one again
+            else:
+                others.append(slot)
+        return others
+
+    def look(self, slots: Sequence[int]) -> list[int]:
+        """Has searches that could not just run on take in the last step.
+
+        Returns:
+            The slots of those that have finished with it.
+        """
+        best, of_rows = self._found
+        finished = []
+        for slot in slots:
+            search, seen = self._searches[slot], best if self._needed[slot] else of_rows
+            assert search is not None
             assert seen is not None
             search.advance(*(of_all[slot].tolist() for of_all in seen))
             if search.finished:
@@ -111,83 +164,67 @@ class SearchTable:
                 self._ask(slot, search)
         return finished
 
-    def _write(self, asked: NDArray[Any], found: Continuations | None) -> NDArray[np.bool_]:
-        """Goes on with the best continuations wherever these run on and nothing else happens; says where that is."""
-        assert found is not None
-        tokens, scores, rows = (of_all[:, : self.beam_size] for of_all in found)
-        if tokens.shape[1] < self.beam_size:  # there are not as many tokens
-            return np.zeros(len(asked), np.bool_)
-        ends = (tokens[:, :, None] == self._ends[: len(asked), None]).any(axis=(1, 2))
-        steady: NDArray[np.bool_] = (asked["steady_steps"] > 0) & ~ends & (scores[:, -1] > DEAD_SCORE)
-        kept = self._kept[: len(asked)]
-        place = np.arange(len(asked)), kept["steps"]
-        for name, written, fed in (
-            ("tokens", tokens, "tokens"),
-            ("scores", scores, "scores"),
-            ("rows", rows, "parents"),
-        ):
-            kept[name][place] = written
-            asked[fed] = written
-        asked["position"] += 1
-        asked["steady_steps"] -= 1
-        kept["steps"] += steady
-        return steady
-
     def _ask(self, slot: int, search: Search) -> None:
         """Takes note of what a search that knows all steps asks of the next one."""
-        self._asked[slot] = (
-            search.tokens,
-            search.scores,
-            search.parents,
-            search.position,
-            search.candidates_needed,
-            min(search.steady_steps, MOST_KEPT),
-            search.continuations_needed,
-            search.draws is not None,
-            search.acts_on_logits,
-            search.renormalizes,
-        )
-        self.constraints[slot] = search.constraints
+        self.tokens[slot], self.scores[slot], self.parents[slot] = search.tokens, search.scores, search.parents
+        self.positions[slot] = search.position
+        self.candidates[slot] = search.candidates_needed
+        self._steady[slot] = min(search.steady_steps, MOST_KEPT)
+        if search.constraints is not self.constraints[slot]:
+            self.constraints[slot] = search.constraints
+            self.changes += 1
 
-    def _reserve(self, slots: int, ends: int) -> None:
-        """Makes room for slots, and for the tokens that end hypotheses of a search."""
+    def _make_room(self, slots: int, ends: int) -> None:
+        """Has so many slots, and as many places for the tokens that end hypotheses of a search."""
         more, wider = max(0, slots - len(self._searches)), max(0, ends - self._ends.shape[1])
+        if not more and not wider:
+            return
         if more:
             more = max(more, len(self._searches))
-            self._searches += [None] * more
-            self.constraints += [NO_CONSTRAINTS] * more
-            self._asked, self._kept = (
-                np.concatenate((array, np.zeros(more, array.dtype))) for array in (self._asked, self._kept)
-            )
-        if more or wider:
-            self._ends = np.pad(self._ends, ((0, more), (0, wider)), constant_values=_NO_TOKEN)
+        self._ends = np.pad(self._ends, ((0, more), (0, wider)), constant_values=_NO_TOKEN)
+        self._searches += [None] * more
+        self.constraints += [NO_CONSTRAINTS] * more
+        self._asked, self._kept = (
+            np.concatenate((array, np.zeros((*array.shape[:-1], more), array.dtype)), axis=-1)
+            for array in (self._asked, self._kept)
+        )
+        self._name_columns()
+
+    def _name_columns(self) -> None:
+        """Has the columns at hand: to look one up takes as long as to add something to all of it."""
+        asked = self._asked
+        self.tokens, self.scores, self.parents = asked["tokens"], asked["scores"], asked["parents"]
+        self.positions, self.candidates, self.draws = asked["position"], asked["candidates"], asked["draws"]
+        self.on_logits, self.renormalizes = asked["on_logits"], asked["renormalizes"]
+        self._needed, self._steady, self._seen = asked["needed"], asked["steady"], asked["seen"]
+        self._written = tuple(self._kept[name] for name in ("tokens", "scores", "rows"))
 
 
-def _asked(beam_size: int) -> np.dtype[np.void]:
-    """What a search asks of a step; the names are those of `Search`."""
+def _asked_columns(beam_size: int) -> np.dtype[np.void]:
+    """What a search asks of the next step, and what is known of it; see `SearchTable` and `Search`."""
     return np.dtype(
         [
             ("tokens", np.int64, (beam_size,)),
             ("scores", np.float32, (beam_size,)),
             ("parents", np.int64, (beam_size,)),
             ("position", np.int64),
-            ("candidates_needed", np.int64),
-            ("steady_steps", np.int64),
-            ("continuations_needed", np.int64),
-            ("draws", np.bool_),  # whether there are any
-            ("acts_on_logits", np.bool_),
+            ("candidates", np.int64),
+            ("draws", np.bool_),
+            ("on_logits", np.bool_),
             ("renormalizes", np.bool_),
+            ("needed", np.int64),  # continuations
+            ("steady", np.int64),  # steps
+            ("seen", np.int64),  # steps of the table that it knows of, those before it joined among them
         ]
     )
 
 
-def _kept(beam_size: int) -> np.dtype[np.void]:
-    """How many steps a search has still to take in, and what was written at each: see `Search.catch_up`."""
+def _kept_columns(beam_size: int) -> np.dtype[np.void]:
+    """What was written at a step; see `Search.catch_up`."""
     return np.dtype(
         [
-            ("steps", np.int64),
-            ("tokens", np.int64, (MOST_KEPT + 1, beam_size)),
-            ("scores", np.float32, (MOST_KEPT + 1, beam_size)),
-            ("rows", np.int64, (MOST_KEPT + 1, beam_size)),
+            ("tokens", np.int64, (beam_size,)),
+            ("scores", np.float32, (beam_size,)),
+            ("rows", np.int64, (beam_size,)),
         ]
     )
