@@ -11,39 +11,36 @@ class Occupancy:
 
     Args:
         batches: its batches, one a beam size.
+
+    Attributes:
+        sentences: how many there are.
+        rows: how many these have.
+        tokens: rows times padded source positions.
     """
 
     def __init__(self, batches: Iterable[Batch] = ()) -> None:
-        self._sentences: dict[int, int] = {}  # by beam size
-        self._longest: dict[int, int] = {}
-        for batch in batches:
-            self._sentences[batch.beam_size] = len(batch.sentences)
-            self._longest[batch.beam_size] = padded_length(batch.longest_source)
+        self._parts = {
+            batch.beam_size: (len(batch.sentences), padded_length(batch.longest_source)) for batch in batches
+        }
+        self._count()
 
-    @property
-    def sentences(self) -> int:
-        """How many sentences."""
-        return sum(self._sentences.values())
-
-    @property
-    def rows(self) -> int:
-        """How many rows."""
-        return sum(size * sentences for size, sentences in self._sentences.items())
-
-    @property
-    def tokens(self) -> int:
-        """Rows times padded source positions."""
-        return sum(size * sentences * self._longest[size] for size, sentences in self._sentences.items())
+    def _count(self) -> None:
+        self.sentences = self.rows = self.tokens = 0
+        for size, (sentences, longest) in self._parts.items():
+            self.sentences += sentences
+            self.rows += size * sentences
+            self.tokens += size * sentences * longest
 
     def tokens_with(self, sentence: Sentence) -> int:
         """What `tokens` would be with one more sentence."""
         size = sentence.search.beam_size
-        sentences, longest = self._sentences.get(size, 0), self._longest.get(size, 0)
+        sentences, longest = self._parts.get(size, (0, 0))
         wider = max(longest, padded_length(len(sentence.source_ids)))
         return self.tokens + size * ((sentences + 1) * wider - sentences * longest)
 
     def add(self, sentence: Sentence) -> None:
         """Counts one more sentence in."""
         size = sentence.search.beam_size
-        self._sentences[size] = self._sentences.get(size, 0) + 1
-        self._longest[size] = max(self._longest.get(size, 0), padded_length(len(sentence.source_ids)))
+        sentences, longest = self._parts.get(size, (0, 0))
+        self._parts[size] = sentences + 1, max(longest, padded_length(len(sentence.source_ids)))
+        self._count()

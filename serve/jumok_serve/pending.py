@@ -21,6 +21,9 @@ from jumok_serve.tokenizer import Tokenizer
 MAX_ATTENTION_WEIGHTS = 2**23
 """Of all hypotheses of a request together, target prefixes included, if each were of the maximum length."""
 
+TEXTS_AT_ONCE = 32
+"""So many translations are made into texts at a time, while others are decoded."""
+
 NOTHING = Hypothesis(text="", score=0.0, tokens=(), token_ids=(), token_scores=(), finish_reason=FinishReason.EOS)
 """The translation of a text without content."""
 
@@ -112,12 +115,7 @@ class Pending:
             Unavailable: the model has failed or was stopped.
         """
         try:
-            # The longest first, which is how they are decoded: those behind may still be.
-            found = {
-                job: tuple(self._hypothesis(job, one) for one in job.future.result().hypotheses)
-                for job in sorted(self._jobs, key=_source_length, reverse=True)
-                if job.future
-            }
+            found = self._hypotheses()
             hypotheses = [found.get(job) or (NOTHING,) for job in self._jobs]
             if self._aligner is not None:
                 hypotheses = self._aligned(self._aligner, hypotheses)
@@ -128,6 +126,21 @@ class Pending:
         return [
             self._translation(job.source, of_text, timings) for job, of_text in zip(self._jobs, hypotheses, strict=True)
         ]
+
+    def _hypotheses(self) -> dict[Job, tuple[Hypothesis, ...]]:
+        """Those of all texts that are decoded, made while others still are.
+
+        The longest first, which is how these are decoded, and not one by one, so that the engine is seldom interrupted.
+        """
+        futures = {job: job.future for job in self._jobs if job.future is not None}
+        jobs = sorted(futures, key=_source_length, reverse=True)
+        found = {}
+        for first in range(0, len(jobs), TEXTS_AT_ONCE):
+            some = jobs[first : first + TEXTS_AT_ONCE]
+            futures[some[-1]].result()
+            for job in some:
+                found[job] = tuple(self._hypothesis(job, one) for one in futures[job].result().hypotheses)
+        return found
 
     def _hypothesis(self, job: Job, hypothesis: FinishedHypothesis) -> Hypothesis:
         _, *prefix = job.prompt

@@ -297,19 +297,19 @@ class SentenceQueue:
         others = [
             other for number, other in enumerate(self._occupied) if other is not occupied and number not in self._aside
         ]
-        rows = occupied.rows + sum(other.rows for other in others) + self._rows
+        elsewhere = _Elsewhere(others)
+        rows = occupied.rows + elsewhere.rows + self._rows
         few = rows <= self._limits.max_alone_rows
         share = rows if few else rows / (1 + len(others))
-        fewest = min((other.rows for other in others), default=0)
         taken: list[Sentence] = []
         held = self._is_nearly_full(occupied)
         while self._waiting and not held:
             sentence = self._waiting[0]
             if not self._drop_abandoned(sentence):
-                enough = occupied.rows > fewest and occupied.rows + sentence.search.beam_size > share
+                enough = occupied.rows > elsewhere.fewest_rows and occupied.rows + sentence.search.beam_size > share
                 enough = enough or (few and self._has_a_busier_replica(sentence, occupied))
                 room -= len(sentence.source_ids)
-                if enough or (taken and room < 0) or not self._fits(sentence, occupied, others):
+                if enough or (taken and room < 0) or not self._fits(sentence, occupied, elsewhere):
                     break
                 occupied.add(sentence)
                 taken.append(sentence)
@@ -340,23 +340,22 @@ class SentenceQueue:
         return any(
             busier.rows > occupied.rows
             and not self._is_nearly_full(busier)
-            and self._fits(sentence, busier, [other for other in self._occupied if other is not busier])
+            and self._fits(sentence, busier, _Elsewhere(other for other in self._occupied if other is not busier))
             for busier in self._occupied
         )
 
-    def _fits(self, sentence: Sentence, occupied: Occupancy, others: Sequence[Occupancy]) -> bool:
+    def _fits(self, sentence: Sentence, occupied: Occupancy, elsewhere: "_Elsewhere") -> bool:
         """Whether replica and engine stay within their bounds with one more sentence, or decode nothing else."""
-        parts, rows_elsewhere = len(self._occupied), sum(other.rows for other in others)
-        tokens_elsewhere = sum(other.tokens for other in others)
-        for wanted, elsewhere, bound in (
-            (occupied.tokens_with(sentence), tokens_elsewhere, self._limits.max_batch_tokens),
-            (occupied.rows + sentence.search.beam_size, rows_elsewhere, self._limits.max_batch_rows),
+        parts = len(self._occupied)
+        for wanted, others_have, bound in (
+            (occupied.rows + sentence.search.beam_size, elsewhere.rows, self._limits.max_batch_rows),
+            (occupied.tokens_with(sentence), elsewhere.tokens, self._limits.max_batch_tokens),
         ):
             if bound is None:
                 continue
             if wanted > bound // parts and occupied.rows:
                 return False
-            if wanted + elsewhere > bound and (occupied.rows or rows_elsewhere):
+            if wanted + others_have > bound and (occupied.rows or elsewhere.rows):
                 return False
         return True
 
@@ -392,6 +391,20 @@ class SentenceQueue:
             self.counters.given_up[Stage.QUEUE, given_up_by(sentence, now)] += 1
             fail(sentence, DeadlineExceeded("the deadline passed while the text waited in the queue"))
         return abandoned
+
+
+class _Elsewhere:
+    """What other replicas decode.
+
+    Args:
+        others: all of them.
+    """
+
+    def __init__(self, others: Iterable[Occupancy]) -> None:
+        each = [(other.rows, other.tokens) for other in others]
+        self.rows = sum(rows for rows, _ in each)
+        self.tokens = sum(tokens for _, tokens in each)
+        self.fewest_rows = min((rows for rows, _ in each), default=0)
 
 
 def _is_full(present: int, bound: int) -> bool:

@@ -193,16 +193,7 @@ def drive(search: Search, step: StepFunction, *, extra_candidates: int = 0) -> l
         prefixes = [(*prefixes[parent], token) for token, parent in zip(search.tokens, search.parents, strict=True)]
         assert {len(prefix) for prefix in prefixes} == {search.position + 1}
 
-        scores = np.stack([step(prefix) for prefix in prefixes])  # [K, V]
-        if search.acts_on_logits:
-            scores = log_softmax(_constrained(scores, search.constraints))
-        else:
-            scores = _constrained(log_softmax(scores), search.constraints)
-            if search.renormalizes:
-                scores = log_softmax(scores)
-        scores = np.array(search.scores)[:, None] + scores
-        best = np.argsort(-scores, axis=-1, kind="stable")[:, : search.candidates_needed + extra_candidates]  # [K, C]
-        totals = np.take_along_axis(scores, best, axis=-1)
+        best, totals = candidates(search, step, prefixes, search.candidates_needed + extra_candidates)
         if search.continuations_needed:
             seen = best_continuations(
                 best, totals, search.beam_size, search.continuations_needed + search.beam_size * extra_candidates
@@ -211,6 +202,22 @@ def drive(search: Search, step: StepFunction, *, extra_candidates: int = 0) -> l
             seen = each_rows_best(best, totals, search.beam_size)
         search.advance(*(of_all[0].tolist() for of_all in seen))
     return search.hypotheses()
+
+
+def candidates(
+    search: Search, step: StepFunction, prefixes: Sequence[tuple[int, ...]], number: int
+) -> tuple[np.ndarray, Scores]:
+    """The best tokens of each row and their sums, [K, C], of a search whose rows have these prefixes."""
+    scores = np.stack([step(prefix) for prefix in prefixes])  # [K, V]
+    if search.acts_on_logits:
+        scores = log_softmax(_constrained(scores, search.constraints))
+    else:
+        scores = _constrained(log_softmax(scores), search.constraints)
+        if search.renormalizes:
+            scores = log_softmax(scores)
+    scores = np.array(search.scores)[:, None] + scores
+    best = np.argsort(-scores, axis=-1, kind="stable")[:, :number]
+    return best, np.take_along_axis(scores, best, axis=-1)
 
 
 def _constrained(scores: Scores, constraints: Constraints) -> Scores:

@@ -12,6 +12,7 @@ from jumok_serve.search.protocol import DEAD_SCORE, Search
 MOST_KEPT = 32
 """How many steps are kept for a search before it takes them in."""
 
+_PLACES = MOST_KEPT + 1  # for the last steps in turn, as some may look at one more than they take in
 _NO_TOKEN = -1
 
 
@@ -46,7 +47,7 @@ class SearchTable:
         self._searches: list[Search | None] = []
         self._ends: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # [slots, E], tokens that end hypotheses
         self._asked = np.zeros(0, _asked_columns(beam_size))
-        self._kept = np.zeros((MOST_KEPT + 1, 0), _kept_columns(beam_size))  # of each step in turn, by slot
+        self._kept = np.zeros((0, _PLACES), _kept_columns(beam_size))  # of each step in turn
         self._name_columns()
         self._time = 0  # steps so far
         self._found: tuple[Continuations | None, Continuations | None] = (None, None)  # best, and best of every row
@@ -54,17 +55,23 @@ class SearchTable:
     def join(self, slots: Sequence[int], searches: Sequence[Search]) -> None:
         """Takes in searches that have not begun, each into the slot named for it."""
         self._make_room(max(slots) + 1, max(len(search.eos_ids) for search in searches))
-        for slot, search in zip(slots, searches, strict=True):
+        at = list(slots)
+        for slot, search in zip(at, searches, strict=True):
             self._searches[slot] = search
-            self._ends[slot] = _NO_TOKEN
-            self._ends[slot, : len(search.eos_ids)] = search.eos_ids
-            self._needed[slot] = search.continuations_needed
-            self._seen[slot] = self._time
-            kinds = (search.draws is not None, search.acts_on_logits, search.renormalizes)
-            if kinds != (self.draws[slot], self.on_logits[slot], self.renormalizes[slot]):
-                self.draws[slot], self.on_logits[slot], self.renormalizes[slot] = kinds
+        ends = max(len(search.eos_ids) for search in searches)
+        self._ends[at] = _NO_TOKEN
+        self._ends[at, :ends] = [(*search.eos_ids, *[_NO_TOKEN] * (ends - len(search.eos_ids))) for search in searches]
+        self._needed[at] = [search.continuations_needed for search in searches]
+        self._seen[at] = self._time
+        for column, values in (
+            (self.draws, [search.draws is not None for search in searches]),
+            (self.on_logits, [search.acts_on_logits for search in searches]),
+            (self.renormalizes, [search.renormalizes for search in searches]),
+        ):
+            if column[at].tolist() != values:
+                column[at] = values
                 self.changes += 1
-            self._ask(slot, search)
+        self._ask(at)
 
     def leave(self, slots: Sequence[int]) -> None:
         """Takes out searches; until others take their slots, these ask for a first step, again and again."""
@@ -79,17 +86,21 @@ class SearchTable:
         """Puts the searches of some slots into others, none of which is among them."""
         for slot, place in zip(slots, to, strict=True):
             self._searches[place], self.constraints[place] = self._searches[slot], self.constraints[slot]
-        self._asked[to], self._ends[to] = self._asked[slots], self._ends[slots]
-        self._kept[:, to] = self._kept[:, slots]
+        for array in (self._asked, self._kept, self._ends):
+            array[to] = array[slots]
         self.changes += 1
 
     def search(self, slot: int) -> Search:
         """The search in a slot, which has taken in all steps so far."""
         search = self._searches[slot]
         assert search is not None
-        if self._seen[slot] < self._time:
-            missed = np.arange(self._seen[slot], self._time) % len(self._kept)
-            search.catch_up(*(of_all[missed, slot].tolist() for of_all in self._written))
+        if (missed := self._time - int(self._seen[slot])) > 0:
+            end = (self._time - 1) % _PLACES + 1
+            lists = (kept[slot, max(0, end - missed) : end].tolist() for kept in self._written)
+            if missed > end:
+                before = (kept[slot, end - missed :].tolist() for kept in self._written)
+                lists = (first + last for first, last in zip(before, lists, strict=True))
+            search.catch_up(*lists)
             self._seen[slot] = self._time
         return search
 
@@ -118,9 +129,9 @@ class SearchTable:
         for slot in others:
             self.search(slot)
         if running.tokens.shape[1] == self.beam_size:
-            place, fed = self._time % len(self._kept), (self.tokens, self.scores, self.parents)
+            place, fed = self._time % _PLACES, (self.tokens, self.scores, self.parents)
             for kept, column, written in zip(self._written, fed, running, strict=True):
-                kept[place, :searches] = column[:searches] = written
+                kept[:searches, place] = column[:searches] = written
         self.positions[:searches] += 1
         self._steady[:searches] -= 1
         self._time += 1
@@ -152,27 +163,31 @@ class SearchTable:
             The slots of those that have finished with it.
         """
         best, of_rows = self._found
-        finished = []
+        finished: list[int] = []
+        running: list[int] = []
         for slot in slots:
             search, seen = self._searches[slot], best if self._needed[slot] else of_rows
             assert search is not None
             assert seen is not None
             search.advance(*(of_all[slot].tolist() for of_all in seen))
-            if search.finished:
-                finished.append(slot)
-            else:
-                self._ask(slot, search)
+            (finished if search.finished else running).append(slot)
+        if running:
+            self._ask(running)
         return finished
 
-    def _ask(self, slot: int, search: Search) -> None:
-        """Takes note of what a search that knows all steps asks of the next one."""
-        self.tokens[slot], self.scores[slot], self.parents[slot] = search.tokens, search.scores, search.parents
-        self.positions[slot] = search.position
-        self.candidates[slot] = search.candidates_needed
-        self._steady[slot] = min(search.steady_steps, MOST_KEPT)
-        if search.constraints is not self.constraints[slot]:
-            self.constraints[slot] = search.constraints
-            self.changes += 1
+    def _ask(self, slots: list[int]) -> None:
+        """Takes note of what searches that know all steps ask of the next one."""
+        asking = [search for slot in slots if (search := self._searches[slot]) is not None]
+        self.tokens[slots] = [search.tokens for search in asking]
+        self.scores[slots] = [search.scores for search in asking]
+        self.parents[slots] = [search.parents for search in asking]
+        self.positions[slots] = [search.position for search in asking]
+        self.candidates[slots] = [search.candidates_needed for search in asking]
+        self._steady[slots] = [min(search.steady_steps, MOST_KEPT) for search in asking]
+        for slot, search in zip(slots, asking, strict=True):
+            if search.constraints is not self.constraints[slot]:
+                self.constraints[slot] = search.constraints
+                self.changes += 1
 
     def _make_room(self, slots: int, ends: int) -> None:
         """Has so many slots, and as many places for the tokens that end hypotheses of a search."""
@@ -185,7 +200,7 @@ class SearchTable:
         self._searches += [None] * more
         self.constraints += [NO_CONSTRAINTS] * more
         self._asked, self._kept = (
-            np.concatenate((array, np.zeros((*array.shape[:-1], more), array.dtype)), axis=-1)
+            np.concatenate((array, np.zeros((more, *array.shape[1:]), array.dtype)))
             for array in (self._asked, self._kept)
         )
         self._name_columns()

@@ -1,0 +1,153 @@
+"""Searches that advance together do what each does alone, wherever they join, leave and are moved."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from jumok_serve.search import Continuations, Search, SearchTable, best_continuations, each_rows_best
+from jumok_serve.search import table as table_module
+
+from .reference_search import candidates
+from .search_cases import Case, constrained, random_case
+
+LEAST_TOKENS = 12
+
+
+@dataclass(eq=False)
+class Pair:
+    """A search in a table, and the same one alone."""
+
+    case: Case
+    together: Search
+    alone: Search
+    prefixes: list[tuple[int, ...]] = field(default_factory=lambda: [()])
+
+    def feed(self) -> None:
+        self.prefixes = [
+            (*self.prefixes[parent], token) for token, parent in zip(self.alone.tokens, self.alone.parents, strict=True)
+        ]
+
+
+def random_pair(rng: np.random.Generator, beam_size: int) -> Pair:
+    case = random_case(rng, least_tokens=LEAST_TOKENS)
+    hypotheses = int(rng.integers(1, beam_size + 1))
+    case = replace(case, options=replace(case.options, beam_size=beam_size, num_hypotheses=hypotheses))
+    if rng.random() < 0.5:
+        case = constrained(rng, case)
+    return Pair(case, case.search(), case.search())
+
+
+@pytest.mark.parametrize("most_kept", [2, table_module.MOST_KEPT])
+@pytest.mark.parametrize("beam_size", [1, 2, 4])
+def test_searches_together_do_what_they_do_alone(
+    beam_size: int, most_kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_module, "MOST_KEPT", most_kept)
+    monkeypatch.setattr(table_module, "_PLACES", most_kept + 1)
+    rng = np.random.default_rng(17 + beam_size)
+    table, slots = SearchTable(beam_size), list[Pair | None]()
+    finished = moved = left = 0
+    for turn in range(120):
+        waiting = [random_pair(rng, beam_size) for _ in range(rng.integers(0, 4) if turn else 3)]
+        places = [slot for slot, pair in enumerate(slots) if pair is None][: len(waiting)]
+        places += range(len(slots), len(slots) + len(waiting) - len(places))
+        slots += [None] * (max([-1, *places]) + 1 - len(slots))
+        for place, pair in zip(places, waiting, strict=True):
+            slots[place] = pair
+        if waiting:
+            table.join(places, [pair.together for pair in waiting])
+        step(table, slots)
+        for slot, pair in enumerate(slots):
+            if pair is None:
+                continue
+            if pair.alone.finished:
+                assert pair.together.finished
+                assert pair.together.hypotheses() == pair.alone.hypotheses()
+                finished += 1
+            elif rng.random() < 0.05:
+                left += 1
+            else:
+                if rng.random() < 0.1:
+                    assert table.search(slot).sure_tokens() == pair.alone.sure_tokens()
+                continue
+            slots[slot] = None
+            table.leave([slot])
+        if rng.random() < 0.3:
+            full = sum(pair is not None for pair in slots)
+            free = [slot for slot in range(full) if slots[slot] is None]
+            last = [slot for slot in range(full, len(slots)) if slots[slot] is not None]
+            table.move(last, free)
+            for slot, place in zip(last, free, strict=True):
+                slots[place] = slots[slot]
+            moved += len(last)
+            del slots[full:]
+    assert finished > 40
+    assert moved > 10
+    assert left > 5
+
+
+def step(table: SearchTable, slots: list[Pair | None]) -> None:
+    """One step of both sides, with the same candidates; those who are gone are fed something or other."""
+    beam_size, changes = table.beam_size, table.changes
+    if not slots:
+        return
+    number = int(table.candidates[: len(slots)].max())
+    tokens = np.zeros((len(slots) * beam_size, number), np.int64)
+    totals = np.full(tokens.shape, -1.0, np.float32)
+    for slot, pair in enumerate(slots):
+        if pair is None:
+            assert table.positions[slot] == 0
+            continue
+        asks = pair.alone
+        assert (table.tokens[slot].tolist(), table.positions[slot]) == ([*asks.tokens], asks.position)
+        assert table.scores[slot].tolist() == [np.float32(score) for score in asks.scores]
+        assert table.parents[slot].tolist() == [*asks.parents]
+        assert table.candidates[slot] == asks.candidates_needed
+        assert table.on_logits[slot] == asks.acts_on_logits
+        assert table.renormalizes[slot] == asks.renormalizes
+        for mine, other in zip(table.constraints[slot], asks.constraints, strict=True):
+            assert [array.tolist() for array in mine] == [array.tolist() for array in other]
+        pair.feed()
+        rows = slice(slot * beam_size, (slot + 1) * beam_size)
+        tokens[rows], totals[rows] = candidates(asks, pair.case.step, pair.prefixes, number)
+    constraints = [*table.constraints]
+    others = table.run_on(tokens, totals)
+    table.look(others)
+    assert table.changes > changes or all(map(id_equal, table.constraints, constraints))
+    for slot, pair in enumerate(slots):
+        if pair is not None:
+            rows = slice(slot * beam_size, (slot + 1) * beam_size)
+            pair.alone.advance(*(of_all[0].tolist() for of_all in seen(pair.alone, tokens[rows], totals[rows])))
+
+
+def id_equal(one: object, other: object) -> bool:
+    return one is other
+
+
+def seen(search: Search, tokens: np.ndarray, totals: np.ndarray) -> Continuations:
+    if not search.continuations_needed:
+        return each_rows_best(tokens, totals, search.beam_size)
+    return best_continuations(tokens, totals, search.beam_size, search.continuations_needed)
+
+
+def test_a_search_that_runs_on_is_not_looked_at() -> None:
+    """Otherwise it would cost Python at every step."""
+    rng = np.random.default_rng(5)
+    for beam_size in (1, 4):
+        case = random_case(rng, least_tokens=LEAST_TOKENS)
+        options = replace(
+            case.options, beam_size=beam_size, num_hypotheses=1, max_length=15, min_length=0, eos_ids=(1,)
+        )
+        case = replace(case, options=options)
+        table = SearchTable(beam_size)
+        table.join([0], [case.search()])
+        looked = []
+        for time in range(14):
+            tokens = np.tile(np.arange(3, 8), (beam_size, 1))
+            totals = table.scores[0][:, None] - np.arange(1, 6, dtype=np.float32)
+            others = table.run_on(tokens, totals)
+            looked += [time] * len(others)
+            table.look(others)
+        assert looked == ([] if beam_size == 1 else [0])  # the first step of a beam has one row alone
+        assert table.search(0).position == 14
