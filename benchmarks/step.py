@@ -37,10 +37,10 @@ from jumok_export.weights import save_graphs
 from jumok_serve.batch import Batch, Sentence
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import CPU
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.loading import MAX_REPLICAS
 from jumok_serve.manifest import PrecisionVariant
 from jumok_serve.options import SearchOptions
-from jumok_serve.queue import EngineLimits
 from jumok_serve.search import make_search
 from jumok_serve.session import Graphs
 from step_profile import shares

@@ -14,8 +14,8 @@ from cuda_checks.model import Model, decode, sentence, sources, step_times
 from cuda_checks.report import Report
 from jumok_serve.batch import Decoded
 from jumok_serve.engine import Engine
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.manifest import TensorSpec
-from jumok_serve.queue import EngineLimits
 from jumok_serve.session import Graphs
 
 Generate = Callable[[Sequence[Sequence[int]], int, int], None]

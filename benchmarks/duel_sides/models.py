@@ -42,12 +42,14 @@ class Models:
         ctranslate2: a folder for each precision.
         checkpoint: in Hugging Face's layout, if there is one.
         listed: whether they have shortlists, which are used then.
+        sentencepiece: a model that makes tokens of texts as the bundle's tokenizer does, if one does all of it.
     """
 
     bundle: Path
     ctranslate2: Mapping[str, Path]
     checkpoint: Path | None = None
     listed: bool = False
+    sentencepiece: Path | None = None
 
 
 def random_models(
@@ -117,6 +119,7 @@ def trained_models(folder: Path, *, listed: bool = False, progress: Progress) ->
                 for precision, compute_type in COMPUTE_TYPES.items()
             },
             listed=listed,
+            sentencepiece=TRAINED / "tokenizer.model",
         )
 
 
@@ -182,6 +185,7 @@ def peers(models: Models, precisions: Sequence[str], *, threads: int) -> dict[st
                         str(workers),
                         str(threads // workers),
                         *(["--shortlist"] if models.listed else []),
+                        *(["--sentencepiece", str(models.sentencepiece)] if models.sentencepiece else []),
                     ),
                 ),
                 size=size_on_disk(models.ctranslate2[precision]),

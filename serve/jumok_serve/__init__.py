@@ -3,6 +3,7 @@
 from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights
 from jumok_proto.options import Options
 from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.errors import (
     AttentionUnavailable,
     BundleError,
@@ -18,7 +19,6 @@ from jumok_serve.errors import (
 )
 from jumok_serve.options import DecodingOptions
 from jumok_serve.pending import Pending
-from jumok_serve.queue import EngineLimits
 from jumok_serve.translator import Translator
 
 __all__ = [

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, DirectoryPath, Field, FilePath, ValidationError
 
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.errors import ConfigurationError
-from jumok_serve.queue import EngineLimits
 from jumok_serve.service.limits import ServiceLimits
 
 PREFIX = "JUMOK_"

@@ -7,18 +7,12 @@ from collections.abc import Callable, Sequence
 
 from jumok_serve.batch import Batch, Decoded, Sentence
 from jumok_serve.counters import EngineCounters, Stage
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.errors import DeadlineExceeded, EngineFailed, JumokError, Unavailable
 from jumok_serve.grouping import encoder_groups
-from jumok_serve.occupancy import Occupancy
+from jumok_serve.occupancy import Load, Occupancy
 from jumok_serve.outcome import decoded, deliver, fail
-from jumok_serve.queue import (
-    ENGINE_FAILED,
-    RETRY_AFTER_S,
-    EngineLimits,
-    Load,
-    SentenceQueue,
-    given_up_by,
-)
+from jumok_serve.queue import ENGINE_FAILED, RETRY_AFTER_S, SentenceQueue, given_up_by
 from jumok_serve.session import Graphs
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,7 @@
-"""What a replica decodes: rows, and the padded source positions that these have together."""
+"""What replicas decode: rows, and the padded source positions that these have together."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from jumok_serve.batch import Batch, Sentence
 from jumok_serve.memory import padded_length
@@ -44,3 +45,36 @@ class Occupancy:
         sentences, longest = self._parts.get(size, (0, 0))
         self._parts[size] = sentences + 1, max(longest, padded_length(len(sentence.source_ids)))
         self._count()
+
+
+class Elsewhere:
+    """What other replicas decode.
+
+    Args:
+        others: all of them.
+    """
+
+    def __init__(self, others: Iterable[Occupancy]) -> None:
+        each = [(other.rows, other.tokens) for other in others]
+        self.rows = sum(rows for rows, _ in each)
+        self.tokens = sum(tokens for _, tokens in each)
+        self.fewest_rows = min((rows for rows, _ in each), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What an engine has to do at one moment; all zero when it is idle."""
+
+    queued_requests: int
+    queued_tokens: int
+    running_sentences: int
+    rows: int
+
+    def __add__(self, other: "Load") -> "Load":
+        """What two engines have to do."""
+        return Load(
+            queued_requests=self.queued_requests + other.queued_requests,
+            queued_tokens=self.queued_tokens + other.queued_tokens,
+            running_sentences=self.running_sentences + other.running_sentences,
+            rows=self.rows + other.rows,
+        )

@@ -4,13 +4,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from jumok_serve.batch import Sentence
 from jumok_serve.counters import Cause, EngineCounters, Stage
 from jumok_serve.drain import DrainRate
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.errors import DeadlineExceeded, EngineFailed, InvalidRequest, Overloaded, Unavailable
-from jumok_serve.occupancy import Occupancy
+from jumok_serve.occupancy import Elsewhere, Load, Occupancy
 from jumok_serve.outcome import fail
 
 RETRY_AFTER_S = 1.0
@@ -38,63 +38,6 @@ JOINING_SHARE = 8
 """What part of its room a replica waits for, as a divisor, while more wait than it has room for: to encode few
 sentences takes hardly less than to encode several. With a model of 6 MiB that made 1,000 sentences 6 % faster with beam
 size 1, and 10 % with 4."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineLimits:
-    """Bounds of an engine, all its replicas together.
-
-    Attributes:
-        max_batch_tokens: rows times source positions that are decoded at the same time, the padding of sources to a
-            multiple of 8 included; each replica has an equal part of it. A sentence that is over its replica's part by
-            itself is alone there, and one that is over the whole is decoded alone. The default has room for 128 rows
-            of 64 positions.
-        max_batch_rows: rows that are decoded at the same time, likewise; None: as many as tokens allow.
-        max_alone_rows: rows that one replica decodes with all threads rather than share them with others. With two
-            cores, 32 rows took as long either way, fewer up to a third less with one replica, and 128 less with two.
-        max_queue_requests: sentences that may wait.
-        max_queue_tokens: source tokens of the sentences that may wait.
-
-    Raises:
-        ValueError: a bound is less than 1.
-    """
-
-    max_batch_tokens: int = 8192
-    max_batch_rows: int | None = None
-    max_alone_rows: int = 48
-    max_queue_requests: int = 4096
-    max_queue_tokens: int = 262_144
-
-    def __post_init__(self) -> None:
-        for name in (
-            "max_batch_tokens",
-            "max_batch_rows",
-            "max_alone_rows",
-            "max_queue_requests",
-            "max_queue_tokens",
-        ):
-            bound = getattr(self, name)
-            if bound is not None and bound < 1:
-                raise ValueError(f"{name} must be at least 1, got {bound}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What an engine has to do at one moment; all zero when it is idle."""
-
-    queued_requests: int
-    queued_tokens: int
-    running_sentences: int
-    rows: int
-
-    def __add__(self, other: "Load") -> "Load":
-        """What two engines have to do."""
-        return Load(
-            queued_requests=self.queued_requests + other.queued_requests,
-            queued_tokens=self.queued_tokens + other.queued_tokens,
-            running_sentences=self.running_sentences + other.running_sentences,
-            rows=self.rows + other.rows,
-        )
 
 
 class SentenceQueue:
@@ -297,7 +240,7 @@ class SentenceQueue:
         others = [
             other for number, other in enumerate(self._occupied) if other is not occupied and number not in self._aside
         ]
-        elsewhere = _Elsewhere(others)
+        elsewhere = Elsewhere(others)
         rows = occupied.rows + elsewhere.rows + self._rows
         few = rows <= self._limits.max_alone_rows
         share = rows if few else rows / (1 + len(others))
@@ -340,11 +283,11 @@ class SentenceQueue:
         return any(
             busier.rows > occupied.rows
             and not self._is_nearly_full(busier)
-            and self._fits(sentence, busier, _Elsewhere(other for other in self._occupied if other is not busier))
+            and self._fits(sentence, busier, Elsewhere(other for other in self._occupied if other is not busier))
             for busier in self._occupied
         )
 
-    def _fits(self, sentence: Sentence, occupied: Occupancy, elsewhere: "_Elsewhere") -> bool:
+    def _fits(self, sentence: Sentence, occupied: Occupancy, elsewhere: Elsewhere) -> bool:
         """Whether replica and engine stay within their bounds with one more sentence, or decode nothing else."""
         parts = len(self._occupied)
         for wanted, others_have, bound in (
@@ -391,20 +334,6 @@ class SentenceQueue:
             self.counters.given_up[Stage.QUEUE, given_up_by(sentence, now)] += 1
             fail(sentence, DeadlineExceeded("the deadline passed while the text waited in the queue"))
         return abandoned
-
-
-class _Elsewhere:
-    """What other replicas decode.
-
-    Args:
-        others: all of them.
-    """
-
-    def __init__(self, others: Iterable[Occupancy]) -> None:
-        each = [(other.rows, other.tokens) for other in others]
-        self.rows = sum(rows for rows, _ in each)
-        self.tokens = sum(tokens for _, tokens in each)
-        self.fewest_rows = min((rows for rows, _ in each), default=0)
 
 
 def _is_full(present: int, bound: int) -> bool:

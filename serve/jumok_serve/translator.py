@@ -17,6 +17,7 @@ from jumok_serve.bundle import Bundle
 from jumok_serve.counters import EngineCounters
 from jumok_serve.device import CudaSettings, candidate_devices
 from jumok_serve.engine import Engine
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.errors import (
     AttentionUnavailable,
     BundleError,
@@ -28,11 +29,12 @@ from jumok_serve.errors import (
 from jumok_serve.languages import Direction
 from jumok_serve.loading import load_graphs
 from jumok_serve.manifest import Manifest
+from jumok_serve.occupancy import Load
 from jumok_serve.options import DecodingOptions, SearchOptions
 from jumok_serve.patience import Patience
 from jumok_serve.pending import Job, Pending, check_attention
 from jumok_serve.progress import Progress
-from jumok_serve.queue import RETRY_AFTER_S, EngineLimits, Load
+from jumok_serve.queue import RETRY_AFTER_S
 from jumok_serve.reading import MOST_REMEMBERED, Reader
 from jumok_serve.scoring import ScoresTexts, Scoring
 from jumok_serve.search import make_search

@@ -30,8 +30,8 @@ from jumok_serve.manifest import (
     Provenance,
     SpecialTokens,
 )
+from jumok_serve.occupancy import Load
 from jumok_serve.options import DecodingOptions
-from jumok_serve.queue import Load
 from jumok_serve.service import Server
 from jumok_serve.tokenizer_descriptions import SentencePieceDescription
 

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from jumok_serve.cli_serve import serve
 from jumok_serve.configuration import NAMES, Configuration, Effective, flag, read_configuration, variable
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.errors import ConfigurationError
-from jumok_serve.queue import EngineLimits
 from jumok_serve.service.limits import ServiceLimits
 
 from .command import run

@@ -8,9 +8,10 @@ import pytest
 from jumok_serve import queue as queue_module
 from jumok_serve.batch import Sentence
 from jumok_serve.drain import CAUTION, WINDOW_S, DrainRate
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.errors import DeadlineExceeded
 from jumok_serve.occupancy import Occupancy
-from jumok_serve.queue import EngineLimits, SentenceQueue
+from jumok_serve.queue import SentenceQueue
 from jumok_serve.search import make_search
 
 from .search_cases import make_options

@@ -20,8 +20,9 @@ from jumok_serve import (
     Unavailable,
 )
 from jumok_serve.batch import Batch, Sentence
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.errors import ModelFailed
-from jumok_serve.queue import EngineLimits, Load
+from jumok_serve.occupancy import Load
 from jumok_serve.selecting import Choice
 from jumok_serve.session import DecoderStep, Integers
 

@@ -17,10 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 import jumok
 from jumok_serve.batch import Sentence
 from jumok_serve.counters import Histogram
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.errors import ListenError, Overloaded
 from jumok_serve.occupancy import Occupancy
 from jumok_serve.options import DecodingOptions
-from jumok_serve.queue import EngineLimits, SentenceQueue
+from jumok_serve.queue import SentenceQueue
 from jumok_serve.search import make_search
 from jumok_serve.service import Server
 from jumok_serve.service.metrics import MetricsPort, make_registry

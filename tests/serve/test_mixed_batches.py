@@ -11,8 +11,8 @@ from jumok_serve.batch import Sentence
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import CPU
 from jumok_serve.engine import Engine
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.options import Sampling, SearchOptions
-from jumok_serve.queue import EngineLimits
 from jumok_serve.search import FinishedHypothesis, make_search
 from jumok_serve.session import Graphs
 

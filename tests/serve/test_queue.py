@@ -10,8 +10,9 @@ import pytest
 
 from jumok_serve import Unavailable
 from jumok_serve.batch import Sentence
+from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.occupancy import Occupancy
-from jumok_serve.queue import MAX_JOINING_TOKENS, EngineLimits, SentenceQueue
+from jumok_serve.queue import MAX_JOINING_TOKENS, SentenceQueue
 from jumok_serve.search import make_search
 
 from .search_cases import make_options

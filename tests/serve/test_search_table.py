@@ -49,14 +49,14 @@ def test_searches_together_do_what_they_do_alone(
     table, slots = SearchTable(beam_size), list[Pair | None]()
     finished = moved = left = 0
     for turn in range(120):
-        waiting = [random_pair(rng, beam_size) for _ in range(rng.integers(0, 4) if turn else 3)]
-        places = [slot for slot, pair in enumerate(slots) if pair is None][: len(waiting)]
-        places += range(len(slots), len(slots) + len(waiting) - len(places))
+        joining = [random_pair(rng, beam_size) for _ in range(rng.integers(0, 4) if turn else 3)]
+        places = [slot for slot, pair in enumerate(slots) if pair is None][: len(joining)]
+        places += range(len(slots), len(slots) + len(joining) - len(places))
         slots += [None] * (max([-1, *places]) + 1 - len(slots))
-        for place, pair in zip(places, waiting, strict=True):
-            slots[place] = pair
-        if waiting:
-            table.join(places, [pair.together for pair in waiting])
+        if joining:
+            table.join(places, [new.together for new in joining])
+        for place, new in zip(places, joining, strict=True):
+            slots[place] = new
         step(table, slots)
         for slot, pair in enumerate(slots):
             if pair is None:

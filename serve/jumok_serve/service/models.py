@@ -9,8 +9,8 @@ from jumok_proto.results import Score, Timings, Translation
 from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.counters import EngineCounters
 from jumok_serve.manifest import Manifest
+from jumok_serve.occupancy import Load
 from jumok_serve.options import DecodingOptions
-from jumok_serve.queue import Load
 
 
 class Pending(Protocol):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from jumok_proto.results import ModelState
 from jumok_serve.counters import EngineCounters
 from jumok_serve.errors import DuplicateModel, InvalidRequest, ModelNotFound
-from jumok_serve.queue import Load
+from jumok_serve.occupancy import Load
 from jumok_serve.service.models import LoadedModel
 
 
