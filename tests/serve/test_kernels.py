@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from jumok_export.int8_entries import to_entries, to_floats
+
 from .native_operators import CONSTANTS, levels, needs_library, rounding, run
 
 pytestmark = needs_library
@@ -42,24 +44,37 @@ SHAPES = [
 ]
 """Sentences, beams, heads, width of a head, entries."""
 AS_LEVELS = rounding(0.02, 128)
+PREFIXES: Mapping[Any, str] = {np.float32: "", np.float16: "Half", np.int8: "Int8"}
+"""How operators are called that take keys and values of a type."""
+UNSEEN = {np.float32: np.nan, np.float16: np.nan, np.int8: -1}
+"""What nobody may look at: scales of such bytes are no numbers either."""
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
+def kept(floats: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """Keys or values [..., D] as operators take them."""
+    return to_entries(floats) if dtype == np.int8 else floats.astype(dtype)
+
+
+def meant(kept: NDArray[Any]) -> NDArray[Any]:
+    """The numbers that keys or values stand for."""
+    return to_floats(kept) if kept.dtype == np.int8 else kept
+
+
+@pytest.mark.parametrize("dtype", PREFIXES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_cross_attention(shape: tuple[int, ...], half: bool) -> None:
+def test_cross_attention(shape: tuple[int, ...], dtype: Any) -> None:
     """Sources end where their lengths say; what lies behind is not looked at."""
     sentences, beams, heads, width, entries = shape
     random = np.random.default_rng(1)
-    dtype = np.float16 if half else np.float32
     query = random.normal(size=(sentences, beams, heads * width)).astype(np.float32)
-    keys, values = (random.normal(size=(sentences, heads, entries, width)).astype(dtype) for _ in range(2))
+    keys, values = (kept(random.normal(size=(sentences, heads, entries, width)), dtype) for _ in range(2))
     lengths = random.integers(1, entries + 1, sentences)
     mask = np.where(np.arange(entries) < lengths[:, None], 0, -np.inf)[:, None, None]
-    expected = attended(query, keys, values, mask, 0.3)
+    expected = attended(query, meant(keys), meant(values), mask, 0.3)
     for sentence, length in enumerate(lengths):
-        keys[sentence, :, length:] = values[sentence, :, length:] = np.nan
+        keys[sentence, :, length:] = values[sentence, :, length:] = UNSEEN[dtype]
     inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
-    name = "HalfCrossAttention" if half else "CrossAttention"
+    name = f"{PREFIXES[dtype]}CrossAttention"
     (found,) = run(name, inputs, {"output": np.float32}, num_heads=heads, scale=0.3)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     (in_levels,) = run(f"{name}Quantized", {**inputs, **AS_LEVELS}, {"output": np.uint8}, num_heads=heads, scale=0.3)
@@ -94,17 +109,16 @@ def test_cross_attention_of_tokens(shape: tuple[int, ...], half: bool) -> None:
 
 
 @pytest.mark.parametrize("bias_axes", [None, (0, 0, 0), (1, 0, 0), (0, 1, 1), (1, 1, 1)], ids=str)
-@pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
+@pytest.mark.parametrize("dtype", PREFIXES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_self_attention(shape: tuple[int, ...], half: bool, bias_axes: tuple[int, ...] | None) -> None:
+def test_self_attention(shape: tuple[int, ...], dtype: Any, bias_axes: tuple[int, ...] | None) -> None:
     """New keys and values are written first; rows see what is visible to them, and nothing else matters."""
     sentences, beams, heads, width, entries = shape
     random = np.random.default_rng(2)
-    dtype = np.float16 if half else np.float32
     query, new_key, new_value = (
         random.normal(size=(sentences, beams, heads * width)).astype(np.float32) for _ in range(3)
     )
-    keys, values = (random.normal(size=(sentences, heads, entries, width)).astype(dtype) for _ in range(2))
+    keys, values = (kept(random.normal(size=(sentences, heads, entries, width)), dtype) for _ in range(2))
     chosen = np.stack([random.permutation(entries)[:beams] for _ in range(sentences)])
     places = np.stack(
         [np.broadcast_to(np.arange(sentences)[:, None], chosen.shape), np.zeros_like(chosen), chosen], axis=-1
@@ -121,10 +135,10 @@ def test_self_attention(shape: tuple[int, ...], half: bool, bias_axes: tuple[int
         written = cache.copy()
         for sentence in range(sentences):
             for beam in range(beams):
-                written[sentence, :, chosen[sentence, beam]] = new[sentence, beam].reshape(heads, width)
+                written[sentence, :, chosen[sentence, beam]] = kept(new[sentence, beam].reshape(heads, width), dtype)
         after.append(written)
     mask = np.where(visible, 0, -np.inf)[:, None] + (0 if bias is None else bias)
-    expected = attended(query, after[0], after[1], mask, 0.2)
+    expected = attended(query, meant(after[0]), meant(after[1]), mask, 0.2)
     inputs = {
         "query": query,
         "new_key": new_key,
@@ -136,7 +150,7 @@ def test_self_attention(shape: tuple[int, ...], half: bool, bias_axes: tuple[int
         "position_bias": bias,
     }
     outputs = {"output": np.float32, "next_keys": dtype, "next_values": dtype}
-    name = "HalfSelfAttention" if half else "SelfAttention"
+    name = f"{PREFIXES[dtype]}SelfAttention"
     found, *caches = run(name, inputs, outputs, num_heads=heads, scale=0.2)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     for cache, written in zip(caches, after, strict=True):

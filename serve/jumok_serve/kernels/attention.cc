@@ -72,7 +72,7 @@ struct Heads {
   Levels given;
 };
 
-// Whether queries [B, K, heads * width] and keys [B, heads, entries, width] belong together; levels have a scale each.
+// Whether queries [B, K, heads * width] and keys [B, heads, entries, stride] belong together.
 template <typename Element>
 bool fit(Call& call, const Tensor& query, const Tensor& key, const Tensor& value, int64_t heads) {
   if (call.failed()) return false;
