@@ -48,6 +48,7 @@ PREFIXES: Mapping[Any, str] = {np.float32: "", np.float16: "Half", np.int8: "Int
 """How operators are called that take keys and values of a type."""
 UNSEEN = {np.float32: np.nan, np.float16: np.nan, np.int8: -1}
 """What nobody may look at: scales of such bytes are no numbers either."""
+SETTINGS: Mapping[str, Any] = {"Int8Entries": {"num_heads": 2}, "Int8CrossAttention": {"num_heads": 2, "scale": 1.0}}
 
 
 def kept(floats: NDArray[Any], dtype: Any) -> NDArray[Any]:
@@ -139,6 +140,9 @@ def test_self_attention(shape: tuple[int, ...], dtype: Any, bias_axes: tuple[int
         after.append(written)
     mask = np.where(visible, 0, -np.inf)[:, None] + (0 if bias is None else bias)
     expected = attended(query, meant(after[0]), meant(after[1]), mask, 0.2)
+    nobody = np.nonzero(~visible.any(axis=1))
+    for cache in (keys, values, *after):
+        cache[nobody[0], :, nobody[1]] = UNSEEN[dtype]
     inputs = {
         "query": query,
         "new_key": new_key,
@@ -159,6 +163,47 @@ def test_self_attention(shape: tuple[int, ...], dtype: Any, bias_axes: tuple[int
         f"{name}Quantized", {**inputs, **AS_LEVELS}, {**outputs, "output": np.uint8}, num_heads=heads, scale=0.2
     )
     np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_entries_in_8_bits(shape: tuple[int, ...]) -> None:
+    """Each has a scale of its own, whether they lie by tokens or by heads; what is 0 stays 0."""
+    sentences, _, heads, width, entries = shape
+    random = np.random.default_rng(15)
+    by_head = random.normal(size=(sentences, heads, entries, width)) * random.exponential(size=(heads, entries, 1))
+    by_head[0, 0, 0] = 0
+    floats = by_head.astype(np.float32)
+    tokens = floats.transpose(0, 2, 1, 3).reshape(sentences, entries, heads * width)
+    for given in (floats, tokens):
+        (found,) = run("Int8Entries", {"given": given}, {"entries": np.int8}, num_heads=heads)
+        np.testing.assert_array_equal(found, to_entries(floats))
+    scales = np.abs(floats).max(axis=-1, keepdims=True) / 127
+    assert np.all(np.abs(to_floats(found) - floats) <= scales * 0.501)
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs"),
+    [
+        ("Int8Entries", {"given": np.zeros((1, 3, 9), np.float32)}),
+        ("Int8Entries", {"given": np.zeros((1, 3, 5, 4), np.float32)}),
+        *(
+            (
+                "Int8CrossAttention",
+                {
+                    "query": np.zeros((1, 1, 16), np.float32),
+                    "key": np.zeros(axes, np.int8),
+                    "value": np.zeros(axes, np.int8),
+                    "lengths": np.array([3]),
+                },
+            )
+            for axes in ((1, 2, 3, 8), (1, 3, 16), (1, 3, 24))
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(operator: str, inputs: Arrays) -> None:
+    """Such as entries without a scale, or by tokens where they have one."""
+    with pytest.raises(Exception, match="not fit each other|not those of so many heads"):
+        run(operator, inputs, {"output": np.int8 if operator == "Int8Entries" else np.float32}, **SETTINGS[operator])
 
 
 @pytest.mark.parametrize("width", [20, 64])
