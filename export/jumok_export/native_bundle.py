@@ -92,7 +92,7 @@ def _added(folder: Path, variant: PrecisionVariant, precision: str) -> Precision
         if name not in NATIVE_GRAPHS
     }
     specs = {name: variant.graphs[name] for name in graphs}
-    for name, graph in with_native_graphs(graphs, half=precision == "int8").items():
+    for name, graph in with_native_graphs(graphs, int8=precision == "int8").items():
         if name not in graphs:
             file = (folder / variant.weights).with_name(f"{name}.onnx")
             file.write_bytes(graph.model.SerializeToString(deterministic=True))

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from functools import partial
 
 import onnx
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, helper
 
 from jumok_export.graph_search import Found, attributes
+from jumok_export.int8_entries import entries_spec
 from jumok_export.native_attention import cross_attention, self_attention
-from jumok_export.native_operators import DOMAIN, HALF, QUANTIZED, VERSION, native
+from jumok_export.native_operators import DOMAIN, INT8, QUANTIZED, VERSION, native
 from jumok_export.native_products import float_product, product, several_at_once, with_norms_behind
 from jumok_export.onnx_graph import Graph, declare, drop_unread, rename
 from jumok_export.quantize import Matrices
-from jumok_serve.manifest import TensorSpec
 from jumok_serve.opening import NATIVE
 from jumok_serve.session import LISTED, LOGIT_ROWS
 
@@ -32,22 +32,22 @@ CHOICE = (
 """What `Select` reads behind the logits."""
 
 
-def with_native_graphs(graphs: Mapping[str, Graph], *, half: bool) -> dict[str, Graph]:
+def with_native_graphs(graphs: Mapping[str, Graph], *, int8: bool) -> dict[str, Graph]:
     """The finished graphs of a precision, with forms in native operators besides where these replace something.
 
     Args:
         graphs: with the selection in every decoder.
-        half: whether memory and state are in fp16, if native operators alone read them. The encoder gives them so
+        int8: whether memory and state are in 8 bits, if native operators alone read them. The encoder gives them so
             then, whether native operators replace anything else in it or not.
     """
     decoders = {name: graphs[name] for name in ("decoder", f"decoder{LISTED}") if name in graphs}
     made = {name: found for name, decoder in decoders.items() if (found := native_graph(decoder)) is not None}
     if len(made) < len(decoders):
         return dict(graphs)
-    halved = {name: found for name, decoder in made.items() if half and (found := _halved(decoder)) is not None}
+    in_int8 = {name: found for name, decoder in made.items() if int8 and (found := _in_int8(decoder)) is not None}
     encoder = native_graph(graphs["encoder"])
-    if len(halved) == len(made):
-        made, encoder = halved, _giving_half(encoder or graphs["encoder"], halved["decoder"])
+    if len(in_int8) == len(made):
+        made, encoder = in_int8, _giving_int8(encoder or graphs["encoder"], graphs["encoder"], in_int8["decoder"])
     if encoder is not None:
         made["encoder"] = encoder
     return {**graphs, **{f"{name}{NATIVE}": graph for name, graph in made.items()}}
@@ -145,40 +145,49 @@ def _select(found: Found) -> NodeProto | None:
     return native("Select", [asked.input[0], *CHOICE], ["tokens", "totals"])
 
 
-def _halved(decoder: Graph) -> Graph | None:
-    """A decoder with memory and state in fp16; None if other operators than attention read some of these."""
-    halved = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state."))}
+def _in_int8(decoder: Graph) -> Graph | None:
+    """A decoder with memory and state in 8 bits; None if other operators than attention read some of these."""
+    kept = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state."))}
     model = onnx.ModelProto()
     model.CopyFrom(decoder.model)
     for node in model.graph.node:
         places = KEYS_AND_VALUES.get(node.op_type.removesuffix(QUANTIZED), ()) if node.domain == DOMAIN else ()
         if places:
-            node.op_type = f"{HALF}{node.op_type}"
+            node.op_type = f"{INT8}{node.op_type}"
         read = [name for index, name in enumerate(node.input) if index not in places]
-        if not halved.isdisjoint(read) or not halved.issuperset(node.input[index] for index in places):
+        if not kept.isdisjoint(read) or not kept.issuperset(node.input[index] for index in places):
             return None
-    if not halved:
+    if not kept:
         return None
     inputs, outputs = (
-        tuple(_in_half(spec) if spec.name.removeprefix("next_") in halved else spec for spec in specs)
+        tuple(entries_spec(spec) if spec.name.removeprefix("next_") in kept else spec for spec in specs)
         for specs in (decoder.inputs, decoder.outputs)
     )
     declare(model, inputs, outputs)
     return Graph(model, inputs, outputs)
 
 
-def _giving_half(encoder: Graph, decoder: Graph) -> Graph:
-    """An encoder that gives in fp16 what a decoder takes so."""
-    halved = {spec.name for spec in decoder.inputs if spec.dtype == "float16"}
+def _giving_int8(encoder: Graph, plain: Graph, decoder: Graph) -> Graph:
+    """An encoder, which may be in native operators, that gives in 8 bits what a decoder takes so."""
+    kept = {spec.name for spec in decoder.inputs if spec.dtype == "int8"}
+    given = [spec for spec in encoder.outputs if spec.name in kept]
     model = onnx.ModelProto()
     model.CopyFrom(encoder.model)
-    cast = [spec.name for spec in encoder.outputs if spec.name in halved]
-    rename(model.graph, lambda name: f"{name}.fp32" if name in cast else name)
-    model.graph.node.extend(helper.make_node("Cast", [f"{name}.fp32"], [name], to=TensorProto.FLOAT16) for name in cast)
-    outputs = tuple(_in_half(spec) if spec.name in cast else spec for spec in encoder.outputs)
+    rename(model.graph, lambda name: f"{name}.fp32" if name in kept else name)
+    found = Found(plain.model.graph)
+    for spec in given:
+        floats = _tokens(found, spec.name) or f"{spec.name}.fp32"
+        model.graph.node.append(native(f"{INT8}Entries", [floats], [spec.name], num_heads=spec.axes[1]))
+    outputs = tuple(entries_spec(spec) if spec in given else spec for spec in encoder.outputs)
     declare(model, encoder.inputs, outputs)
+    drop_unread(model.graph)
     return Graph(model, encoder.inputs, outputs)
 
 
-def _in_half(spec: TensorSpec) -> TensorSpec:
-    return spec.model_copy(update={"dtype": "float16"})
+def _tokens(found: Found, memory: str) -> str | None:
+    """What keys or values [B, heads, S, D] are before they are split into heads."""
+    turned = found.maker(memory, "Transpose")
+    split = found.maker(turned.input[0], "Reshape") if turned is not None else None
+    if turned is None or split is None or attributes(turned).get("perm") != [0, 2, 1, 3]:
+        return None
+    return split.input[0] if split.input[0] in found.of_rows else None

@@ -11,6 +11,7 @@ from onnxruntime import OrtValue
 
 from jumok_export.choices import Drawing, Selection
 from jumok_export.comparison import same_candidates
+from jumok_export.int8_entries import floats_spec, to_entries, to_floats
 from jumok_export.sides import Arrays
 from jumok_serve.columns import BIAS
 from jumok_serve.manifest import TensorSpec
@@ -31,7 +32,8 @@ class GraphFailed(Exception):  # noqa: N818 - it is caught and reported as a fai
 
 
 class RuntimeSide:
-    """The exported graphs, in the sessions that serve them. What they have in fp16 is in fp32 outside.
+    """The exported graphs, in the sessions that serve them. What they have in fp16 or in entries of 8 bits is in fp32
+    outside.
 
     Args:
         graphs: of one precision. With those for shortlists, what says which columns logits have is among the memory.
@@ -136,11 +138,12 @@ class RuntimeSide:
             axis = spec.axes.index("E")
             sizes = {"B": sentences, "E": time * beam_size}
             # What lies where no row may look would be seen if any did.
-            shape = [size if isinstance(size, int) else sizes[size] for size in spec.axes]
-            buffers[spec.name] = np.full(shape, UNSEEN, spec.dtype)
+            shape = [size if isinstance(size, int) else sizes[size] for size in _in_fp32(spec).axes]
+            buffer = np.full(shape, UNSEEN, np.float32)
             past = np.moveaxis(state[spec.name], axis, 1)[parents]  # [R, T, ...]
-            by_entry = np.moveaxis(buffers[spec.name], axis, 1)  # [B, E, ...]
+            by_entry = np.moveaxis(buffer, axis, 1)  # [B, E, ...]
             by_entry[sentence[past_rows, 0], entries[past_rows, past_times]] = past[past_rows, past_times]
+            buffers[spec.name] = _narrowed(buffer, spec.dtype)
         visible = np.zeros((rows, time * beam_size), np.bool_)
         known = times <= positions[:, None]
         visible[np.nonzero(known)[0], entries[known]] = True
@@ -160,8 +163,8 @@ class RuntimeSide:
         found = np.take_along_axis(entries, np.minimum(times, positions[:, None]), axis=1)
         for spec in self._graphs.state_specs:
             axis = spec.axes.index("E")
-            by_entry = np.moveaxis(buffers[spec.name], axis, 1)[sentence, found]
-            grown[spec.name] = _widened(np.moveaxis(by_entry, 1, axis))
+            by_entry = np.moveaxis(_widened(buffers[spec.name]), axis, 1)[sentence, found]
+            grown[spec.name] = np.moveaxis(by_entry, 1, axis)
         return logits, grown
 
     def select(self, selection: Selection) -> tuple[Integers, Floats]:
@@ -260,14 +263,25 @@ def _values(arrays: Arrays, specs: Iterable[TensorSpec]) -> dict[str, OrtValue]:
     """The arrays as ONNX Runtime's tensors, of the types that the graphs want; without a copy where they have them."""
     kinds = {spec.name: spec.dtype for spec in specs}
     return {
-        name: OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array, kinds.get(name)))
+        name: OrtValue.ortvalue_from_numpy(np.ascontiguousarray(_narrowed(array, kinds.get(name, array.dtype.name))))
         for name, array in arrays.items()
     }
 
 
 def _in_fp32(spec: TensorSpec) -> TensorSpec:
+    if spec.dtype == "int8":
+        return floats_spec(spec)
     return spec.model_copy(update={"dtype": "float32"}) if spec.dtype == "float16" else spec
 
 
+def _narrowed(array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """An array in the type of memory or state; without a copy where it has that."""
+    if dtype == "int8" and array.dtype == np.float32:
+        return to_entries(array)
+    return array.astype(dtype, copy=False)
+
+
 def _widened(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype == np.int8:
+        return to_floats(array)
     return array.astype(np.float32) if array.dtype == np.float16 else array

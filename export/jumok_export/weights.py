@@ -35,7 +35,7 @@ def save_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> Pr
     """
     finished = with_selection(with_one_pass(graphs))
     if library() is not None:
-        finished = with_native_graphs(finished, half=precision == "int8")
+        finished = with_native_graphs(finished, int8=precision == "int8")
     return write_graphs(finished, folder, precision)
 
 

@@ -37,8 +37,8 @@ KINDS = ("tiny", "marian-two-vocabularies", "t5-gated-silu")
 FORMS = ("fp32", "int8 by row", "int8 calibrated")
 OPERATORS: Mapping[str, tuple[str, str, str]] = {
     "fp32": ("SelfAttention", "CrossAttention", "AddNorm"),
-    "int8 by row": ("HalfSelfAttention", "HalfCrossAttention", "AddNorm"),
-    "int8 calibrated": ("HalfSelfAttentionQuantized", "HalfCrossAttentionQuantized", "AddNormQuantized"),
+    "int8 by row": ("Int8SelfAttention", "Int8CrossAttention", "AddNorm"),
+    "int8 calibrated": ("Int8SelfAttentionQuantized", "Int8CrossAttentionQuantized", "AddNormQuantized"),
 }
 
 Make = Callable[[str, str], dict[str, Graph]]
@@ -106,7 +106,7 @@ def assert_everything_is_read(graph: Graph) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_decoders_are_made_of_native_operators(make: Make, kind: str, form: str) -> None:
     """Products, attention, sums with norms and the selection are one operator each."""
-    graphs = with_native_graphs(with_selection(make(kind, form)), half=form != "fp32")
+    graphs = with_native_graphs(with_selection(make(kind, form)), int8=form != "fp32")
     plain, native = graphs["decoder"], graphs["decoder_native"]
     before, after = operators(plain), operators(native)
     layers, norms = before["MultiHeadAttention"] // 2, before["LayerNormalization"]
@@ -125,13 +125,13 @@ def test_decoders_are_made_of_native_operators(make: Make, kind: str, form: str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_encoders_are_made_of_native_operators(make: Make, kind: str, form: str) -> None:
     """So are they, but for attention with a bias by distance; memory is projected by two products for each layer."""
-    graphs = with_native_graphs(with_selection(make(kind, form)), half=False)
+    graphs = with_native_graphs(with_selection(make(kind, form)), int8=False)
     layers, memory = (operators(graphs[name])["MultiHeadAttention"] for name in ("encoder", "decoder"))
     expected = products(graphs["encoder"], layers + memory // 3, layers if rounds_hidden_layers(kind, form) else 0)
     if kind != "t5-gated-silu":
         # A norm before the first layer is behind positions, which are not given row by row.
         _, attention, add_norm = OPERATORS[form]
-        expected += Counter({attention.removeprefix("Half"): layers, add_norm: 2 * layers})
+        expected += Counter({attention.removeprefix("Int8"): layers, add_norm: 2 * layers})
     assert ("encoder_native" in graphs) == bool(expected)
     if not expected:
         return
@@ -142,17 +142,31 @@ def test_encoders_are_made_of_native_operators(make: Make, kind: str, form: str)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_memory_and_state_are_halved_in_int8_alone(make: Make, form: str) -> None:
-    plain = with_selection(make("tiny", form))
-    graphs = with_native_graphs(plain, half=form != "fp32")
-    kinds = {
-        spec.dtype
-        for spec in (*graphs["decoder_native"].inputs, *graphs["decoder_native"].outputs)
-        if spec.name.startswith(("memory.", "state.", "next_state."))
-    }
-    assert kinds == {"float32" if form == "fp32" else "float16"}
-    assert {spec.name for spec in graphs["decoder_native"].inputs} == {spec.name for spec in plain["decoder"].inputs}
-    assert {spec.dtype for spec in graphs["encoder_native"].outputs} == {"float32" if form == "fp32" else "float16"}
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_and_state_are_in_8_bits_in_int8_alone(make: Make, kind: str, form: str) -> None:
+    """Each entry has four bytes more, its scale; the encoder makes entries of what its products give."""
+    plain = with_selection(make(kind, form))
+    graphs = with_native_graphs(plain, int8=form != "fp32")
+    dtype, more = ("float32", 0) if form == "fp32" else ("int8", 4)
+    for name, native in (("decoder", graphs["decoder_native"]), ("encoder", graphs.get("encoder_native"))):
+        if native is None:
+            assert form == "fp32"
+            continue
+        for side in ("inputs", "outputs"):
+            specs, expected = ({spec.name: spec for spec in getattr(each, side)} for each in (native, plain[name]))
+            assert specs.keys() == expected.keys()
+            for spec in specs.values():
+                before = expected[spec.name]
+                if spec.name.startswith(("memory.", "state.", "next_state.")):
+                    assert (spec.dtype, before.dtype) == (dtype, "float32")
+                    assert spec.axes == (*before.axes[:-1], int(before.axes[-1]) + more)
+                else:
+                    assert spec == before
+    if form != "fp32":
+        memory = [spec.name for spec in plain["encoder"].outputs]
+        found = operators(graphs["encoder_native"])
+        assert found["Int8Entries"] == len(memory)
+        assert found["Transpose"] == operators(plain["encoder"])["Transpose"] - len(memory)
 
 
 def edited(graph: Graph, edit: Callable[[onnx.GraphProto], None]) -> Graph:
@@ -240,7 +254,7 @@ def test_a_sum_of_vectors_that_are_not_all_of_one_row_each_stays(make: Make) -> 
     assert operators(after)["LayerNormalization"] == 1
 
 
-def test_nothing_is_halved_that_something_else_reads(make: Make) -> None:
+def test_nothing_is_in_8_bits_that_something_else_reads(make: Make) -> None:
     def read(graph: onnx.GraphProto) -> None:
         attention = next(node for node in graph.node if node.op_type == "MultiHeadAttention" and node.input[4])
         graph.node.insert(0, helper.make_node("Abs", [attention.input[1]], ["absolute"]))
@@ -250,7 +264,7 @@ def test_nothing_is_halved_that_something_else_reads(make: Make) -> None:
 
     graphs = with_selection(make("tiny", "int8 by row"))
     graphs["decoder"] = edited(graphs["decoder"], read)
-    native = with_native_graphs(graphs, half=True)
+    native = with_native_graphs(graphs, int8=True)
     assert {spec.dtype for spec in native["decoder_native"].inputs if "." in spec.name} == {"float32", "int64"}
     assert {spec.dtype for spec in native["encoder_native"].outputs} == {"float32"}
 

@@ -23,6 +23,9 @@ CONSTANTS = frozenset({
 """Inputs whose values have to be known when a session is made."""
 
 
+NOT_CONSTANT = "weights, scales, zero points and biases have to be constant"
+
+
 def run(
     operator: str,
     inputs: Mapping[str, Any],
@@ -88,3 +91,6 @@ def levels(numbers: NDArray[Any], scale: float, zero_point: int) -> NDArray[np.u
     share = np.float32(1) / np.float32(scale)
     found: NDArray[np.uint8] = np.clip(np.rint(numbers * share) + zero_point, 0, 255).astype(np.uint8)
     return found
+
+
+AS_LEVELS = rounding(0.02, 128)

@@ -1,4 +1,4 @@
-"""The operators of the compiled kernels against NumPy, in one thread and in several."""
+"""Norms and the selection in native operators against NumPy, in one thread and in several."""
 
 import os
 import subprocess
@@ -11,173 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from .native_operators import CONSTANTS, levels, needs_library, rounding, run
+from .native_operators import AS_LEVELS, CONSTANTS, NOT_CONSTANT, levels, needs_library, rounding, run
 
 pytestmark = needs_library
 
 Arrays = dict[str, NDArray[Any]]
+OTHERS = ("native_attention", "products", "float_products")
+"""Of which test files test the other operators."""
 LIST_NAMES = ("logit_factors", "logit_biases", "log_prob_factors", "log_prob_biases")
-
-
-def attended(
-    query: NDArray[Any], keys: NDArray[Any], values: NDArray[Any], mask: NDArray[Any], scale: float
-) -> NDArray[Any]:
-    """Attention of [B, K, heads * D] over [B, heads, E, D], with a mask that is added to scores [B, heads, K, E]."""
-    sentences, heads, _, width = keys.shape
-    split = query.reshape(sentences, -1, heads, width).transpose(0, 2, 1, 3).astype(np.float64)
-    scores = scale * split @ keys.astype(np.float64).transpose(0, 1, 3, 2) + mask
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    together: NDArray[Any] = (weights @ values.astype(np.float64)).transpose(0, 2, 1, 3).reshape(query.shape)
-    return together
-
-
-SHAPES = [
-    (1, 1, 1, 8, 5),
-    (3, 4, 8, 64, 24),
-    (64, 1, 8, 64, 40),
-    (2, 5, 2, 20, 16),
-    (5, 2, 4, 32, 8),
-    (1, 3, 2, 128, 33),
-]
-"""Sentences, beams, heads, width of a head, entries."""
-AS_LEVELS = rounding(0.02, 128)
-
-
-@pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_cross_attention(shape: tuple[int, ...], half: bool) -> None:
-    """Sources end where their lengths say; what lies behind is not looked at."""
-    sentences, beams, heads, width, entries = shape
-    random = np.random.default_rng(1)
-    dtype = np.float16 if half else np.float32
-    query = random.normal(size=(sentences, beams, heads * width)).astype(np.float32)
-    keys, values = (random.normal(size=(sentences, heads, entries, width)).astype(dtype) for _ in range(2))
-    lengths = random.integers(1, entries + 1, sentences)
-    mask = np.where(np.arange(entries) < lengths[:, None], 0, -np.inf)[:, None, None]
-    expected = attended(query, keys, values, mask, 0.3)
-    for sentence, length in enumerate(lengths):
-        keys[sentence, :, length:] = values[sentence, :, length:] = np.nan
-    inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
-    name = "HalfCrossAttention" if half else "CrossAttention"
-    (found,) = run(name, inputs, {"output": np.float32}, num_heads=heads, scale=0.3)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    (in_levels,) = run(f"{name}Quantized", {**inputs, **AS_LEVELS}, {"output": np.uint8}, num_heads=heads, scale=0.3)
-    np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
-
-
-@pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_cross_attention_of_tokens(shape: tuple[int, ...], half: bool) -> None:
-    """Keys and values of an encoder's own tokens lie by tokens, not by heads; a single row is added up differently."""
-    sentences, queries, heads, width, entries = shape
-    random = np.random.default_rng(7)
-    dtype = np.float16 if half else np.float32
-    query = random.normal(size=(sentences, queries, heads * width)).astype(np.float32)
-    keys, values = (random.normal(size=(sentences, entries, heads * width)).astype(dtype) for _ in range(2))
-    lengths = random.integers(1, entries + 1, sentences)
-    mask = np.where(np.arange(entries) < lengths[:, None], 0, -np.inf)[:, None, None]
-    split = (sentences, entries, heads, width)
-    by_head = {name: array.reshape(split).transpose(0, 2, 1, 3) for name, array in (("key", keys), ("value", values))}
-    expected = attended(query, by_head["key"], by_head["value"], mask, 0.3)
-    for sentence, length in enumerate(lengths):
-        keys[sentence, length:] = values[sentence, length:] = np.nan
-    inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
-    settings = {"num_heads": heads, "scale": 0.3}
-    name = "HalfCrossAttention" if half else "CrossAttention"
-    (found,) = run(name, inputs, {"output": np.float32}, **settings)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    (of_heads,) = run(name, {**inputs, **by_head}, {"output": np.float32}, **settings)
-    np.testing.assert_allclose(found, of_heads, rtol=1e-5, atol=2e-6)
-    (in_levels,) = run(f"{name}Quantized", {**inputs, **AS_LEVELS}, {"output": np.uint8}, **settings)
-    np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
-
-
-@pytest.mark.parametrize("bias_axes", [None, (0, 0, 0), (1, 0, 0), (0, 1, 1), (1, 1, 1)], ids=str)
-@pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_self_attention(shape: tuple[int, ...], half: bool, bias_axes: tuple[int, ...] | None) -> None:
-    """New keys and values are written first; rows see what is visible to them, and nothing else matters."""
-    sentences, beams, heads, width, entries = shape
-    random = np.random.default_rng(2)
-    dtype = np.float16 if half else np.float32
-    query, new_key, new_value = (
-        random.normal(size=(sentences, beams, heads * width)).astype(np.float32) for _ in range(3)
-    )
-    keys, values = (random.normal(size=(sentences, heads, entries, width)).astype(dtype) for _ in range(2))
-    chosen = np.stack([random.permutation(entries)[:beams] for _ in range(sentences)])
-    places = np.stack(
-        [np.broadcast_to(np.arange(sentences)[:, None], chosen.shape), np.zeros_like(chosen), chosen], axis=-1
-    )
-    visible = random.random((sentences, beams, entries)) < 0.5
-    visible[np.arange(sentences)[:, None], np.arange(beams), chosen] = True
-    bias = None
-    if bias_axes is not None:
-        full = (sentences, heads, beams)
-        sizes = [size if axis else 1 for axis, size in zip(bias_axes, full, strict=True)]
-        bias = random.normal(size=(*sizes, entries)).astype(np.float32)
-    after = []
-    for cache, new in ((keys, new_key), (values, new_value)):
-        written = cache.copy()
-        for sentence in range(sentences):
-            for beam in range(beams):
-                written[sentence, :, chosen[sentence, beam]] = new[sentence, beam].reshape(heads, width)
-        after.append(written)
-    mask = np.where(visible, 0, -np.inf)[:, None] + (0 if bias is None else bias)
-    expected = attended(query, after[0], after[1], mask, 0.2)
-    inputs = {
-        "query": query,
-        "new_key": new_key,
-        "new_value": new_value,
-        "keys": keys,
-        "values": values,
-        "places": places,
-        "visible": visible,
-        "position_bias": bias,
-    }
-    outputs = {"output": np.float32, "next_keys": dtype, "next_values": dtype}
-    name = "HalfSelfAttention" if half else "SelfAttention"
-    found, *caches = run(name, inputs, outputs, num_heads=heads, scale=0.2)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    for cache, written in zip(caches, after, strict=True):
-        np.testing.assert_array_equal(cache, written)
-    in_levels, *_ = run(
-        f"{name}Quantized", {**inputs, **AS_LEVELS}, {**outputs, "output": np.uint8}, num_heads=heads, scale=0.2
-    )
-    np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
-
-
-@pytest.mark.parametrize("width", [20, 64])
-def test_tokens_of_a_source_do_not_depend_on_its_padding(width: int) -> None:
-    """They are the same to the bit, however many rows there are behind them."""
-    random, heads, length = np.random.default_rng(14), 2, 5
-    query, keys, values = (random.normal(size=(1, 13, heads * width)).astype(np.float32) for _ in range(3))
-    found = []
-    for tokens in range(length, 14):
-        inputs = {"query": query[:, :tokens], "key": keys[:, :tokens], "value": values[:, :tokens]}
-        given = {**inputs, "lengths": np.array([length])}
-        (each,) = run("CrossAttention", given, {"output": np.float32}, num_heads=heads, scale=0.3)
-        found.append(each[:, :length])
-    for each in found:
-        np.testing.assert_array_equal(each, found[0])
-
-
-def test_a_row_that_sees_nothing_gets_zeros() -> None:
-    """Such rows are of no sentence."""
-    ones = np.ones((1, 2, 8), np.float32)
-    cache = np.full((1, 1, 4, 8), np.nan, np.float32)
-    visible = np.zeros((1, 2, 4), np.bool_)
-    visible[0, 1, 2] = True
-    places = np.array([[[0, 0, 9], [0, 0, 2]]])  # there is no entry 9
-    inputs = {"query": ones, "key": ones, "value": ones, "keys": cache, "values": cache}
-    found, *_ = run(
-        "SelfAttention",
-        {**inputs, "places": places, "visible": visible},
-        {"output": np.float32, "next_keys": np.float32, "next_values": np.float32},
-        num_heads=1,
-        scale=1.0,
-    )
-    np.testing.assert_array_equal(found, [[[0] * 8, [1] * 8]])
 
 
 @pytest.mark.parametrize("count", [1, 7, 300])
@@ -341,16 +182,6 @@ def test_what_does_not_fit_is_refused() -> None:
         selected(logits, scores, 1, {}, [2])
     with pytest.raises(Exception, match="at least one candidate"):
         selected(logits, scores, 0, {})
-    keys = np.zeros((1, 2, 4, 8), np.float32)
-    inputs = {"query": np.zeros((1, 1, 8), np.float32), "key": keys, "value": keys, "lengths": np.ones(1, np.int64)}
-    by_token = np.zeros((1, 4, 8), np.float32)
-    for key, value in ((keys, keys), (by_token, keys[..., :4]), (keys[..., :4], by_token), (by_token[..., :6],) * 2):
-        others = {**inputs, "key": key, "value": value}
-        with pytest.raises(Exception, match="do not fit each other"):
-            run("CrossAttention", others, {"output": np.float32}, num_heads=2, scale=1.0)
-
-
-NOT_CONSTANT = "weights, scales, zero points and biases have to be constant"
 
 
 @pytest.mark.parametrize("name", ["weight", "bias", "scale", "zero_point"])
@@ -363,38 +194,9 @@ def test_norms_refuse_what_is_not_constant(name: str) -> None:
         run("AddNormQuantized", inputs, outputs, CONSTANTS - {name}, epsilon=1e-5)
 
 
-@pytest.mark.parametrize("name", ["scale", "zero_point"])
-def test_attention_refuses_what_is_not_constant(name: str) -> None:
-    query, cache = np.zeros((1, 1, 8), np.float32), np.zeros((1, 1, 4, 8), np.float32)
-    inputs = {"query": query, "key": cache, "value": cache, "lengths": np.ones(1, np.int64), **AS_LEVELS}
-    with pytest.raises(Exception, match=NOT_CONSTANT):
-        run("CrossAttentionQuantized", inputs, {"output": np.uint8}, CONSTANTS - {name}, num_heads=1, scale=1.0)
-
-
-def test_results_do_not_depend_on_company() -> None:
-    """Rows alone, and among those of others with more entries, to the bit."""
-    random = np.random.default_rng(6)
-    query = random.normal(size=(9, 2, 128)).astype(np.float32)
-    keys, values = (random.normal(size=(9, 2, 48, 64)).astype(np.float32) for _ in range(2))
-    lengths = np.array([5, 48, 17, 16, 33, 1, 40, 8, 20])
-    settings = {"num_heads": 2, "scale": 0.125}
-    inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
-    (together,) = run("CrossAttention", inputs, {"output": np.float32}, **settings)
-    for sentence, length in enumerate(lengths):
-        room = -(-length // 8) * 8
-        alone = {
-            "query": query[sentence, None],
-            "key": keys[sentence, None, :, :room],
-            "value": values[sentence, None, :, :room],
-            "lengths": lengths[sentence, None],
-        }
-        (found,) = run("CrossAttention", alone, {"output": np.float32}, **settings)
-        np.testing.assert_array_equal(found[0], together[sentence])
-
-
 @pytest.mark.skipif("JUMOK_TEST_KERNELS" in os.environ, reason="this is the run for older processors")
 def test_processors_without_avx512() -> None:
-    """All of the above, and products, with the functions for these, which a newer processor has too."""
+    """All of the above, attention and products, with the functions for these, which a newer processor has too."""
     files = [__file__, *(str(Path(__file__).with_name(f"test_{name}.py")) for name in ("products", "float_products"))]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     run = subprocess.run(

@@ -28,19 +28,22 @@ def test_tokens_and_scores_are_the_same(model: str, precision: str, request: pyt
     sources = random_sources(bundle.tokenizer.vocab_size, count=24)
     plain, native = (Graphs(bundle, precision, device=CPU, threads=1, native=preferred) for preferred in (False, True))
     assert (plain.native, native.native) == (False, True)
+    # Keys and values in 8 bits turn roundings of activations over: hypotheses change places with others about as often
+    # as between fp32 and the plain graphs in int8, and only the best ones are compared.
+    exact = precision == "fp32" or model == "recurrent_bundle"
     equal = cases = 0
     for beam_size, draws in ((1, False), (4, False), (3, True)):
         expected, found = (decoded(each, sources, beam_size=beam_size, draws=draws) for each in (plain, native))
-        for one, other in zip(expected, found, strict=True):
+        for hypotheses, others in zip(expected, found, strict=True):
+            one, other = (hypotheses, others) if exact else (hypotheses[:1], others[:1])
             cases += 1
             same = [tokens for tokens, _ in one] == [tokens for tokens, _ in other]
             equal += same
             if same:
-                relative, absolute = (1e-5, 1e-4) if precision == "fp32" else (0, 0.05)
+                relative, absolute = (1e-5, 1e-4) if precision == "fp32" else (0, 0.1)
                 scores = [score for _, score in one]
                 assert scores == pytest.approx([score for _, score in other], rel=relative, abs=absolute)
-    # Keys and values in fp16 turn roundings to 8 bits over, and a hypothesis may change places with another.
-    assert equal >= (cases if precision == "fp32" or model == "recurrent_bundle" else 0.8 * cases)
+    assert equal >= (cases if exact else 0.6 * cases)
 
 
 @needs_library

@@ -29,6 +29,8 @@ template <typename Element>
 void attend(const Attention<Element>& row) {
   if constexpr (std::is_same_v<Element, Half>)
     rows()->attend_half(row);
+  else if constexpr (std::is_same_v<Element, Int8>)
+    rows()->attend_int8(row);
   else
     rows()->attend(row);
 }
@@ -70,11 +72,13 @@ struct Heads {
   Levels given;
 };
 
-// Whether queries [B, K, heads * width] and keys [B, heads, entries, width] belong together.
+// Whether queries [B, K, heads * width] and keys [B, heads, entries, stride] belong together.
+template <typename Element>
 bool fit(Call& call, const Tensor& query, const Tensor& key, const Tensor& value, int64_t heads) {
   if (call.failed()) return false;
   const bool fitting = query.axes == 3 && key.axes == 4 && value.axes == 4 && key.sizes[0] == query.sizes[0] &&
-                       key.sizes[1] == heads && heads * key.sizes[3] == query.sizes[2] &&
+                       key.sizes[1] == heads && query.sizes[2] % heads == 0 &&
+                       key.sizes[3] == stride_of<Element>(query.sizes[2] / heads) &&
                        std::memcmp(key.sizes, value.sizes, sizeof key.sizes) == 0;
   if (!fitting) call.fail("queries, keys and values do not fit each other");
   return fitting;
@@ -125,13 +129,14 @@ class CrossAttention : Heads {
     const Tensor query = call.input(0), lengths = call.input(3);
     Tensor key = call.input(1), value = call.input(2);
     const bool of_tokens = key.axes == 3;  // heads of an entry lie side by side
-    if (key.axes != value.axes || (of_tokens && key.sizes[2] % heads != 0))
+    if (key.axes != value.axes || (of_tokens && (key.sizes[2] % heads != 0 || std::is_same_v<Element, Int8>)))
       return call.fail("queries, keys and values do not fit each other");
     key = in_heads(key, heads);
     value = in_heads(value, heads);
-    if (!fit(call, query, key, value, heads)) return;
+    if (!fit<Element>(call, query, key, value, heads)) return;
     const int64_t sentences = query.sizes[0], beams = query.sizes[1], whole = query.sizes[2];
-    const int64_t entries = key.sizes[2], width = key.sizes[3];
+    const int64_t entries = key.sizes[2], width = whole / heads;
+    const int64_t stride = key.sizes[3];
     if (lengths.count() != sentences) return call.fail("there are not as many lengths as sentences");
     const Output<kQuantized> output(call, query, given);
     if (call.failed()) return;
@@ -144,13 +149,13 @@ class CrossAttention : Heads {
           std::fill(own.mask, own.mask + length, 0.0f);
           std::fill(own.mask + length, own.mask + padded(length), -INFINITY);
         }
-        const int64_t from = of_tokens ? sentence * entries * whole + head * width : i * entries * width;
+        const int64_t from = of_tokens ? sentence * entries * whole + head * width : i * entries * stride;
         const Element *own_keys = key.as<Element>() + from, *own_values = value.as<Element>() + from;
         if (!of_tokens && i + 1 < last)
-          prefetch(own_keys + entries * width, own_values + entries * width, length * width);
+          prefetch(own_keys + entries * stride, own_values + entries * stride, length * stride);
         const int64_t place = sentence * beams * whole + head * width;
         output.template write<Element>({beams, width, entries, query.as<float>() + place, whole, own_keys, own_values,
-                                        of_tokens ? whole : width,
+                                        of_tokens ? whole : stride,
                                         nullptr, length, own.mask, 0, nullptr, 0, scale, own.weights, nullptr, 0,
                                         of_tokens},
                                        place, whole, own.out);
@@ -168,9 +173,10 @@ class SelfAttention : Heads {
     const Tensor query = call.input(0), new_key = call.input(1), new_value = call.input(2);
     const Tensor key = call.input(3), value = call.input(4), places = call.input(5), visible = call.input(6);
     const Tensor bias = call.input(7);
-    if (!fit(call, query, key, value, heads)) return;
+    if (!fit<Element>(call, query, key, value, heads)) return;
     const int64_t sentences = query.sizes[0], beams = query.sizes[1], whole = query.sizes[2];
-    const int64_t entries = key.sizes[2], width = key.sizes[3];
+    const int64_t entries = key.sizes[2], width = whole / heads;
+    const int64_t stride = key.sizes[3];
     if (new_key.count() != query.count() || new_value.count() != query.count() ||
         places.count() != sentences * beams * 3 || visible.count() != sentences * beams * entries)
       return call.fail("there are not as many new keys, new values, places and rows of what is visible as queries");
@@ -185,18 +191,18 @@ class SelfAttention : Heads {
         const int64_t sentence = i / heads, head = i % heads;
         if (i == first || head == 0)
           count = find_seen(visible.as<bool>() + sentence * beams * entries, beams, entries, seen, own.mask);
-        Element* own_keys = keys.as<Element>() + i * entries * width;
-        Element* own_values = values.as<Element>() + i * entries * width;
-        if (i + 1 < last) prefetch(own_keys + entries * width, own_values + entries * width, count * width);
+        Element* own_keys = keys.as<Element>() + i * entries * stride;
+        Element* own_values = values.as<Element>() + i * entries * stride;
+        if (i + 1 < last) prefetch(own_keys + entries * stride, own_values + entries * stride, count * stride);
         for (int64_t beam = 0; beam < beams; ++beam) {
           const int64_t row = sentence * beams + beam, entry = places.as<int64_t>()[row * 3 + 2];
           if (entry < 0 || entry >= entries) continue;  // nobody sees it
-          write(new_key.as<float>() + row * whole + head * width, own_keys + entry * width, width);
-          write(new_value.as<float>() + row * whole + head * width, own_values + entry * width, width);
+          write(new_key.as<float>() + row * whole + head * width, own_keys + entry * stride, width);
+          write(new_value.as<float>() + row * whole + head * width, own_values + entry * stride, width);
         }
         const int64_t place = sentence * beams * whole + head * width;
         output.template write<Element>(
-            {beams, width, entries, query.as<float>() + place, whole, own_keys, own_values, width, seen, count,
+            {beams, width, entries, query.as<float>() + place, whole, own_keys, own_values, stride, seen, count,
              own.mask, padded(count), first_of(bias, sentence, head), bias && bias.sizes[2] > 1 ? entries : 0, scale,
              own.weights, nullptr, 0, false},
             place, whole, own.out);
@@ -216,6 +222,8 @@ class SelfAttention : Heads {
   static void write(const float* from, Element* to, int64_t width) {
     if constexpr (std::is_same_v<Element, Half>)
       rows()->to_half(from, to, width);
+    else if constexpr (std::is_same_v<Element, Int8>)
+      rows()->to_int8(from, to, width);
     else
       std::copy(from, from + width, to);
   }
@@ -246,15 +254,16 @@ class SelfAttention : Heads {
 
 template <typename Element, bool kQuantized>
 void add(std::vector<const ort::CustomOp*>& operators) {
-  constexpr bool kHalf = std::is_same_v<Element, Half>;
-  const Slot number{Type::kFloat}, cache{kHalf ? Type::kHalf : Type::kFloat}, index{Type::kInt64};
+  constexpr bool kHalf = std::is_same_v<Element, Half>, kInt8 = std::is_same_v<Element, Int8>;
+  const Slot number{Type::kFloat}, index{Type::kInt64};
+  const Slot cache{kHalf ? Type::kHalf : kInt8 ? Type::kInt8 : Type::kFloat};
   const Slot result{kQuantized ? Type::kUint8 : Type::kFloat};
   std::vector<Slot> self{number, number, number, cache, cache, index, {Type::kBool}};
   self.push_back({Type::kFloat, Presence::kOptional});
   std::vector<Slot> cross{number, cache, cache, index};
   if (kQuantized)
     for (auto* inputs : {&self, &cross}) inputs->insert(inputs->end(), {{Type::kFloat}, {Type::kUint8}});
-  const std::string before = kHalf ? "Half" : "", after = kQuantized ? "Quantized" : "";
+  const std::string before = kHalf ? "Half" : kInt8 ? "Int8" : "", after = kQuantized ? "Quantized" : "";
   operators.push_back(new Operator<SelfAttention<Element, kQuantized>>(before + "SelfAttention" + after, self,
                                                                        {result, cache, cache}));
   operators.push_back(
@@ -268,6 +277,8 @@ void add_attention(std::vector<const ort::CustomOp*>& operators) {
   add<float, true>(operators);
   add<Half, false>(operators);
   add<Half, true>(operators);
+  add<Int8, false>(operators);
+  add<Int8, true>(operators);
 }
 
 }  // namespace jumok

@@ -2,10 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace jumok {
 
 using Half = uint16_t;  // bits of an IEEE 754 binary16
+using Int8 = int8_t;    // a level of a key or value, behind all of whose levels their scale lies, a float
+
+// How many elements lie between keys or values of so many numbers that lie side by side.
+template <typename Element>
+constexpr int64_t stride_of(int64_t width) {
+  return width + (std::is_same_v<Element, Int8> ? int64_t{sizeof(float)} : 0);
+}
 
 // How QuantizeLinear makes levels of numbers; none where `scale` is 0.
 struct Levels {
@@ -49,7 +57,10 @@ struct Best {
 struct Rows {
   void (*attend)(const Attention<float>&);
   void (*attend_half)(const Attention<Half>&);
+  void (*attend_int8)(const Attention<Int8>&);
   void (*to_half)(const float* from, Half* to, int64_t count);
+  // Levels of numbers, the largest of which has the level 127 or -127, and behind them their scale.
+  void (*to_int8)(const float* from, Int8* to, int64_t count);
   void (*quantize)(const float* from, uint8_t* to, int64_t count, Levels levels);
   // sum = x + y, norm = (sum - mean) / sqrt(variance + epsilon) * weight + bias. `sum` may be x or y, and `norm` be
   // `sum`.

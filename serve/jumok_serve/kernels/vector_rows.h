@@ -60,6 +60,15 @@ inline Floats sums_of(Floats* vectors) {
   return vectors[0];
 }
 
+// What a key's or value's elements are multiplied with.
+inline float scale_of(const float*, int64_t) { return 1; }
+inline float scale_of(const Half*, int64_t) { return 1; }
+inline float scale_of(const Int8* entry, int64_t width) {
+  float scale;
+  std::memcpy(&scale, entry + width, sizeof scale);
+  return scale;
+}
+
 // Attention of kRows rows with heads of kVectors vectors: a key or value is loaded once for all of them.
 template <typename Element, int kVectors, int kRows, int kSums>
 void attend(const Attention<Element>& all_rows, int64_t first_row) {
@@ -72,22 +81,26 @@ void attend(const Attention<Element>& all_rows, int64_t first_row) {
       query[row][i] = load(own.queries + (first_row + row) * own.stride + i * kLanes) * own.scale;
   Floats most[kRows];
   for (int row = 0; row < kRows; ++row) most[row] = all(-INFINITY);
+  Floats products[kRows][kLanes];
+  for (int row = 0; row < kRows; ++row)
+    for (int64_t lane = count; lane < kLanes; ++lane) products[row][lane] = Floats{};  // the mask hides any number
   for (int64_t first = 0; first < count; first += kLanes) {
-    Floats products[kRows][kLanes];
-#pragma GCC unroll 16
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const Element* key = own.keys + own.entry_stride * entry(first + lane < count ? first + lane : first);
+    const int64_t some = std::min<int64_t>(kLanes, count - first);
+    for (int64_t lane = 0; lane < some; ++lane) {
+      const Element* key = own.keys + own.entry_stride * entry(first + lane);
       Floats part = load(key);
       for (int row = 0; row < kRows; ++row) products[row][lane] = query[row][0] * part;
       for (int i = 1; i < kVectors; ++i) {
         part = load(key + i * kLanes);
         for (int row = 0; row < kRows; ++row) products[row][lane] += query[row][i] * part;
       }
+      if constexpr (std::is_same_v<Element, Int8>)
+        for (int row = 0; row < kRows; ++row) products[row][lane] *= scale_of(key, kVectors * kLanes);
     }
     for (int row = 0; row < kRows; ++row) {
       Floats scores = sums_of(products[row]) + load(own.mask + (first_row + row) * own.mask_stride + first);
       if (own.bias != nullptr)
-        for (int lane = 0; lane < kLanes && first + lane < count; ++lane)
+        for (int64_t lane = 0; lane < some; ++lane)
           scores[lane] += own.bias[(first_row + row) * own.bias_stride + entry(first + lane)];
       store(scores, own.weights + row * room + first);
       most[row] = larger(most[row], scores);
@@ -109,9 +122,12 @@ void attend(const Attention<Element>& all_rows, int64_t first_row) {
   Floats sums[kSums][kRows][kVectors] = {};
   const auto add = [&](int64_t i, Floats(&to)[kRows][kVectors]) {
     const Element* value = own.values + own.entry_stride * entry(i);
+    float weights[kRows];
+    for (int row = 0; row < kRows; ++row)
+      weights[row] = own.weights[row * room + i] * scale_of(value, kVectors * kLanes);
     for (int j = 0; j < kVectors; ++j) {
       const Floats part = load(value + j * kLanes);
-      for (int row = 0; row < kRows; ++row) to[row][j] += part * own.weights[row * room + i];
+      for (int row = 0; row < kRows; ++row) to[row][j] += part * weights[row];
     }
   };
   int64_t i = 0;
@@ -127,6 +143,7 @@ void attend(const Attention<Element>& all_rows, int64_t first_row) {
 
 inline float one(float from) { return from; }
 inline float one(Half from) { return _cvtsh_ss(from); }
+inline float one(Int8 from) { return from; }
 
 // Attention of a row with heads of any width.
 template <typename Element>
@@ -139,6 +156,7 @@ void attend_any(const Attention<Element>& rows, int64_t row) {
     const Element* key = rows.keys + rows.entry_stride * entry(i);
     float product = 0;
     for (int64_t j = 0; j < rows.width; ++j) product += query[j] * one(key[j]);
+    product *= scale_of(key, rows.width);
     rows.weights[i] = product * rows.scale + rows.mask[row * rows.mask_stride + i];
     if (rows.bias != nullptr) rows.weights[i] += rows.bias[row * rows.bias_stride + entry(i)];
     most = std::max(most, rows.weights[i]);
@@ -150,7 +168,8 @@ void attend_any(const Attention<Element>& rows, int64_t row) {
     const Element* value = rows.values + rows.entry_stride * entry(i);
     const float weight = std::exp(rows.weights[i] - most);
     total += weight;
-    for (int64_t j = 0; j < rows.width; ++j) out[j] += weight * one(value[j]);
+    const float scaled = weight * scale_of(value, rows.width);
+    for (int64_t j = 0; j < rows.width; ++j) out[j] += scaled * one(value[j]);
   }
   for (int64_t j = 0; j < rows.width && total != 0; ++j) out[j] /= total;
 }
@@ -187,6 +206,18 @@ void to_half(const float* from, Half* to, int64_t count) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) store(load(from + i), to + i);
   for (; i < count; ++i) to[i] = _cvtss_sh(from[i], _MM_FROUND_TO_NEAREST_INT);
+}
+
+void to_int8(const float* from, Int8* to, int64_t count) {
+  const int64_t whole = count - count % kLanes;
+  Floats most = {};
+  for (int64_t i = 0; i < whole; i += kLanes) most = larger(most, magnitude(load(from + i)));
+  float largest = largest_of(most);
+  for (int64_t i = whole; i < count; ++i) largest = std::max(largest, std::abs(from[i]));
+  const float share = largest == 0 ? 0 : 127 / largest, scale = largest / 127;
+  for (int64_t i = 0; i < whole; i += kLanes) store(load(from + i) * share, to + i);
+  for (int64_t i = whole; i < count; ++i) to[i] = static_cast<Int8>(std::lrint(from[i] * share));
+  std::memcpy(to + count, &scale, sizeof scale);
 }
 
 void quantize(const float* from, uint8_t* to, int64_t count, Levels levels) {
@@ -257,7 +288,7 @@ Best log_sum(const float* const* blocks, int64_t count, float* maxima) {
 }  // namespace
 
 extern const Rows kRows;
-const Rows kRows = {attend_rows<float>, attend_rows<Half>, to_half, quantize, add_norm, log_sum};
+const Rows kRows = {attend_rows<float>, attend_rows<Half>, attend_rows<Int8>, to_half, to_int8, quantize, add_norm, log_sum};
 
 }  // namespace VECTORS
 }  // namespace jumok

@@ -32,6 +32,14 @@ inline Floats load(const Half* from) {
 #endif
 }
 
+inline Floats load(const Int8* from) {
+#if LANES == 16
+  return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#else
+  return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#endif
+}
+
 inline void store(Floats vector, float* to) { std::memcpy(to, &vector, sizeof vector); }
 
 inline void store(Floats vector, Half* to) {
@@ -42,8 +50,20 @@ inline void store(Floats vector, Half* to) {
 #endif
 }
 
+// Whole numbers from -128 to 127 that are nearest.
+inline void store(Floats vector, Int8* to) {
+#if LANES == 16
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32((__m512)vector)));
+#else
+  const __m256i whole = _mm256_cvtps_epi32((__m256)vector);
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
+#endif
+}
+
 inline Floats all(float value) { return Floats{} + value; }
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+inline Floats magnitude(Floats x) { return (Floats)((Ints)x & 0x7fffffff); }
 
 // Whole numbers nearest to x, for |x| < 2^22.
 inline Floats rounded(Floats x) {
