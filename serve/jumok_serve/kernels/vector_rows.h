@@ -81,13 +81,11 @@ void attend(const Attention<Element>& all_rows, int64_t first_row) {
       query[row][i] = load(own.queries + (first_row + row) * own.stride + i * kLanes) * own.scale;
   Floats most[kRows];
   for (int row = 0; row < kRows; ++row) most[row] = all(-INFINITY);
-  Floats products[kRows][kLanes];
-  for (int row = 0; row < kRows; ++row)
-    for (int64_t lane = count; lane < kLanes; ++lane) products[row][lane] = Floats{};  // the mask hides any number
   for (int64_t first = 0; first < count; first += kLanes) {
-    const int64_t some = std::min<int64_t>(kLanes, count - first);
-    for (int64_t lane = 0; lane < some; ++lane) {
-      const Element* key = own.keys + own.entry_stride * entry(first + lane);
+    Floats products[kRows][kLanes];
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const Element* key = own.keys + own.entry_stride * entry(first + lane < count ? first + lane : first);
       Floats part = load(key);
       for (int row = 0; row < kRows; ++row) products[row][lane] = query[row][0] * part;
       for (int i = 1; i < kVectors; ++i) {
@@ -100,7 +98,7 @@ void attend(const Attention<Element>& all_rows, int64_t first_row) {
     for (int row = 0; row < kRows; ++row) {
       Floats scores = sums_of(products[row]) + load(own.mask + (first_row + row) * own.mask_stride + first);
       if (own.bias != nullptr)
-        for (int64_t lane = 0; lane < some; ++lane)
+        for (int lane = 0; lane < kLanes && first + lane < count; ++lane)
           scores[lane] += own.bias[(first_row + row) * own.bias_stride + entry(first + lane)];
       store(scores, own.weights + row * room + first);
       most[row] = larger(most[row], scores);
