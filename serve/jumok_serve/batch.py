@@ -2,13 +2,14 @@
 
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from jumok_serve.columns import make_columns
+from jumok_serve.departures import Departures
 from jumok_serve.errors import JumokError, ModelFailed
 from jumok_serve.memory import padded_length
 from jumok_serve.progress import Progress
@@ -106,8 +107,8 @@ class Batch:
         self._empty: list[int] = []  # slots, ascending
         self._sentences: list[Sentence] | None = []  # by slot, without those that are empty; None: to be made anew
         self._constrained: dict[int, _Constrained] = {}  # by the number of sentences
-        self._cancellations = _Cancellations()
-        self._next_deadline = math.inf
+        self._departures = Departures()
+        self._watched = False  # whether somebody wants to see how far some sentence has come
 
     @property
     def graphs(self) -> Graphs:
@@ -133,19 +134,13 @@ class Batch:
     @property
     def longest_source(self) -> int:
         """Tokens of the longest source that is decoded."""
-        return int(self._lengths_now().max(initial=0))
+        return max((len(sentence.source_ids) for sentence in self.sentences), default=0)
 
     @property
     def padding(self) -> float:
         """Share of padding among the source positions of the next step."""
-        positions = len(self.sentences) * padded_length(self.longest_source)
-        return 1 - int(self._lengths_now().sum()) / positions if positions else 0.0
-
-    def _lengths_now(self) -> Integers:
-        """Source tokens by slot, 0 where it is empty."""
-        lengths = self._lengths.copy()
-        lengths[self._empty] = 0
-        return lengths
+        lengths = [len(sentence.source_ids) for sentence in self.sentences]
+        return 1 - sum(lengths) / (len(lengths) * padded_length(max(lengths))) if lengths else 0.0
 
     def admit(self, sentences: Sequence[Sentence]) -> None:
         """Encodes sentences and lets them take part from the next step on."""
@@ -171,8 +166,8 @@ class Batch:
         for slot, sentence in zip(slots, sentences, strict=True):
             sentence.encode_s = elapsed
             self._slots[slot] = sentence
-            sentence.future.add_done_callback(self._cancellations.note)
-        self._next_deadline = min(self._next_deadline, *_deadlines(sentences))
+        self._watched = any(sentence.progress for sentence in (*sentences, *(self.sentences if self._watched else ())))
+        self._departures.watch(sentences)
         self._sentences = None
 
     def abandoned(self, now: float) -> list[Sentence]:
@@ -180,12 +175,10 @@ class Batch:
 
         They are looked at one by one only where one was cancelled or the first deadline has passed.
         """
-        if not self._cancellations.present and now <= self._next_deadline:
+        if not self._departures.possible(now):
             return []
-        self._cancellations.present = False  # first, so that nobody who leaves from here on is missed the next time
-        abandoned = [sentence for sentence in self.sentences if sentence.abandoned(now)]
-        self._next_deadline = min(deadline for deadline in _deadlines(self.sentences) if deadline >= now)
-        return abandoned
+        self._departures.look(self.sentences, now)
+        return [sentence for sentence in self.sentences if sentence.abandoned(now)]
 
     def remove(self, leaving: Collection[Sentence]) -> None:
         """Takes out sentences; their rows are free at once."""
@@ -241,7 +234,7 @@ class Batch:
         self.done = [sentence for slot in (*finished, *failed) if (sentence := self._slots[slot]) is not None]
         for sentence in self.done[len(finished) :]:
             sentence.failure = ModelFailed("the model computed NaN for this text")
-        for slot, sentence in enumerate(self._slots):
+        for slot, sentence in enumerate(self._slots if self._watched else ()):
             if sentence is not None and sentence.progress is not None:
                 sentence.progress.see(searches.search(slot))
 
@@ -321,20 +314,3 @@ class _Constrained:
     on_log_probs: Constraints
     renormalize: Booleans | None
     with_logits: bool
-
-
-class _Cancellations:
-    """Whether a future was cancelled. Futures keep this alive, but not the batch with its buffers."""
-
-    def __init__(self) -> None:
-        self.present = False
-
-    def note(self, future: "Future[Decoded]") -> None:
-        """Is called when a future is done."""
-        if future.cancelled():
-            self.present = True
-
-
-def _deadlines(sentences: Iterable[Sentence]) -> list[float]:
-    """When they must be done, in `time.monotonic()` seconds, and the end of time, so that there is one."""
-    return [math.inf, *(sentence.deadline for sentence in sentences if sentence.deadline is not None)]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from jumok_serve.batch import Sentence
 from jumok_serve.counters import Cause, EngineCounters, Stage
+from jumok_serve.departures import Departures
 from jumok_serve.drain import DrainRate
 from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.errors import DeadlineExceeded, EngineFailed, InvalidRequest, Overloaded, Unavailable
@@ -75,6 +76,7 @@ class SentenceQueue:
         self._closing = False
         self._closed = threading.Event()
         self._aborting = False
+        self._departures = Departures()
         self._next_sweep = 0.0
 
     def add(self, sentences: Sequence[Sentence]) -> None:
@@ -92,6 +94,7 @@ class SentenceQueue:
             self._check_room(len(sentences), tokens)
             self._check_deadlines(sentences)
             self._waiting.extend(sentences)
+            self._departures.watch(sentences)
             self._tokens += tokens
             self._rows += sum(sentence.search.beam_size for sentence in sentences)
             self._work += _work(sentences)
@@ -318,9 +321,10 @@ class SentenceQueue:
     def _sweep(self) -> None:
         """Drops abandoned sentences wherever they wait; not every time, because it looks at them all."""
         now = time.monotonic()
-        if now < self._next_sweep:
+        if now < self._next_sweep or not self._departures.possible(now):
             return
         self._next_sweep = now + SWEEP_INTERVAL_S
+        self._departures.look(self._waiting, now)
         self._waiting = deque(sentence for sentence in self._waiting if not self._drop_abandoned(sentence))
         self._tokens = sum(len(sentence.source_ids) for sentence in self._waiting)
         self._rows = sum(sentence.search.beam_size for sentence in self._waiting)

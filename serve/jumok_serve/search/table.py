@@ -146,8 +146,9 @@ class SearchTable:
             steady[:] = False
         else:
             steady &= running.scores[:, -1] > DEAD_SCORE
-            for end in self._ends[:searches].T:
-                steady &= (running.tokens != end[:, None]).all(axis=1)
+            for row in running.tokens.T:
+                for end in self._ends[:searches].T:
+                    steady &= row != end
         others = []
         for slot in (~steady).nonzero()[0].tolist():
             if self._searches[slot] is None:
