@@ -274,7 +274,7 @@ class Batch:
             )
         return Choice(
             scores=searches.scores[:sentences].reshape(-1),
-            candidates=int(searches.candidates[:sentences].max()),
+            candidates=int(np.maximum.reduce(searches.candidates[:sentences])),
             on_logits=kept.on_logits,
             on_log_probs=kept.on_log_probs,
             renormalize=kept.renormalize,
@@ -286,6 +286,8 @@ class Batch:
 
         A log-softmax of nothing but -inf is NaN too: that is not the model's fault, but constraints left no token.
         """
+        if not slots:
+            return set()
         of_slots = totals.reshape(-1, self.beam_size * totals.shape[1])[slots]
         if not math.isnan(of_slots.sum()):  # as it is if any of them is
             return set()

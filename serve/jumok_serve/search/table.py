@@ -1,6 +1,7 @@
 """Searches that take part in the same steps: what they ask, and what comes of it, for all of them at once."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,7 @@ class SearchTable:
         self._kept = np.zeros((0, _PLACES), _kept_columns(beam_size))  # of each step in turn
         self._name_columns()
         self._time = 0  # steps so far
+        self._most_needed, self._some_need_none = 0, False  # continuations
         self._found: tuple[Continuations | None, Continuations | None] = (None, None)  # best, and best of every row
 
     def join(self, slots: Sequence[int], searches: Sequence[Search]) -> None:
@@ -62,6 +64,7 @@ class SearchTable:
         self._ends[at] = _NO_TOKEN
         self._ends[at, :ends] = [(*search.eos_ids, *[_NO_TOKEN] * (ends - len(search.eos_ids))) for search in searches]
         self._needed[at] = [search.continuations_needed for search in searches]
+        self._most_needed, self._some_need_none = int(self._needed.max()), not self._needed.all()
         self._seen[at] = self._time
         for column, values in (
             (self.draws, [search.draws is not None for search in searches]),
@@ -96,11 +99,12 @@ class SearchTable:
         assert search is not None
         if (missed := self._time - int(self._seen[slot])) > 0:
             end = (self._time - 1) % _PLACES + 1
-            lists = (kept[slot, max(0, end - missed) : end].tolist() for kept in self._written)
-            if missed > end:
-                before = (kept[slot, end - missed :].tolist() for kept in self._written)
-                lists = (first + last for first, last in zip(before, lists, strict=True))
-            search.catch_up(*lists)
+
+            def last(kept: NDArray[Any]) -> list[list[Any]]:
+                lists: list[list[Any]] = kept[slot, max(0, end - missed) : end].tolist()
+                return lists if missed <= end else kept[slot, end - missed :].tolist() + lists
+
+            search.catch_up(last(self._tokens_kept), last(self._scores_kept), last(self._rows_kept))
             self._seen[slot] = self._time
         return search
 
@@ -115,11 +119,11 @@ class SearchTable:
         Returns:
             The slots of the others: they are to be handed to `look`, except for what was computed wrong.
         """
-        searches, needed = len(tokens) // self.beam_size, self._needed[: len(tokens) // self.beam_size]
+        searches = len(tokens) // self.beam_size
         best = of_rows = None
-        if most := int(needed.max()):
-            best = best_continuations(tokens, totals, self.beam_size, most)
-        if not needed.all():
+        if self._most_needed:
+            best = best_continuations(tokens, totals, self.beam_size, self._most_needed)
+        if self._some_need_none:
             of_rows = each_rows_best(tokens, totals, self.beam_size)
         self._found = best, of_rows
         found = best or of_rows
@@ -129,13 +133,16 @@ class SearchTable:
         for slot in others:
             self.search(slot)
         if running.tokens.shape[1] == self.beam_size:
-            place, fed = self._time % _PLACES, (self.tokens, self.scores, self.parents)
-            for kept, column, written in zip(self._written, fed, running, strict=True):
-                kept[:searches, place] = column[:searches] = written
+            place = self._time % _PLACES
+            self._tokens_kept[:searches, place] = self.tokens[:searches] = running.tokens
+            self._scores_kept[:searches, place] = self.scores[:searches] = running.scores
+            if self.beam_size > 1:  # otherwise each continues the only one
+                self._rows_kept[:searches, place] = self.parents[:searches] = running.rows
         self.positions[:searches] += 1
         self._steady[:searches] -= 1
         self._time += 1
-        self._seen[others] = self._time
+        if others:
+            self._seen[others] = self._time
         return others
 
     def _others(self, running: Continuations) -> list[int]:
@@ -213,7 +220,8 @@ class SearchTable:
         self.positions, self.candidates, self.draws = asked["position"], asked["candidates"], asked["draws"]
         self.on_logits, self.renormalizes = asked["on_logits"], asked["renormalizes"]
         self._needed, self._steady, self._seen = asked["needed"], asked["steady"], asked["seen"]
-        self._written = tuple(self._kept[name] for name in ("tokens", "scores", "rows"))
+        self._tokens_kept, self._scores_kept = self._kept["tokens"], self._kept["scores"]
+        self._rows_kept = self._kept["rows"]
 
 
 def _asked_columns(beam_size: int) -> np.dtype[np.void]:
