@@ -9,6 +9,7 @@ from onnx import NodeProto, helper
 from jumok_export.graph_search import Found, attributes
 from jumok_export.int8_entries import entries_spec
 from jumok_export.native_attention import cross_attention, self_attention
+from jumok_export.native_embedding import embedding, rows_of
 from jumok_export.native_operators import DOMAIN, INT8, QUANTIZED, VERSION, native
 from jumok_export.native_products import float_product, product, several_at_once, with_norms_behind
 from jumok_export.onnx_graph import Graph, declare, drop_unread, rename
@@ -56,14 +57,14 @@ def with_native_graphs(graphs: Mapping[str, Graph], *, int8: bool) -> dict[str, 
 def native_graph(graph: Graph) -> Graph | None:
     """An encoder or a decoder in native operators; None if they replace nothing.
 
-    These are products with the activation behind them, attention with the cache that is written for it, sums
-    with their normalisation, the rounding to 8 bits behind all of these, and the selection.
+    These are embeddings in 8 bits, products with the activation behind them, attention with the cache that is written
+    for it, sums with their normalisation, the rounding to 8 bits behind all of these, and the selection.
     """
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
     _round_first(model.graph)
     found, matrices = Found(model.graph), Matrices(model)
-    rules = (product, partial(float_product, matrices), self_attention, cross_attention, _add_norm)
+    rules = (product, partial(float_product, matrices), self_attention, cross_attention, _add_norm, embedding, rows_of)
     replaced: dict[str, NodeProto] = {}  # by what a node gives that another takes the place of
     for node in model.graph.node:
         made = next((made for rule in rules if (made := rule(found, node)) is not None), None)

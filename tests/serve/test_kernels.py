@@ -1,4 +1,4 @@
-"""Norms and the selection in native operators against NumPy, in one thread and in several."""
+"""Norms, embeddings and the selection in native operators against NumPy, in one thread and in several."""
 
 import os
 import subprocess
@@ -169,6 +169,24 @@ def test_rows_without_numbers() -> None:
     best, expected = expected_selection(logits[3:], scores[3:], 4, {})
     np.testing.assert_array_equal(tokens[3:], best)
     np.testing.assert_allclose(totals[3:], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("width", [16, 37, 512])
+@pytest.mark.parametrize("shape", [(1,), (3, 4), (2, 300)])
+def test_embedding(shape: tuple[int, ...], width: int) -> None:
+    random = np.random.default_rng(width)
+    levels = random.integers(-127, 128, (50, width)).astype(np.int8)
+    scales = random.uniform(0.001, 0.1, 50).astype(np.float32)
+    tokens = random.integers(0, 50, shape)
+    inputs = {"levels": levels, "scales": scales, "tokens": tokens}
+    (found,) = run("Int8Embedding", inputs, {"embedded": np.float32}, factor=22.5)
+    assert np.array_equal(found, levels[tokens].astype(np.float32) * scales[tokens][..., None] * np.float32(22.5))
+    for unknown in (-1, 50):
+        tokens.flat[-1] = unknown
+        with pytest.raises(Exception, match="a token is none of the vocabulary's"):
+            run("Int8Embedding", {**inputs, "tokens": tokens}, {"embedded": np.float32}, factor=1.0)
+    with pytest.raises(Exception, match="rows, scales and tokens do not fit each other"):
+        run("Int8Embedding", {**inputs, "scales": scales[1:]}, {"embedded": np.float32}, factor=1.0)
 
 
 def test_what_does_not_fit_is_refused() -> None:

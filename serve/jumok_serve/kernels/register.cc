@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "embedding.h"
 #include "entries.h"
 #include "norm.h"
 #include "ort.h"
@@ -25,6 +26,7 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
     if (ort::Status* status = api->CreateDomain("jumok", &made)) return status;
     std::vector<const ort::CustomOp*> operators;
     jumok::add_attention(operators);
+    jumok::add_embedding(operators);
     jumok::add_entries(operators);
     jumok::add_norm(operators);
     jumok::add_products(operators);

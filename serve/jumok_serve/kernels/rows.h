@@ -61,6 +61,8 @@ struct Rows {
   void (*to_half)(const float* from, Half* to, int64_t count);
   // Levels of numbers, the largest of which has the level 127 or -127, and behind them their scale.
   void (*to_int8)(const float* from, Int8* to, int64_t count);
+  // Levels times a scale, and that times a factor.
+  void (*from_int8)(const Int8* from, float scale, float factor, float* to, int64_t count);
   void (*quantize)(const float* from, uint8_t* to, int64_t count, Levels levels);
   // sum = x + y, norm = (sum - mean) / sqrt(variance + epsilon) * weight + bias. `sum` may be x or y, and `norm` be
   // `sum`.

@@ -218,6 +218,12 @@ void to_int8(const float* from, Int8* to, int64_t count) {
   std::memcpy(to + count, &scale, sizeof scale);
 }
 
+void from_int8(const Int8* from, float scale, float factor, float* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(load(from + i) * scale * factor, to + i);
+  for (; i < count; ++i) to[i] = static_cast<float>(from[i]) * scale * factor;
+}
+
 void quantize(const float* from, uint8_t* to, int64_t count, Levels levels) {
   const Rounding rounding(levels);
   int64_t i = 0;
@@ -286,7 +292,7 @@ Best log_sum(const float* const* blocks, int64_t count, float* maxima) {
 }  // namespace
 
 extern const Rows kRows;
-const Rows kRows = {attend_rows<float>, attend_rows<Half>, attend_rows<Int8>, to_half, to_int8, quantize, add_norm, log_sum};
+const Rows kRows = {attend_rows<float>, attend_rows<Half>, attend_rows<Int8>, to_half, to_int8, from_int8, quantize, add_norm, log_sum};
 
 }  // namespace VECTORS
 }  // namespace jumok
