@@ -103,9 +103,10 @@ class Batch:
         self._columns = make_columns(graphs)
         self._searches = SearchTable(beam_size)
         self._slots: list[Sentence | None] = []
-        self._lengths: Integers = np.zeros(0, np.int64)  # of the sources by slot, whether these are still there or not
+        self._lengths: Integers = np.zeros(0, np.int64)  # of the sources by slot, 1 where it is empty
         self._empty: list[int] = []  # slots, ascending
         self._sentences: list[Sentence] | None = []  # by slot, without those that are empty; None: to be made anew
+        self._longest, self._padding = 0, 0.0  # of these
         self._constrained: dict[int, _Constrained] = {}  # by the number of sentences
         self._departures = Departures()
         self._watched = False  # whether somebody wants to see how far some sentence has come
@@ -124,23 +125,26 @@ class Batch:
         """Those that are decoded, by slot."""
         if self._sentences is None:
             self._sentences = [sentence for sentence in self._slots if sentence is not None]
+            lengths = [len(sentence.source_ids) for sentence in self._sentences]
+            self._longest = max(lengths, default=0)
+            positions = len(lengths) * padded_length(self._longest)
+            self._padding = 1 - sum(lengths) / positions if positions else 0.0
         return self._sentences
 
     @property
     def rows(self) -> int:
-        """Rows of the next step."""
+        """Rows of the next step, but for those of empty slots."""
         return len(self.sentences) * self.beam_size
 
     @property
     def longest_source(self) -> int:
         """Tokens of the longest source that is decoded."""
-        return max((len(sentence.source_ids) for sentence in self.sentences), default=0)
+        return self._longest if self.sentences else 0
 
     @property
     def padding(self) -> float:
         """Share of padding among the source positions of the next step."""
-        lengths = [len(sentence.source_ids) for sentence in self.sentences]
-        return 1 - sum(lengths) / (len(lengths) * padded_length(max(lengths))) if lengths else 0.0
+        return self._padding if self.sentences else 0.0
 
     def admit(self, sentences: Sequence[Sentence]) -> None:
         """Encodes sentences and lets them take part from the next step on."""
@@ -187,7 +191,10 @@ class Batch:
         slots = [self._slots.index(sentence) for sentence in leaving]
         for slot in slots:
             self._slots[slot] = None
+        self._lengths[slots] = 1  # memory may become shorter than they were
         self._searches.leave(slots)
+        self._columns.leave(slots)
+        self.done = ()
         self._empty = sorted([*self._empty, *slots])
         while self._slots and self._slots[-1] is None:
             self._slots.pop()

@@ -27,6 +27,9 @@ class Columns(Protocol):
     def join(self, slots: Sequence[int], lists: Sequence[Integers | None]) -> None:
         """Takes note of what sentences may write, each in the slot named for it: ascending tokens, or None: all."""
 
+    def leave(self, slots: Sequence[int]) -> None:
+        """Has nobody in some slots; their columns may be any."""
+
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
         """Puts the sentences of some slots into others, none of which is among them."""
 
@@ -64,6 +67,9 @@ class AllColumns:
     def join(self, slots: Sequence[int], lists: Sequence[Integers | None]) -> None:
         """See `Columns`."""
 
+    def leave(self, slots: Sequence[int]) -> None:
+        """See `Columns`."""
+
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
         """See `Columns`."""
 
@@ -92,7 +98,7 @@ class ListedColumns:
 
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
-        self._lists: dict[int, Integers] = {}  # by slot
+        self._lists: dict[int, Integers | None] = {}  # by slot; None: it is empty
         self._gathered_for = 0  # sentences; 0: weights are to be gathered
         self._tokens: Integers = np.zeros(0, np.int64)  # [U]
         self._places: Integers = np.zeros(0, np.int64)  # [V]
@@ -111,6 +117,10 @@ class ListedColumns:
             self._lists[slot] = np.arange(self._graphs.vocabulary) if listed is None else listed
         self._gathered_for = 0
 
+    def leave(self, slots: Sequence[int]) -> None:
+        """See `Columns`."""
+        self._lists.update(dict.fromkeys(slots))
+
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
         """See `Columns`."""
         for slot, place in zip(slots, to, strict=True):
@@ -128,8 +138,9 @@ class ListedColumns:
         return self._inputs[sentences]
 
     def _gather(self, sentences: int) -> None:
-        lists = [self._lists[slot] for slot in range(sentences)]
-        self._lists = dict(enumerate(lists))
+        self._lists = {slot: self._lists[slot] for slot in range(sentences)}
+        some = next(listed for listed in self._lists.values() if listed is not None)
+        lists = [some if listed is None else listed for listed in self._lists.values()]
         in_any: NDArray[np.bool_] = np.zeros(self._graphs.vocabulary, np.bool_)
         for listed in lists:
             in_any[listed] = True

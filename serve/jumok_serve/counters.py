@@ -64,7 +64,7 @@ class EngineCounters:
         queue_s: seconds that texts waited, of those that were admitted.
         first_token_s: seconds from a text's arrival to the end of its first decoder step.
         token_s: seconds of decoding a token of its best hypothesis takes, of finished texts.
-        step_rows: rows of each decoder step.
+        step_rows: rows of each decoder step, but for those that no sentence has.
         step_padding: share of padding among the source positions of each step's sentences.
         source_tokens: of texts that were admitted.
         output_tokens: of the best hypotheses of finished texts.

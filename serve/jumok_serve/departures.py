@@ -14,7 +14,10 @@ class Awaited(Protocol):
 
 
 class Departures:
-    """Takes note of cancellations, and of the first deadline. Futures keep this alive, and nothing else."""
+    """Takes note of cancellations, and of the first deadline.
+
+    Futures keep this alive; it keeps nothing else alive, so they do not keep batches or queues.
+    """
 
     def __init__(self) -> None:
         self._cancelled = False

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, replace
 
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
@@ -130,14 +130,14 @@ class Pending:
     def _hypotheses(self) -> dict[Job, tuple[Hypothesis, ...]]:
         """Those of all texts that are decoded, made while others still are.
 
-        The longest first, which is how these are decoded, and not one by one, so that the engine is seldom interrupted.
+        The longest first, which is how most are decoded, and not one by one, so that the engine is seldom interrupted.
         """
         futures = {job: job.future for job in self._jobs if job.future is not None}
         jobs = sorted(futures, key=_source_length, reverse=True)
         found = {}
         for first in range(0, len(jobs), TEXTS_AT_ONCE):
             some = jobs[first : first + TEXTS_AT_ONCE]
-            futures[some[-1]].result()
+            wait([futures[job] for job in some], return_when=FIRST_EXCEPTION)
             for job in some:
                 found[job] = tuple(self._hypothesis(job, one) for one in futures[job].result().hypotheses)
         return found

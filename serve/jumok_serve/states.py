@@ -51,7 +51,8 @@ class DecoderState(Protocol):
 
         Args:
             tokens: [n, K], what is fed.
-            positions: [n], how many tokens each sentence's rows have decoded; those of 0 continue nothing.
+            positions: [n], how many tokens each sentence's rows have decoded; with 0 they see nothing of a state that
+                is in place.
             parents: [n, K], which of its sentence's rows each row continues.
             lengths: [n], of the sources.
             memory: the encoder's, by slot.
@@ -255,12 +256,12 @@ class InPlaceState:
         """Gives each row an entry [n, K] for its new token, and has it see what the row sees that it continues."""
         sentences, beam_size = parents.shape
         rows = self._rows[:sentences]
+        self._visible[: len(positions)][positions == 0] = False
         if beam_size == 1:  # whose tokens lie in their order
             places = positions[:, None]
         else:
             visible, used = self._visible[:sentences], self._used[:sentences]
             visible[:] = self._visible.reshape(-1, self._visible.shape[-1]).take(rows[:, :1] + parents, axis=0)
-            visible[positions == 0] = False
             visible.any(axis=1, out=used[:, :-beam_size])
             places = used.argsort(axis=1, kind="stable")[:, :beam_size]
         last = int(places.max())

@@ -172,6 +172,19 @@ def test_entries_in_8_bits(shape: tuple[int, ...]) -> None:
     assert np.all(np.abs(to_floats(found) - floats) <= scales * 0.501)
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("width", [4, 8, 20, 64])
+def test_entries_in_8_bits_hide_nothing_that_is_no_number(width: int, number: float) -> None:
+    given = np.random.default_rng(3).normal(size=(1, width + 1, 2 * width)).astype(np.float32)
+    for place in range(width):
+        given[0, place, width + place] = number
+    (found,) = run("Int8Entries", {"given": given}, {"entries": np.int8}, num_heads=2)
+    floats = to_floats(found)  # [1, heads, entries, width]
+    assert np.isnan(floats[0, 1, :width]).all()
+    assert np.isfinite(floats[0, 0]).all()
+    assert np.isfinite(floats[0, 1, width:]).all()
+
+
 @pytest.mark.parametrize("by", ["tokens", "heads"])
 def test_entries_in_8_bits_are_of_as_many_heads(by: str) -> None:
     given = np.zeros((1, 3, 9) if by == "tokens" else (1, 3, 5, 4), np.float32)

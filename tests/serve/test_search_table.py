@@ -44,7 +44,6 @@ def test_searches_together_do_what_they_do_alone(
     beam_size: int, most_kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_module, "MOST_KEPT", most_kept)
-    monkeypatch.setattr(table_module, "_PLACES", most_kept + 1)
     rng = np.random.default_rng(17 + beam_size)
     table, slots = SearchTable(beam_size), list[Pair | None]()
     finished = moved = left = 0
@@ -129,6 +128,22 @@ def seen(search: Search, tokens: np.ndarray, totals: np.ndarray) -> Continuation
     if not search.continuations_needed:
         return each_rows_best(tokens, totals, search.beam_size)
     return best_continuations(tokens, totals, search.beam_size, search.continuations_needed)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_a_search_looks_at_candidates_without_numbers(beam_size: int) -> None:
+    """Whoever runs the model must learn of them, even where enough others are left to run on."""
+    rng = np.random.default_rng(6)
+    case = random_case(rng, least_tokens=LEAST_TOKENS)
+    options = replace(case.options, beam_size=beam_size, num_hypotheses=1, max_length=15, min_length=0, eos_ids=(1,))
+    table = SearchTable(beam_size)
+    table.join([0, 1], [replace(case, options=options).search() for _ in range(2)])
+    tokens = np.tile(np.arange(3, 8), (2 * beam_size, 1))
+    totals = np.tile(-np.arange(1, 6, dtype=np.float32), (2 * beam_size, 1))
+    table.look(table.run_on(tokens, totals))
+    assert table.run_on(tokens, totals) == []
+    totals[-1] = np.nan
+    assert table.run_on(tokens, totals) == [1]
 
 
 def test_a_search_that_runs_on_is_not_looked_at() -> None:

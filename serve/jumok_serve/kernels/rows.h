@@ -59,7 +59,8 @@ struct Rows {
   void (*attend_half)(const Attention<Half>&);
   void (*attend_int8)(const Attention<Int8>&);
   void (*to_half)(const float* from, Half* to, int64_t count);
-  // Levels of numbers, the largest of which has the level 127 or -127, and behind them their scale.
+  // Levels of numbers, the largest of which has the level 127 or -127, and behind them their scale, which is NaN if one
+  // of them is NaN or infinite.
   void (*to_int8)(const float* from, Int8* to, int64_t count);
   // Levels times a scale, and that times a factor.
   void (*from_int8)(const Int8* from, float scale, float factor, float* to, int64_t count);

@@ -208,11 +208,18 @@ void to_half(const float* from, Half* to, int64_t count) {
 
 void to_int8(const float* from, Int8* to, int64_t count) {
   const int64_t whole = count - count % kLanes;
-  Floats most = {};
-  for (int64_t i = 0; i < whole; i += kLanes) most = larger(most, magnitude(load(from + i)));
-  float largest = largest_of(most);
-  for (int64_t i = whole; i < count; ++i) largest = std::max(largest, std::abs(from[i]));
-  const float share = largest == 0 ? 0 : 127 / largest, scale = largest / 127;
+  Floats most = {}, odd = {};
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    const Floats numbers = load(from + i);
+    most = larger(most, magnitude(numbers));
+    odd += numbers - numbers;
+  }
+  float largest = largest_of(most), not_a_number = sum_of(odd);  // 0, or NaN: a maximum may hide it
+  for (int64_t i = whole; i < count; ++i) {
+    largest = std::max(largest, std::abs(from[i]));
+    not_a_number += from[i] - from[i];
+  }
+  const float share = largest == 0 ? 0 : 127 / largest, scale = largest / 127 + not_a_number;
   for (int64_t i = 0; i < whole; i += kLanes) store(load(from + i) * share, to + i);
   for (int64_t i = whole; i < count; ++i) to[i] = static_cast<Int8>(std::lrint(from[i] * share));
   std::memcpy(to + count, &scale, sizeof scale);
@@ -292,7 +299,8 @@ Best log_sum(const float* const* blocks, int64_t count, float* maxima) {
 }  // namespace
 
 extern const Rows kRows;
-const Rows kRows = {attend_rows<float>, attend_rows<Half>, attend_rows<Int8>, to_half, to_int8, from_int8, quantize, add_norm, log_sum};
+const Rows kRows = {attend_rows<float>, attend_rows<Half>, attend_rows<Int8>, to_half, to_int8, from_int8,
+                    quantize,           add_norm,          log_sum};
 
 }  // namespace VECTORS
 }  // namespace jumok

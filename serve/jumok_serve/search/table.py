@@ -1,5 +1,6 @@
 """Searches that take part in the same steps: what they ask, and what comes of it, for all of them at once."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,6 @@ from jumok_serve.search.protocol import DEAD_SCORE, Search
 MOST_KEPT = 32
 """How many steps are kept for a search before it takes them in."""
 
-_PLACES = MOST_KEPT + 1  # for the last steps in turn, as some may look at one more than they take in
 _NO_TOKEN = -1
 
 
@@ -48,10 +48,10 @@ class SearchTable:
         self._searches: list[Search | None] = []
         self._ends: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # [slots, E], tokens that end hypotheses
         self._asked = np.zeros(0, _asked_columns(beam_size))
-        self._kept = np.zeros((0, _PLACES), _kept_columns(beam_size))  # of each step in turn
+        self._kept = np.zeros((0, MOST_KEPT), _kept_columns(beam_size))  # of each step in turn
         self._name_columns()
         self._time = 0  # steps so far
-        self._most_needed, self._some_need_none = 0, False  # continuations
+        self._most_needed, self._some_need_none = 0, False  # continuations, of all that have ever joined
         self._found: tuple[Continuations | None, Continuations | None] = (None, None)  # best, and best of every row
 
     def join(self, slots: Sequence[int], searches: Sequence[Search]) -> None:
@@ -63,8 +63,10 @@ class SearchTable:
         ends = max(len(search.eos_ids) for search in searches)
         self._ends[at] = _NO_TOKEN
         self._ends[at, :ends] = [(*search.eos_ids, *[_NO_TOKEN] * (ends - len(search.eos_ids))) for search in searches]
-        self._needed[at] = [search.continuations_needed for search in searches]
-        self._most_needed, self._some_need_none = int(self._needed.max()), not self._needed.all()
+        needed = [search.continuations_needed for search in searches]
+        self._needed[at] = needed
+        self._most_needed = max(self._most_needed, *needed)
+        self._some_need_none = self._some_need_none or not all(needed)
         self._seen[at] = self._time
         for column, values in (
             (self.draws, [search.draws is not None for search in searches]),
@@ -89,6 +91,7 @@ class SearchTable:
         """Puts the searches of some slots into others, none of which is among them."""
         for slot, place in zip(slots, to, strict=True):
             self._searches[place], self.constraints[place] = self._searches[slot], self.constraints[slot]
+            self._searches[slot] = None
         for array in (self._asked, self._kept, self._ends):
             array[to] = array[slots]
         self.changes += 1
@@ -98,7 +101,7 @@ class SearchTable:
         search = self._searches[slot]
         assert search is not None
         if (missed := self._time - int(self._seen[slot])) > 0:
-            end = (self._time - 1) % _PLACES + 1
+            end = (self._time - 1) % MOST_KEPT + 1
 
             def last(kept: NDArray[Any]) -> list[list[Any]]:
                 lists: list[list[Any]] = kept[slot, max(0, end - missed) : end].tolist()
@@ -129,15 +132,14 @@ class SearchTable:
         found = best or of_rows
         assert found is not None
         running = found.first(self.beam_size)
-        others = self._others(running)
+        others = self._others(running, totals)
         for slot in others:
             self.search(slot)
-        if running.tokens.shape[1] == self.beam_size:
-            place = self._time % _PLACES
-            self._tokens_kept[:searches, place] = self.tokens[:searches] = running.tokens
-            self._scores_kept[:searches, place] = self.scores[:searches] = running.scores
-            if self.beam_size > 1:  # otherwise each continues the only one
-                self._rows_kept[:searches, place] = self.parents[:searches] = running.rows
+        place = self._time % MOST_KEPT
+        self._tokens_kept[:searches, place] = self.tokens[:searches] = running.tokens
+        self._scores_kept[:searches, place] = self.scores[:searches] = running.scores
+        if self.beam_size > 1:  # otherwise each continues the only one
+            self._rows_kept[:searches, place] = self.parents[:searches] = running.rows
         self.positions[:searches] += 1
         self._steady[:searches] -= 1
         self._time += 1
@@ -145,17 +147,16 @@ class SearchTable:
             self._seen[others] = self._time
         return others
 
-    def _others(self, running: Continuations) -> list[int]:
-        """The slots of the searches that cannot just run on."""
-        searches, found = running.tokens.shape
+    def _others(self, running: Continuations, totals: NDArray[np.float32]) -> list[int]:
+        """The slots of the searches that cannot just run on, or have candidates without numbers."""
+        searches = len(running.tokens)
         steady = self._steady[:searches] > 0
-        if found < self.beam_size:  # there are not as many tokens
-            steady[:] = False
-        else:
-            steady &= running.scores[:, -1] > DEAD_SCORE
-            for row in running.tokens.T:
-                for end in self._ends[:searches].T:
-                    steady &= row != end
+        steady &= running.scores[:, -1] > DEAD_SCORE
+        for row in running.tokens.T:
+            for end in self._ends[:searches].T:
+                steady &= row != end
+        if math.isnan(totals.sum()):  # as it is if any of them is
+            steady &= ~np.isnan(totals.reshape(searches, -1)).any(axis=1)
         others = []
         for slot in (~steady).nonzero()[0].tolist():
             if self._searches[slot] is None:

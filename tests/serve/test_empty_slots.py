@@ -1,0 +1,73 @@
+"""Slots that sentences have left: they take part in steps, and nobody notices."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jumok_serve.batch import MOST_EMPTY, Batch, Sentence
+from jumok_serve.bundle import Bundle
+from jumok_serve.device import CPU
+from jumok_serve.search import FinishedHypothesis, make_search
+from jumok_serve.session import Graphs
+
+from .search_cases import make_options
+
+START, EOS, PAD = 2, 3, 0
+SENTENCES = 60
+
+
+def sentences() -> list[Sentence]:
+    """Those with long sources are short, so that memory shrinks while their slots are empty."""
+    rng = random.Random(8)
+    made = []
+    for number in range(SENTENCES):
+        long = number % 9 == 4
+        options = make_options(
+            beam_size=1 if number < SENTENCES // 2 else 3,
+            eos_ids=(EOS,),
+            suppress_tokens=(0, 1, 2),
+            max_length=3 if long else rng.randint(4, 25),
+            no_repeat_ngram_size=2 * (number % 4 == 1),
+        )
+        source = [rng.randint(4, 30) for _ in range(rng.randint(50, 64) if long else rng.randint(2, 12))]
+        made.append(Sentence(source_ids=source, search=make_search(options, START, (), source)))
+    return made
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_empty_slots_are_of_no_consequence(listed_bundle: Path, beam_size: int) -> None:
+    graphs = Graphs(Bundle.open(listed_bundle), "fp32", device=CPU, threads=1)
+    of_size = [sentence for sentence in sentences() if sentence.search.beam_size == beam_size]
+    expected = []
+    for sentence in of_size:
+        alone = Batch(graphs, beam_size, PAD)
+        alone.admit([sentence])
+        while not sentence.search.finished:
+            alone.step()
+        expected.append(sentence.search.hypotheses())
+    together = [sentence for sentence in sentences() if sentence.search.beam_size == beam_size]
+    waiting, batch, empty = list(together), Batch(graphs, beam_size, PAD), 0
+    batch.admit([waiting.pop(0) for _ in range(20)])
+    while batch.sentences:
+        batch.step()
+        slots = len(batch._slots)
+        assert slots - len(batch.sentences) <= MOST_EMPTY * slots
+        assert batch._lengths.max() <= batch._memory.length
+        empty += slots - len(batch.sentences)
+        assert {search for search in batch._searches._searches if search} == {
+            sentence.search for sentence in batch.sentences
+        }
+        batch.remove(batch.done)
+        if waiting and len(batch.sentences) < 18:
+            batch.admit([waiting.pop(0)])
+    assert not waiting
+    assert empty > 5
+    for sentence, alone_found in zip(together, expected, strict=True):
+        same(sentence.search.hypotheses(), alone_found)
+
+
+def same(found: list[FinishedHypothesis], expected: list[FinishedHypothesis]) -> None:
+    assert [one.token_ids for one in found] == [one.token_ids for one in expected]
+    np.testing.assert_allclose([one.score for one in found], [one.score for one in expected], atol=1e-4)
