@@ -8,7 +8,7 @@ others are idle. There are four servers, and the same sentences without one:
 - bare engine: ``peers/bare.py``, the same engine behind the least server, which has none of that;
 - plain peer: ``peers/plain.py``, where every request calls ``translate_batch`` on a thread;
 - batching peer: ``peers/batching.py``, where whatever has queued up goes into the next ``translate_batch``;
-- offline engine: ``Translator`` in this process, given all sentences at once.
+- offline engine: ``Translator`` in this process, given all sentences at once, in the same order.
 
 Before the rounds each peer is measured with two workers of half of the cores each and with one of all, and keeps what
 is better. Two models: a Marian checkpoint of OPUS-MT's size with random weights, whose translations end at lengths like

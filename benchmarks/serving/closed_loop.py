@@ -150,9 +150,9 @@ async def _ask(client: jumok.AsyncClient, text: str, decoding: Decoding) -> Answ
 def offline(
     translator: Translator, texts: Sequence[str], decoding: Decoding, *, beside: int, sentences: int
 ) -> Measured:
-    """The same sentences in the same order, all submitted to the engine in this process before the first is decoded.
+    """The same sentences in the same order, each a request, to the engine in this process, which is given all at once.
 
-    Its time counts between the same two sentences; those that come after them keep its batch full. What it takes to
+    In one request they would be decoded in another order. Its time counts between the same two sentences; those that come after them keep its batch full. What it takes to
     tokenize texts before, and to make texts of tokens after, counts for as many sentences, as it does in a server.
 
     Args:
@@ -170,13 +170,15 @@ def offline(
 
     submitted = list(itertools.islice(itertools.cycle(texts), sentences + 2 * beside))
     began = time.thread_time()
-    pending = translator.submit(submitted, decoding.options)
+    requests = [translator.submit([text], decoding.options) for text in submitted]
     around_s = time.thread_time() - began
-    for future in pending.futures:
+    futures = [future for request in requests for future in request.futures]
+    for future in futures:
         future.add_done_callback(note)
-    wait(pending.futures)
+    wait(futures)
     began = time.thread_time()
-    pending.collect()
+    for request in requests:
+        request.collect()
     around_s += time.thread_time() - began
     first, last = moments[beside - 1], moments[beside + sentences - 1]
     return Measured(
