@@ -152,8 +152,9 @@ def offline(
 ) -> Measured:
     """The same sentences in the same order, each a request, to the engine in this process, which is given all at once.
 
-    In one request they would be decoded in another order. Its time counts between the same two sentences; those that come after them keep its batch full. What it takes to
-    tokenize texts before, and to make texts of tokens after, counts for as many sentences, as it does in a server.
+    In one request they would be decoded in another order. Its time counts between the same two sentences; those that
+    come after them keep its batch full. What it takes to tokenize texts before, and to make texts of tokens after,
+    counts for as many sentences, as it does in a server.
 
     Args:
         translator: the engine.
