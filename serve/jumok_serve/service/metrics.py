@@ -94,7 +94,7 @@ def _engines(counted: Sequence[tuple[str, EngineCounters]]) -> Iterator[Metric]:
         ("jumok_queue_wait_seconds", "Seconds that texts waited.", "queue_s"),
         ("jumok_time_to_first_token_seconds", "Seconds from a text's arrival to its first token.", "first_token_s"),
         ("jumok_time_per_output_token_seconds", "Seconds of decoding a token of a translation takes.", "token_s"),
-        ("jumok_step_rows", "Rows of each decoder step: the batch size.", "step_rows"),
+        ("jumok_step_rows", "Rows of each decoder step that sentences have: the batch size.", "step_rows"),
         ("jumok_step_padding_ratio", "Share of padding in each decoder step's sources.", "step_padding"),
     ):
         yield _histogram(metric, description, "model", [(name, getattr(one, attribute)) for name, one in counted])
