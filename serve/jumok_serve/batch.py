@@ -5,6 +5,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from jumok_serve.search import (
     joined,
 )
 from jumok_serve.selecting import Choice
-from jumok_serve.session import Booleans, Floats, Graphs, Integers
+from jumok_serve.session import Booleans, Floats, Graphs, Integers, Tensors
 from jumok_serve.states import make_state
 
 MOST_EMPTY = 1 / 8
@@ -34,9 +36,9 @@ class Decoded:
 
     Attributes:
         hypotheses: best first, or as they were drawn.
-        queue_s: seconds from arrival to admission.
+        queue_s: seconds from arrival to admission, its encoding left out.
         encode_s: seconds of the encoder run that it was part of.
-        decode_s: seconds from its admission to its last step, its encoding left out.
+        decode_s: seconds from its admission to its last step.
     """
 
     hypotheses: tuple[FinishedHypothesis, ...]
@@ -57,7 +59,7 @@ class Sentence:
         deadline: by when it must be done, in `time.monotonic()` seconds, or None.
         future: where the outcome goes; cancelling it takes the sentence out before the next step.
         arrived: when it was submitted, in `time.monotonic()` seconds.
-        admitted: when it left the queue.
+        admitted: when it got a slot, encoded.
         encode_s: seconds of the encoder run that it was part of.
         failure: why it cannot be decoded, or None.
         progress: who is told how far it has come, or None.
@@ -79,13 +81,22 @@ class Sentence:
         return self.future.cancelled() or (self.deadline is not None and now > self.deadline)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Encoded:
+    """What the encoder gave for several sentences: memory and first state of the decoder, [B, ...]."""
+
+    memory: Tensors
+    first_state: Tensors
+
+
 class Batch:
     """In-flight batching of sentences that share a beam size K.
 
-    The sentence in slot b holds the consecutive rows b*K .. b*K+K-1 and slot b of memory and state. A sentence that
-    joins takes a slot that one has left. Where more than `MOST_EMPTY` of the slots are empty when the next step begins,
-    the sentences of the last ones move there. Fewer are decoded as if they still had a sentence, of which nobody reads
-    what comes of it: to move one costs as much as several steps of its rows, and the next to join take these slots.
+    Sentences are encoded, join at once or later, and leave when they are done. The sentence in slot b holds the
+    consecutive rows b*K .. b*K+K-1 and slot b of memory and state. One that joins takes a slot that another has left.
+    Where more than `MOST_EMPTY` of the slots are empty when the next step begins, the sentences of the last ones move
+    there. Fewer are decoded as if they still had a sentence, of which nobody reads what comes of it: to move one costs
+    as much as several steps of its rows, and the next to join take these slots.
 
     Args:
         graphs: the model.
@@ -102,6 +113,7 @@ class Batch:
         self._state = make_state(graphs, beam_size)
         self._columns = make_columns(graphs)
         self._searches = SearchTable(beam_size)
+        self._encoded: dict[Sentence, tuple[_Encoded, int]] = {}  # where those are that have not joined yet
         self._slots: list[Sentence | None] = []
         self._lengths: Integers = np.zeros(0, np.int64)  # of the sources by slot, 1 where it is empty
         self._empty: list[int] = []  # slots, ascending
@@ -146,19 +158,44 @@ class Batch:
         """Share of padding among the source positions of the next step."""
         return self._padding if self.sentences else 0.0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no sentence is decoded, or is encoded to be."""
+        return not (self.sentences or self._encoded)
+
     def admit(self, sentences: Sequence[Sentence]) -> None:
         """Encodes sentences and lets them take part from the next step on."""
+        self.encode(sentences)
+        self.join(sentences)
+
+    def encode(self, sentences: Sequence[Sentence]) -> None:
+        """Runs the encoder for sentences that are to `join`."""
         started = time.monotonic()
         lengths = np.array([len(sentence.source_ids) for sentence in sentences])
         ids = np.full((len(sentences), int(lengths.max())), self._pad)
         for padded, sentence in zip(ids, sentences, strict=True):
             padded[: len(sentence.source_ids)] = sentence.source_ids
-        encoded, first_state = self.graphs.encode(ids, lengths)
+        encoded = _Encoded(*self.graphs.encode(ids, lengths))
+        elapsed = time.monotonic() - started
+        for row, sentence in enumerate(sentences):
+            sentence.encode_s = elapsed
+            self._encoded[sentence] = encoded, row
+        self._departures.watch(sentences)
+
+    def join(self, sentences: Sequence[Sentence]) -> None:
+        """Lets sentences that are encoded take part from the next step on."""
+        lengths = np.array([len(sentence.source_ids) for sentence in sentences])
         used = len(self._slots)
         slots = [*self._empty, *range(used, used + len(sentences))][: len(sentences)]
         self._memory.reserve(max(used, slots[-1] + 1), max(int(lengths.max()), self.longest_source), used)
-        self._memory.join(slots, encoded)
-        self._state.join(slots, first_state)
+        placed = [self._encoded.pop(sentence) for sentence in sentences]
+        first = 0
+        for encoded, together in groupby(placed, key=itemgetter(0)):
+            rows = [row for _, row in together]
+            places = slots[first : first + len(rows)]
+            self._memory.join(places, encoded.memory, rows)
+            self._state.join(places, encoded.first_state, rows)
+            first += len(rows)
         self._columns.join(slots, [sentence.listed for sentence in sentences])
         self._searches.join(slots, [sentence.search for sentence in sentences])
         added = max(0, slots[-1] + 1 - used)
@@ -166,29 +203,29 @@ class Batch:
         self._lengths = np.concatenate((self._lengths, np.zeros(added, np.int64)))
         self._lengths[slots] = lengths
         self._empty = self._empty[len(sentences) :]
-        elapsed = time.monotonic() - started
+        now = time.monotonic()
         for slot, sentence in zip(slots, sentences, strict=True):
-            sentence.encode_s = elapsed
+            sentence.admitted = now
             self._slots[slot] = sentence
         self._watched = any(sentence.progress for sentence in (*sentences, *(self.sentences if self._watched else ())))
-        self._departures.watch(sentences)
         self._sentences = None
 
     def abandoned(self, now: float) -> list[Sentence]:
-        """The sentences that nobody waits for any more at the monotonic time `now`.
+        """The sentences that nobody waits for any more at the monotonic time `now`, whether they have joined or not.
 
         They are looked at one by one only where one was cancelled or the first deadline has passed.
         """
         if not self._departures.possible(now):
             return []
-        self._departures.look(self.sentences, now)
-        return [sentence for sentence in self.sentences if sentence.abandoned(now)]
+        everybody = (*self.sentences, *self._encoded)
+        self._departures.look(everybody, now)
+        return [sentence for sentence in everybody if sentence.abandoned(now)]
 
     def remove(self, leaving: Collection[Sentence]) -> None:
         """Takes out sentences; their rows are free at once."""
-        if not leaving:
+        slots = [self._slots.index(sentence) for sentence in leaving if self._encoded.pop(sentence, None) is None]
+        if not slots:
             return
-        slots = [self._slots.index(sentence) for sentence in leaving]
         for slot in slots:
             self._slots[slot] = None
         self._lengths[slots] = 1  # memory may become shorter than they were

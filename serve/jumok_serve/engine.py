@@ -128,7 +128,8 @@ class _Replica:
         self._number = number
         self._trial = trial
         self._wait_s = FIRST_RESTART_S  # if it cannot be started anew
-        self._joining: list[Sentence] = []  # taken from the queue, not yet in a batch
+        self._joining: list[Sentence] = []  # taken from the queue, not yet encoded
+        self._ahead: list[Sentence] = []  # encoded, and waiting for room to be decoded, in the order of their arrival
         self._new: dict[int, list[Sentence]] = {}  # by beam size: those that no step has decoded yet
         self.counters = EngineCounters()
         self.batches: dict[int, Batch] = {}
@@ -152,14 +153,22 @@ class _Replica:
         """Decodes until the queue is closed and nothing is left."""
         while True:
             self._release()
-            taken = self._queue.take(self._number, Occupancy(self.batches.values()))
+            occupied = Occupancy(self.batches.values())
+            if self._ahead:
+                fitting = self._queue.fitting(self._number, occupied, self._ahead)
+                self._join(fitting)
+                self._ahead = self._ahead[len(fitting) :]
+            taken: list[Sentence] | None = []
+            if not self._ahead:
+                taken = self._queue.take(self._number, occupied)
             if taken is None:
                 return
             self._graphs = self._graphs_alone if self._queue.alone(self._number) else self._graphs_shared
             if taken:
-                self._admit(taken)
+                self._admit(taken, self._queue.take_ahead(self._number, occupied, taken))
             for batch in list(self.batches.values()):
-                self._step(batch)
+                if batch.sentences:
+                    self._step(batch)
 
     def _break_down(self, error: BaseException) -> int:
         """Fails everything because of an error that nobody expected; says how many sentences were lost."""
@@ -203,25 +212,36 @@ class _Replica:
             for sentence in abandoned:
                 self._tell_why(sentence)
             batch.remove(abandoned)
+            self._ahead = [sentence for sentence in self._ahead if sentence not in abandoned]
             self._drop_if_empty(batch)
 
-    def _admit(self, taken: list[Sentence]) -> None:
-        self._joining = taken
-        now = time.monotonic()
-        for sentence in taken:
-            sentence.admitted = now
-            self.counters.queue_s.observe(now - sentence.arrived)
-            self.counters.source_tokens += len(sentence.source_ids)
-        for beam_size in {sentence.search.beam_size for sentence in taken}:
+    def _admit(self, taken: list[Sentence], ahead: list[Sentence]) -> None:
+        """Encodes sentences that are to be decoded from the next step on, and others ahead."""
+        self._joining = [*taken, *ahead]
+        order = {sentence: number for number, sentence in enumerate(self._joining)}
+        encoded = set()
+        for beam_size in {sentence.search.beam_size for sentence in self._joining}:
             if beam_size not in self.batches:
                 self.batches[beam_size] = self._empty_batch(beam_size)
             self.batches[beam_size].graphs = self._graphs
-            for group in encoder_groups([one for one in taken if one.search.beam_size == beam_size]):
+            for group in encoder_groups([one for one in self._joining if one.search.beam_size == beam_size]):
                 if staying := [sentence for sentence in group if not self._gone(sentence)]:
-                    self.batches[beam_size].admit(staying)
-                    self._new.setdefault(beam_size, []).extend(staying)
+                    self.batches[beam_size].encode(sorted(staying, key=order.__getitem__))
+                    encoded.update(staying)
             self._drop_if_empty(self.batches[beam_size])
+        self._join([sentence for sentence in taken if sentence in encoded])
+        self._ahead = [sentence for sentence in ahead if sentence in encoded]
         self._joining = []
+
+    def _join(self, sentences: list[Sentence]) -> None:
+        """Gives sentences that are encoded their slots."""
+        for beam_size in {sentence.search.beam_size for sentence in sentences}:
+            joining = [sentence for sentence in sentences if sentence.search.beam_size == beam_size]
+            self.batches[beam_size].join(joining)
+            self._new.setdefault(beam_size, []).extend(joining)
+        for sentence in sentences:
+            self.counters.queue_s.observe(sentence.admitted - sentence.arrived - sentence.encode_s)
+            self.counters.source_tokens += len(sentence.source_ids)
 
     def _empty_batch(self, beam_size: int) -> Batch:
         spare, self._spare = self._spare, None
@@ -260,14 +280,14 @@ class _Replica:
             self.counters.token_s.observe(outcome.decode_s / tokens)
 
     def _drop_if_empty(self, batch: Batch) -> None:
-        if not batch.sentences:
+        if batch.is_empty:
             self._spare = self.batches.pop(batch.beam_size)
 
     def _fail_all(self, error: JumokError) -> int:
         """Fails everything that runs here or was about to; says how many sentences these were."""
         running = [sentence for batch in self.batches.values() for sentence in batch.sentences]
-        lost = [*self._joining, *running]
-        self.batches, self._joining, self._new, self._spare = {}, [], {}, None
+        lost = list(dict.fromkeys([*self._joining, *self._ahead, *running]))
+        self.batches, self._joining, self._ahead, self._new, self._spare = {}, [], [], {}, None
         self.counters.failed += len(lost)
         for sentence in lost:
             fail(sentence, error)

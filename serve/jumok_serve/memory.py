@@ -101,9 +101,10 @@ class SlotBuffers:
         """So many positions of one slot."""
         return tuple(slice(length) if axis == self._axis else slice(None) for axis in spec.axes[1:])
 
-    def join(self, slots: Sequence[int], values: Mapping[str, OrtValue]) -> None:
-        """Copies rows of `values` [B, ...], one after the other, into slots; see `write`."""
-        self.write(slots, {name: value.numpy() for name, value in values.items()})
+    def join(self, slots: Sequence[int], values: Mapping[str, OrtValue], rows: Sequence[int]) -> None:
+        """Copies some rows of `values` [B, ...], one for each slot, into slots; see `write`."""
+        chosen = slice(rows[0], rows[-1] + 1) if is_run(rows) else list(rows)
+        self.write(slots, {name: value.numpy()[chosen] for name, value in values.items()})
 
     def write(self, slots: Sequence[int], values: Mapping[str, NDArray[np.generic]]) -> None:
         """Copies rows of `values` [B, ...] into slots [B]; what lies behind their length is masked anyway."""
@@ -125,6 +126,11 @@ class SlotBuffers:
                 name: OrtValue.ortvalue_from_numpy(buffer[:slots]) for name, buffer in self._buffers.items()
             }
         return self._views[slots]
+
+
+def is_run(numbers: Sequence[int]) -> bool:
+    """Whether each number is the one before and one more."""
+    return list(numbers) == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
 def _at(slots: Sequence[int], place: tuple[slice, ...]) -> tuple[Any, ...]:

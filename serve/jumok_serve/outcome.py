@@ -11,9 +11,9 @@ def decoded(sentence: Sentence) -> Decoded | None:
         return None
     return Decoded(
         hypotheses=tuple(sentence.search.hypotheses()),
-        queue_s=sentence.admitted - sentence.arrived,
+        queue_s=sentence.admitted - sentence.arrived - sentence.encode_s,
         encode_s=sentence.encode_s,
-        decode_s=time.monotonic() - sentence.admitted - sentence.encode_s,
+        decode_s=time.monotonic() - sentence.admitted,
     )
 
 

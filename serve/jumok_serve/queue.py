@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from jumok_serve.batch import Sentence
@@ -13,6 +12,8 @@ from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.errors import DeadlineExceeded, EngineFailed, InvalidRequest, Overloaded, Unavailable
 from jumok_serve.occupancy import Elsewhere, Load, Occupancy
 from jumok_serve.outcome import fail
+from jumok_serve.room import Room
+from jumok_serve.waiting import Waiting
 
 RETRY_AFTER_S = 1.0
 """What a refused caller is told to wait."""
@@ -20,12 +21,12 @@ RETRY_AFTER_S = 1.0
 SWEEP_INTERVAL_S = 0.05
 """How often the whole queue is searched for sentences that nobody waits for any more."""
 
+LEAST_RETRY_AFTER_S = 0.1
+"""The same where it is about to be able to answer."""
+
 LEAST_ROOM = 32
 """What part of a queue's room has to be free, as a divisor, if requests are to be read at all: in an overload of small
 requests the last places are free most of the time, and too few for the next."""
-
-LEAST_RETRY_AFTER_S = 0.1
-"""The same where it is about to be able to answer."""
 
 ENGINE_FAILED = "the engine of the model has failed, and is being started anew"
 
@@ -35,10 +36,10 @@ DEADLINE_SLACK_S = 0.05
 MAX_JOINING_TOKENS = 512
 """Source tokens that a replica encodes at most between two steps, so that those it decodes are not held up for long."""
 
-JOINING_SHARE = 8
-"""What part of its room a replica waits for, as a divisor, while more wait than it has room for: to encode few
-sentences takes hardly less than to encode several. With a model of 6 MiB that made 1,000 sentences 6 % faster with beam
-size 1, and 10 % with 4."""
+AHEAD_SHARE = 4
+"""What part of those who wait replicas encode before there is room for them at most, as a divisor: each is left to the
+replica that encoded it. With a model of 6 MiB that made 1,000 sentences 5 % faster with beam size 4, of which few have
+room at once, and no slower with 1."""
 
 
 class SentenceQueue:
@@ -49,6 +50,7 @@ class SentenceQueue:
     share of more, which is all rows divided by the replicas, so that those who are idle divide what comes; beyond that
     only the one with the fewest rows takes any, so nobody waits for ever. One that decodes takes no more than
     `MAX_JOINING_TOKENS` at a time, or one sentence; while more wait than it has room for, not a few at a time either.
+    What is left of these tokens may be encoded ahead, of sentences that join as soon as this replica has room for them.
 
     A replica that has failed stands aside until it has come back. Sentences wait for it, where there is no other, as
     long as it does not give up.
@@ -61,16 +63,15 @@ class SentenceQueue:
     def __init__(self, limits: EngineLimits, replicas: int) -> None:
         self._limits = limits
         self._changed = threading.Condition()
-        self._waiting: deque[Sentence] = deque()
-        self._tokens = 0  # source tokens of those that wait
-        self._rows = 0  # rows that they will have
-        self._work = 0  # source tokens times beam size
+        self._waiting = Waiting()
         self._drain = DrainRate(limits.max_batch_tokens)
         self.counters = EngineCounters()
         """What became of those that were not waited for; written by whoever holds the lock."""
         self.tell_ready: Callable[[], None] = lambda: None
         """For replicas to call when `ready` may have changed."""
+        self._room = Room(limits, replicas)
         self._occupied = [Occupancy() for _ in range(replicas)]
+        self._ahead: list[Sequence[Sentence]] = [()] * replicas  # those that each has encoded ahead
         self._aside: set[int] = set()
         self._gave_up: dict[int, float] = {}  # of those, when each tries again, in `time.monotonic()` seconds
         self._closing = False
@@ -89,15 +90,12 @@ class SentenceQueue:
             EngineFailed: all replicas have given up for a while.
             Unavailable: the queue is closed.
         """
-        tokens = sum(len(sentence.source_ids) for sentence in sentences)
+        tokens = _tokens(sentences)
         with self._changed:
             self._check_room(len(sentences), tokens)
             self._check_deadlines(sentences)
             self._waiting.extend(sentences)
             self._departures.watch(sentences)
-            self._tokens += tokens
-            self._rows += sum(sentence.search.beam_size for sentence in sentences)
-            self._work += _work(sentences)
             self._changed.notify()  # one replica; it wakes the next if it leaves any
 
     def check_room(self, sentences: int) -> None:
@@ -112,7 +110,7 @@ class SentenceQueue:
         Takes no lock, which replicas would have to wait for.
         """
         full = _is_full(len(self._waiting), self._limits.max_queue_requests)
-        full = full or _is_full(self._tokens, self._limits.max_queue_tokens)
+        full = full or _is_full(self._waiting.tokens, self._limits.max_queue_tokens)
         return full and not self._closing and self._ready()
 
     def _check_room(self, sentences: int, tokens: int) -> None:
@@ -123,7 +121,7 @@ class SentenceQueue:
             raise EngineFailed(ENGINE_FAILED, retry_after_s=max(LEAST_RETRY_AFTER_S, wait_s))
         for what, present, more, bound in (
             ("sentences", len(self._waiting), sentences, self._limits.max_queue_requests),
-            ("tokens", self._tokens, tokens, self._limits.max_queue_tokens),
+            ("tokens", self._waiting.tokens, tokens, self._limits.max_queue_tokens),
         ):
             if more > bound:
                 raise InvalidRequest(
@@ -136,7 +134,7 @@ class SentenceQueue:
                 )
 
     def take(self, replica: int, occupied: Occupancy) -> list[Sentence] | None:
-        """Gives a replica what it is to admit now; blocks while it has nothing to do.
+        """Gives a replica that has encoded nobody ahead what it is to admit now; blocks while it has nothing to do.
 
         Args:
             replica: its number, from 0.
@@ -150,19 +148,100 @@ class SentenceQueue:
             Unavailable: what is decoded is to be given up.
         """
         with self._changed:
-            self._occupied[replica] = occupied
+            self._occupied[replica], self._ahead[replica] = occupied, ()
             decoding = occupied.rows > 0
             taken = self._take(occupied)
             while not (taken or decoding or (self._closing and not self._waiting)):
                 self._changed.wait()
                 taken = self._take(occupied)
-            if self._waiting:
-                self._changed.notify()  # an idle replica may have room
-            elif self._closing:
-                self._changed.notify_all()
+            self._wake_others()
             if decoding and self._aborting:
                 raise Unavailable("the model was stopped", retry_after_s=RETRY_AFTER_S)
             return taken if taken or decoding else None
+
+    def take_ahead(self, replica: int, occupied: Occupancy, taken: Sequence[Sentence]) -> list[Sentence]:
+        """Gives a replica more sentences for the same encoder runs, though it has no room for them yet.
+
+        To encode few sentences takes hardly less than to encode several, and with beams there is room for few at once.
+
+        Args:
+            replica: its number.
+            occupied: what it decodes, with those that it has just taken.
+            taken: these.
+
+        Returns:
+            At most its part of an `AHEAD_SHARE` of those who wait, in the order of their arrival. None where the first
+            of these is left to another replica.
+        """
+        with self._changed:
+            most = len(self._waiting) // (AHEAD_SHARE * len(self._occupied))
+            ahead: list[Sentence] = []
+            if most and self._room.fits(self._waiting.first, occupied, self._elsewhere(occupied)):
+                return ahead
+            room, work = MAX_JOINING_TOKENS - _tokens(taken), self._waiting.work
+            while self._waiting and len(ahead) < most:
+                sentence = self._waiting.first
+                if not self._drop_abandoned(sentence):
+                    room -= len(sentence.source_ids)
+                    if room < 0:
+                        break
+                    ahead.append(sentence)
+                self._waiting.leave()
+            self._note_drain(work)
+            self._ahead[replica] = ahead
+            return ahead
+
+    def fitting(self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence]) -> list[Sentence]:
+        """Those of the first sentences that a replica has encoded ahead for which it has room now.
+
+        Blocks until there are some, where it has nothing else to do.
+
+        Args:
+            replica: its number.
+            occupied: what it decodes; the queue counts in those for which there is room.
+            ahead: in the order of their arrival.
+
+        Raises:
+            Unavailable: what is decoded is to be given up.
+        """
+        with self._changed:
+            self._occupied[replica] = occupied
+            decoding = occupied.rows > 0
+            fitting = self._fitting(occupied, ahead)
+            while not (fitting or decoding or self._aborting):
+                self._changed.wait()
+                fitting = self._fitting(occupied, ahead)
+            self._ahead[replica] = ahead[len(fitting) :]
+            self._wake_others()
+            if self._aborting:
+                raise Unavailable("the model was stopped", retry_after_s=RETRY_AFTER_S)
+            return fitting
+
+    def _fitting(self, occupied: Occupancy, ahead: Sequence[Sentence]) -> list[Sentence]:
+        fitting: list[Sentence] = []
+        elsewhere = self._elsewhere(occupied)
+        if not self._has_little_room(occupied, ahead):
+            for sentence in ahead:
+                if not self._room.fits(sentence, occupied, elsewhere):
+                    break
+                occupied.add(sentence)
+                fitting.append(sentence)
+        return fitting
+
+    def _wake_others(self) -> None:
+        if self._waiting:
+            self._changed.notify()  # an idle replica may have room
+        elif self._closing or any(self._ahead):
+            self._changed.notify_all()
+
+    def _elsewhere(self, occupied: Occupancy) -> Elsewhere:
+        """What other replicas decode that have not failed."""
+        return Elsewhere(self._others(occupied))
+
+    def _others(self, occupied: Occupancy) -> list[Occupancy]:
+        return [
+            other for number, other in enumerate(self._occupied) if other is not occupied and number not in self._aside
+        ]
 
     def alone(self, replica: int) -> bool:
         """Whether no other replica decodes anything."""
@@ -173,8 +252,8 @@ class SentenceQueue:
         """What waits and what is decoded now."""
         with self._changed:
             return Load(
-                queued_requests=len(self._waiting),
-                queued_tokens=self._tokens,
+                queued_requests=len(self._waiting) + sum(map(len, self._ahead)),
+                queued_tokens=self._waiting.tokens + sum(_tokens(ahead) for ahead in self._ahead),
                 running_sentences=sum(occupied.sentences for occupied in self._occupied),
                 rows=sum(occupied.rows for occupied in self._occupied),
             )
@@ -190,6 +269,7 @@ class SentenceQueue:
         with self._changed:
             self._aside.add(replica)
             self._occupied[replica] = Occupancy()
+            self._ahead[replica] = ()
             self._changed.notify_all()
 
     def give_up(self, replica: int, wait_s: float) -> list[Sentence]:
@@ -200,7 +280,7 @@ class SentenceQueue:
         """
         with self._changed:
             self._gave_up[replica] = time.monotonic() + wait_s
-            return [] if self._ready() else self._empty()
+            return [] if self._ready() else self._waiting.clear()
 
     def come_back(self, replica: int) -> None:
         """Lets a replica that stood aside take part again."""
@@ -215,13 +295,6 @@ class SentenceQueue:
     def _ready(self) -> bool:
         return len(self._gave_up) < len(self._occupied)
 
-    def _empty(self) -> list[Sentence]:
-        """Takes out all who wait."""
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        self._tokens = self._rows = self._work = 0
-        return waiting
-
     def close(self, *, drain: bool) -> list[Sentence]:
         """Lets nobody in any more; returns those who are not waited for (without `drain`: all who wait)."""
         with self._changed:
@@ -231,41 +304,47 @@ class SentenceQueue:
             if drain:
                 return []
             self._aborting = True
-            return self._empty()
+            return self._waiting.clear()
 
     def _take(self, occupied: Occupancy) -> list[Sentence]:
         """Takes in order what the replica has room for."""
-        work = self._work
+        work = self._waiting.work
         self._sweep()
-        if not self._waiting and work == self._work:
+        if not self._waiting and work == self._waiting.work:
             return []
         room = MAX_JOINING_TOKENS if occupied.rows else self._limits.max_queue_tokens
-        others = [
-            other for number, other in enumerate(self._occupied) if other is not occupied and number not in self._aside
-        ]
+        others = self._others(occupied)
         elsewhere = Elsewhere(others)
-        rows = occupied.rows + elsewhere.rows + self._rows
+        rows = occupied.rows + elsewhere.rows + self._waiting.rows
         few = rows <= self._limits.max_alone_rows
         share = rows if few else rows / (1 + len(others))
         taken: list[Sentence] = []
-        held = self._is_nearly_full(occupied)
+        held = self._has_little_room(occupied)
         while self._waiting and not held:
-            sentence = self._waiting[0]
+            sentence = self._waiting.first
             if not self._drop_abandoned(sentence):
                 enough = occupied.rows > elsewhere.fewest_rows and occupied.rows + sentence.search.beam_size > share
                 enough = enough or (few and self._has_a_busier_replica(sentence, occupied))
                 room -= len(sentence.source_ids)
-                if enough or (taken and room < 0) or not self._fits(sentence, occupied, elsewhere):
+                if enough or (taken and room < 0) or not self._room.fits(sentence, occupied, elsewhere):
                     break
                 occupied.add(sentence)
                 taken.append(sentence)
-            self._waiting.popleft()
-            self._tokens -= len(sentence.source_ids)
-            self._rows -= sentence.search.beam_size
-            self._work -= len(sentence.source_ids) * sentence.search.beam_size
-        if work > self._work:
-            self._drain.leaves(work - self._work, time.monotonic(), waiting=bool(self._waiting))
+            self._waiting.leave()
+        self._note_drain(work)
         return taken
+
+    def _note_drain(self, work: int) -> None:
+        """Takes note of how much less work waits than before."""
+        if work > self._waiting.work:
+            self._drain.leaves(work - self._waiting.work, time.monotonic(), waiting=bool(self._waiting))
+
+    def _has_little_room(self, occupied: Occupancy, ahead: Sequence[Sentence] = ()) -> bool:
+        """Whether a replica is to wait for more room; it has encoded some of those who wait `ahead`."""
+        waiting = self._waiting
+        rows = waiting.rows + sum(sentence.search.beam_size for sentence in ahead)
+        work = waiting.work + sum(len(sentence.source_ids) * sentence.search.beam_size for sentence in ahead)
+        return self._room.is_little(occupied, rows=rows, work=work)
 
     def _check_deadlines(self, sentences: Sequence[Sentence]) -> None:
         deadline = min((one.deadline for one in sentences if one.deadline is not None), default=None)
@@ -274,7 +353,7 @@ class SentenceQueue:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise DeadlineExceeded("the deadline had passed when the request arrived")
-        wait_s = self._drain.least_wait_s(self._work)
+        wait_s = self._drain.least_wait_s(self._waiting.work)
         if left_s < wait_s:
             raise DeadlineExceeded(
                 f"the queue takes {wait_s:.1f} s at least, and the deadline passes in {left_s:.1f} s: give more "
@@ -285,38 +364,10 @@ class SentenceQueue:
         """Whether a replica that decodes more has room for the sentence."""
         return any(
             busier.rows > occupied.rows
-            and not self._is_nearly_full(busier)
-            and self._fits(sentence, busier, Elsewhere(other for other in self._occupied if other is not busier))
+            and not self._has_little_room(busier)
+            and self._room.fits(sentence, busier, Elsewhere(other for other in self._occupied if other is not busier))
             for busier in self._occupied
         )
-
-    def _fits(self, sentence: Sentence, occupied: Occupancy, elsewhere: Elsewhere) -> bool:
-        """Whether replica and engine stay within their bounds with one more sentence, or decode nothing else."""
-        parts = len(self._occupied)
-        for wanted, others_have, bound in (
-            (occupied.rows + sentence.search.beam_size, elsewhere.rows, self._limits.max_batch_rows),
-            (occupied.tokens_with(sentence), elsewhere.tokens, self._limits.max_batch_tokens),
-        ):
-            if bound is None:
-                continue
-            if wanted > bound // parts and occupied.rows:
-                return False
-            if wanted + others_have > bound and (occupied.rows or elsewhere.rows):
-                return False
-        return True
-
-    def _is_nearly_full(self, occupied: Occupancy) -> bool:
-        """Whether a replica has little room, and less than those who wait need, without their sources' padding."""
-        parts = len(self._occupied)
-        for present, waiting, bound in (
-            (occupied.tokens, self._work, self._limits.max_batch_tokens),
-            (occupied.rows, self._rows, self._limits.max_batch_rows),
-        ):
-            if bound is not None:
-                free = bound // parts - present
-                if waiting > free and JOINING_SHARE * free < bound // parts:
-                    return True
-        return False
 
     def _sweep(self) -> None:
         """Drops abandoned sentences wherever they wait; not every time, because it looks at them all."""
@@ -325,10 +376,7 @@ class SentenceQueue:
             return
         self._next_sweep = now + SWEEP_INTERVAL_S
         self._departures.look(self._waiting, now)
-        self._waiting = deque(sentence for sentence in self._waiting if not self._drop_abandoned(sentence))
-        self._tokens = sum(len(sentence.source_ids) for sentence in self._waiting)
-        self._rows = sum(sentence.search.beam_size for sentence in self._waiting)
-        self._work = _work(self._waiting)
+        self._waiting.drop(self._drop_abandoned)
 
     def _drop_abandoned(self, sentence: Sentence) -> bool:
         """Whether nobody waits for the sentence any more; then its caller, if still there, is told why."""
@@ -350,6 +398,6 @@ def given_up_by(sentence: Sentence, now: float) -> Cause:
     return Cause.DEADLINE if late else Cause.CANCELLED
 
 
-def _work(sentences: Iterable[Sentence]) -> int:
-    """Source tokens times beam size."""
-    return sum(len(sentence.source_ids) * sentence.search.beam_size for sentence in sentences)
+def _tokens(sentences: Iterable[Sentence]) -> int:
+    """Source tokens."""
+    return sum(len(sentence.source_ids) for sentence in sentences)

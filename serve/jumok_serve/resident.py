@@ -168,10 +168,9 @@ class DeviceSlots:
     def _on_device(self, array: NDArray[Any]) -> OrtValue:
         return on_device(array, self._place)
 
-    def join(self, slots: Sequence[int], values: Mapping[str, OrtValue]) -> None:
-        """Copies rows of `values` [B, ...], one after the other, into slots; behind their length zeros follow."""
-        rows = {spec.name: View.whole(values[spec.name], spec.dtype) for spec in self._specs}
-        self._copy(rows, range(len(slots)), slots)
+    def join(self, slots: Sequence[int], values: Mapping[str, OrtValue], rows: Sequence[int]) -> None:
+        """Copies some rows of `values` [B, ...], one for each slot, into slots; behind their length zeros follow."""
+        self._copy({spec.name: View.whole(values[spec.name], spec.dtype) for spec in self._specs}, rows, slots)
 
     def move(self, slots: Sequence[int], to: Sequence[int], length: int) -> None:
         """See `SlotBuffers`; whole slots are copied."""

@@ -26,12 +26,13 @@ class DecoderState(Protocol):
 
     graphs: Graphs
 
-    def join(self, slots: Sequence[int], first_state: Tensors) -> None:
+    def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
         """Gives sentences, each in the slot named for it, the state that decoding starts from.
 
         Args:
             slots: of the sentences; nothing is kept of what was there.
-            first_state: what the encoder gave for them, [B, ...]; empty where a decoder starts from nothing.
+            first_state: what the encoder gave for them and others, [B, ...]; empty where a decoder starts from nothing.
+            rows: of that, each sentence's.
         """
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
@@ -88,14 +89,12 @@ class GatheredState:
         self._last: _Step | None = None
         self._first_rows: dict[int, int] = {}  # of the sentence in each slot, in `_state`
 
-    def join(self, slots: Sequence[int], first_state: Tensors) -> None:
+    def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
         """See `DecoderState`: first states are appended to the rows; where there are none, any row will do."""
         before = 0
         if first_state:
             before = next(iter(self._state.values())).shape()[0]
-            self._state = {
-                name: _appended(value, first_state.get(name), len(slots)) for name, value in self._state.items()
-            }
+            self._state = {name: _appended(value, first_state.get(name), rows) for name, value in self._state.items()}
         for number, slot in enumerate(slots):
             self._first_rows[slot] = before + number if first_state else 0
 
@@ -167,12 +166,13 @@ class GatheredState:
         return {spec.name: _cut(spec, self._state[spec.name], longest) for spec in specs}
 
 
-def _appended(value: OrtValue, first: OrtValue | None, sentences: int) -> OrtValue:
-    """Rows of state with those of new sentences behind them."""
-    rows = value.numpy()
-    if first is None:  # such as a cache beside a recurrent state, which begins empty
-        return OrtValue.ortvalue_from_numpy(np.concatenate((rows, np.zeros((sentences, *rows.shape[1:]), rows.dtype))))
-    return OrtValue.ortvalue_from_numpy(np.concatenate((rows, first.numpy())))
+def _appended(value: OrtValue, first: OrtValue | None, rows: Sequence[int]) -> OrtValue:
+    """Rows of state with some of new sentences' behind them."""
+    present = value.numpy()
+    new = np.zeros((len(rows), *present.shape[1:]), present.dtype)  # as a cache beside a recurrent state begins
+    if first is not None:
+        new = first.numpy()[list(rows)]
+    return OrtValue.ortvalue_from_numpy(np.concatenate((present, new)))
 
 
 def _time(spec: TensorSpec, value: OrtValue) -> int:
@@ -210,7 +210,7 @@ class InPlaceState:
         self._last: _Step | None = None
         self._slots = 0  # that hold something
 
-    def join(self, slots: Sequence[int], first_state: Tensors) -> None:
+    def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
         """See `DecoderState`."""
         self._visible[[slot for slot in slots if slot < len(self._visible)]] = False
         self._reserve(max(slots) + 1, max(_end(self._visible[: self._slots]), self._beam_size))

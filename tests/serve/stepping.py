@@ -17,8 +17,8 @@ def logits_of(graphs: Graphs, source: Sequence[int], prefix: Sequence[int]) -> n
     encoded, first_state = graphs.encode(np.array([source]), lengths)
     memory, state, columns = SlotBuffers(graphs.memory_specs, "S"), make_state(graphs, 1), AllColumns(graphs)
     memory.reserve(1, len(source), 0)
-    memory.join([0], encoded)
-    state.join([0], first_state)
+    memory.join([0], encoded, [0])
+    state.join([0], first_state, [0])
     choice = Choice(scores=np.zeros(1, np.float32), candidates=1)
     for position, token in enumerate(prefix):
         state.step(np.array([[token]]), np.array([position]), np.array([[0]]), lengths, memory, columns, choice)

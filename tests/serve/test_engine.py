@@ -23,6 +23,7 @@ from jumok_serve.batch import Batch, Sentence
 from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.errors import ModelFailed
 from jumok_serve.occupancy import Load
+from jumok_serve.queue import AHEAD_SHARE
 from jumok_serve.selecting import Choice
 from jumok_serve.session import DecoderStep, Integers
 
@@ -161,15 +162,15 @@ def test_who_leaves_while_others_are_encoded_is_not_encoded(
 ) -> None:
     begun, cancelled = threading.Event(), threading.Event()
     encoded: list[int] = []
-    admit = Batch.admit
+    encode = Batch.encode
 
     def hold(batch: Batch, sentences: Sequence[Sentence]) -> None:
         encoded.extend(len(sentence.source_ids) for sentence in sentences)
         begun.set()
         assert cancelled.wait(PATIENCE_S)
-        admit(batch, sentences)
+        encode(batch, sentences)
 
-    monkeypatch.setattr(Batch, "admit", hold)
+    monkeypatch.setattr(Batch, "encode", hold)
     short, long = translator.submit(["a dog", "a dog " * 12], DecodingOptions(max_length=3)).futures
     assert begun.wait(PATIENCE_S)
     assert long.cancel()
@@ -373,3 +374,39 @@ def test_no_texts_are_refused(translator: Translator) -> None:
     with pytest.raises(InvalidRequest, match="send at least one") as refused:
         translator.translate([])
     assert refused.value.field == "contents"
+
+
+def test_what_is_encoded_ahead_is_translated_as_if_alone(
+    translator: Translator, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [" ".join(TEXTS[: 1 + number % 2]) for number in range(4 * AHEAD_SHARE)]
+    expected = [translator.translate(text, beam_size=2, max_length=6).hypotheses for text in texts]
+    runs: list[int] = []
+    encode = Batch.encode
+
+    def noted(batch: Batch, sentences: Sequence[Sentence]) -> None:
+        runs.append(len(sentences))
+        encode(batch, sentences)
+
+    monkeypatch.setattr(Batch, "encode", noted)
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as narrow:
+        gate = Gate(narrow)
+        pending = narrow.submit(texts, DecodingOptions(beam_size=2, max_length=6))
+        gate.arrive()
+        assert sum(runs) == 1 + (len(texts) - 1) // AHEAD_SHARE
+        assert narrow.load().queued_requests == len(texts) - 1
+        gate.open()
+        assert [one.hypotheses for one in pending.collect()] == expected
+        assert set(gate.rows) == {2}
+        assert sum(runs) == len(texts) > len(runs)
+
+
+def test_nobody_decodes_what_was_encoded_ahead_for_who_has_left(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as narrow:
+        gate = Gate(narrow)
+        pending = narrow.submit(TEXTS * AHEAD_SHARE, DecodingOptions(beam_size=1, max_length=4))
+        gate.arrive()
+        pending.cancel()
+        gate.open()
+        wait_until_idle(narrow)
+        assert len(gate.rows) == 1

@@ -12,7 +12,7 @@ from jumok_serve import Unavailable
 from jumok_serve.batch import Sentence
 from jumok_serve.engine_limits import EngineLimits
 from jumok_serve.occupancy import Occupancy
-from jumok_serve.queue import MAX_JOINING_TOKENS, SentenceQueue
+from jumok_serve.queue import AHEAD_SHARE, MAX_JOINING_TOKENS, SentenceQueue
 from jumok_serve.search import make_search
 
 from .search_cases import make_options
@@ -242,12 +242,23 @@ def test_everybody_is_taken_once_in_order_and_within_the_budget(replicas: int) -
     decoded: list[list[Sentence]] = [[] for _ in range(replicas)]
     together = threading.Lock()
     over: list[int] = []
+    counts: list[int] = []
 
     def decode(number: int) -> None:
         generator = random.Random(number)
         mine = decoded[number]
+        ahead: list[Sentence] = []
         while True:
-            taken = queue.take(number, occupied(mine))
+            occupancy = occupied(mine)
+            taken: list[Sentence] | None
+            if ahead:
+                taken = queue.fitting(number, occupancy, ahead)
+                ahead = ahead[len(taken) :]
+            else:
+                taken = queue.take(number, occupancy)
+                if taken:
+                    ahead = queue.take_ahead(number, occupancy, taken)
+                    counts.append(len(ahead))
             if taken is None:
                 return
             with together:
@@ -276,6 +287,7 @@ def test_everybody_is_taken_once_in_order_and_within_the_budget(replicas: int) -
     assert {id(one) for one in order} == {id(one) for one in sentences}
     assert len(order) == len(sentences)
     assert not over
+    assert any(counts) or replicas > 1  # several may be so fast that nobody waits
     if replicas == 1:
         assert order == sentences
 
@@ -290,3 +302,53 @@ def test_who_decodes_is_held_up_for_few_tokens_at_a_time_and_who_does_not_takes_
     assert queue.take(0, occupied([sentence()])) == sentences[12:13]
     queue.add(sentences)
     assert queue.take(0, Occupancy()) == [*sentences[13:], *sentences]
+
+
+def test_a_part_of_those_who_wait_is_encoded_ahead_and_joins_as_there_is_room() -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=2 * 8 * 8, max_alone_rows=1), 2)
+    sentences = [sentence() for _ in range(8 + 16 * AHEAD_SHARE)]
+    queue.add(sentences)
+    mine = Occupancy()
+    assert queue.take(0, mine) == sentences[:8]
+    ahead = queue.take_ahead(0, mine, sentences[:8])
+    assert ahead == sentences[8:16]  # half of a share: there are two replicas
+    load = queue.load()
+    assert (load.queued_requests, load.queued_tokens) == (len(sentences) - 8, 8 * (len(sentences) - 8))
+    assert queue.fitting(0, occupied(sentences[:8]), ahead) == []
+    assert queue.fitting(0, occupied(sentences[2:8]), ahead) == ahead[:2]
+    assert queue.load().queued_requests == len(sentences) - 10
+    assert queue.take(1, Occupancy()) == sentences[16:24]
+    assert queue.fitting(0, Occupancy(), ahead[2:]) == ahead[2:]
+
+
+def test_nobody_is_encoded_ahead_who_can_be_decoded_or_is_too_long() -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=8 * 8, max_alone_rows=1), 1)
+    sentences = [sentence() for _ in range(12)]
+    sentences[9:10] = [sentence(MAX_JOINING_TOKENS - 8 * 8 + 1)]
+    queue.add(sentences)
+    assert queue.take_ahead(0, Occupancy(), []) == []
+    mine = Occupancy()
+    assert queue.take(0, mine) == sentences[:8]
+    assert sentences[8].future.cancel()
+    assert queue.take_ahead(0, mine, sentences[:8]) == []  # of the first two, one has left and one is too long
+    assert queue.load().queued_requests == 3
+
+
+def test_who_was_encoded_ahead_waits_for_other_replicas_or_the_end() -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=32, max_alone_rows=1), 2)
+    long, ahead = sentence(32), [sentence(), sentence()]
+    queue.add([long])
+    assert queue.take(0, Occupancy()) == [long]
+    with ThreadPoolExecutor(1) as idle:
+        waiting = idle.submit(queue.fitting, 1, Occupancy(), ahead)
+        assert queue.take(0, occupied([long])) == []
+        assert queue.close(drain=True) == []
+        assert queue.take(0, Occupancy()) is None
+        assert waiting.result(PATIENCE_S) == ahead
+        queue = SentenceQueue(EngineLimits(max_batch_tokens=32, max_alone_rows=1), 2)
+        queue.add([long])
+        assert queue.take(0, Occupancy()) == [long]
+        waiting = idle.submit(queue.fitting, 1, Occupancy(), ahead)
+        assert queue.close(drain=False) == []
+        with pytest.raises(Unavailable, match="was stopped"):
+            waiting.result(PATIENCE_S)

@@ -178,7 +178,9 @@ def test_slots_on_a_device_hold_what_those_on_the_host_hold(slots: DeviceSlots) 
         for buffers in (host, slots):
             buffers.reserve(places[-1] + 1, room, len(lengths))
             buffers.join(
-                places, {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in values.items()}
+                places,
+                {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in values.items()},
+                range(len(joining)),
             )
         lengths += joining
         while len(lengths) > 1 and random.random() < 0.6:
