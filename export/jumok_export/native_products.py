@@ -11,7 +11,7 @@ from jumok_export.native_operators import QUANTIZED, native
 from jumok_export.onnx_graph import reads
 from jumok_export.quantize import Matrices
 
-NOTHING, SILU, GELU = 0, 1, 2
+NOTHING, SILU, GELU, RELU = 0, 1, 2, 3
 """Activations, as the operators number them."""
 PLAIN = {"Product": 3, "FloatProduct": 1}
 """Products that give floats, and how many of their inputs are not the weights'."""
@@ -123,6 +123,8 @@ def _activation(found: Found, output: str) -> tuple[int, str]:
     reader = found.only_reader(output)
     if reader is not None and reader.op_type == "Gelu" and attributes(reader).get("approximate", b"none") == b"none":
         return GELU, reader.output[0]
+    if reader is not None and reader.op_type == "Relu":
+        return RELU, reader.output[0]
     gate = next((each for each in readers if each.op_type == "Sigmoid"), None)
     times = found.only_reader(gate.output[0]) if gate is not None else None
     if gate is None or times is None or times.op_type != "Mul" or set(times.input) != {output, gate.output[0]}:

@@ -92,6 +92,7 @@ def rounding(name: str) -> NodeProto:
 SIGMOID = node("Sigmoid", "product", "share")
 SILU = [product(), SIGMOID, node("Mul", "product share", "silu")]
 GELU = [product(), node("Gelu", "product", "gelu")]
+RELU = [product(), node("Relu", "product", "relu")]
 TURNED = [node("Transpose", "turned", "weights.turned", perm=[1, 0]), product(weights="weights.turned")]
 
 
@@ -105,6 +106,7 @@ TURNED = [node("Transpose", "turned", "weights.turned", perm=[1, 0]), product(we
         pytest.param(SILU, (0, 1, 1), id="silu"),
         pytest.param([*SILU[:2], node("Mul", "share product", "silu")], (0, 1, 1), id="silu, turned around"),
         pytest.param(GELU, (0, 1, 2), id="gelu"),
+        pytest.param(RELU, (0, 1, 3), id="relu"),
         pytest.param([product(), node("Gelu", "product", "gelu", approximate="none")], (0, 1, 2), id="exact gelu"),
     ],
 )
@@ -138,7 +140,8 @@ def test_a_product_is_one_operator_with_what_is_behind_it(
         pytest.param([product(), node("Gelu", "product", "gelu", approximate="tanh")], ["gelu"], id="another gelu"),
         pytest.param(GELU, ["gelu", "product"], id="what becomes gelu is given"),
         pytest.param([*GELU, node("Neg", "product", "other")], ["gelu", "other"], id="what becomes gelu is read"),
-        pytest.param([product(), node("Relu", "product", "other")], ["other"], id="relu"),
+        pytest.param([*RELU, node("Neg", "product", "other")], ["relu", "other"], id="what becomes relu is read"),
+        pytest.param([product(), node("Tanh", "product", "other")], ["other"], id="another activation"),
         pytest.param([product(), rounding("product")], ["rounded", "product"], id="what is rounded is given"),
         pytest.param(
             [product(), rounding("product"), node("Neg", "product", "other")],
@@ -170,7 +173,7 @@ def test_something_else_behind_a_product_stays(nodes: list[NodeProto], outputs: 
 
 def test_what_is_read_besides_is_given() -> None:
     """What an activation gives may be an output of the graph, or be read by others, and is rounded for itself then."""
-    for nodes, name in ((SILU, "silu"), (GELU, "gelu")):
+    for nodes, name in ((SILU, "silu"), (GELU, "gelu"), (RELU, "relu")):
         for more, outputs in (([], [name]), ([node("Neg", name, "other")], ["other"])):
             native = made_native(graph_of([*nodes, rounding(name), *more], "rounded", *outputs))
             assert kinds(native.model.graph.node) == kinds(more) + Counter({"QuantizeLinear": 2, "Product": 1})
@@ -280,6 +283,7 @@ def test_products_of_floats_are_one_operator_with_what_is_behind_them() -> None:
         ([gemm], "product", (1, 1, 0)),
         ([multiplied, product, *SILU[1:]], "silu", (0, 1, 1)),
         ([gemm, GELU[1]], "gelu", (1, 1, 2)),
+        ([gemm, RELU[1]], "relu", (1, 1, 3)),
     ):
         native = made_native(graph_of(nodes, output, projection=weights, turned=weights.T))
         assert kinds(native.model.graph.node) == {"FloatProduct": 1}

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from .native_operators import CONSTANTS, needs_library, run
-from .test_products import ACTIVATIONS, GELU, LINEAR, SHAPES, SILU
+from .test_products import ACTIVATIONS, GELU, LINEAR, NAMES, RELU, SHAPES, SILU
 
 pytestmark = needs_library
 
@@ -35,7 +35,7 @@ def products(operator: str, inputs: dict[str, Any], **settings: int) -> list[NDA
 
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
-@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU], ids=["linear", "silu", "gelu"])
+@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_products(shape: tuple[int, ...], activation: int, transposed: bool) -> None:
     for biased in (False, True):
@@ -56,7 +56,7 @@ def test_three_products_are_three_times_one() -> None:
             np.testing.assert_array_equal(found, alone)
 
 
-@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU], ids=["linear", "silu", "gelu"])
+@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
 def test_rows_do_not_depend_on_company(activation: int) -> None:
     """Rows alone and among so many others, to the bit, and however they are spread over axes."""
     inputs = inputs_of((200, 97, 70))
@@ -68,6 +68,15 @@ def test_rows_do_not_depend_on_company(activation: int) -> None:
     spread = {**inputs, "numbers": inputs["numbers"].reshape(4, 25, 2, -1)}
     (found,) = products("FloatProduct", spread, activation=activation)
     np.testing.assert_array_equal(found, together.reshape(4, 25, 2, -1))
+
+
+@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
+def test_what_is_no_number_stays(activation: int) -> None:
+    """In whole panels of columns and in others; it reaches whoever fails a row whose scores are none."""
+    inputs = inputs_of((7, 9, 70))
+    inputs["numbers"][3, 4] = np.nan
+    (found,) = products("FloatProduct", inputs, activation=activation)
+    np.testing.assert_array_equal(np.isnan(found), np.arange(7)[:, None].repeat(70, axis=1) == 3)
 
 
 @pytest.mark.parametrize("shape", [(1, 30, 17), (7, 64, 64), (200, 256, 512)])
@@ -96,5 +105,7 @@ def test_what_is_not_constant_or_does_not_fit_is_refused() -> None:
     for name, array in (("weights1", inputs["weights1"][:7]), ("bias1", inputs["bias1"][1:])):
         with pytest.raises(Exception, match="weights, scales and biases of a product do not fit each other"):
             products("ThreeFloatProducts", {**inputs, name: array})
+    with pytest.raises(Exception, match="these kernels do not know the activation behind a product"):
+        products("FloatProduct", inputs_of((2, 8, 12)), activation=RELU + 1)
     with pytest.raises(Exception, match="rows are not as deep as the weights that they are multiplied with"):
         products("FloatProduct", {**inputs_of((2, 8, 12)), "numbers": np.zeros((2, 7), np.float32)})

@@ -38,9 +38,11 @@ ACTIVATIONS = (
     lambda x: x,
     lambda x: x / (1 + np.exp(-x)),
     lambda x: x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2))) / 2,
+    lambda x: np.maximum(x, 0),
 )
-"""Nothing, SiLU and GELU, as the operators number them."""
-LINEAR, SILU, GELU = range(3)
+"""Nothing, SiLU, GELU and ReLU, as the operators number them."""
+LINEAR, SILU, GELU, RELU = range(4)
+NAMES = ["linear", "silu", "gelu", "relu"]
 
 
 def inputs_of(
@@ -95,7 +97,7 @@ def test_sums_are_exact(shape: tuple[int, ...], transposed: bool) -> None:
 
 
 @pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
-@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU], ids=["linear", "silu", "gelu"])
+@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_scales_biases_activations_and_levels(shape: tuple[int, ...], activation: int, biased: bool) -> None:
     inputs = inputs_of(shape, biased=biased)
@@ -133,7 +135,7 @@ def test_three_products_are_three_times_one(shape: tuple[int, ...], biased: bool
         np.testing.assert_array_equal(found, alone)
 
 
-@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU], ids=["linear", "silu", "gelu"])
+@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
 def test_rows_do_not_depend_on_company(activation: int) -> None:
     """Rows alone and among so many others, to the bit, and however they are spread over axes."""
     inputs = inputs_of((200, 97, 70))

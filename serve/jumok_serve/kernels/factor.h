@@ -24,6 +24,8 @@ class Factor {
   explicit Factor(Settings& settings) {
     const bool transposed = settings.get<int64_t>("transposed") != 0, biased = settings.get<int64_t>("biased") != 0;
     all_.activation = static_cast<Activation>(settings.get<int64_t>("activation"));
+    if (all_.activation < Activation::kNone || all_.activation > Activation::kRelu)
+      settings.fail("these kernels do not know the activation behind a product; install a newer jumok");
     for (size_t i = 0; i < kParts && !settings.failed(); ++i) {
       const size_t at = kFirst + kOfPart * i;
       const Tensor matrix = settings.constant(at);

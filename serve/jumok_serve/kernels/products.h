@@ -9,7 +9,7 @@
 
 namespace jumok {
 
-enum class Activation : int64_t { kNone = 0, kSilu = 1, kGelu = 2 };
+enum class Activation : int64_t { kNone = 0, kSilu = 1, kGelu = 2, kRelu = 3 };
 
 // What numbers are multiplied with: levels with weights of 8 bits, floats with floats.
 template <typename Number>

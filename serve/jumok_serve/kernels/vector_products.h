@@ -3,7 +3,9 @@
 // Sums of levels are whole numbers and exact, and those of floats are taken in the order of the depth, so none depends
 // on how rows are grouped.
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
+#include <utility>
 
 #include "products.h"
 #include "vectors.h"
@@ -59,12 +61,13 @@ struct OfFloats {
   using Sum = Floats;
 
   static Factors weights_at(const float* from) { return load(from); }
-  static Factors in_all_lanes(const Element* from) { return all(*from); }
 #if LANES == 16
+  static Factors in_all_lanes(const Element* from) { return (Factors)_mm512_set1_ps(*from); }
   static Sum add(Sum sum, Factors numbers, Factors weights) {
     return (Sum)_mm512_fmadd_ps((__m512)numbers, (__m512)weights, (__m512)sum);
   }
 #else
+  static Factors in_all_lanes(const Element* from) { return (Factors)_mm256_set1_ps(*from); }
   static Sum add(Sum sum, Factors numbers, Factors weights) {
     return (Sum)_mm256_fmadd_ps((__m256)numbers, (__m256)weights, (__m256)sum);
   }
@@ -96,60 +99,107 @@ inline Floats gelu(Floats x) {
   return x * (x < 0.0f ? tail : 1.0f - tail);
 }
 
-// What becomes of the sums of one row.
+template <typename Part, int... kNumbers>
+[[gnu::always_inline]] inline void for_each_of(Part part, std::integer_sequence<int, kNumbers...>) {
+  (part(std::integral_constant<int, kNumbers>{}), ...);
+}
+
+// Calls `part` with each number below kCount. An array stays in registers if no loop has reached for its elements.
+template <int kCount, typename Part>
+[[gnu::always_inline]] inline void for_each(Part part) {
+  for_each_of(part, std::make_integer_sequence<int, kCount>{});
+}
+
+// What becomes of sums.
 template <typename Kind>
 class Finish {
  public:
+  using Sum = typename Kind::Sum;
+  template <int kRows>
+  using Sums = Sum[kRows][kPanelVectors];
+
   explicit Finish(const PanelProduct<typename Kind::Number>& product)
-      : product_(product), rounding_(product.rounding) {
+      : product_(product),
+        rounding_(product.rounding),
+        least_(all(product.activation == Activation::kRelu ? 0.0f : -INFINITY)),
+        curved_(product.activation == Activation::kSilu || product.activation == Activation::kGelu) {
     for (int64_t i = 0; i < product.columns; ++i) {
       if constexpr (kOfLevels) {
-        offsets_[i] = product.sums[i] * product.zero_point;
+        offsets_[i] = -product.sums[i] * product.zero_point;
         scales_[i] = product.scales[i] * product.scale;
       }
       if (product.bias != nullptr) bias_[i] = product.bias[i];
     }
   }
 
-  void write(const typename Kind::Sum (&sums)[kPanelVectors], int64_t row) const {
-    float made[kPanelColumns];
-    uint8_t levels[kPanelColumns];
-    const bool whole = product_.columns == kPanelColumns;
-    float* out = whole && product_.out != nullptr ? product_.out + row * product_.stride : made;
-    uint8_t* rounded = whole && product_.out == nullptr ? product_.rounded + row * product_.stride : levels;
-    for (int i = 0; i < kPanelVectors; ++i) {
-      Floats x = scaled(sums[i], i) + load(bias_ + i * kLanes);
-      if (product_.activation == Activation::kSilu) x = silu(x);
-      if (product_.activation == Activation::kGelu) x = gelu(x);
-      if (product_.out != nullptr)
-        store(x, out + i * kLanes);
-      else
-        rounding_.store(x, rounded + i * kLanes);
+  // What the sums of columns begin with.
+  Sum first(int vector) const {
+    Sum sum = {};
+    if constexpr (kOfLevels) std::memcpy(&sum, offsets_ + vector * kLanes, sizeof sum);
+    return sum;
+  }
+
+  template <int kRows>
+  [[gnu::always_inline]] void write(const Sums<kRows>& sums, int64_t row) const {
+    const int64_t stride = product_.stride;
+    if (curved_ || product_.columns < kPanelColumns) {
+      float made[kRows * kPanelColumns];
+      store_all<kRows>(sums, made, kPanelColumns, [](Floats x, float* to) { store(x, to); });
+      write_slowly(made, kRows, row);
+    } else if (product_.out != nullptr) {
+      store_all<kRows>(sums, product_.out + row * stride, stride, [](Floats x, float* to) { store(x, to); });
+    } else {
+      store_all<kRows>(sums, product_.rounded + row * stride, stride,
+                       [this](Floats x, uint8_t* to) { rounding_.store(x, to); });
     }
-    if (whole) return;
-    if (product_.out != nullptr)
-      std::copy(made, made + product_.columns, product_.out + row * product_.stride);
-    else
-      std::copy(levels, levels + product_.columns, product_.rounded + row * product_.stride);
   }
 
  private:
   static constexpr bool kOfLevels = std::is_same_v<typename Kind::Number, uint8_t>;
 
-  Floats scaled(typename Kind::Sum sum, int vector) const {
-    if constexpr (kOfLevels) {
-      Ints offset;
-      std::memcpy(&offset, offsets_ + vector * kLanes, sizeof offset);
-      return __builtin_convertvector(sum - offset, Floats) * load(scales_ + vector * kLanes);
-    } else {
-      return sum;
+  template <int kRows, typename Result, typename Store>
+  [[gnu::always_inline]] void store_all(const Sums<kRows>& sums, Result* to, int64_t stride, Store store_one) const {
+    for_each<kRows * kPanelVectors>([&](auto number) __attribute__((always_inline)) {
+      constexpr int kRow = number / kPanelVectors, kVector = number % kPanelVectors;
+      store_one(finished(sums[kRow][kVector], kVector), to + kRow * stride + kVector * kLanes);
+    });
+  }
+
+  Floats finished(Sum sum, int vector) const {
+    Floats x;
+    if constexpr (kOfLevels)
+      x = __builtin_convertvector(sum, Floats) * load(scales_ + vector * kLanes) + load(bias_ + vector * kLanes);
+    else
+      x = sum + load(bias_ + vector * kLanes);
+    return larger(least_, x);  // NaN stays
+  }
+
+  // With an activation that takes long anyway, or less columns than a panel has; once, and not for every kind of tile.
+  [[gnu::noinline]] void write_slowly(const float* numbers, int64_t rows, int64_t first) const {
+    for (int64_t row = 0; row < rows; ++row) {
+      float made[kPanelColumns];
+      uint8_t levels[kPanelColumns];
+      for (int i = 0; i < kPanelVectors; ++i) {
+        Floats x = load(numbers + row * kPanelColumns + i * kLanes);
+        if (product_.activation == Activation::kSilu) x = silu(x);
+        if (product_.activation == Activation::kGelu) x = gelu(x);
+        store(x, made + i * kLanes);
+        if (product_.out == nullptr) rounding_.store(x, levels + i * kLanes);
+      }
+      const int64_t at = (first + row) * product_.stride;
+      if (product_.out != nullptr)
+        std::copy(made, made + product_.columns, product_.out + at);
+      else
+        std::copy(levels, levels + product_.columns, product_.rounded + at);
     }
   }
 
   const PanelProduct<typename Kind::Number> product_;
   const Rounding rounding_;
-  int32_t offsets_[kPanelColumns] = {};
-  float scales_[kPanelColumns] = {}, bias_[kPanelColumns] = {};
+  const Floats least_;
+  const bool curved_;
+  alignas(Floats) int32_t offsets_[kPanelColumns] = {};
+  alignas(Floats) float scales_[kPanelColumns] = {}, bias_[kPanelColumns] = {};
 };
 
 template <typename Kind>
@@ -176,7 +226,11 @@ struct Tile {
 // With every group of weights, `kAsked` lines are asked of memory from `ahead` on.
 template <typename Kind, int kRows, int kAsked>
 void multiply_rows(const Panel<Kind>& panel, const Tile<Kind>& tile, const char* ahead) {
-  typename Kind::Sum sums[kRows][kPanelVectors] = {};
+  typename Finish<Kind>::template Sums<kRows> sums;
+  for_each<kRows * kPanelVectors>([&](auto number) __attribute__((always_inline)) {
+    constexpr int kRow = number / kPanelVectors, kVector = number % kPanelVectors;
+    sums[kRow][kVector] = panel.finish.first(kVector);
+  });
   const auto* numbers = tile.numbers;
   const int64_t stride = tile.stride, groups = panel.groups;
   for (int64_t group = 0; group < groups; ++group) {
@@ -184,12 +238,14 @@ void multiply_rows(const Panel<Kind>& panel, const Tile<Kind>& tile, const char*
     const auto* from = panel.weights + group * kPanelVectors * Panel<Kind>::kVector;
     typename Kind::Factors factors[kPanelVectors];
     for (int i = 0; i < kPanelVectors; ++i) factors[i] = Kind::weights_at(from + i * Panel<Kind>::kVector);
-    for (int row = 0; row < kRows; ++row) {
+    for_each<kRows>([&](auto row) __attribute__((always_inline)) {
       const typename Kind::Factors same = Kind::in_all_lanes(numbers + row * stride + group * kGroup<Kind>);
-      for (int i = 0; i < kPanelVectors; ++i) sums[row][i] = Kind::add(sums[row][i], same, factors[i]);
-    }
+      for_each<kPanelVectors>([&](auto i) __attribute__((always_inline)) {
+        sums[row][i] = Kind::add(sums[row][i], same, factors[i]);
+      });
+    });
   }
-  for (int row = 0; row < kRows; ++row) panel.finish.write(sums[row], tile.first + row);
+  panel.finish.template write<kRows>(sums, tile.first);
 }
 
 // Few sums are made sooner than memory gives their weights. So these are asked for early: just ahead of the only tile,
