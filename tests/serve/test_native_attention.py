@@ -34,6 +34,8 @@ SHAPES = [
     (2, 5, 2, 20, 16),
     (5, 2, 4, 32, 8),
     (1, 3, 2, 128, 33),
+    (7, 1, 3, 64, 20),
+    (3, 1, 3, 20, 9),
 ]
 """Sentences, beams, heads, width of a head, entries."""
 PREFIXES: Mapping[Any, str] = {np.float32: "", np.float16: "Half", np.int8: "Int8"}
@@ -252,14 +254,15 @@ def test_attention_refuses_what_is_not_constant(name: str) -> None:
         run("CrossAttentionQuantized", inputs, {"output": np.uint8}, CONSTANTS - {name}, num_heads=1, scale=1.0)
 
 
+@pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("dtype", PREFIXES)
-def test_results_do_not_depend_on_company(dtype: Any) -> None:
-    """Rows alone, and among those of others with more entries, to the bit."""
+def test_results_do_not_depend_on_company(dtype: Any, beams: int) -> None:
+    """Rows alone, and among those of others with more entries, whose heads threads divide, to the bit."""
     random = np.random.default_rng(6)
-    query = random.normal(size=(9, 2, 128)).astype(np.float32)
-    keys, values = (kept(random.normal(size=(9, 2, 48, 64)), dtype) for _ in range(2))
+    query = random.normal(size=(9, beams, 192)).astype(np.float32)
+    keys, values = (kept(random.normal(size=(9, 3, 48, 64)), dtype) for _ in range(2))
     lengths = np.array([5, 48, 17, 16, 33, 1, 40, 8, 20])
-    settings = {"num_heads": 2, "scale": 0.125}
+    settings = {"num_heads": 3, "scale": 0.125}
     inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
     (together,) = run(f"{PREFIXES[dtype]}CrossAttention", inputs, {"output": np.float32}, **settings)
     for sentence, length in enumerate(lengths):
@@ -272,3 +275,25 @@ def test_results_do_not_depend_on_company(dtype: Any) -> None:
         }
         (found,) = run(f"{PREFIXES[dtype]}CrossAttention", alone, {"output": np.float32}, **settings)
         np.testing.assert_array_equal(found[0], together[sentence])
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("dtype", PREFIXES)
+def test_rows_over_a_cache_do_not_depend_on_company(dtype: Any, beams: int) -> None:
+    """Alone, in one thread, and among others, whose heads threads divide, to the bit."""
+    random, sentences, heads, entries = np.random.default_rng(8), 9, 3, 48
+    rows = [random.normal(size=(sentences, beams, heads * 64)).astype(np.float32) for _ in range(3)]
+    caches = [kept(random.normal(size=(sentences, heads, entries, 64)), dtype) for _ in range(2)]
+    seen = np.array([5, 48, 17, 16, 33, 2, 40, 8, 20])
+    places = np.zeros((sentences, beams, 3), np.int64)
+    places[:, :, 2] = seen[:, None] - 1 - np.arange(beams)
+    visible = np.broadcast_to(np.arange(entries) < seen[:, None, None], (sentences, beams, entries))
+    names = ("query", "new_key", "new_value", "keys", "values", "places", "visible")
+    inputs = dict(zip(names, (*rows, *caches, places, visible), strict=True))
+    outputs = {"output": np.float32, "next_keys": dtype, "next_values": dtype}
+    name = f"{PREFIXES[dtype]}SelfAttention"
+    together = run(name, inputs, outputs, num_heads=heads, scale=0.125)
+    for sentence in range(sentences):
+        alone = {name: array[sentence, None] for name, array in inputs.items()}
+        for found, expected in zip(run(name, alone, outputs, num_heads=heads, scale=0.125), together, strict=True):
+            np.testing.assert_array_equal(found[0], expected[sentence])

@@ -95,17 +95,10 @@ Tensor in_heads(Tensor keys, int64_t heads) {
   return keys;
 }
 
-// Asks memory for the next head's first keys and values while this one is computed: most heads are so short that the
-// processor would notice too late by itself, and then half of the time is spent waiting. Inlined by force: GCC may drop
-// calls of a function that does nothing else, as it has no effect.
-template <typename Element>
-[[gnu::always_inline]] inline void prefetch(const Element* keys, const Element* values, int64_t count) {
-  constexpr int64_t kMost = 8192, kLine = 64;  // bytes
-  const int64_t bytes = std::min(static_cast<int64_t>(sizeof(Element)) * count, kMost);
-  for (const Element* from : {keys, values}) {
-    const char* first = reinterpret_cast<const char*>(from);
-    for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(first + i);
-  }
+// How many of the heads from `first` to `last` are computed at once, which are of one sentence: several where each
+// counts as a row.
+int64_t heads_at_once(bool as_rows, int64_t heads, int64_t first, int64_t last) {
+  return as_rows ? std::min({kHeadsAtOnce, heads - first % heads, last - first}) : 1;
 }
 
 // Memory of one thread for the rows of a sentence.
@@ -113,7 +106,8 @@ struct Workspace {
   Workspace(int64_t beams, int64_t entries, int64_t width) {
     const auto weights_size = static_cast<size_t>(kRowsAtOnce * padded(entries));
     const auto mask_size = static_cast<size_t>(beams * padded(entries));
-    weights = scratch<float>(weights_size + mask_size + static_cast<size_t>(beams * width));
+    const auto out_size = static_cast<size_t>(std::max(beams, kHeadsAtOnce) * width);
+    weights = scratch<float>(weights_size + mask_size + out_size);
     mask = weights + weights_size;
     out = mask + mask_size;
   }
@@ -137,29 +131,30 @@ class CrossAttention : Heads {
     if (!fit<Element>(call, query, key, value, heads)) return;
     const int64_t sentences = query.sizes[0], beams = query.sizes[1], whole = query.sizes[2];
     const int64_t entries = key.sizes[2], width = whole / heads;
-    const int64_t stride = key.sizes[3];
+    const int64_t stride = key.sizes[3], head_stride = entries * stride;
+    const bool as_rows = beams == 1 && !of_tokens;  // heads, each of which has but one
     if (lengths.count() != sentences) return call.fail("there are not as many lengths as sentences");
     const Output<kQuantized> output(call, query, given);
     if (call.failed()) return;
     call.divide(sentences * heads, key.count() * (1 + beams), [&](int64_t first, int64_t last) {
       const Workspace own(beams, entries, width);
-      for (int64_t i = first; i < last; ++i) {
+      for (int64_t i = first, together = 1; i < last; i += together) {
         const int64_t sentence = i / heads, head = i % heads;
+        together = heads_at_once(as_rows, heads, i, last);
         const int64_t length = std::clamp(lengths.as<int64_t>()[sentence], int64_t{0}, entries);
         if (i == first || head == 0) {
           std::fill(own.mask, own.mask + length, 0.0f);
           std::fill(own.mask + length, own.mask + padded(length), -INFINITY);
         }
-        const int64_t from = of_tokens ? sentence * entries * whole + head * width : i * entries * stride;
+        const int64_t from = of_tokens ? sentence * entries * whole + head * width : i * head_stride;
         const Element *own_keys = key.as<Element>() + from, *own_values = value.as<Element>() + from;
-        if (!of_tokens && i + 1 < last)
-          prefetch(own_keys + entries * stride, own_values + entries * stride, length * stride);
-        const int64_t place = sentence * beams * whole + head * width;
-        output.template write<Element>({beams, width, entries, query.as<float>() + place, whole, own_keys, own_values,
-                                        of_tokens ? whole : stride,
+        const int64_t place = sentence * beams * whole + head * width, to_next = as_rows ? width : whole;
+        const int64_t ahead = of_tokens ? width : i + together < last ? together * head_stride : 0;
+        output.template write<Element>({beams * together, width, entries, query.as<float>() + place, to_next, own_keys,
+                                        own_values, of_tokens ? whole : stride, as_rows ? head_stride : 0, ahead,
                                         nullptr, length, own.mask, 0, nullptr, 0, scale, own.weights, nullptr, 0,
                                         of_tokens},
-                                       place, whole, own.out);
+                                       place, to_next, own.out);
       }
     });
   }
@@ -177,7 +172,8 @@ class SelfAttention : Heads {
     if (!fit<Element>(call, query, key, value, heads)) return;
     const int64_t sentences = query.sizes[0], beams = query.sizes[1], whole = query.sizes[2];
     const int64_t entries = key.sizes[2], width = whole / heads;
-    const int64_t stride = key.sizes[3];
+    const int64_t stride = key.sizes[3], head_stride = entries * stride;
+    const bool as_rows = beams == 1;  // heads, each of which has but one
     if (new_key.count() != query.count() || new_value.count() != query.count() ||
         places.count() != sentences * beams * 3 || visible.count() != sentences * beams * entries)
       return call.fail("there are not as many new keys, new values, places and rows of what is visible as queries");
@@ -188,25 +184,30 @@ class SelfAttention : Heads {
       const Workspace own(beams, entries, width);
       int32_t* seen = scratch<int32_t>(static_cast<size_t>(entries));
       int64_t count = 0;
-      for (int64_t i = first; i < last; ++i) {
+      for (int64_t i = first, together = 1; i < last; i += together) {
         const int64_t sentence = i / heads, head = i % heads;
+        together = heads_at_once(as_rows, heads, i, last);
         if (i == first || head == 0)
           count = find_seen(visible.as<bool>() + sentence * beams * entries, beams, entries, seen, own.mask);
-        Element* own_keys = keys.as<Element>() + i * entries * stride;
-        Element* own_values = values.as<Element>() + i * entries * stride;
-        if (i + 1 < last) prefetch(own_keys + entries * stride, own_values + entries * stride, count * stride);
+        Element* own_keys = keys.as<Element>() + i * head_stride;
+        Element* own_values = values.as<Element>() + i * head_stride;
         for (int64_t beam = 0; beam < beams; ++beam) {
           const int64_t row = sentence * beams + beam, entry = places.as<int64_t>()[row * 3 + 2];
           if (entry < 0 || entry >= entries) continue;  // nobody sees it
-          write(new_key.as<float>() + row * whole + head * width, own_keys + entry * stride, width);
-          write(new_value.as<float>() + row * whole + head * width, own_values + entry * stride, width);
+          for (int64_t j = 0; j < together; ++j) {
+            const int64_t from = row * whole + (head + j) * width, to = j * head_stride + entry * stride;
+            write(new_key.as<float>() + from, own_keys + to, width);
+            write(new_value.as<float>() + from, own_values + to, width);
+          }
         }
-        const int64_t place = sentence * beams * whole + head * width;
+        const int64_t place = sentence * beams * whole + head * width, to_next = as_rows ? width : whole;
+        const int64_t ahead = i + together < last ? together * head_stride : 0;
+        const int64_t bias_stride = bias && bias.sizes[as_rows ? 1 : 2] > 1 ? entries : 0;
         output.template write<Element>(
-            {beams, width, entries, query.as<float>() + place, whole, own_keys, own_values, stride, seen, count,
-             own.mask, padded(count), first_of(bias, sentence, head), bias && bias.sizes[2] > 1 ? entries : 0, scale,
-             own.weights, nullptr, 0, false},
-            place, whole, own.out);
+            {beams * together, width, entries, query.as<float>() + place, to_next, own_keys, own_values, stride,
+             as_rows ? head_stride : 0, ahead, seen, count, own.mask, as_rows ? 0 : padded(count),
+             first_of(bias, sentence, head), bias_stride, scale, own.weights, nullptr, 0, false},
+            place, to_next, own.out);
       }
     });
   }

@@ -21,7 +21,8 @@ struct Levels {
   int32_t zero_point = 0;
 };
 
-// Softmax(scale * queries . keys + mask + bias) . values of one head, for rows that have keys and values in common.
+// Softmax(scale * queries . keys + mask + bias) . values, for rows of one head that have keys and values in common, or
+// for heads of one row, each of which counts as a row and has its own.
 template <typename Element>
 struct Attention {
   int64_t rows, width, entries;
@@ -30,6 +31,8 @@ struct Attention {
   const Element* keys;   // [entries, width], `entry_stride` apart
   const Element* values;
   int64_t entry_stride;
+  int64_t row_stride;    // from one row's keys and values to the next one's, or 0 where they have them in common
+  int64_t ahead;         // from keys and values to those that come next, which are asked of memory meanwhile
   const int32_t* seen;   // [count], the entries that any row sees; null: the first ones
   int64_t count;
   const float* mask;     // [rows, padded(count)], 0 where a row sees an entry, and -infinity elsewhere and behind them
@@ -43,7 +46,7 @@ struct Attention {
   bool any_number;       // whether a row is to be the same among any number of others, as of a source that is padded
 };
 
-constexpr int64_t kRowsAtOnce = 4;
+constexpr int64_t kRowsAtOnce = 4, kHeadsAtOnce = 2;
 
 // Whole vectors of any instruction set.
 constexpr int64_t padded(int64_t count) { return (count + 15) / 16 * 16; }

@@ -52,12 +52,16 @@ inline Floats paired(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
   return shuffled(a, b, own) + shuffled(a, b, other);
 }
 
-// The sum of each of as many vectors as there are lanes, in order.
-template <int N = 1>
+// Sums of lanes of kCount vectors: lane i has those of vector i / N % kCount, over lanes whose numbers differ from i in
+// the bits from N to below N * kCount. Of as many vectors as there are lanes that is the sum of each, in order.
+template <int kCount, int N = 1>
 inline Floats sums_of(Floats* vectors) {
-  for (int i = 0; i < kLanes; i += 2 * N) vectors[i] = paired<N>(vectors[i], vectors[i + N], Lanes());
-  if constexpr (2 * N < kLanes) return sums_of<2 * N>(vectors);
-  return vectors[0];
+  if constexpr (kCount == 1) {
+    return vectors[0];
+  } else {
+    for (int i = 0; i < kCount; i += 2) vectors[i / 2] = paired<N>(vectors[i], vectors[i + 1], Lanes());
+    return sums_of<kCount / 2, 2 * N>(vectors);
+  }
 }
 
 // What a key's or value's elements are multiplied with.
@@ -69,63 +73,99 @@ inline float scale_of(const Int8* entry, int64_t width) {
   return scale;
 }
 
-// Attention of kRows rows with heads of kVectors vectors: a key or value is loaded once for all of them.
-template <typename Element, int kVectors, int kRows, int kSums>
-void attend(const Attention<Element>& all_rows, int64_t first_row) {
-  const Attention<Element> own = all_rows;  // which nothing that is stored can change, so that it stays in registers
-  const int64_t count = own.count, room = padded(count);
-  const auto entry = [seen = own.seen](int64_t i) { return seen == nullptr ? i : int64_t{seen[i]}; };
+// Asks memory for a key or value that comes later: most heads are so short that the processor would notice too late by
+// itself, and then half of the time is spent waiting. Done for one whenever another one is used, as memory takes only
+// so many requests at once. Inlined by force: GCC may drop calls of a function that does nothing else, as it has no
+// effect.
+template <int kVectors, typename Element>
+[[gnu::always_inline]] inline void ask_for(const Element* entry) {
+  constexpr int kLine = 64, kBytes = kVectors * kLanes * static_cast<int>(sizeof(Element));
+  const char* first = reinterpret_cast<const char*>(entry);
+#pragma GCC unroll 16
+  for (int i = 0; i < kBytes; i += kLine) __builtin_prefetch(first + i);
+}
+
+// The place of the i-th entry that some row sees.
+template <typename Element>
+inline int64_t entry_of(const Attention<Element>& rows, int64_t i) {
+  return rows.seen == nullptr ? i : int64_t{rows.seen[i]};
+}
+
+// Writes the scores of kRows rows from `first_row` on, with heads of kVectors vectors, to `scores`, [kRows,
+// padded(count)], and their maxima by lanes to `most`. A key is loaded once for all of them.
+template <typename Element, int kVectors, int kRows>
+[[gnu::always_inline]] inline void score(const Attention<Element>& rows, int64_t first_row, const Element* keys,
+                                         float* scores, Floats* most) {
+  constexpr int kKeys = kRows == 1 ? 4 : kLanes;  // at once: few, so that little is computed for what is not there
+  const int64_t count = rows.count, room = padded(count);
   Floats query[kRows][kVectors];
   for (int row = 0; row < kRows; ++row)
     for (int i = 0; i < kVectors; ++i)
-      query[row][i] = load(own.queries + (first_row + row) * own.stride + i * kLanes) * own.scale;
-  Floats most[kRows];
+      query[row][i] = load(rows.queries + (first_row + row) * rows.stride + i * kLanes) * rows.scale;
   for (int row = 0; row < kRows; ++row) most[row] = all(-INFINITY);
   for (int64_t first = 0; first < count; first += kLanes) {
-    Floats products[kRows][kLanes];
+    Floats sums[kRows][kLanes / kKeys] = {};
+    for (int64_t start = first; start < std::min(first + kLanes, count); start += kKeys) {
+      Floats products[kRows][kKeys];
 #pragma GCC unroll 16
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const Element* key = own.keys + own.entry_stride * entry(first + lane < count ? first + lane : first);
-      Floats part = load(key);
-      for (int row = 0; row < kRows; ++row) products[row][lane] = query[row][0] * part;
-      for (int i = 1; i < kVectors; ++i) {
-        part = load(key + i * kLanes);
-        for (int row = 0; row < kRows; ++row) products[row][lane] += query[row][i] * part;
+      for (int i = 0; i < kKeys; ++i) {
+        const Element* key = keys + rows.entry_stride * entry_of(rows, start + i < count ? start + i : first);
+        ask_for<kVectors>(key + rows.ahead);
+        Floats part = load(key);
+        for (int row = 0; row < kRows; ++row) products[row][i] = query[row][0] * part;
+        for (int j = 1; j < kVectors; ++j) {
+          part = load(key + j * kLanes);
+          for (int row = 0; row < kRows; ++row) products[row][i] += query[row][j] * part;
+        }
+        if constexpr (std::is_same_v<Element, Int8>)
+          for (int row = 0; row < kRows; ++row) products[row][i] *= scale_of(key, kVectors * kLanes);
       }
-      if constexpr (std::is_same_v<Element, Int8>)
-        for (int row = 0; row < kRows; ++row) products[row][lane] *= scale_of(key, kVectors * kLanes);
+      for (int row = 0; row < kRows; ++row) sums[row][(start - first) / kKeys] = sums_of<kKeys>(products[row]);
     }
     for (int row = 0; row < kRows; ++row) {
-      Floats scores = sums_of(products[row]) + load(own.mask + (first_row + row) * own.mask_stride + first);
-      if (own.bias != nullptr)
+      Floats made = sums_of<kLanes / kKeys, kKeys>(sums[row]);
+      made += load(rows.mask + (first_row + row) * rows.mask_stride + first);
+      if (rows.bias != nullptr)
         for (int lane = 0; lane < kLanes && first + lane < count; ++lane)
-          scores[lane] += own.bias[(first_row + row) * own.bias_stride + entry(first + lane)];
-      store(scores, own.weights + row * room + first);
-      most[row] = larger(most[row], scores);
+          made[lane] += rows.bias[(first_row + row) * rows.bias_stride + entry_of(rows, first + lane)];
+      store(made, scores + row * room + first);
+      most[row] = larger(most[row], made);
     }
   }
-  float share[kRows];
+}
+
+// Makes weights of the scores of kRows rows; `share` is what these are to be multiplied with, for a sum of 1.
+template <int kRows>
+inline void weigh(int64_t count, const Floats* most, float* scores, float* share) {
   for (int row = 0; row < kRows; ++row) {
+    float* own = scores + row * padded(count);
     const Floats largest = all(largest_of(most[row]));
     Floats total = {};
     for (int64_t first = 0; first < count; first += kLanes) {
-      const Floats scores = load(own.weights + row * room + first);
-      const Floats weight = scores == -INFINITY ? Floats{} : exponential(scores - largest);
-      store(weight, own.weights + row * room + first);
+      const Floats score = load(own + first);
+      const Floats weight = score == -INFINITY ? Floats{} : exponential(score - largest);
+      store(weight, own + first);
       total += weight;
     }
     const float sum = sum_of(total);
     share[row] = sum == 0 ? 0 : 1 / sum;
   }
+}
+
+// Adds up weighted values of kRows rows, each of which is loaded once for all of them, in kSums sums of every kSums-th.
+template <typename Element, int kVectors, int kRows, int kSums>
+[[gnu::always_inline]] inline void add_up(const Attention<Element>& rows, int64_t first_row, const Element* values,
+                                          const float* weights, const float* share) {
+  const int64_t count = rows.count, room = padded(count);
   Floats sums[kSums][kRows][kVectors] = {};
   const auto add = [&](int64_t i, Floats(&to)[kRows][kVectors]) {
-    const Element* value = own.values + own.entry_stride * entry(i);
-    float weights[kRows];
-    for (int row = 0; row < kRows; ++row)
-      weights[row] = own.weights[row * room + i] * scale_of(value, kVectors * kLanes);
+    const Element* value = values + rows.entry_stride * entry_of(rows, i);
+    ask_for<kVectors>(value + rows.ahead);
+    float scaled[kRows];
+    for (int row = 0; row < kRows; ++row) scaled[row] = weights[row * room + i] * scale_of(value, kVectors * kLanes);
     for (int j = 0; j < kVectors; ++j) {
       const Floats part = load(value + j * kLanes);
-      for (int row = 0; row < kRows; ++row) to[row][j] += part * weights[row];
+      for (int row = 0; row < kRows; ++row) to[row][j] += part * scaled[row];
     }
   };
   int64_t i = 0;
@@ -135,8 +175,36 @@ void attend(const Attention<Element>& all_rows, int64_t first_row) {
   for (int row = 0; row < kRows; ++row)
     for (int j = 0; j < kVectors; ++j) {
       const Floats sum = kSums == 1 ? sums[0][row][j] : sums[0][row][j] + sums[kSums - 1][row][j];
-      store(sum * share[row], own.out + (first_row + row) * own.out_stride + j * kLanes);
+      store(sum * share[row], rows.out + (first_row + row) * rows.out_stride + j * kLanes);
     }
+}
+
+// Attention of kRows rows that have keys and values in common.
+template <typename Element, int kVectors, int kRows, int kSums>
+void attend(const Attention<Element>& all_rows, int64_t first_row) {
+  const Attention<Element> own = all_rows;  // which nothing that is stored can change, so that it stays in registers
+  Floats most[kRows];
+  float share[kRows];
+  score<Element, kVectors, kRows>(own, first_row, own.keys, own.weights, most);
+  weigh<kRows>(own.count, most, own.weights, share);
+  add_up<Element, kVectors, kRows, kSums>(own, first_row, own.values, own.weights, share);
+}
+
+// Attention of kRows rows that have not: each step is taken for all of them before the next one, as a row's steps wait
+// for each other. Added up like a row alone, so that their number makes no difference.
+template <typename Element, int kVectors, int kRows>
+void attend_apart(const Attention<Element>& all_rows, int64_t first_row) {
+  const Attention<Element> own = all_rows;
+  const int64_t room = padded(own.count);
+  Floats most[kRows];
+  float share[kRows];
+  for (int row = 0; row < kRows; ++row)
+    score<Element, kVectors, 1>(own, first_row + row, own.keys + (first_row + row) * own.row_stride,
+                                own.weights + row * room, most + row);
+  weigh<kRows>(own.count, most, own.weights, share);
+  for (int row = 0; row < kRows; ++row)
+    add_up<Element, kVectors, 1, 2>(own, first_row + row, own.values + (first_row + row) * own.row_stride,
+                                    own.weights + row * room, share + row);
 }
 
 inline float one(float from) { return from; }
@@ -151,7 +219,7 @@ void attend_any(const Attention<Element>& rows, int64_t row) {
   float* out = rows.out + row * rows.out_stride;
   float most = -INFINITY;
   for (int64_t i = 0; i < rows.count; ++i) {
-    const Element* key = rows.keys + rows.entry_stride * entry(i);
+    const Element* key = rows.keys + row * rows.row_stride + rows.entry_stride * entry(i);
     float product = 0;
     for (int64_t j = 0; j < rows.width; ++j) product += query[j] * one(key[j]);
     product *= scale_of(key, rows.width);
@@ -163,7 +231,7 @@ void attend_any(const Attention<Element>& rows, int64_t row) {
   float total = 0;
   for (int64_t i = 0; i < rows.count; ++i) {
     if (rows.weights[i] == -INFINITY) continue;
-    const Element* value = rows.values + rows.entry_stride * entry(i);
+    const Element* value = rows.values + row * rows.row_stride + rows.entry_stride * entry(i);
     const float weight = std::exp(rows.weights[i] - most);
     total += weight;
     const float scaled = weight * scale_of(value, rows.width);
@@ -175,6 +243,12 @@ void attend_any(const Attention<Element>& rows, int64_t row) {
 template <typename Element, int kVectors>
 void attend_in_groups(const Attention<Element>& rows) {
   int64_t row = 0;
+  if (rows.row_stride != 0) {
+    for (; row + kHeadsAtOnce <= rows.rows; row += kHeadsAtOnce)
+      attend_apart<Element, kVectors, kHeadsAtOnce>(rows, row);
+    for (; row < rows.rows; ++row) attend_apart<Element, kVectors, 1>(rows, row);
+    return;
+  }
   for (; row + kRowsAtOnce <= rows.rows; row += kRowsAtOnce) attend<Element, kVectors, kRowsAtOnce, 1>(rows, row);
   for (; row + 2 <= rows.rows; row += 2) attend<Element, kVectors, 2, 1>(rows, row);
   if (row == rows.rows) return;
