@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <utility>
 
 #include "rows.h"
 #include "vectors.h"
@@ -13,56 +12,6 @@
 namespace jumok {
 namespace VECTORS {
 namespace {
-
-// Lanes of `a` and, from kLanes on, of `b`, by their constant numbers.
-template <int... kOrder>
-inline Floats shuffled(Floats a, Floats b, std::integer_sequence<int, kOrder...>) {
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, kOrder...);
-#else
-  return __builtin_shuffle(a, b, Ints{kOrder...});
-#endif
-}
-
-// Lanes i and i ^ N change places.
-template <int N, int... kLane>
-inline Floats swapped(Floats x, std::integer_sequence<int, kLane...>) {
-  return shuffled(x, x, std::integer_sequence<int, (kLane ^ N)...>());
-}
-
-template <int N = kLanes / 2>
-inline float sum_of(Floats x) {
-  x += swapped<N>(x, Lanes());
-  if constexpr (N > 1) return sum_of<N / 2>(x);
-  return x[0];
-}
-
-template <int N = kLanes / 2>
-inline float largest_of(Floats x) {
-  x = larger(x, swapped<N>(x, Lanes()));
-  if constexpr (N > 1) return largest_of<N / 2>(x);
-  return x[0];
-}
-
-// Pairs of lanes added up: those of `a` where a lane's bit N is 0, those of `b` elsewhere.
-template <int N, int... kLane>
-inline Floats paired(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
-  const auto own = std::integer_sequence<int, (kLane & N ? kLane + kLanes : kLane)...>();
-  const auto other = std::integer_sequence<int, (kLane & N ? (kLane ^ N) + kLanes : kLane ^ N)...>();
-  return shuffled(a, b, own) + shuffled(a, b, other);
-}
-
-// Sums of lanes of kCount vectors: lane i has those of vector i / N % kCount, over lanes whose numbers differ from i in
-// the bits from N to below N * kCount. Of as many vectors as there are lanes that is the sum of each, in order.
-template <int kCount, int N = 1>
-inline Floats sums_of(Floats* vectors) {
-  if constexpr (kCount == 1) {
-    return vectors[0];
-  } else {
-    for (int i = 0; i < kCount; i += 2) vectors[i / 2] = paired<N>(vectors[i], vectors[i + 1], Lanes());
-    return sums_of<kCount / 2, 2 * N>(vectors);
-  }
-}
 
 // What a key's or value's elements are multiplied with.
 inline float scale_of(const float*, int64_t) { return 1; }
@@ -73,18 +22,6 @@ inline float scale_of(const Int8* entry, int64_t width) {
   return scale;
 }
 
-// Asks memory for a key or value that comes later: most heads are so short that the processor would notice too late by
-// itself, and then half of the time is spent waiting. Done for one whenever another one is used, as memory takes only
-// so many requests at once. Inlined by force: GCC may drop calls of a function that does nothing else, as it has no
-// effect.
-template <int kVectors, typename Element>
-[[gnu::always_inline]] inline void ask_for(const Element* entry) {
-  constexpr int kLine = 64, kBytes = kVectors * kLanes * static_cast<int>(sizeof(Element));
-  const char* first = reinterpret_cast<const char*>(entry);
-#pragma GCC unroll 16
-  for (int i = 0; i < kBytes; i += kLine) __builtin_prefetch(first + i);
-}
-
 // The place of the i-th entry that some row sees.
 template <typename Element>
 inline int64_t entry_of(const Attention<Element>& rows, int64_t i) {
@@ -93,6 +30,10 @@ inline int64_t entry_of(const Attention<Element>& rows, int64_t i) {
 
 // Writes the scores of kRows rows from `first_row` on, with heads of kVectors vectors, to `scores`, [kRows,
 // padded(count)], and their maxima by lanes to `most`. A key is loaded once for all of them.
+//
+// Most heads are so short that the processor would notice too late by itself which come next, and then half of the time
+// is spent waiting. Their keys and values are asked of memory one whenever another one is used, as it takes only so
+// many requests at once.
 template <typename Element, int kVectors, int kRows>
 [[gnu::always_inline]] inline void score(const Attention<Element>& rows, int64_t first_row, const Element* keys,
                                          float* scores, Floats* most) {
@@ -120,10 +61,10 @@ template <typename Element, int kVectors, int kRows>
         if constexpr (std::is_same_v<Element, Int8>)
           for (int row = 0; row < kRows; ++row) products[row][i] *= scale_of(key, kVectors * kLanes);
       }
-      for (int row = 0; row < kRows; ++row) sums[row][(start - first) / kKeys] = sums_of<kKeys>(products[row]);
+      for (int row = 0; row < kRows; ++row) sums[row][(start - first) / kKeys] = each_of<Added, kKeys>(products[row]);
     }
     for (int row = 0; row < kRows; ++row) {
-      Floats made = sums_of<kLanes / kKeys, kKeys>(sums[row]);
+      Floats made = each_of<Added, kLanes / kKeys, kKeys>(sums[row]);
       made += load(rows.mask + (first_row + row) * rows.mask_stride + first);
       if (rows.bias != nullptr)
         for (int lane = 0; lane < kLanes && first + lane < count; ++lane)
@@ -350,24 +291,36 @@ void add_norm(const float* x, const float* y, const float* weight, const float* 
   for (int64_t i = whole; i < count; ++i) norm[i] = (sum[i] - mean) * share * weight[i] + bias[i];
 }
 
-// One pass: what was added up so far is made smaller where a block has a larger maximum.
+// One pass, over as many blocks at once as there are lanes: what was added up so far is made smaller where these have a
+// larger maximum. The next ones are asked of memory meanwhile.
 Best log_sum(const float* const* blocks, int64_t count, float* maxima) {
+  constexpr int kSums = kBlock / kLanes;
   float most = -INFINITY;
-  Floats total = {};
-  for (int64_t index = 0; index < count; ++index) {
-    const float* block = blocks[index];
-    Floats largest = load(block);
-    for (int64_t i = kLanes; i < kBlock; i += kLanes) largest = larger(largest, load(block + i));
-    maxima[index] = largest_of(largest);
-    if (maxima[index] > most) {
-      total *= most == -INFINITY ? 0.0f : std::exp(most - maxima[index]);
-      most = maxima[index];
+  Floats totals[kSums] = {};
+  for (int64_t first = 0; first < count; first += kLanes) {
+    const int64_t last = std::min(first + kLanes, count);
+    Floats largest[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float* block = blocks[std::min(first + lane, last - 1)];
+      largest[lane] = load(block);
+      for (int64_t i = kLanes; i < kBlock; i += kLanes) largest[lane] = larger(largest[lane], load(block + i));
+    }
+    const Floats of_blocks = each_of<Larger, kLanes>(largest);
+    std::memcpy(maxima + first, &of_blocks, sizeof(float) * static_cast<size_t>(last - first));
+    if (const float next = largest_of(of_blocks); next > most) {
+      const float share = most == -INFINITY ? 0.0f : std::exp(most - next);
+      for (Floats& total : totals) total *= share;
+      most = next;
     }
     const Floats reference = all(most == -INFINITY ? 0.0f : most);
-    for (int64_t i = 0; i < kBlock; i += kLanes) total += exponential(load(block + i) - reference);
+    for (int64_t index = first; index < last; ++index) {
+      ask_for<kSums>(blocks[std::min(index + kLanes, count - 1)]);
+      for (int i = 0; i < kSums; ++i) totals[i] += exponential(load(blocks[index] + i * kLanes) - reference);
+    }
   }
-  const float sum = sum_of(total);
-  return {most, most == -INFINITY || most == INFINITY ? NAN : std::log(sum)};
+  Floats total = totals[0];
+  for (int i = 1; i < kSums; ++i) total += totals[i];
+  return {most, most == -INFINITY || most == INFINITY ? NAN : std::log(sum_of(total))};
 }
 
 }  // namespace

@@ -71,6 +71,25 @@ inline Floats rounded(Floats x) {
   return (x + magic) - magic;
 }
 
+#if LANES == 16
+
+// e^x for x <= 0, as 2^whole * 2^rest; 0 for -infinity. The polynomial has the least relative error on [-0.5, 0.5] of
+// all that are 1 at 0, by Lawson's algorithm: 1e-7. That of x / ln 2 comes on top, which grows with -x.
+inline Floats exponential(Floats x) {
+  const Floats logarithm = x * 1.44269504f;
+  const Floats whole = (Floats)_mm512_roundscale_ps((__m512)logarithm, _MM_FROUND_TO_NEAREST_INT);
+  const Floats rest = logarithm - whole;
+  Floats sum = all(1.326472731e-3f);
+  sum = sum * rest + 9.671512991e-3f;
+  sum = sum * rest + 5.550733581e-2f;
+  sum = sum * rest + 2.402224243e-1f;
+  sum = sum * rest + 6.931470037e-1f;
+  sum = sum * rest + 1.0f;
+  return (Floats)_mm512_scalef_ps((__m512)sum, (__m512)whole);  // of -infinity, 0 whatever the sum is
+}
+
+#else
+
 // e^x for x <= 0; what is below e^-87 is rounded up to it. The polynomial is that of Cephes' expf (Moshier).
 inline Floats exponential(Floats x) {
   x = x < -87.0f ? all(-87.0f) : x;  // NaN stays
@@ -84,6 +103,74 @@ inline Floats exponential(Floats x) {
   sum = sum * rest + 5.0000001201e-1f;
   sum = sum * (rest * rest) + rest + 1.0f;
   return sum * (Floats)((__builtin_convertvector(whole, Ints) + 127) << 23);
+}
+
+#endif
+
+// Lanes of `a` and, from kLanes on, of `b`, by their constant numbers.
+template <int... kOrder>
+inline Floats shuffled(Floats a, Floats b, std::integer_sequence<int, kOrder...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, kOrder...);
+#else
+  return __builtin_shuffle(a, b, Ints{kOrder...});
+#endif
+}
+
+// Lanes i and i ^ N change places.
+template <int N, int... kLane>
+inline Floats swapped(Floats x, std::integer_sequence<int, kLane...>) {
+  return shuffled(x, x, std::integer_sequence<int, (kLane ^ N)...>());
+}
+
+template <int N = kLanes / 2>
+inline float sum_of(Floats x) {
+  x += swapped<N>(x, Lanes());
+  if constexpr (N > 1) return sum_of<N / 2>(x);
+  return x[0];
+}
+
+template <int N = kLanes / 2>
+inline float largest_of(Floats x) {
+  x = larger(x, swapped<N>(x, Lanes()));
+  if constexpr (N > 1) return largest_of<N / 2>(x);
+  return x[0];
+}
+
+struct Added {
+  Floats operator()(Floats a, Floats b) const { return a + b; }
+};
+struct Larger {
+  Floats operator()(Floats a, Floats b) const { return larger(a, b); }
+};
+
+// Pairs of lanes made one: those of `a` where a lane's bit N is 0, those of `b` elsewhere.
+template <typename Combined, int N, int... kLane>
+inline Floats paired(Floats a, Floats b, std::integer_sequence<int, kLane...>) {
+  const auto own = std::integer_sequence<int, (kLane & N ? kLane + kLanes : kLane)...>();
+  const auto other = std::integer_sequence<int, (kLane & N ? (kLane ^ N) + kLanes : kLane ^ N)...>();
+  return Combined()(shuffled(a, b, own), shuffled(a, b, other));
+}
+
+// Lanes of kCount vectors made one: lane i is of vector i / N % kCount, of lanes whose numbers differ from i in the
+// bits from N to below N * kCount. Of as many vectors as there are lanes that is all of each, in order.
+template <typename Combined, int kCount, int N = 1>
+inline Floats each_of(Floats* vectors) {
+  if constexpr (kCount == 1) {
+    return vectors[0];
+  } else {
+    for (int i = 0; i < kCount; i += 2) vectors[i / 2] = paired<Combined, N>(vectors[i], vectors[i + 1], Lanes());
+    return each_of<Combined, kCount / 2, 2 * N>(vectors);
+  }
+}
+
+// Asks memory for kVectors vectors that come later. Inlined by force: GCC may drop calls of a function that does
+// nothing else, as it has no effect.
+template <int kVectors, typename Element>
+[[gnu::always_inline]] inline void ask_for(const Element* first) {
+  constexpr int kLine = 64, kBytes = kVectors * kLanes * static_cast<int>(sizeof(Element));
+#pragma GCC unroll 16
+  for (int i = 0; i < kBytes; i += kLine) __builtin_prefetch(reinterpret_cast<const char*>(first) + i);
 }
 
 // What makes levels of numbers.
