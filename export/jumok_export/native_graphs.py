@@ -10,7 +10,7 @@ from jumok_export.graph_search import Found, attributes
 from jumok_export.int8_entries import entries_spec
 from jumok_export.native_attention import cross_attention, self_attention
 from jumok_export.native_embedding import embedding, rows_of
-from jumok_export.native_operators import DOMAIN, INT8, QUANTIZED, VERSION, native
+from jumok_export.native_operators import DOMAIN, FLOAT, INT8, QUANTIZED, VERSION, native
 from jumok_export.native_products import float_product, product, several_at_once, with_norms_behind
 from jumok_export.onnx_graph import Graph, declare, drop_unread, rename
 from jumok_export.quantize import Matrices
@@ -57,8 +57,8 @@ def with_native_graphs(graphs: Mapping[str, Graph], *, int8: bool) -> dict[str, 
 def native_graph(graph: Graph) -> Graph | None:
     """An encoder or a decoder in native operators; None if they replace nothing.
 
-    These are embeddings in 8 bits, products with the activation behind them, attention with the cache that is written
-    for it, sums with their normalisation, the rounding to 8 bits behind all of these, and the selection.
+    These are embeddings, products with the activation behind them, attention with the cache that is written for it,
+    sums with their normalisation, the rounding to 8 bits behind all of these, memory by heads, and the selection.
     """
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
@@ -70,6 +70,10 @@ def native_graph(graph: Graph) -> Graph | None:
         made = next((made for rule in rules if (made := rule(found, node)) is not None), None)
         if made is not None:
             replaced[node.output[0]] = made
+    for spec in graph.outputs:
+        tokens = _tokens(found, spec.name)
+        if tokens is not None:
+            replaced[spec.name] = native(f"{FLOAT}Entries", [tokens], [spec.name], num_heads=spec.axes[1])
     select = _select(found)
     if select is not None:
         replaced["tokens"] = select
@@ -109,7 +113,8 @@ def _round_first(graph: onnx.GraphProto) -> None:
 
 def _add_norm(found: Found, node: NodeProto) -> NodeProto | None:
     """A sum, its normalisation, and the rounding of that; what nobody else reads is not given."""
-    if node.op_type != "Add" or not found.of_rows.issuperset(node.input):
+    added = list(node.input) if found.of_rows.issuperset(node.input) else _with_positions(found, node)
+    if node.op_type != "Add" or not added:
         return None
     total = node.output[0]
     norm = next((each for each in found.readers.get(total, []) if _normalises(found, each, total)), None)
@@ -117,13 +122,34 @@ def _add_norm(found: Found, node: NodeProto) -> NodeProto | None:
         return None
     normal = norm.output[0]
     rounding = found.rounding(normal)
-    inputs = [*node.input, *norm.input[1:]]
+    inputs = [*added, *norm.input[1:]]
     outputs = [total if found.read_besides(total, norm) else "", normal]
     if rounding is not None:
         inputs += rounding.input[1:]
         outputs = [outputs[0], normal if found.read_besides(normal, rounding) else "", rounding.output[0]]
     operator = "AddNorm" if rounding is None else f"AddNorm{QUANTIZED}"
     return native(operator, inputs, outputs, epsilon=attributes(norm).get("epsilon", 1e-5))
+
+
+def _with_positions(found: Found, node: NodeProto) -> list[str]:
+    """What has a vector for each token of a source and the table of positions whose first rows are added, if it is so.
+
+    Then the rows are those from 0 to the length of sources, each after the other.
+    """
+    for rows, other in (tuple(node.input), tuple(node.input)[::-1]) if len(node.input) == 2 else ():
+        gather = found.maker(other, "Gather") or rows_of(found, found.maker(other, "GatherND"))
+        numbers = found.maker(gather.input[1], "Range") if gather is not None else None
+        if gather is None or numbers is None or rows not in found.of_rows or attributes(gather).get("axis", 0) != 0:
+            continue
+        length = found.maker(numbers.input[1], "Squeeze")
+        shape = found.maker(length.input[0], "Shape") if length is not None else None
+        first, step = (found.constant(numbers.input[index]) for index in (0, 2))
+        if shape is None or shape.input[0] != "source_ids" or attributes(shape).get("start", 0) != 1:
+            continue
+        table = found.constants.get(gather.input[0])
+        if first == 0 and step == 1 and table is not None and len(table.dims) == 2:
+            return [rows, gather.input[0]]
+    return []
 
 
 def _normalises(found: Found, node: NodeProto, total: str) -> bool:

@@ -8,8 +8,8 @@ from onnx import NodeProto, helper
 DOMAIN = "jumok"
 VERSION = 1
 
-INT8, QUANTIZED = "Int8", "Quantized"
-"""How the names begin of operators that take keys and values in 8 bits, and end of operators that give 8 bits."""
+FLOAT, INT8, QUANTIZED = "Float", "Int8", "Quantized"
+"""How the names begin of operators that have forms for floats and for 8 bits, and end of operators that give 8 bits."""
 
 
 def native(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> NodeProto:

@@ -68,8 +68,9 @@ def native_operators(graph: Graph) -> Counter[str]:
 
 
 def besides_products(graph: Graph) -> set[str]:
-    """The native operators of a graph in fp32, and those that are part of a product's."""
-    return {name.removeprefix("FloatProduct") for name in native_operators(graph)} - {"", "ThreeFloatProducts"}
+    """The native operators of a graph in fp32 between embeddings and memory, and those that are part of a product's."""
+    others = {"", "ThreeFloatProducts", "FloatEmbedding", "FloatEntries"}
+    return {name.removeprefix("FloatProduct") for name in native_operators(graph)} - others
 
 
 def products(plain: Graph, at_once: int, rounded: int) -> Counter[str]:
@@ -83,9 +84,13 @@ def products(plain: Graph, at_once: int, rounded: int) -> Counter[str]:
 
 
 def embeddings(plain: Graph) -> Counter[str]:
-    """What embeddings in 8 bits become; others stay what they are."""
+    """What embeddings in 8 bits become, and those in floats that are scaled; others stay what they are."""
     nodes = plain.model.graph.node
-    return +Counter({"Int8Embedding": sum(node.op_type == "Gather" and "rows" in node.input[0] for node in nodes)})
+    tables = {node.output[0]: node.input[0] for node in nodes if node.op_type == "Gather"}
+    scaled = {name for node in nodes if node.op_type == "Mul" for name in node.input}
+    in_int8 = sum(table.endswith(".rows") for table in tables.values())
+    in_floats = sum(table.endswith("weight") and name in scaled for name, table in tables.items())
+    return +Counter({"Int8Embedding": in_int8, "FloatEmbedding": in_floats})
 
 
 def with_norms_behind(expected: Counter[str], kind: str, form: str, norms: int) -> Counter[str]:
@@ -136,16 +141,15 @@ def test_encoders_are_made_of_native_operators(make: Make, kind: str, form: str)
     layers, memory = (operators(graphs[name])["MultiHeadAttention"] for name in ("encoder", "decoder"))
     expected = products(graphs["encoder"], layers + memory // 3, layers if rounds_hidden_layers(kind, form) else 0)
     if kind != "t5-gated-silu":
-        # A norm before the first layer is behind positions, which are not given row by row.
+        # A norm before the first layer is behind positions, of which each sentence has the first.
         _, attention, add_norm = OPERATORS[form]
-        expected += Counter({attention.removeprefix("Int8"): layers, add_norm: 2 * layers})
-    expected += embeddings(graphs["encoder"])
-    assert ("encoder_native" in graphs) == bool(expected)
-    if not expected:
-        return
+        norms = 2 * layers + (kind == "tiny")
+        expected += Counter({attention.removeprefix("Int8"): layers, add_norm: norms})
+    expected += embeddings(graphs["encoder"]) + Counter({"FloatEntries": len(graphs["encoder"].outputs)})
     native = graphs["encoder_native"]
     assert native_operators(native) == with_norms_behind(expected, kind, form, 2 * layers)
     assert operators(native)["MultiHeadAttention"] == (layers if kind == "t5-gated-silu" else 0)
+    assert kind != "tiny" or operators(native).keys().isdisjoint({"Range", "Shape", "Gather", "GatherND", "Transpose"})
     assert_everything_is_read(native)
 
 
@@ -259,6 +263,31 @@ def test_a_sum_of_vectors_that_are_not_all_of_one_row_each_stays(make: Make) -> 
     assert before is not None
     assert after is not None
     assert operators(after)["AddNorm"] == operators(before)["AddNorm"] - 1
+    assert operators(after)["LayerNormalization"] == 1
+
+
+def with_other_positions(name: str, value: int) -> Callable[[onnx.GraphProto], None]:
+    """Positions have another first number, or other steps between them."""
+
+    def edit(graph: onnx.GraphProto) -> None:
+        numbers = next(node for node in graph.node if node.op_type == "Range")
+        numbers.input[("first", "length", "step").index(name)] = "other"
+        graph.initializer.append(numpy_helper.from_array(np.array(value), "other"))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [with_other_positions("first", 1), with_other_positions("step", 2), with_other_positions("length", 3)],
+    ids=["first", "step", "length"],
+)
+def test_other_positions_than_the_first_ones_stay(make: Make, edit: Callable[[onnx.GraphProto], None]) -> None:
+    encoder = make("tiny", "fp32")["encoder"]
+    before, after = (native_graph(graph) for graph in (encoder, edited(encoder, edit)))
+    assert before is not None
+    assert after is not None
+    assert operators(after)["AddNorm"] == operators(before)["AddNorm"] - 1 == 0
     assert operators(after)["LayerNormalization"] == 1
 
 

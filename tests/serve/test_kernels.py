@@ -44,6 +44,26 @@ def test_add_norm(count: int, width: int) -> None:
         np.testing.assert_array_equal(found, levels(norm, 0.03, 100))
 
 
+@pytest.mark.parametrize("width", [3, 64, 500])
+def test_a_table_is_added_to_each_sentence(width: int) -> None:
+    """Its first rows, as many as a sentence has; what comes of it is the same as if it were given for all of them."""
+    random = np.random.default_rng(14)
+    for sentences, length in ((1, 1), (3, 5), (40, 9)):
+        x = random.normal(size=(sentences, length, width)).astype(np.float32)
+        table = random.normal(size=(9, width)).astype(np.float32)
+        norm = {name: random.normal(size=width).astype(np.float32) for name in ("weight", "bias")}
+        outputs = {"sum": np.float32, "norm": np.float32, "quantized": np.uint8}
+        repeated = np.broadcast_to(table[:length], x.shape)
+        for found, one in zip(
+            *(
+                run("AddNormQuantized", {"x": x, "y": y, **norm, **AS_LEVELS}, outputs, epsilon=1e-3)
+                for y in (table, repeated)
+            ),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(found, one)
+
+
 @pytest.mark.parametrize("zero_point", [0, 128, 255])
 def test_levels_end_where_bytes_do(zero_point: int) -> None:
     """What is too large or too small for a byte becomes the last one."""
@@ -181,10 +201,14 @@ def test_embedding(shape: tuple[int, ...], width: int) -> None:
     inputs = {"levels": levels, "scales": scales, "tokens": tokens}
     (found,) = run("Int8Embedding", inputs, {"embedded": np.float32}, factor=22.5)
     assert np.array_equal(found, levels[tokens].astype(np.float32) * scales[tokens][..., None] * np.float32(22.5))
+    table = random.normal(size=(50, width)).astype(np.float32)
+    (found,) = run("FloatEmbedding", {"table": table, "tokens": tokens}, {"embedded": np.float32}, factor=22.5)
+    assert np.array_equal(found, table[tokens] * np.float32(22.5))
     for unknown in (-1, 50):
         tokens.flat[-1] = unknown
-        with pytest.raises(Exception, match="a token is none of the vocabulary's"):
-            run("Int8Embedding", {**inputs, "tokens": tokens}, {"embedded": np.float32}, factor=1.0)
+        for name, others in (("Int8Embedding", inputs), ("FloatEmbedding", {"table": table})):
+            with pytest.raises(Exception, match="a token is none of the vocabulary's"):
+                run(name, {**others, "tokens": tokens}, {"embedded": np.float32}, factor=1.0)
     with pytest.raises(Exception, match="rows, scales and tokens do not fit each other"):
         run("Int8Embedding", {**inputs, "scales": scales[1:]}, {"embedded": np.float32}, factor=1.0)
 
@@ -200,6 +224,11 @@ def test_what_does_not_fit_is_refused() -> None:
         selected(logits, scores, 1, {}, [2])
     with pytest.raises(Exception, match="at least one candidate"):
         selected(logits, scores, 0, {})
+    norm = {"weight": np.ones(8, np.float32), "bias": np.ones(8, np.float32)}
+    for other in ((1, 8), (2, 7), (3, 3, 8)):
+        inputs = {"x": np.zeros((3, 2, 8), np.float32), "y": np.zeros(other, np.float32), **norm}
+        with pytest.raises(Exception, match="what is added and normalised does not fit"):
+            run("AddNorm", inputs, {"sum": None, "norm": np.float32}, epsilon=1e-5)
 
 
 @pytest.mark.parametrize("name", ["weight", "bias", "scale", "zero_point"])

@@ -159,8 +159,8 @@ def test_self_attention(shape: tuple[int, ...], dtype: Any, bias_axes: tuple[int
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_entries_in_8_bits(shape: tuple[int, ...]) -> None:
-    """Each has a scale of its own, whether they lie by tokens or by heads; what is 0 stays 0."""
+def test_entries(shape: tuple[int, ...]) -> None:
+    """In 8 bits each has a scale of its own, whether they lie by tokens or by heads, and what is 0 stays 0."""
     sentences, _, heads, width, entries = shape
     random = np.random.default_rng(15)
     by_head = random.normal(size=(sentences, heads, entries, width)) * random.exponential(size=(heads, entries, 1))
@@ -168,6 +168,8 @@ def test_entries_in_8_bits(shape: tuple[int, ...]) -> None:
     floats = by_head.astype(np.float32)
     tokens = floats.transpose(0, 2, 1, 3).reshape(sentences, entries, heads * width)
     for given in (floats, tokens):
+        (by_heads,) = run("FloatEntries", {"given": given}, {"entries": np.float32}, num_heads=heads)
+        np.testing.assert_array_equal(by_heads, floats)
         (found,) = run("Int8Entries", {"given": given}, {"entries": np.int8}, num_heads=heads)
         np.testing.assert_array_equal(found, to_entries(floats))
     scales = np.abs(floats).max(axis=-1, keepdims=True) / 127

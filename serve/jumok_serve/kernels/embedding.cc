@@ -1,8 +1,9 @@
-// Int8Embedding: what tokens are embedded as, of rows in 8 bits with a scale each, times a factor.
+// FloatEmbedding and Int8Embedding: what tokens are embedded as, times a factor; rows in 8 bits have a scale each.
 #include "embedding.h"
 
 #include <algorithm>
 #include <atomic>
+#include <type_traits>
 
 #include "operator.h"
 #include "rows.h"
@@ -12,16 +13,17 @@ namespace {
 
 using ort::Type;
 
-class Int8Embedding {
+template <typename Element>
+class Embedding {
  public:
-  explicit Int8Embedding(Settings& settings) : factor_(settings.get<float>("factor")) {}
+  explicit Embedding(Settings& settings) : factor_(settings.get<float>("factor")) {}
 
   void compute(Call& call) const {
-    const Tensor levels = call.input(0), scales = call.input(1), tokens = call.input(2);
+    const Tensor table = call.input(0), scales = kScaled ? call.input(1) : Tensor{}, tokens = call.input(kScaled ? 2 : 1);
     if (call.failed()) return;
-    if (levels.axes != 2 || scales.count() != levels.sizes[0] || tokens.axes >= static_cast<size_t>(kMostAxes))
+    if (table.axes != 2 || (kScaled && scales.count() != table.sizes[0]) || tokens.axes >= static_cast<size_t>(kMostAxes))
       return call.fail("an embedding's rows, scales and tokens do not fit each other");
-    const int64_t vocabulary = levels.sizes[0], width = levels.sizes[1], count = tokens.count();
+    const int64_t vocabulary = table.sizes[0], width = table.sizes[1], count = tokens.count();
     int64_t sizes[kMostAxes];
     std::copy(tokens.sizes, tokens.sizes + tokens.axes, sizes);
     sizes[tokens.axes] = width;
@@ -34,22 +36,32 @@ class Int8Embedding {
         if (token < 0 || token >= vocabulary)
           unknown = true;
         else
-          rows()->from_int8(levels.as<Int8>() + token * width, scales.as<float>()[token], factor_,
-                            embedded.as<float>() + i * width, width);
+          embed(table.as<Element>() + token * width, kScaled ? scales.as<float>()[token] : 1.0f,
+                embedded.as<float>() + i * width, width);
       }
     });
     if (unknown) call.fail("a token is none of the vocabulary's");
   }
 
  private:
+  static constexpr bool kScaled = std::is_same_v<Element, Int8>;
+
+  void embed(const Int8* row, float scale, float* to, int64_t width) const {
+    rows()->from_int8(row, scale, factor_, to, width);
+  }
+  void embed(const float* row, float, float* to, int64_t width) const {
+    std::transform(row, row + width, to, [this](float number) { return number * factor_; });
+  }
+
   float factor_;
 };
 
 }  // namespace
 
 void add_embedding(std::vector<const ort::CustomOp*>& operators) {
-  operators.push_back(new Operator<Int8Embedding>("Int8Embedding", {{Type::kInt8}, {Type::kFloat}, {Type::kInt64}},
-                                                  {{Type::kFloat}}));
+  const Slot number{Type::kFloat}, token{Type::kInt64};
+  operators.push_back(new Operator<Embedding<float>>("FloatEmbedding", {number, token}, {number}));
+  operators.push_back(new Operator<Embedding<Int8>>("Int8Embedding", {{Type::kInt8}, number, token}, {number}));
 }
 
 }  // namespace jumok

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "factor.h"
+#include "norm.h"
 #include "operator.h"
 #include "rows.h"
 
@@ -49,47 +49,27 @@ class Product {
 template <typename Number, bool kQuantized>
 class ProductAddNorm {
  public:
-  explicit ProductAddNorm(Settings& settings)
-      : factor_(settings), weight_(settings.constant(kNorm)), bias_(settings.constant(kNorm + 1)),
-        epsilon_(settings.get<float>("epsilon")) {
-    if constexpr (kQuantized) levels_ = settings.levels<Levels>(kNorm + 2, kNorm + 3);
-    if (!settings.failed() && (weight_.count() != factor_.columns(0) || bias_.count() != factor_.columns(0)))
+  explicit ProductAddNorm(Settings& settings) : factor_(settings), norm_(settings, kNorm) {
+    if (!settings.failed() && !norm_.fits(factor_.columns(0)))
       settings.fail("a product does not fit the weights of its norm");
   }
 
   void compute(Call& call) const {
     const Tensor numbers = call.input(0), added = call.input(kNorm - 1);
-    const int64_t rows = factor_.rows(call, numbers), width = factor_.columns(0);
-    if (!call.failed() && added.count() != rows * width) call.fail("what is added does not fit the product");
+    const int64_t rows = factor_.rows(call, numbers);
+    if (!call.failed() && added.count() != rows * factor_.columns(0)) call.fail("what is added does not fit the product");
     if (call.failed()) return;
-    const Tensor sum = call.output(0, added.sizes, added.axes), norm = call.output(1, added.sizes, added.axes);
-    const Tensor quantized = kQuantized ? call.output(2, added.sizes, added.axes) : Tensor{};
-    if (call.failed()) return;
-    // The product lies where what is made of it will; the last layer may give nothing but levels.
-    const std::unique_ptr<float[]> own_product(sum || norm ? nullptr : new float[static_cast<size_t>(rows * width)]);
-    float* const product = sum ? sum.as<float>() : norm ? norm.as<float>() : own_product.get();
-    factor_.multiply(call, numbers, rows, std::array<float*, 1>{product});
-    call.divide(rows, rows * width, [&](int64_t first, int64_t last) {
-      static thread_local std::vector<float> own;
-      own.resize(static_cast<size_t>(width));
-      for (int64_t row = first; row < last; ++row) {
-        const int64_t place = row * width;
-        float* normal = norm ? norm.as<float>() + place : own.data();
-        jumok::rows()->add_norm(added.as<float>() + place, product + place, weight_.as<float>(), bias_.as<float>(),
-                                epsilon_, product + place, normal, width);
-        if constexpr (kQuantized)
-          jumok::rows()->quantize(normal, quantized.as<uint8_t>() + place, width, levels_);
-      }
-    });
+    const auto results = norm_.results(call, added);
+    if (call.failed() || rows == 0) return;
+    factor_.multiply(call, numbers, rows, std::array<float*, 1>{results.sums});
+    norm_.compute(call, rows, added.as<float>(), results.sums, rows, results);
   }
 
  private:
   static constexpr size_t kNorm = Factor<Number, 1>::kInputs + 1;  // the first input of the norm, behind what is added
 
   Factor<Number, 1> factor_;
-  Tensor weight_, bias_;
-  float epsilon_;
-  Levels levels_;
+  Norm<kQuantized> norm_;
 };
 
 template <typename Number>

@@ -46,6 +46,20 @@ struct Attention {
   bool any_number;       // whether a row is to be the same among any number of others, as of a source that is padded
 };
 
+// sum = x + y, norm = (sum - mean) / sqrt(variance + epsilon) * weight + bias of some rows, and levels of the norm.
+struct AddNorm {
+  int64_t rows, width;
+  const float* x;  // [rows, width], as are `y` and the results
+  const float* y;
+  const float* weight;  // [width]
+  const float* bias;
+  float epsilon;
+  float* sum;       // may be x or y
+  float* norm;      // may be `sum`; null where nobody reads it
+  uint8_t* levels;  // or null
+  Levels rounding;
+};
+
 constexpr int64_t kRowsAtOnce = 4, kHeadsAtOnce = 2;
 
 // Whole vectors of any instruction set.
@@ -68,10 +82,7 @@ struct Rows {
   // Levels times a scale, and that times a factor.
   void (*from_int8)(const Int8* from, float scale, float factor, float* to, int64_t count);
   void (*quantize)(const float* from, uint8_t* to, int64_t count, Levels levels);
-  // sum = x + y, norm = (sum - mean) / sqrt(variance + epsilon) * weight + bias. `sum` may be x or y, and `norm` be
-  // `sum`.
-  void (*add_norm)(const float* x, const float* y, const float* weight, const float* bias, float epsilon, float* sum,
-                   float* norm, int64_t count);
+  void (*add_norm)(const AddNorm&);
   // Over `count` blocks of `kBlock` numbers, of each of which it writes the maximum. NaN makes log_sum NaN.
   Best (*log_sum)(const float* const* blocks, int64_t count, float* maxima);
 };

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
-#include <utility>
 
 #include "products.h"
 #include "vectors.h"
@@ -97,17 +96,6 @@ inline Floats gelu(Floats x) {
   tail = tail * t + 0.254829592f;
   tail *= t * exponential(-distance * distance) * 0.5f;
   return x * (x < 0.0f ? tail : 1.0f - tail);
-}
-
-template <typename Part, int... kNumbers>
-[[gnu::always_inline]] inline void for_each_of(Part part, std::integer_sequence<int, kNumbers...>) {
-  (part(std::integral_constant<int, kNumbers>{}), ...);
-}
-
-// Calls `part` with each number below kCount. An array stays in registers if no loop has reached for its elements.
-template <int kCount, typename Part>
-[[gnu::always_inline]] inline void for_each(Part part) {
-  for_each_of(part, std::make_integer_sequence<int, kCount>{});
 }
 
 // What becomes of sums.

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "rows.h"
+#include "vector_norm.h"
 #include "vectors.h"
 
 namespace jumok {
@@ -257,38 +258,6 @@ void quantize(const float* from, uint8_t* to, int64_t count, Levels levels) {
     rounding.store(load(rest), made);
     std::memcpy(to + i, made, static_cast<size_t>(count - i));
   }
-}
-
-// The sum of what `make` gives for vectors at 0, kLanes, ..; four sums are under way at once, so that none waits.
-template <typename Make>
-inline float sum_over(int64_t whole, Make make) {
-  Floats sums[4] = {};
-  int64_t i = 0;
-  for (; i + 4 * kLanes <= whole; i += 4 * kLanes)
-    for (int j = 0; j < 4; ++j) sums[j] += make(i + j * kLanes);
-  for (; i < whole; i += kLanes) sums[0] += make(i);
-  return sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
-}
-
-void add_norm(const float* x, const float* y, const float* weight, const float* bias, float epsilon, float* sum,
-              float* norm, int64_t count) {
-  const int64_t whole = count - count % kLanes;
-  float total = sum_over(whole, [&](int64_t i) {
-    const Floats added = load(x + i) + load(y + i);
-    store(added, sum + i);
-    return added;
-  });
-  for (int64_t i = whole; i < count; ++i) total += sum[i] = x[i] + y[i];
-  const float mean = total / static_cast<float>(count);
-  float squares = sum_over(whole, [&](int64_t i) {
-    const Floats distance = load(sum + i) - mean;
-    return distance * distance;
-  });
-  for (int64_t i = whole; i < count; ++i) squares += (sum[i] - mean) * (sum[i] - mean);
-  const float share = 1.0f / std::sqrt(squares / static_cast<float>(count) + epsilon);
-  for (int64_t i = 0; i < whole; i += kLanes)
-    store((load(sum + i) - mean) * share * load(weight + i) + load(bias + i), norm + i);
-  for (int64_t i = whole; i < count; ++i) norm[i] = (sum[i] - mean) * share * weight[i] + bias[i];
 }
 
 // One pass, over as many blocks at once as there are lanes: what was added up so far is made smaller where these have a

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "rows.h"
@@ -17,6 +18,17 @@ constexpr int kLanes = LANES;
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 using Lanes = std::make_integer_sequence<int, kLanes>;
+
+template <typename Part, int... kNumbers>
+[[gnu::always_inline]] inline void for_each_of(Part part, std::integer_sequence<int, kNumbers...>) {
+  (part(std::integral_constant<int, kNumbers>{}), ...);
+}
+
+// Calls `part` with each number below kCount. An array stays in registers if no loop has reached for its elements.
+template <int kCount, typename Part>
+[[gnu::always_inline]] inline void for_each(Part part) {
+  for_each_of(part, std::make_integer_sequence<int, kCount>{});
+}
 
 inline Floats load(const float* from) {
   Floats vector;
@@ -177,17 +189,20 @@ template <int kVectors, typename Element>
 struct Rounding {
   explicit Rounding(Levels levels) : share(1.0f / levels.scale), zero_point(levels.zero_point) {}
 
-  // The levels of numbers; those of what is far outside are the first and the last.
+  // The levels of numbers; those of what is far outside are the first and the last. What is no number has the first.
   void store(Floats numbers, uint8_t* to) const {
     numbers *= share;  // a division takes several times as long as all the rest
-    numbers = numbers < -512.0f ? all(-512.0f) : numbers;
     numbers = numbers > 512.0f ? all(512.0f) : numbers;
-    Ints whole = __builtin_convertvector(rounded(numbers), Ints) + zero_point;
+    // What is too small for a whole number becomes the least one, as does what is none.
+#if LANES == 16
+    Ints whole = (Ints)_mm512_cvtps_epi32((__m512)numbers) + zero_point;
     whole = whole < 0 ? Ints{} : whole;
-    whole = whole > 255 ? Ints{} + 255 : whole;
-    typedef uint8_t Bytes __attribute__((vector_size(LANES)));
-    const Bytes bytes = __builtin_convertvector(whole, Bytes);
-    std::memcpy(to, &bytes, sizeof bytes);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtusepi32_epi8((__m512i)whole));
+#else
+    const __m256i whole = (__m256i)((Ints)_mm256_cvtps_epi32((__m256)numbers) + zero_point);
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
+#endif
   }
 
   float share;
