@@ -176,13 +176,14 @@ def test_equal_candidates_come_by_token() -> None:
     assert len(set(totals[1].tolist())) == 1
 
 
-def test_rows_without_numbers() -> None:
+@pytest.mark.parametrize("width", [200, 3000])
+def test_rows_without_numbers(width: int) -> None:
     """NaN, an infinite logit and nothing but -inf give NaN; -inf before a number does not, nor what other rows have."""
-    logits = np.random.default_rng(5).normal(size=(5, 200)).astype(np.float32)
-    logits[0, 150] = np.nan
+    logits = np.random.default_rng(5).normal(size=(5, width)).astype(np.float32)
+    logits[0, width - 50] = np.nan
     logits[1, 3] = np.inf
     logits[2] = -np.inf
-    logits[3, :130] = -np.inf
+    logits[3, : width - 70] = -np.inf
     scores = np.zeros(5, np.float32)
     tokens, totals = selected(logits, scores, 4, {})
     assert np.isnan(totals[:3]).all()
@@ -244,7 +245,7 @@ def test_norms_refuse_what_is_not_constant(name: str) -> None:
 @pytest.mark.skipif("JUMOK_TEST_KERNELS" in os.environ, reason="this is the run for older processors")
 def test_processors_without_avx512() -> None:
     """All of the above, attention and products, with the functions for these, which a newer processor has too."""
-    files = [__file__, *(str(Path(__file__).with_name(f"test_{name}.py")) for name in ("products", "float_products"))]
+    files = [__file__, *(str(Path(__file__).with_name(f"test_{name}.py")) for name in OTHERS)]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     run = subprocess.run(
         command, env={**os.environ, "JUMOK_TEST_KERNELS": "avx2"}, capture_output=True, text=True, check=False
