@@ -19,9 +19,11 @@ class Embedding {
   explicit Embedding(Settings& settings) : factor_(settings.get<float>("factor")) {}
 
   void compute(Call& call) const {
-    const Tensor table = call.input(0), scales = kScaled ? call.input(1) : Tensor{}, tokens = call.input(kScaled ? 2 : 1);
+    const Tensor table = call.input(0), scales = kScaled ? call.input(1) : Tensor{};
+    const Tensor tokens = call.input(kScaled ? 2 : 1);
     if (call.failed()) return;
-    if (table.axes != 2 || (kScaled && scales.count() != table.sizes[0]) || tokens.axes >= static_cast<size_t>(kMostAxes))
+    if (table.axes != 2 || (kScaled && scales.count() != table.sizes[0]) ||
+        tokens.axes >= static_cast<size_t>(kMostAxes))
       return call.fail("an embedding's rows, scales and tokens do not fit each other");
     const int64_t vocabulary = table.sizes[0], width = table.sizes[1], count = tokens.count();
     int64_t sizes[kMostAxes];

@@ -42,17 +42,16 @@ class Norm {
   }
 
   // Of x [rows, width] and of y [repeated, width], which is added again and again; either may lie where sums do.
-  void compute(Call& call, int64_t rows, const float* x, const float* y, int64_t repeated, const Results& results) const {
+  void compute(Call& call, int64_t rows, const float* x, const float* y, int64_t repeated,
+               const Results& results) const {
     const int64_t width = weight_.count();
     call.divide(rows, rows * width, [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last;) {
         const int64_t of_y = row % repeated, count = std::min(last - row, repeated - of_y), place = row * width;
-        AddNorm some{count, width, x + place, y + of_y * width, weight_.as<float>(), bias_.as<float>(), epsilon_};
-        some.sum = results.sums + place;
-        if (results.norm) some.norm = results.norm.template as<float>() + place;
-        if (results.levels) some.levels = results.levels.template as<uint8_t>() + place;
-        some.rounding = levels_;
-        jumok::rows()->add_norm(some);
+        jumok::rows()->add_norm({count, width, x + place, y + of_y * width, weight_.as<float>(), bias_.as<float>(),
+                                 epsilon_, results.sums + place,
+                                 results.norm ? results.norm.template as<float>() + place : nullptr,
+                                 results.levels ? results.levels.template as<uint8_t>() + place : nullptr, levels_});
         row += count;
       }
     });

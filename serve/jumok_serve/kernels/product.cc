@@ -57,7 +57,8 @@ class ProductAddNorm {
   void compute(Call& call) const {
     const Tensor numbers = call.input(0), added = call.input(kNorm - 1);
     const int64_t rows = factor_.rows(call, numbers);
-    if (!call.failed() && added.count() != rows * factor_.columns(0)) call.fail("what is added does not fit the product");
+    if (!call.failed() && added.count() != rows * factor_.columns(0))
+      call.fail("what is added does not fit the product");
     if (call.failed()) return;
     const auto results = norm_.results(call, added);
     if (call.failed() || rows == 0) return;

@@ -18,7 +18,9 @@ constexpr int kSums = 4;  // of a row that are under way at once
 template <int kRows, typename Make>
 [[gnu::always_inline]] inline void sum_up(int64_t whole, float (&totals)[kRows], Make make) {
   Floats sums[kRows][kSums];
-  for_each<kRows * kSums>([&](auto number) __attribute__((always_inline)) { sums[number / kSums][number % kSums] = Floats{}; });
+  for_each<kRows * kSums>([&](auto number) __attribute__((always_inline)) {
+    sums[number / kSums][number % kSums] = Floats{};
+  });
   int64_t i = 0;
   for (; i + kSums * kLanes <= whole; i += kSums * kLanes)
     for_each<kRows * kSums>([&](auto number) __attribute__((always_inline)) {
