@@ -73,7 +73,14 @@ inline void store(Floats vector, Int8* to) {
 #endif
 }
 
-inline Floats all(float value) { return Floats{} + value; }
+inline Floats all(float value) {
+#if LANES == 16
+  return (Floats)_mm512_set1_ps(value);
+#else
+  return (Floats)_mm256_set1_ps(value);
+#endif
+}
+
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats magnitude(Floats x) { return (Floats)((Ints)x & 0x7fffffff); }
 
