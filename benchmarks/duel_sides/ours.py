@@ -4,6 +4,7 @@ import argparse
 
 from duel_sides.worker import Run, Task, serve
 from jumok_serve import FinishReason, Hypothesis, Translator
+from jumok_serve.freed import set_aside
 
 
 def main() -> None:
@@ -18,6 +19,7 @@ def main() -> None:
         precision=arguments.precision,
         shortlist=arguments.shortlist,
     ) as translator:
+        set_aside()  # as `jumok serve` does
 
         def prepare(task: Task) -> Run:
             def run() -> list[list[str]]:

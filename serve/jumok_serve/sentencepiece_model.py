@@ -1,8 +1,11 @@
 """One SentencePiece model, typed: the one place of this room that touches the library."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor
+
+from jumok_serve.detokenize import checked_ids
 
 
 class SentencePieceModel:
@@ -50,8 +53,8 @@ class SentencePieceModel:
         text: str = self._processor.DecodePieces(pieces)
         return text
 
-    def pieces(self, ids: list[int]) -> list[str]:
-        """Spelling of ids."""
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Spelling of ids; ``IndexError`` for one beyond the vocabulary."""
         return [self._pieces[token] for token in ids]
 
 
@@ -62,5 +65,6 @@ class _Pieces(dict[int, str]):
         self._processor = processor
 
     def __missing__(self, token: int) -> str:
-        piece = self[token] = str(self._processor.IdToPiece(token))
+        [checked] = checked_ids([token], self._processor.GetPieceSize())
+        piece = self[checked] = str(self._processor.IdToPiece(checked))
         return piece

@@ -94,11 +94,11 @@ class SentencePieceTokenizer:
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Pieces of target token ids such as ``▁Haus``; ``IndexError`` for an id beyond the vocabulary."""
-        return self._target.pieces(checked_ids(ids, self.vocab_size))
+        return self._target.pieces(ids)
 
     def source_tokens(self, ids: Sequence[int]) -> list[str]:
         """Pieces of source token ids such as ``▁house``; ``IndexError`` for an id beyond the vocabulary."""
-        return self._source.pieces(checked_ids(ids, self.source_vocab_size))
+        return self._source.pieces(ids)
 
     @classmethod
     def load(cls, description: SentencePieceDescription, folder: Path) -> Self:
