@@ -157,7 +157,8 @@ def duel_trained(plan: Plan, folder: Path, record: Record) -> None:
         processes = _start(entered, stack)
         for cell, task in tasks.items():
             for played, our, their in play(cell, task, entered, processes, rounds=plan.rounds, progress=progress):
-                record.played.append(replace(played, bleu=(bleu(our), bleu(their))))
+                with_quality = replace(played, bleu=(bleu(our), bleu(their)))
+                record.played.append(with_quality if plan.listed else with_goals(with_quality))
     record.memories += weigh(TRAINED, tasks, entered, record.played, progress)
 
 
