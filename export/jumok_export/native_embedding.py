@@ -5,6 +5,9 @@ from onnx import NodeProto, TensorProto, helper
 from jumok_export.graph_search import Found, attributes
 from jumok_export.native_operators import FLOAT, INT8, native
 
+TOKENS = ("token_ids", "source_ids")
+"""Inputs of graphs, none of which is negative."""
+
 
 def embedding(found: Found, node: NodeProto) -> NodeProto | None:
     """Rows of a matrix times a constant, if that is all that becomes of them; in 8 bits times their scales before."""
@@ -45,11 +48,11 @@ def rows_of(found: Found, node: NodeProto | None) -> NodeProto | None:
 
 
 def _of_floats(found: Found, gather: NodeProto) -> bool:
-    """Whether the rows of a matrix are gathered by what has one number for each row."""
+    """Whether the rows of a matrix are gathered by tokens."""
     table = found.constants.get(gather.input[0])
     if table is None or len(table.dims) != 2 or table.data_type != TensorProto.FLOAT:
         return False
-    return gather.input[1] in found.of_rows and _axis(gather) == 0
+    return gather.input[1] in TOKENS and _axis(gather) == 0
 
 
 def _axis(gather: NodeProto) -> int:

@@ -14,6 +14,7 @@ from jumok_export.native_operators import DOMAIN, FLOAT, INT8, QUANTIZED, VERSIO
 from jumok_export.native_products import float_product, product, several_at_once, with_norms_behind
 from jumok_export.onnx_graph import Graph, declare, drop_unread, rename
 from jumok_export.quantize import Matrices
+from jumok_serve.manifest import TensorSpec
 from jumok_serve.opening import NATIVE
 from jumok_serve.session import LISTED, LOGIT_ROWS
 
@@ -71,7 +72,7 @@ def native_graph(graph: Graph) -> Graph | None:
         if made is not None:
             replaced[node.output[0]] = made
     for spec in graph.outputs:
-        tokens = _tokens(found, spec.name)
+        tokens = _tokens(found, spec)
         if tokens is not None:
             replaced[spec.name] = native(f"{FLOAT}Entries", [tokens], [spec.name], num_heads=spec.axes[1])
     select = _select(found)
@@ -88,7 +89,8 @@ def native_graph(graph: Graph) -> Graph | None:
         elif given.isdisjoint(node.output):
             nodes.append(node)
     del model.graph.node[:]
-    model.graph.node.extend(several_at_once(with_norms_behind(nodes, [spec.name for spec in graph.outputs])))
+    with_norms = with_norms_behind(nodes, [spec.name for spec in graph.outputs], found.constants.keys())
+    model.graph.node.extend(several_at_once(with_norms))
     drop_unread(model.graph)
     model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
     declare(model, graph.inputs, graph.outputs)
@@ -203,7 +205,7 @@ def _giving_int8(encoder: Graph, plain: Graph, decoder: Graph) -> Graph:
     rename(model.graph, lambda name: f"{name}.fp32" if name in kept else name)
     found = Found(plain.model.graph)
     for spec in given:
-        floats = _tokens(found, spec.name) or f"{spec.name}.fp32"
+        floats = _tokens(found, spec) or f"{spec.name}.fp32"
         model.graph.node.append(native(f"{INT8}Entries", [floats], [spec.name], num_heads=spec.axes[1]))
     outputs = tuple(entries_spec(spec) if spec in given else spec for spec in encoder.outputs)
     declare(model, encoder.inputs, outputs)
@@ -211,10 +213,15 @@ def _giving_int8(encoder: Graph, plain: Graph, decoder: Graph) -> Graph:
     return Graph(model, encoder.inputs, outputs)
 
 
-def _tokens(found: Found, memory: str) -> str | None:
-    """What keys or values [B, heads, S, D] are before they are split into heads."""
-    turned = found.maker(memory, "Transpose")
+def _tokens(found: Found, memory: TensorSpec) -> str | None:
+    """What keys or values of memory [B, heads, S, D] are before they are split into heads."""
+    turned = found.maker(memory.name, "Transpose")
     split = found.maker(turned.input[0], "Reshape") if turned is not None else None
-    if turned is None or split is None or attributes(turned).get("perm") != [0, 2, 1, 3]:
+    if not memory.name.startswith("memory.") or turned is None or split is None:
         return None
-    return split.input[0] if split.input[0] in found.of_rows else None
+    shape, axes = found.constant(split.input[1]), memory.axes
+    if attributes(turned).get("perm") != [0, 2, 1, 3] or len(axes) != 4 or split.input[0] not in found.of_rows:
+        return None
+    if shape is not None and (len(shape) != 4 or shape[2] != axes[1]):
+        return None
+    return split.input[0] if isinstance(axes[1], int) and isinstance(axes[3], int) else None

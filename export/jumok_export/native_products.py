@@ -1,7 +1,7 @@
 """Products with constant weights in native operators, with the activation, the norm and the rounding behind them."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 
 import numpy as np
 from onnx import NodeProto, TensorProto
@@ -51,8 +51,11 @@ def float_product(matrices: Matrices, found: Found, node: NodeProto) -> NodeProt
     return native("FloatProduct", [made.activation, made.weight, made.bias or ""], [output], **chosen)
 
 
-def with_norms_behind(nodes: Sequence[NodeProto], outputs: Collection[str]) -> list[NodeProto]:
-    """The nodes of a graph with these outputs, sums of plain products and their norms in one operator with these."""
+def with_norms_behind(nodes: Sequence[NodeProto], outputs: Collection[str], constants: Set[str]) -> list[NodeProto]:
+    """The nodes of a graph with these outputs, sums of plain products and their norms in one operator with these.
+
+    Not where constants are added, which are positions: their rows are added again for each sentence.
+    """
     readers = Counter(name for node in nodes for name in reads(node))
     products = {
         node.output[0]: node
@@ -64,7 +67,7 @@ def with_norms_behind(nodes: Sequence[NodeProto], outputs: Collection[str]) -> l
     gone: set[str] = set()
     for node in nodes:
         name = next((each for each in node.input[:2] if each in products), None)
-        if not node.op_type.startswith("AddNorm") or name is None:
+        if not node.op_type.startswith("AddNorm") or name is None or not constants.isdisjoint(node.input[:2]):
             fused.append(node)
             continue
         made, gone = products[name], gone | {name}

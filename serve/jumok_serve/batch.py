@@ -184,6 +184,8 @@ class Batch:
 
     def join(self, sentences: Sequence[Sentence]) -> None:
         """Lets sentences that are encoded take part from the next step on."""
+        chosen = frozenset(sentences)  # by encoder run, as those of one are copied at once
+        sentences = [sentence for sentence in self._encoded if sentence in chosen]
         lengths = np.array([len(sentence.source_ids) for sentence in sentences])
         used = len(self._slots)
         slots = [*self._empty, *range(used, used + len(sentences))][: len(sentences)]

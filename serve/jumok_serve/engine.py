@@ -165,7 +165,8 @@ class _Replica:
                 return
             self._graphs = self._graphs_alone if self._queue.alone(self._number) else self._graphs_shared
             if taken:
-                self._admit(taken, self._queue.take_ahead(self._number, occupied, taken))
+                self._joining = taken
+                self._admit(taken, self._queue.take_ahead(self._number, taken))
             for batch in list(self.batches.values()):
                 if batch.sentences:
                     self._step(batch)

@@ -58,7 +58,6 @@ class Elsewhere:
         each = [(other.rows, other.tokens) for other in others]
         self.rows = sum(rows for rows, _ in each)
         self.tokens = sum(tokens for _, tokens in each)
-        self.fewest_rows = min((rows for rows, _ in each), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

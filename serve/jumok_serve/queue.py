@@ -1,5 +1,6 @@
 """The queue that an engine's replicas share: who waits, what each replica decodes, and who takes what next."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -45,12 +46,13 @@ room at once, and no slower with 1."""
 class SentenceQueue:
     """Sentences in the order of their arrival, for one replica or several; calls may come from any thread.
 
-    Nobody is passed: the first sentence goes to the first replica that has room for it. While there are few rows,
-    waiting and decoded, they all go to the replica that decodes most, as far as it has room. A replica takes up to its
-    share of more, which is all rows divided by the replicas, so that those who are idle divide what comes; beyond that
-    only the one with the fewest rows takes any, so nobody waits for ever. One that decodes takes no more than
-    `MAX_JOINING_TOKENS` at a time, or one sentence; while more wait than it has room for, not a few at a time either.
-    What is left of these tokens may be encoded ahead, of sentences that join as soon as this replica has room for them.
+    Nobody who waits is passed: the first sentence goes to the first replica that has room for it. While there are few
+    rows, waiting and decoded, they all go to the replica that decodes most, as far as it has room. A replica takes up
+    to its share of more, which is all rows divided by the replicas, so that those who are idle divide what comes;
+    beyond that only the one with the fewest rows takes any, so nobody waits for ever. One that decodes takes no more
+    than `MAX_JOINING_TOKENS` at a time, or one sentence; while more wait than it has room for, not a few at a time
+    either. What is left of these tokens may be encoded ahead, of sentences for which no replica has room: they join as
+    soon as theirs has, which takes no others before.
 
     A replica that has failed stands aside until it has come back. Sentences wait for it, where there is no other, as
     long as it does not give up.
@@ -151,39 +153,40 @@ class SentenceQueue:
             self._occupied[replica], self._ahead[replica] = occupied, ()
             decoding = occupied.rows > 0
             taken = self._take(occupied)
+            self._wake_others()
             while not (taken or decoding or (self._closing and not self._waiting)):
                 self._changed.wait()
                 taken = self._take(occupied)
-            self._wake_others()
+                self._wake_others()
             if decoding and self._aborting:
                 raise Unavailable("the model was stopped", retry_after_s=RETRY_AFTER_S)
             return taken if taken or decoding else None
 
-    def take_ahead(self, replica: int, occupied: Occupancy, taken: Sequence[Sentence]) -> list[Sentence]:
+    def take_ahead(self, replica: int, taken: Sequence[Sentence]) -> list[Sentence]:
         """Gives a replica more sentences for the same encoder runs, though it has no room for them yet.
 
         To encode few sentences takes hardly less than to encode several, and with beams there is room for few at once.
 
         Args:
             replica: its number.
-            occupied: what it decodes, with those that it has just taken.
-            taken: these.
+            taken: those that it has just been given.
 
         Returns:
-            At most its part of an `AHEAD_SHARE` of those who wait, in the order of their arrival. None where the first
-            of these is left to another replica.
+            At most its part of an `AHEAD_SHARE` of those who wait, in the order of their arrival. None where some
+            replica has room for the first of these.
         """
         with self._changed:
             most = len(self._waiting) // (AHEAD_SHARE * len(self._occupied))
             ahead: list[Sentence] = []
-            if most and self._room.fits(self._waiting.first, occupied, self._elsewhere(occupied)):
+            if not most or any(self._would_take(number, self._waiting.first) for number in range(len(self._occupied))):
                 return ahead
             room, work = MAX_JOINING_TOKENS - _tokens(taken), self._waiting.work
             while self._waiting and len(ahead) < most:
                 sentence = self._waiting.first
                 if not self._drop_abandoned(sentence):
                     room -= len(sentence.source_ids)
-                    if room < 0:
+                    # Who is over a replica's part waits until others decode little, and all behind it wait too.
+                    if room < 0 or not self._room.is_for_one(sentence):
                         break
                     ahead.append(sentence)
                 self._waiting.leave()
@@ -205,14 +208,17 @@ class SentenceQueue:
             Unavailable: what is decoded is to be given up.
         """
         with self._changed:
-            self._occupied[replica] = occupied
+            self._occupied[replica], self._ahead[replica] = occupied, ahead
             decoding = occupied.rows > 0
+            work = self._waiting.work
+            self._sweep()
+            self._note_drain(work)
             fitting = self._fitting(occupied, ahead)
+            self._wake_others()
             while not (fitting or decoding or self._aborting):
                 self._changed.wait()
                 fitting = self._fitting(occupied, ahead)
             self._ahead[replica] = ahead[len(fitting) :]
-            self._wake_others()
             if self._aborting:
                 raise Unavailable("the model was stopped", retry_after_s=RETRY_AFTER_S)
             return fitting
@@ -236,12 +242,27 @@ class SentenceQueue:
 
     def _elsewhere(self, occupied: Occupancy) -> Elsewhere:
         """What other replicas decode that have not failed."""
-        return Elsewhere(self._others(occupied))
+        others = enumerate(self._occupied)
+        return Elsewhere(other for number, other in others if other is not occupied and number not in self._aside)
 
-    def _others(self, occupied: Occupancy) -> list[Occupancy]:
-        return [
-            other for number, other in enumerate(self._occupied) if other is not occupied and number not in self._aside
-        ]
+    def _would_take(self, number: int, sentence: Sentence) -> bool:
+        """Whether a replica will take the first who waits when it asks for more."""
+        occupied = self._occupied[number]
+        return (
+            number not in self._aside
+            and not self._ahead[number]
+            and not self._has_little_room(occupied)
+            and self._room.fits(sentence, occupied, self._elsewhere(occupied))
+        )
+
+    def _claimed(self, number: int) -> Occupancy:
+        """What a replica decodes; where that is nothing, the first that it has encoded ahead, which is not passed."""
+        occupied = self._occupied[number]
+        if occupied.rows or not self._ahead[number]:
+            return occupied
+        claimed = Occupancy()
+        claimed.add(self._ahead[number][0])
+        return claimed
 
     def alone(self, replica: int) -> bool:
         """Whether no other replica decodes anything."""
@@ -313,8 +334,12 @@ class SentenceQueue:
         if not self._waiting and work == self._waiting.work:
             return []
         room = MAX_JOINING_TOKENS if occupied.rows else self._limits.max_queue_tokens
-        others = self._others(occupied)
-        elsewhere = Elsewhere(others)
+        others = [
+            number for number, other in enumerate(self._occupied) if other is not occupied and number not in self._aside
+        ]
+        elsewhere = Elsewhere(map(self._claimed, others))
+        # Who has encoded some ahead takes no others before these have joined.
+        fewest_rows = min((self._occupied[other].rows for other in others if not self._ahead[other]), default=math.inf)
         rows = occupied.rows + elsewhere.rows + self._waiting.rows
         few = rows <= self._limits.max_alone_rows
         share = rows if few else rows / (1 + len(others))
@@ -323,7 +348,7 @@ class SentenceQueue:
         while self._waiting and not held:
             sentence = self._waiting.first
             if not self._drop_abandoned(sentence):
-                enough = occupied.rows > elsewhere.fewest_rows and occupied.rows + sentence.search.beam_size > share
+                enough = occupied.rows > fewest_rows and occupied.rows + sentence.search.beam_size > share
                 enough = enough or (few and self._has_a_busier_replica(sentence, occupied))
                 room -= len(sentence.source_ids)
                 if enough or (taken and room < 0) or not self._room.fits(sentence, occupied, elsewhere):
@@ -363,10 +388,8 @@ class SentenceQueue:
     def _has_a_busier_replica(self, sentence: Sentence, occupied: Occupancy) -> bool:
         """Whether a replica that decodes more has room for the sentence."""
         return any(
-            busier.rows > occupied.rows
-            and not self._has_little_room(busier)
-            and self._room.fits(sentence, busier, Elsewhere(other for other in self._occupied if other is not busier))
-            for busier in self._occupied
+            busier.rows > occupied.rows and self._would_take(number, sentence)
+            for number, busier in enumerate(self._occupied)
         )
 
     def _sweep(self) -> None:

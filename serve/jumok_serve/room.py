@@ -36,6 +36,18 @@ class Room:
                 return False
         return True
 
+    def is_for_one(self, sentence: Sentence) -> bool:
+        """Whether a sentence is within a replica's part, so that one that decodes nothing else has room for it."""
+        alone = Occupancy()
+        alone.add(sentence)
+        return all(
+            bound is None or wanted <= bound // self._parts
+            for wanted, bound in (
+                (alone.rows, self._limits.max_batch_rows),
+                (alone.tokens, self._limits.max_batch_tokens),
+            )
+        )
+
     def is_little(self, occupied: Occupancy, *, rows: int, work: int) -> bool:
         """Whether a replica has little room, and less than those who wait need, without their sources' padding.
 

@@ -291,6 +291,28 @@ def test_other_positions_than_the_first_ones_stay(make: Make, edit: Callable[[on
     assert operators(after)["LayerNormalization"] == 1
 
 
+def test_a_product_keeps_apart_from_positions_that_are_added_to_it(make: Make) -> None:
+    def project(graph: onnx.GraphProto) -> None:
+        add = next(node for node in graph.node if node.op_type == "Range")
+        while add.op_type != "Add":  # the numbers become places, and these rows
+            [rows] = add.output
+            add = next(node for node in graph.node if rows in node.input)
+        [embedded] = set(add.input) - {rows}
+        norm = next(node for node in graph.node if node.op_type == "LayerNormalization")
+        [width] = next(each.dims for each in graph.initializer if each.name == norm.input[1])
+        graph.initializer.append(numpy_helper.from_array(np.eye(width, dtype=np.float32), "projection"))
+        at = next(index for index, node in enumerate(graph.node) if node is add or node.output == add.output)
+        graph.node.insert(at, helper.make_node("MatMul", [embedded, "projection"], ["projected"]))
+        add.input[list(add.input).index(embedded)] = "projected"
+
+    encoder = make("tiny", "fp32")["encoder"]
+    before, after = (native_graph(graph) for graph in (encoder, edited(encoder, project)))
+    assert before is not None
+    assert after is not None
+    assert operators(after)["AddNorm"] == operators(before)["AddNorm"] == 1
+    assert operators(after)["FloatProduct"] == operators(before)["FloatProduct"] + 1
+
+
 def test_nothing_is_in_8_bits_that_something_else_reads(make: Make) -> None:
     def read(graph: onnx.GraphProto) -> None:
         attention = next(node for node in graph.node if node.op_type == "MultiHeadAttention" and node.input[4])

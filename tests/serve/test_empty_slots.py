@@ -1,7 +1,9 @@
 """Slots that sentences have left: they take part in steps, and nobody notices."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from jumok_serve.batch import MOST_EMPTY, Batch, Sentence
 from jumok_serve.bundle import Bundle
 from jumok_serve.device import CPU
+from jumok_serve.memory import SlotBuffers
 from jumok_serve.search import FinishedHypothesis, make_search
 from jumok_serve.session import Graphs
 
@@ -74,6 +77,24 @@ def test_empty_slots_are_of_no_consequence(listed_bundle: Path, beam_size: int) 
     assert empty > 5
     for sentence, alone_found in zip(together, expected, strict=True):
         same(sentence.search.hypotheses(), alone_found)
+
+
+def test_those_of_one_encoder_run_join_at_once(listed_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = Batch(Graphs(Bundle.open(listed_bundle), "fp32", device=CPU, threads=1), 1, PAD)
+    first, second, third, fourth, *_ = sentences()
+    batch.encode([third, first])
+    batch.encode([second, fourth])
+    joins: list[int] = []
+    join = SlotBuffers.join
+
+    def noted(buffers: SlotBuffers, slots: Sequence[int], *others: Any) -> None:
+        joins.append(len(slots))
+        join(buffers, slots, *others)
+
+    monkeypatch.setattr(SlotBuffers, "join", noted)
+    batch.join([first, second, third, fourth])
+    assert joins == [2, 2]
+    assert set(batch.sentences) == {first, second, third, fourth}
 
 
 def same(found: list[FinishedHypothesis], expected: list[FinishedHypothesis]) -> None:

@@ -257,7 +257,7 @@ def test_everybody_is_taken_once_in_order_and_within_the_budget(replicas: int) -
             else:
                 taken = queue.take(number, occupancy)
                 if taken:
-                    ahead = queue.take_ahead(number, occupancy, taken)
+                    ahead = queue.take_ahead(number, taken)
                     counts.append(len(ahead))
             if taken is None:
                 return
@@ -306,32 +306,66 @@ def test_who_decodes_is_held_up_for_few_tokens_at_a_time_and_who_does_not_takes_
 
 def test_a_part_of_those_who_wait_is_encoded_ahead_and_joins_as_there_is_room() -> None:
     queue = SentenceQueue(EngineLimits(max_batch_tokens=2 * 8 * 8, max_alone_rows=1), 2)
-    sentences = [sentence() for _ in range(8 + 16 * AHEAD_SHARE)]
+    sentences = [sentence() for _ in range(16 + 16 * AHEAD_SHARE)]
     queue.add(sentences)
-    mine = Occupancy()
-    assert queue.take(0, mine) == sentences[:8]
-    ahead = queue.take_ahead(0, mine, sentences[:8])
-    assert ahead == sentences[8:16]  # half of a share: there are two replicas
+    assert queue.take(0, Occupancy()) == sentences[:8]
+    assert queue.take_ahead(0, sentences[:8]) == []  # the other replica has room
+    assert queue.take(1, Occupancy()) == sentences[8:16]
+    ahead = queue.take_ahead(1, sentences[8:16])
+    assert ahead == sentences[16:24]  # half of a share: there are two replicas
     load = queue.load()
-    assert (load.queued_requests, load.queued_tokens) == (len(sentences) - 8, 8 * (len(sentences) - 8))
-    assert queue.fitting(0, occupied(sentences[:8]), ahead) == []
-    assert queue.fitting(0, occupied(sentences[2:8]), ahead) == ahead[:2]
-    assert queue.load().queued_requests == len(sentences) - 10
-    assert queue.take(1, Occupancy()) == sentences[16:24]
-    assert queue.fitting(0, Occupancy(), ahead[2:]) == ahead[2:]
+    assert (load.queued_requests, load.queued_tokens) == (len(sentences) - 16, 8 * (len(sentences) - 16))
+    assert queue.fitting(1, occupied(sentences[8:16]), ahead) == []
+    assert queue.fitting(1, occupied(sentences[10:16]), ahead) == ahead[:2]
+    assert queue.load().queued_requests == len(sentences) - 18
+    assert queue.take(0, Occupancy()) == sentences[24:32]
+    assert queue.fitting(1, Occupancy(), ahead[2:]) == ahead[2:]
 
 
-def test_nobody_is_encoded_ahead_who_can_be_decoded_or_is_too_long() -> None:
+def test_nobody_is_encoded_ahead_who_is_over_what_there_is_room_for() -> None:
     queue = SentenceQueue(EngineLimits(max_batch_tokens=8 * 8, max_alone_rows=1), 1)
     sentences = [sentence() for _ in range(12)]
-    sentences[9:10] = [sentence(MAX_JOINING_TOKENS - 8 * 8 + 1)]
+    sentences[9:10] = [sentence(8 * 8 + 1)]
     queue.add(sentences)
-    assert queue.take_ahead(0, Occupancy(), []) == []
-    mine = Occupancy()
-    assert queue.take(0, mine) == sentences[:8]
+    assert queue.take_ahead(0, []) == []  # a replica has room for the first
+    assert queue.take(0, Occupancy()) == sentences[:8]
     assert sentences[8].future.cancel()
-    assert queue.take_ahead(0, mine, sentences[:8]) == []  # of the first two, one has left and one is too long
+    assert queue.take_ahead(0, sentences[:8]) == []  # of the first two, one has left and one is over a replica's part
     assert queue.load().queued_requests == 3
+    queue.add([sentence(), sentence()])
+    queue._waiting.drop(lambda one: len(one.source_ids) > 8)
+    assert queue.take_ahead(0, [sentence(MAX_JOINING_TOKENS - 7)]) == []
+    assert queue.take_ahead(0, [sentence(MAX_JOINING_TOKENS - 8)]) == sentences[10:11]
+
+
+@pytest.mark.parametrize("decoding", [True, False])
+def test_who_was_encoded_ahead_keeps_its_room_and_others_go_elsewhere(decoding: bool) -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=96), 2)
+    first, long, *small = sentence(), sentence(48), *[sentence() for _ in range(12)]
+    queue.add([first, long, *small])
+    queue._occupied[1] = occupied([sentence(40)])  # until it looks again
+    assert queue.take(0, Occupancy()) == [first]
+    ahead = queue.take_ahead(0, [first])
+    assert ahead == [long]
+    if decoding:  # the replica that is busier takes no others before those it has encoded
+        assert queue.fitting(0, occupied([first]), ahead) == []
+        assert queue.take(1, Occupancy()) == small[:6]
+    else:
+        queue._occupied[0] = Occupancy()
+        assert len(queue.take(1, Occupancy()) or []) <= (96 - 48) // 8
+
+
+def test_who_waits_is_looked_at_while_some_are_encoded_ahead() -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=16), 1)
+    first, *others = [sentence() for _ in range(12)]
+    queue.add([first, *others])
+    assert queue.take(0, Occupancy()) == [first, others[0]]
+    ahead = queue.take_ahead(0, [first])
+    assert ahead == others[1:3]
+    for one in others[3:]:
+        one.future.cancel()
+    assert queue.fitting(0, occupied([first, others[0]]), ahead) == []
+    assert queue.load().queued_requests == len(ahead)
 
 
 def test_who_was_encoded_ahead_waits_for_other_replicas_or_the_end() -> None:
@@ -339,12 +373,13 @@ def test_who_was_encoded_ahead_waits_for_other_replicas_or_the_end() -> None:
     long, ahead = sentence(32), [sentence(), sentence()]
     queue.add([long])
     assert queue.take(0, Occupancy()) == [long]
-    with ThreadPoolExecutor(1) as idle:
+    with ThreadPoolExecutor(2) as idle:
         waiting = idle.submit(queue.fitting, 1, Occupancy(), ahead)
         assert queue.take(0, occupied([long])) == []
-        assert queue.close(drain=True) == []
-        assert queue.take(0, Occupancy()) is None
+        other = idle.submit(queue.take, 0, Occupancy())  # the long one is done, and nobody waits
         assert waiting.result(PATIENCE_S) == ahead
+        assert queue.close(drain=True) == []
+        assert other.result(PATIENCE_S) is None
         queue = SentenceQueue(EngineLimits(max_batch_tokens=32, max_alone_rows=1), 2)
         queue.add([long])
         assert queue.take(0, Occupancy()) == [long]

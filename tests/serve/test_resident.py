@@ -175,14 +175,15 @@ def test_slots_on_a_device_hold_what_those_on_the_host_hold(slots: DeviceSlots) 
             "memory.summary": random.standard_normal((len(joining), 5)).astype(np.float32),
         }
         places = range(len(lengths), len(lengths) + len(joining))
+        rows = np.random.default_rng(turn).permutation(len(joining)).tolist()
         for buffers in (host, slots):
             buffers.reserve(places[-1] + 1, room, len(lengths))
             buffers.join(
                 places,
                 {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in values.items()},
-                range(len(joining)),
+                rows,
             )
-        lengths += joining
+        lengths += [joining[row] for row in rows]
         while len(lengths) > 1 and random.random() < 0.6:
             leaving, last = int(random.integers(len(lengths) - 1)), len(lengths) - 1
             for buffers in (host, slots):
