@@ -98,7 +98,7 @@ class SentenceQueue:
             self._check_deadlines(sentences)
             self._waiting.extend(sentences)
             self._departures.watch(sentences)
-            self._changed.notify()  # one replica; it wakes the next if it leaves any
+            self._wake_others()  # it wakes the next if it leaves any
 
     def check_room(self, sentences: int) -> None:
         """Refuses so many sentences, of which nothing else is known yet, where `add` would; see there."""
@@ -157,7 +157,8 @@ class SentenceQueue:
             while not (taken or decoding or (self._closing and not self._waiting)):
                 self._changed.wait()
                 taken = self._take(occupied)
-                self._wake_others()
+                if taken or self._closing:  # otherwise idle replicas would wake each other for ever
+                    self._wake_others()
             if decoding and self._aborting:
                 raise Unavailable("the model was stopped", retry_after_s=RETRY_AFTER_S)
             return taken if taken or decoding else None
@@ -235,10 +236,11 @@ class SentenceQueue:
         return fitting
 
     def _wake_others(self) -> None:
-        if self._waiting:
-            self._changed.notify()  # an idle replica may have room
-        elif self._closing or any(self._ahead):
+        """Wakes one idle replica, which may have room; all where some may wait for what they have encoded ahead."""
+        if any(self._ahead) or (self._closing and not self._waiting):
             self._changed.notify_all()
+        elif self._waiting:
+            self._changed.notify()
 
     def _elsewhere(self, occupied: Occupancy) -> Elsewhere:
         """What other replicas decode that have not failed."""

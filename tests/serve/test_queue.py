@@ -387,3 +387,26 @@ def test_who_was_encoded_ahead_waits_for_other_replicas_or_the_end() -> None:
         assert queue.close(drain=False) == []
         with pytest.raises(Unavailable, match="was stopped"):
             waiting.result(PATIENCE_S)
+
+
+def test_idle_replicas_without_room_do_not_wake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = SentenceQueue(EngineLimits(max_batch_tokens=48, max_alone_rows=1), 3)
+    long, waiting = sentence(48), sentence()
+    looks: list[int] = []
+    take = SentenceQueue._take
+
+    def noted(self: SentenceQueue, occupancy: Occupancy) -> list[Sentence]:
+        looks.append(occupancy.rows)
+        return take(self, occupancy)
+
+    queue.add([long])
+    assert queue.take(0, Occupancy()) == [long]
+    queue.add([waiting])
+    monkeypatch.setattr(SentenceQueue, "_take", noted)
+    with ThreadPoolExecutor(2) as idle:
+        others = [idle.submit(queue.take, number, Occupancy()) for number in (1, 2)]
+        for _ in range(2000):
+            queue.load()
+        assert queue.close(drain=False) == [waiting]
+        assert [other.result(PATIENCE_S) for other in others] == [None, None]
+    assert len(looks) <= 8
