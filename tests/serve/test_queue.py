@@ -405,7 +405,7 @@ def test_idle_replicas_without_room_do_not_wake_each_other(monkeypatch: pytest.M
     monkeypatch.setattr(SentenceQueue, "_take", noted)
     with ThreadPoolExecutor(2) as idle:
         others = [idle.submit(queue.take, number, Occupancy()) for number in (1, 2)]
-        for _ in range(2000):
+        for _ in range(100_000):
             queue.load()
         assert queue.close(drain=False) == [waiting]
         assert [other.result(PATIENCE_S) for other in others] == [None, None]
