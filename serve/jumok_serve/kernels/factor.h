@@ -67,15 +67,18 @@ class Factor {
   template <typename Result>
   void multiply(Call& call, const Tensor& numbers, int64_t rows, const std::array<Result*, kParts>& out) const {
     const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
+    // What a block's levels are made into serves all panels; otherwise a panel is read once for all blocks.
+    const bool by_blocks = kOfLevels && products().converts;
     call.divide(panels_ * blocks, work_ * std::max(rows / kRowsOfUnit, int64_t{1}), [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) {
-        const int64_t block = i % blocks, row = block * rows / blocks;
-        int64_t panel = i / blocks;
+      PanelProduct<Number> own = all_;
+      for (int64_t i = first, known = -1; i < last; ++i) {
+        const int64_t block = by_blocks ? i / panels_ : i % blocks, row = block * rows / blocks;
+        own.rows = (block + 1) * rows / blocks - row;
+        if (block != known) own.numbers = prepared(numbers.as<Number>() + row * own.depth, own.rows, own.depth);
+        known = block;
+        int64_t panel = by_blocks ? i % panels_ : i / blocks;
         size_t at = 0;
         for (; panel >= parts_[at].weights->panels(); ++at) panel -= parts_[at].weights->panels();
-        PanelProduct<Number> own = all_;
-        own.rows = (block + 1) * rows / blocks - row;
-        own.numbers = numbers.as<Number>() + row * own.depth;
         multiply(own, parts_[at], panel, out[at] + row * columns(at));
       }
     });
@@ -95,6 +98,12 @@ class Factor {
   // What takes as long as reading a float: so many bytes of weights, for so many rows.
   static constexpr int64_t kBytesOfUnit = 4, kRowsOfUnit = 8;
 
+  static const void* prepared(const Number* numbers, int64_t rows, int64_t depth) {
+    if constexpr (kOfLevels)
+      return products().prepared(numbers, rows, depth);
+    else
+      return numbers;
+  }
   static void multiply(PanelProduct<Number>& product, const Part& part, int64_t panel, float* out) {
     product.out = out + panel * products().columns;
     multiply(product, part, panel);

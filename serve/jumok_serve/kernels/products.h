@@ -20,7 +20,7 @@ using WeightOf = std::conditional_t<std::is_same_v<Number, float>, float, int8_t
 template <typename Number>
 struct PanelProduct {
   int64_t rows, depth;
-  const Number* numbers;  // [rows, depth]
+  const void* numbers;    // [rows, depth]: floats, or levels as `Products::prepared` gives them
   int32_t zero_point;
   float scale;
   const WeightOf<Number>* weights;  // a panel of PackedWeights
@@ -39,6 +39,9 @@ struct PanelProduct {
 struct Products {
   int64_t columns;  // of a panel
   int64_t group;    // how many of a column's weights of 8 bits lie side by side
+  bool converts;    // levels, before they are multiplied
+  // Levels [rows, depth] as `multiply` takes them: these, or what lies in this thread's memory until the next call.
+  const void* (*prepared)(const uint8_t* levels, int64_t rows, int64_t depth);
   void (*multiply)(const PanelProduct<uint8_t>&);
   void (*multiply_floats)(const PanelProduct<float>&);
 };

@@ -211,6 +211,10 @@ struct Tile {
   int64_t stride;
 };
 
+// Of weights, asked of memory at once: a line, or a smaller group, whose line is then asked for again.
+template <typename Kind>
+constexpr int64_t kAskedBytes = std::min(kLine, Panel<Kind>::kGroupBytes);
+
 // With every group of weights, `kAsked` lines are asked of memory from `ahead` on.
 template <typename Kind, int kRows, int kAsked>
 void multiply_rows(const Panel<Kind>& panel, const Tile<Kind>& tile, const char* ahead) {
@@ -222,7 +226,7 @@ void multiply_rows(const Panel<Kind>& panel, const Tile<Kind>& tile, const char*
   const auto* numbers = tile.numbers;
   const int64_t stride = tile.stride, groups = panel.groups;
   for (int64_t group = 0; group < groups; ++group) {
-    for (int line = 0; line < kAsked; ++line) __builtin_prefetch(ahead + kLine * (group * kAsked + line));
+    for (int line = 0; line < kAsked; ++line) __builtin_prefetch(ahead + kAskedBytes<Kind> * (group * kAsked + line));
     const auto* from = panel.weights + group * kPanelVectors * Panel<Kind>::kVector;
     typename Kind::Factors factors[kPanelVectors];
     for (int i = 0; i < kPanelVectors; ++i) factors[i] = Kind::weights_at(from + i * Panel<Kind>::kVector);
@@ -240,47 +244,51 @@ void multiply_rows(const Panel<Kind>& panel, const Tile<Kind>& tile, const char*
 // or for the next panel, of which every one of the first tiles asks for a part.
 template <typename Kind, int kRows = kMostRows>
 void multiply_tile(const Panel<Kind>& panel, const Tile<Kind>& tile) {
-  constexpr int64_t kLines = std::max(Panel<Kind>::kGroupBytes / kLine, int64_t{1});  // of a group
+  constexpr int64_t kLines = Panel<Kind>::kGroupBytes / kAskedBytes<Kind>;  // of a group
   if constexpr (kRows > 1)
     if (tile.rows < kRows) return multiply_tile<Kind, kRows - 1>(panel, tile);
-  if constexpr (kLines > 1) {
-    const char* next = panel.first() + panel.bytes();
-    if (panel.tiles == 1) return multiply_rows<Kind, kRows, kLines>(panel, tile, panel.first() + kAhead);
+  const char* next = panel.first() + panel.bytes();
+  if (panel.tiles == 1) return multiply_rows<Kind, kRows, kLines>(panel, tile, panel.first() + kAhead);
+  if constexpr (kLines > 1)
     if (panel.tiles < kLines)
       return multiply_rows<Kind, kRows, kLines / 2>(panel, tile, next + tile.number * panel.bytes() / 2);
-    if (tile.number < kLines)
-      return multiply_rows<Kind, kRows, 1>(panel, tile, next + tile.number * panel.bytes() / kLines);
-  }
+  if (tile.number < kLines)
+    return multiply_rows<Kind, kRows, 1>(panel, tile, next + tile.number * panel.bytes() / kLines);
   multiply_rows<Kind, kRows, 0>(panel, tile, nullptr);
 }
 
 template <typename Kind>
 void multiply(const PanelProduct<typename Kind::Number>& product) {
-  using Element = typename Kind::Element;
+  const auto* numbers = static_cast<const typename Kind::Element*>(product.numbers);
   const int64_t groups = (product.depth + kGroup<Kind> - 1) / kGroup<Kind>, padded_depth = groups * kGroup<Kind>;
   const int64_t tiles = (product.rows + kMostRows - 1) / kMostRows;
   const Finish<Kind> finish(product);
   const Panel<Kind> panel{product.weights, groups, tiles, finish};
   for (int64_t number = 0; number < tiles; ++number) {
     const int64_t first = number * product.rows / tiles, rows = (number + 1) * product.rows / tiles - first;
-    const auto* given = product.numbers + first * product.depth;
-    if (sizeof(Element) == sizeof *given && padded_depth == product.depth) {
-      multiply_tile<Kind>(panel, {number, first, rows, reinterpret_cast<const Element*>(given), padded_depth});
-      continue;
-    }
-    auto* memory = static_cast<Element*>(scratch(static_cast<size_t>(kMostRows * padded_depth) * sizeof(Element)));
-    for (int64_t row = 0; row < rows; ++row) {
-      Element* to = memory + row * padded_depth;
-      std::fill(std::copy_n(given + row * product.depth, product.depth, to), to + padded_depth, Element{0});
-    }
-    multiply_tile<Kind>(panel, {number, first, rows, memory, padded_depth});
+    multiply_tile<Kind>(panel, {number, first, rows, numbers + first * padded_depth, padded_depth});
   }
+}
+
+// Levels as products take them: in words, or with zeros that make up the last group.
+const void* prepared(const uint8_t* levels, int64_t rows, int64_t depth) {
+  using Element = OfLevels::Element;
+  constexpr int64_t kSide = kGroup<OfLevels>;
+  const int64_t padded_depth = (depth + kSide - 1) / kSide * kSide;
+  if (std::is_same_v<Element, uint8_t> && padded_depth == depth) return levels;
+  auto* made = static_cast<Element*>(scratch(static_cast<size_t>(rows * padded_depth) * sizeof(Element)));
+  for (int64_t row = 0; row < rows; ++row) {
+    Element* to = made + row * padded_depth;
+    std::fill(std::copy_n(levels + row * depth, depth, to), to + padded_depth, Element{0});
+  }
+  return made;
 }
 
 }  // namespace
 
 extern const Products kProducts;
-const Products kProducts = {kPanelColumns, kGroup<OfLevels>, multiply<OfLevels>, multiply<OfFloats>};
+const Products kProducts = {kPanelColumns, kGroup<OfLevels>,   sizeof(OfLevels::Element) > 1,
+                            prepared,      multiply<OfLevels>, multiply<OfFloats>};
 
 }  // namespace VECTORS
 }  // namespace jumok
