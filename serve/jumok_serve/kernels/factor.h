@@ -67,14 +67,14 @@ class Factor {
   template <typename Result>
   void multiply(Call& call, const Tensor& numbers, int64_t rows, const std::array<Result*, kParts>& out) const {
     const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
-    // What a block's levels are made into serves all panels; otherwise a panel is read once for all blocks.
-    const bool by_blocks = kOfLevels && products().converts;
+    // With pairs a block's levels are made words once for all panels; otherwise a panel is read once for all blocks.
+    const bool by_blocks = kOfLevels && products().pairs;
     call.divide(panels_ * blocks, work_ * std::max(rows / kRowsOfUnit, int64_t{1}), [&](int64_t first, int64_t last) {
       PanelProduct<Number> own = all_;
       for (int64_t i = first, known = -1; i < last; ++i) {
         const int64_t block = by_blocks ? i / panels_ : i % blocks, row = block * rows / blocks;
         own.rows = (block + 1) * rows / blocks - row;
-        if (block != known) own.numbers = prepared(numbers.as<Number>() + row * own.depth, own.rows, own.depth);
+        if (block != known) prepare(numbers.as<Number>() + row * own.depth, own);
         known = block;
         int64_t panel = by_blocks ? i % panels_ : i / blocks;
         size_t at = 0;
@@ -98,11 +98,13 @@ class Factor {
   // What takes as long as reading a float: so many bytes of weights, for so many rows.
   static constexpr int64_t kBytesOfUnit = 4, kRowsOfUnit = 8;
 
-  static const void* prepared(const Number* numbers, int64_t rows, int64_t depth) {
-    if constexpr (kOfLevels)
-      return products().prepared(numbers, rows, depth);
-    else
-      return numbers;
+  static void prepare(const Number* numbers, PanelProduct<Number>& product) {
+    product.numbers = numbers;
+    if constexpr (kOfLevels) {
+      const Prepared prepared = products().prepared(numbers, product.rows, product.depth);
+      product.numbers = prepared.levels;
+      product.words = prepared.words;
+    }
   }
   static void multiply(PanelProduct<Number>& product, const Part& part, int64_t panel, float* out) {
     product.out = out + panel * products().columns;
@@ -115,6 +117,7 @@ class Factor {
   static void multiply(PanelProduct<Number>& product, const Part& part, int64_t panel) {
     const int64_t column = panel * products().columns;
     product.weights = part.weights->panel(panel);
+    product.pairs = part.weights->pairs(panel);
     product.sums = part.weights->sums() + column;
     if (kOfLevels) product.scales = part.scales.template as<float>() + column;
     product.bias = part.bias ? part.bias.template as<float>() + column : nullptr;

@@ -13,6 +13,7 @@
 #include <new>
 #include <type_traits>
 
+#include "pairs.h"
 #include "products.h"
 
 namespace jumok {
@@ -79,11 +80,22 @@ int64_t PackedWeights<Weight>::group() {
   return std::is_same_v<Weight, int8_t> ? products().group : 1;
 }
 
+template <>
+void PackedWeights<int8_t>::pair() {
+  order_.resize(static_cast<size_t>(panels() * groups()));
+  for (int64_t i = 0; i < panels(); ++i)
+    paired_.push_back(
+        pair_groups(first() + i * panel_size_, groups(), products().columns, order_.data() + i * groups()));
+}
+
+template <>
+void PackedWeights<float>::pair() {}
+
 template <typename Weight>
 PackedWeights<Weight>::PackedWeights(const Weight* matrix, int64_t depth, int64_t columns, bool transposed)
     : depth_(depth),
       columns_(columns),
-      panel_size_((depth + group() - 1) / group() * group() * products().columns),
+      panel_size_(groups() * group() * products().columns),
       weights_(static_cast<size_t>(panels() * panel_size_) * sizeof(Weight)),
       sums_(static_cast<size_t>(columns)) {
   const int64_t width = products().columns, side = group();
@@ -98,6 +110,7 @@ PackedWeights<Weight>::PackedWeights(const Weight* matrix, int64_t depth, int64_
     }
     sums_[static_cast<size_t>(column)] = static_cast<int32_t>(sum);
   }
+  if (products().pairs) pair();
 }
 
 template <typename Weight>
@@ -108,6 +121,12 @@ int64_t PackedWeights<Weight>::panels() const {
 template <typename Weight>
 const Weight* PackedWeights<Weight>::panel(int64_t index) const {
   return first() + index * panel_size_;
+}
+
+template <typename Weight>
+Pairs PackedWeights<Weight>::pairs(int64_t panel) const {
+  if (paired_.empty()) return {nullptr, 0};
+  return {order_.data() + panel * groups(), paired_[static_cast<size_t>(panel)]};
 }
 
 template <typename Weight>

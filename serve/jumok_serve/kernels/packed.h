@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "products.h"
+
 namespace jumok {
 
 // Pages of its own, all of which the system has back in the end: pieces of so many sizes would leave gaps in malloc's.
@@ -33,6 +35,7 @@ class PackedWeights {
   int64_t columns() const { return columns_; }
   int64_t panels() const;
   const Weight* panel(int64_t index) const;
+  Pairs pairs(int64_t panel) const;
   // [columns], over the depth; of floats those of their bits, by which equal ones are found.
   const int32_t* sums() const { return sums_.data(); }
 
@@ -41,11 +44,14 @@ class PackedWeights {
   bool equals(const PackedWeights& other) const;
 
   static int64_t group();
+  int64_t groups() const { return (depth_ + group() - 1) / group(); }
+  void pair();
   Weight* first() const { return static_cast<Weight*>(weights_.first()); }
 
   int64_t depth_, columns_, panel_size_;
   Pages weights_;
-  std::vector<int32_t> sums_;
+  std::vector<int32_t> sums_, order_;  // order_: [panels, groups]
+  std::vector<int64_t> paired_;        // [panels]
 };
 
 }  // namespace jumok

@@ -15,15 +15,23 @@ enum class Activation : int64_t { kNone = 0, kSilu = 1, kGelu = 2, kRelu = 3 };
 template <typename Number>
 using WeightOf = std::conditional_t<std::is_same_v<Number, float>, float, int8_t>;
 
+// The order of a panel's groups, and how many of them are paired, the first ones; see pairs.h.
+struct Pairs {
+  const int32_t* order;
+  int64_t groups;
+};
+
 // activation(numbers . weights + bias) of some rows and one panel. Levels stand for scale * (level - zero_point), and
 // weights of 8 bits for themselves times scales.
 template <typename Number>
 struct PanelProduct {
   int64_t rows, depth;
-  const void* numbers;    // [rows, depth]: floats, or levels as `Products::prepared` gives them
+  const Number* numbers;    // [rows, depth]; levels as `Products::prepared` gives them
+  const int16_t* words;     // and so
   int32_t zero_point;
   float scale;
   const WeightOf<Number>* weights;  // a panel of PackedWeights
+  Pairs pairs;              // of its groups, where products take pairs
   const int32_t* sums;    // [columns], of the weights over the depth
   const float* scales;    // [columns]
   const float* bias;      // [columns], or null
@@ -35,13 +43,19 @@ struct PanelProduct {
   Levels rounding;
 };
 
+// Levels as products take them: rows end with zeros that make up the last group. With pairs they are words, too. Some of
+// it may lie in `scratch`.
+struct Prepared {
+  const uint8_t* levels;
+  const int16_t* words;
+};
+
 // The functions and the order of weights of one instruction set.
 struct Products {
   int64_t columns;  // of a panel
   int64_t group;    // how many of a column's weights of 8 bits lie side by side
-  bool converts;    // levels, before they are multiplied
-  // Levels [rows, depth] as `multiply` takes them: these, or what lies in this thread's memory until the next call.
-  const void* (*prepared)(const uint8_t* levels, int64_t rows, int64_t depth);
+  bool pairs;       // whether groups of these are paired
+  Prepared (*prepared)(const uint8_t* levels, int64_t rows, int64_t depth);
   void (*multiply)(const PanelProduct<uint8_t>&);
   void (*multiply_floats)(const PanelProduct<float>&);
 };

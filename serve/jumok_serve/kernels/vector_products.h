@@ -21,6 +21,7 @@ struct OfLevels {
   using Element = uint8_t;
   using Factors = __m512i;  // 4 bytes of each lane
   using Sum = Ints;
+  static constexpr int kMostRows = 6;
 
   static Factors weights_at(const int8_t* from) { return _mm512_loadu_si512(from); }
   static Factors in_all_lanes(const Element* from) {
@@ -35,11 +36,13 @@ struct OfLevels {
 #else
 constexpr int kPanelVectors = 2;
 
-struct OfLevels {
+// 2 levels of each lane, as words.
+struct OfWords {
   using Number = uint8_t;
   using Element = int16_t;
-  using Factors = __m256i;  // 2 numbers of 16 bits of each lane, whose products cannot overflow as those of bytes would
+  using Factors = __m256i;
   using Sum = Ints;
+  static constexpr int kMostRows = 6;
 
   static Factors weights_at(const int8_t* from) {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -51,6 +54,26 @@ struct OfLevels {
   }
   static Sum add(Sum sum, Factors levels, Factors weights) { return sum + (Sum)_mm256_madd_epi16(levels, weights); }
 };
+
+// 4 levels of each lane, in groups of which pairs are added.
+struct OfLevels {
+  using Number = uint8_t;
+  using Element = uint8_t;
+  using Factors = __m256i;
+  using Sum = Ints;
+  static constexpr int kMostRows = 4;
+
+  static Factors weights_at(const int8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+  static Factors in_all_lanes(const Element* from) {
+    int32_t four;
+    std::memcpy(&four, from, sizeof four);
+    return _mm256_set1_epi32(four);
+  }
+  static Sum add(Sum sum, const Factors (&levels)[2], const Factors (&weights)[2]) {
+    const __m256i one = _mm256_maddubs_epi16(levels[0], weights[0]), other = _mm256_maddubs_epi16(levels[1], weights[1]);
+    return sum + (Sum)_mm256_madd_epi16(_mm256_add_epi16(one, other), _mm256_set1_epi16(1));
+  }
+};
 #endif
 
 struct OfFloats {
@@ -58,6 +81,7 @@ struct OfFloats {
   using Element = float;
   using Factors = Floats;
   using Sum = Floats;
+  static constexpr int kMostRows = 6;
 
   static Factors weights_at(const float* from) { return load(from); }
 #if LANES == 16
@@ -79,7 +103,7 @@ constexpr int64_t kGroup = 4 / sizeof(typename Kind::Element);
 
 constexpr int64_t kPanelColumns = kPanelVectors * kLanes;
 constexpr int64_t kLine = 64, kAhead = 4096;  // bytes
-constexpr int kMostRows = 6;  // whose sums stay in registers
+constexpr bool kPairs = LANES == 8;           // of groups of levels
 
 inline Floats silu(Floats x) {
   const Floats small = exponential(x < 0.0f ? x : -x);  // e^-|x|
@@ -197,6 +221,8 @@ struct Panel {
 
   const Weight* weights;
   int64_t groups, tiles;
+  Pairs pairs;
+  const int16_t* words;  // of the numbers, where groups are paired
   const Finish<Kind>& finish;
 
   const char* first() const { return reinterpret_cast<const char*>(weights); }
@@ -216,33 +242,98 @@ template <typename Kind>
 constexpr int64_t kAskedBytes = std::min(kLine, Panel<Kind>::kGroupBytes);
 
 // With every group of weights, `kAsked` lines are asked of memory from `ahead` on.
+template <typename Kind, int kRows>
+using Sums = typename Finish<Kind>::template Sums<kRows>;
+
 template <typename Kind, int kRows, int kAsked>
-void multiply_rows(const Panel<Kind>& panel, const Tile<Kind>& tile, const char* ahead) {
-  typename Finish<Kind>::template Sums<kRows> sums;
-  for_each<kRows * kPanelVectors>([&](auto number) __attribute__((always_inline)) {
-    constexpr int kRow = number / kPanelVectors, kVector = number % kPanelVectors;
-    sums[kRow][kVector] = panel.finish.first(kVector);
-  });
-  const auto* numbers = tile.numbers;
-  const int64_t stride = tile.stride, groups = panel.groups;
-  for (int64_t group = 0; group < groups; ++group) {
+[[gnu::always_inline]] inline void add_products(const Panel<Kind>& panel, const Tile<Kind>& tile, const char* ahead,
+                                                Sums<Kind, kRows>& sums) {
+  for (int64_t group = 0; group < panel.groups; ++group) {
     for (int line = 0; line < kAsked; ++line) __builtin_prefetch(ahead + kAskedBytes<Kind> * (group * kAsked + line));
     const auto* from = panel.weights + group * kPanelVectors * Panel<Kind>::kVector;
     typename Kind::Factors factors[kPanelVectors];
     for (int i = 0; i < kPanelVectors; ++i) factors[i] = Kind::weights_at(from + i * Panel<Kind>::kVector);
     for_each<kRows>([&](auto row) __attribute__((always_inline)) {
-      const typename Kind::Factors same = Kind::in_all_lanes(numbers + row * stride + group * kGroup<Kind>);
+      const typename Kind::Factors same =
+          Kind::in_all_lanes(tile.numbers + row * tile.stride + group * kGroup<Kind>);
       for_each<kPanelVectors>([&](auto i) __attribute__((always_inline)) {
         sums[row][i] = Kind::add(sums[row][i], same, factors[i]);
       });
     });
   }
+}
+
+#if LANES == 8
+
+// Of levels: first those of groups in pairs, then of the two halves of each of the few others, in words.
+template <int kRows, int kAsked>
+[[gnu::always_inline]] inline void add_levels(const Panel<OfLevels>& panel, const Tile<OfLevels>& tile,
+                                              const char* ahead, Sums<OfLevels, kRows>& sums) {
+  constexpr int64_t kVector = Panel<OfLevels>::kVector, kHalf = kPanelVectors * kVector / 2;
+  const int32_t* order = panel.pairs.order;
+  const uint8_t* numbers[kRows];
+  const int16_t* words[kRows];
+  for (int row = 0; row < kRows; ++row) {
+    numbers[row] = tile.numbers + row * tile.stride;
+    words[row] = panel.words + (tile.first + row) * tile.stride;
+  }
+  int64_t group = 0;
+  for (; group < panel.pairs.groups; group += 2) {
+    const int8_t* from = panel.weights + group * 2 * kHalf;
+    const int64_t at = 4 * order[group], other_at = 4 * order[group + 1];
+    for (int line = 0; line < 2 * kAsked; ++line) __builtin_prefetch(ahead + kLine * (group * kAsked + line));
+    __m256i weights[kPanelVectors][2];
+    for_each<2 * kPanelVectors>([&](auto i) __attribute__((always_inline)) {
+      weights[i / 2][i % 2] = OfLevels::weights_at(from + (i % 2 * kPanelVectors + i / 2) * kVector);
+    });
+    for_each<kRows>([&](auto row) __attribute__((always_inline)) {
+      const __m256i levels[] = {OfLevels::in_all_lanes(numbers[row] + at),
+                                OfLevels::in_all_lanes(numbers[row] + other_at)};
+      for_each<kPanelVectors>([&](auto i) __attribute__((always_inline)) {
+        sums[row][i] = OfLevels::add(sums[row][i], levels, weights[i]);
+      });
+    });
+  }
+  for (; group < panel.groups; ++group) {
+    const int8_t* from = panel.weights + group * 2 * kHalf;
+    const int64_t at = 4 * order[group];
+    for (int line = 0; line < kAsked; ++line) __builtin_prefetch(ahead + kLine * (group * kAsked + line));
+    for (int half = 0; half < 2; ++half) {
+      __m256i weights[kPanelVectors];
+      for_each<kPanelVectors>([&](auto i) __attribute__((always_inline)) {
+        weights[i] = OfWords::weights_at(from + half * kHalf + i * kVector / 2);
+      });
+      for_each<kRows>([&](auto row) __attribute__((always_inline)) {
+        const __m256i levels = OfWords::in_all_lanes(words[row] + at + 2 * half);
+        for_each<kPanelVectors>([&](auto i) __attribute__((always_inline)) {
+          sums[row][i] = OfWords::add(sums[row][i], levels, weights[i]);
+        });
+      });
+    }
+  }
+}
+
+#endif
+
+template <typename Kind, int kRows, int kAsked>
+void multiply_rows(const Panel<Kind>& panel, const Tile<Kind>& tile, const char* ahead) {
+  Sums<Kind, kRows> sums;
+  for_each<kRows * kPanelVectors>([&](auto number) __attribute__((always_inline)) {
+    constexpr int kRow = number / kPanelVectors, kVector = number % kPanelVectors;
+    sums[kRow][kVector] = panel.finish.first(kVector);
+  });
+#if LANES == 8
+  if constexpr (std::is_same_v<Kind, OfLevels>)
+    add_levels<kRows, kAsked>(panel, tile, ahead, sums);
+  else
+#endif
+    add_products<Kind, kRows, kAsked>(panel, tile, ahead, sums);
   panel.finish.template write<kRows>(sums, tile.first);
 }
 
 // Few sums are made sooner than memory gives their weights. So these are asked for early: just ahead of the only tile,
 // or for the next panel, of which every one of the first tiles asks for a part.
-template <typename Kind, int kRows = kMostRows>
+template <typename Kind, int kRows = Kind::kMostRows>
 void multiply_tile(const Panel<Kind>& panel, const Tile<Kind>& tile) {
   constexpr int64_t kLines = Panel<Kind>::kGroupBytes / kAskedBytes<Kind>;  // of a group
   if constexpr (kRows > 1)
@@ -257,38 +348,57 @@ void multiply_tile(const Panel<Kind>& panel, const Tile<Kind>& tile) {
   multiply_rows<Kind, kRows, 0>(panel, tile, nullptr);
 }
 
+// How deep prepared levels are.
+int64_t padded_depth(int64_t depth) {
+  constexpr int64_t kSide = kGroup<OfLevels>;
+  return (depth + kSide - 1) / kSide * kSide;
+}
+
 template <typename Kind>
-void multiply(const PanelProduct<typename Kind::Number>& product) {
-  const auto* numbers = static_cast<const typename Kind::Element*>(product.numbers);
-  const int64_t groups = (product.depth + kGroup<Kind> - 1) / kGroup<Kind>, padded_depth = groups * kGroup<Kind>;
-  const int64_t tiles = (product.rows + kMostRows - 1) / kMostRows;
+void multiply(const PanelProduct<typename Kind::Number>& product, const typename Kind::Element* numbers,
+              int64_t stride) {
+  const int64_t tiles = (product.rows + Kind::kMostRows - 1) / Kind::kMostRows;
   const Finish<Kind> finish(product);
-  const Panel<Kind> panel{product.weights, groups, tiles, finish};
+  const Panel<Kind> panel{product.weights, stride / kGroup<Kind>, tiles, product.pairs, product.words, finish};
   for (int64_t number = 0; number < tiles; ++number) {
     const int64_t first = number * product.rows / tiles, rows = (number + 1) * product.rows / tiles - first;
-    multiply_tile<Kind>(panel, {number, first, rows, numbers + first * padded_depth, padded_depth});
+    multiply_tile<Kind>(panel, {number, first, rows, numbers + first * stride, stride});
   }
 }
 
-// Levels as products take them: in words, or with zeros that make up the last group.
-const void* prepared(const uint8_t* levels, int64_t rows, int64_t depth) {
-  using Element = OfLevels::Element;
-  constexpr int64_t kSide = kGroup<OfLevels>;
-  const int64_t padded_depth = (depth + kSide - 1) / kSide * kSide;
-  if (std::is_same_v<Element, uint8_t> && padded_depth == depth) return levels;
-  auto* made = static_cast<Element*>(scratch(static_cast<size_t>(rows * padded_depth) * sizeof(Element)));
+void multiply_floats(const PanelProduct<float>& product) { multiply<OfFloats>(product, product.numbers, product.depth); }
+
+void multiply_levels(const PanelProduct<uint8_t>& product) {
+  const int64_t stride = padded_depth(product.depth);
+#if LANES == 8
+  if (product.pairs.groups == 0) return multiply<OfWords>(product, product.words, stride);
+#endif
+  multiply<OfLevels>(product, product.numbers, stride);
+}
+
+template <typename To>
+To* padded(const uint8_t* levels, int64_t rows, int64_t depth, To* to) {
+  const int64_t stride = padded_depth(depth);
   for (int64_t row = 0; row < rows; ++row) {
-    Element* to = made + row * padded_depth;
-    std::fill(std::copy_n(levels + row * depth, depth, to), to + padded_depth, Element{0});
+    To* end = std::copy_n(levels + row * depth, depth, to + row * stride);
+    std::fill(end, to + (row + 1) * stride, To{0});
   }
-  return made;
+  return to;
+}
+
+Prepared prepared(const uint8_t* levels, int64_t rows, int64_t depth) {
+  const bool pad = padded_depth(depth) != depth;
+  if (!kPairs && !pad) return {levels, nullptr};
+  const int64_t count = rows * padded_depth(depth);
+  auto* words = static_cast<int16_t*>(scratch(static_cast<size_t>(count) * (sizeof(int16_t) + sizeof(uint8_t))));
+  auto* bytes = reinterpret_cast<uint8_t*>(words + count);
+  return {pad ? padded(levels, rows, depth, bytes) : levels, kPairs ? padded(levels, rows, depth, words) : nullptr};
 }
 
 }  // namespace
 
 extern const Products kProducts;
-const Products kProducts = {kPanelColumns, kGroup<OfLevels>,   sizeof(OfLevels::Element) > 1,
-                            prepared,      multiply<OfLevels>, multiply<OfFloats>};
+const Products kProducts = {kPanelColumns, kGroup<OfLevels>, kPairs, prepared, multiply_levels, multiply_floats};
 
 }  // namespace VECTORS
 }  // namespace jumok
