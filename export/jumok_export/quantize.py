@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from jumok_export.onnx_graph import Graph, drop_unread, reads
 
-WEIGHT_LEVELS = 127
+WEIGHT_LEVELS = 80
 SMALLEST_SCALE = 1e-30
 """Stands in for the scale of a channel of zeros."""
 
