@@ -14,6 +14,7 @@ from onnxruntime import OrtValue
 
 from jumok_export.native_operators import DOMAIN, VERSION
 from jumok_export.onnx_graph import OPSET
+from jumok_export.quantize import quantize_weight
 from jumok_serve.native import library
 
 CONTRIBUTED = "com.microsoft"
@@ -88,7 +89,9 @@ class _Products:
         return self._constant(self._random.integers(1, 256, shape).astype(np.uint8))
 
     def signed_bytes(self, *shape: int) -> str:
-        return self._constant(self._random.integers(-127, 128, shape).astype(np.int8))
+        """As weights are rounded, whose largest of some hundreds is three to four times their deviation."""
+        values, _ = quantize_weight(self._random.normal(size=shape).astype(np.float32), 1)
+        return self._constant(values)
 
     def scalar(self, value: np.generic) -> str:
         return self._constant(np.array(value), name=f"{value.dtype}.{value}")

@@ -25,6 +25,7 @@ from duel_sides.trained import dequantized, specification
 from duel_sides.worker import Task, Turn, take_turn
 from jumok_export.corpus import pad
 from jumok_export.greedy import greedy_decode
+from jumok_export.quantize import WEIGHT_LEVELS
 from jumok_export.transformer import Transformer, TransformerSizes
 from jumok_export.vocabulary import END, Vocabulary
 from jumok_serve.bundle import Bundle
@@ -227,7 +228,7 @@ def test_the_weights_of_a_bundle_come_back(
     sentences: tuple[Sequence[str], Sequence[str]],
     tmp_path: Path,
 ) -> None:
-    """Each within half a level of 127 of the largest of its row."""
+    """Each within half a level of those of its row."""
     folder = tmp_path / "bundle"
     export_tiny(folder, calibration=sentences[0] if calibrated else None)
     configuration = (ROOT / "tests/data/tiny.toml").read_text(encoding="utf-8")
@@ -239,7 +240,7 @@ def test_the_weights_of_a_bundle_come_back(
     found = dequantized(folder).state_dict()
     assert found.keys() == tiny_model.state_dict().keys()
     for name, weight in tiny_model.state_dict().items():
-        level = weight.abs().amax(dim=-1, keepdim=True) / 127 if weight.dim() == 2 else torch.tensor(0.0)
+        level = weight.abs().amax(dim=-1, keepdim=True) / WEIGHT_LEVELS if weight.dim() == 2 else torch.tensor(0.0)
         assert bool(((found[name] - weight).abs() <= 0.501 * level).all()), name
 
 

@@ -3,6 +3,11 @@
 Weights are signed, activations unsigned: on processors with VNNI, ONNX Runtime's products of these take half the time
 of those of unsigned with unsigned (measured: 7.4 against 14.7 ms for 128 rows times [512, 32000] on one core of a
 Zen 5, 0.53 against 0.92 ms for one row). Where there is no VNNI they could saturate: `jumok_serve.saturation`.
+
+Weights have fewer levels than 8 bits could tell apart. Without VNNI native kernels then sum four products in 16 bits,
+where nearly all of them have room (`pairs.h`), in two thirds of the time: 105 instead of 73 times 10^9 products a
+second on one core of a Zen 3. BLEU of the Transformer of `models/` was no lower: 38.49 greedily and 39.44 with beam
+size 4, against 38.45 and 39.21 with 127 levels.
 """
 
 import hashlib
@@ -19,6 +24,7 @@ from onnx import helper, numpy_helper
 from jumok_export.onnx_graph import Graph, drop_unread, reads
 
 WEIGHT_LEVELS = 80
+"""On either side of 0."""
 SMALLEST_SCALE = 1e-30
 """Stands in for the scale of a channel of zeros."""
 
@@ -306,7 +312,8 @@ def quantize_weight(weight: NDArray[np.float32], channels: int) -> tuple[NDArray
     """A weight matrix in 8 bits, symmetric, with one scale for each index of the axis `channels`.
 
     Returns:
-        Values -127 .. 127 of the matrix's shape, and scales [channels]; weight is about value * scale.
+        Values of the matrix's shape, up to `WEIGHT_LEVELS` on either side of 0, and scales [channels]; weight is about
+        value * scale.
     """
     largest = np.abs(weight).max(axis=1 - channels)
     scales = np.maximum(largest / WEIGHT_LEVELS, SMALLEST_SCALE).astype(np.float32)

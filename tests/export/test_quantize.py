@@ -17,6 +17,7 @@ from jumok_export.emulation import Int8Arithmetic
 from jumok_export.onnx_graph import Graph
 from jumok_export.quantize import (
     EMBEDDING_ROWS,
+    WEIGHT_LEVELS,
     Scales,
     quantize_graph,
     quantize_weight,
@@ -54,9 +55,9 @@ def normal(*shape: int, seed: int = 1) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def rounded_rows(activation: Array) -> Array:
-    """Each row [..., K] to 127 levels on either side of 0, and back."""
-    scale = np.abs(activation).max(-1, keepdims=True).clip(1e-30) / 127
+def rounded_rows(activation: Array, levels: int = 127) -> Array:
+    """Each row [..., K] to so many levels on either side of 0, and back."""
+    scale = np.abs(activation).max(-1, keepdims=True).clip(1e-30) / levels
     rounded: Array = np.rint(activation / scale) * scale
     return rounded
 
@@ -76,8 +77,8 @@ def rounded_by(activation: Array, scale: float) -> Array:
 
 
 def rounded_columns(weight: Array) -> Array:
-    """Each column of [K, N] to 127 levels on either side of 0, and back."""
-    return rounded_rows(weight.T).T
+    """Each column of [K, N] to the levels of weights, and back."""
+    return rounded_rows(weight.T, WEIGHT_LEVELS).T
 
 
 @pytest.mark.parametrize("channels", [0, 1])
@@ -89,7 +90,7 @@ def test_weights_are_within_half_a_level(channels: int) -> None:
     wide = np.expand_dims(scales, 1 - channels)
     assert (np.abs(values * wide - weight) <= 0.501 * wide).all()
     # The largest value of each channel is a full level, so no range is wasted.
-    np.testing.assert_array_equal(np.abs(values.astype(int)).max(1 - channels), 127)
+    np.testing.assert_array_equal(np.abs(values.astype(int)).max(1 - channels), WEIGHT_LEVELS)
 
 
 def test_a_channel_of_zeros_stays_zero() -> None:
@@ -257,7 +258,7 @@ def test_large_embeddings_are_rounded_row_by_row_and_small_ones_are_left(rows: i
     table = normal(rows, 12) * np.linspace(0.1, 3, rows, dtype=np.float32)[:, None]
     ids = np.array([[0, 5, rows - 1], [7, 7, 1]])
     graph = graph_of([helper.make_node("Gather", ["w", "ids"], ["y"], axis=0)], {"w": table}, {"ids": ids})
-    expected = rounded_rows(table) if rows == EMBEDDING_ROWS else table
+    expected = rounded_rows(table, WEIGHT_LEVELS) if rows == EMBEDDING_ROWS else table
     np.testing.assert_allclose(run(quantize_graph(graph), ids=ids), expected[ids], atol=1e-6)
 
 
@@ -289,7 +290,7 @@ def test_int8_in_pytorch_is_int8_in_numpy() -> None:
     with torch.no_grad(), Int8Arithmetic() as arithmetic:
         found = layer(table(ids)).numpy()
     weights = layer.weight.detach().numpy(), table.weight.detach().numpy()
-    embedded = rounded_rows(weights[1])[ids.numpy()]
+    embedded = rounded_rows(weights[1], WEIGHT_LEVELS)[ids.numpy()]
     expected = rounded_rows(embedded) @ rounded_columns(weights[0].T) + layer.bias.detach().numpy()
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert arithmetic.covers(weights)

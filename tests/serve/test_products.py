@@ -96,6 +96,26 @@ def test_sums_are_exact(shape: tuple[int, ...], transposed: bool) -> None:
         np.testing.assert_array_equal(found, sums(inputs, transposed=transposed).astype(np.float32))
 
 
+@pytest.mark.parametrize("columns", [40, 5])
+@pytest.mark.parametrize("rows", [*range(1, 8), 100])
+@pytest.mark.parametrize("large", [0, 1, 9, 20], ids="{} groups have large weights".format)
+def test_sums_are_exact_where_weights_are_small(large: int, rows: int, columns: int) -> None:
+    """Where there is no VNNI those of four are added in 16 bits, to 32,640 at most; one more of a weight is too much."""
+    random = np.random.default_rng(3)
+    inputs = inputs_of((rows, 99, columns), biased=False)
+    small = random.choice([32, 33, -20], (99, columns), p=[0.94, 0.01, 0.05])
+    small[:, ::2] *= -1
+    groups = random.permutation(25)[:large]
+    inside = np.isin(np.arange(99) // 4, groups)
+    inputs["weights0"] = np.where(inside[:, None], random.integers(-127, 128, small.shape), small).astype(np.int8)
+    worst = inputs["weights0"][:, random.integers(columns, size=rows)].T
+    inputs["levels"] = np.where(worst > 0, 255, random.integers(0, 2, worst.shape)).astype(np.uint8)
+    inputs["levels"][rows // 2] = np.where(worst[rows // 2] < 0, 255, 0)
+    ones = {"levels_scale": np.array(1, np.float32), "weight_scales0": np.ones(columns, np.float32)}
+    (found,) = products("Product", {**inputs, **ones})
+    np.testing.assert_array_equal(found, sums(inputs).astype(np.float32))
+
+
 @pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
 @pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
