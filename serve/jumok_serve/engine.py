@@ -12,7 +12,8 @@ from jumok_serve.errors import DeadlineExceeded, EngineFailed, JumokError, Unava
 from jumok_serve.grouping import encoder_groups
 from jumok_serve.occupancy import Load, Occupancy
 from jumok_serve.outcome import decoded, deliver, fail
-from jumok_serve.queue import ENGINE_FAILED, RETRY_AFTER_S, SentenceQueue, given_up_by
+from jumok_serve.queue import ENGINE_FAILED, SentenceQueue, given_up_by
+from jumok_serve.refusal import RETRY_AFTER_S
 from jumok_serve.session import Graphs
 
 logger = logging.getLogger(__name__)

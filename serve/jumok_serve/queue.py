@@ -4,30 +4,25 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from jumok_serve.batch import Sentence
 from jumok_serve.counters import Cause, EngineCounters, Stage
 from jumok_serve.departures import Departures
 from jumok_serve.drain import DrainRate
 from jumok_serve.engine_limits import EngineLimits
-from jumok_serve.errors import DeadlineExceeded, EngineFailed, InvalidRequest, Overloaded, Unavailable
+from jumok_serve.errors import DeadlineExceeded, EngineFailed, Unavailable
 from jumok_serve.occupancy import Elsewhere, Load, Occupancy
 from jumok_serve.outcome import fail
+from jumok_serve.refusal import RETRY_AFTER_S, check_deadlines, check_room, is_full
 from jumok_serve.room import Room
 from jumok_serve.waiting import Waiting
-
-RETRY_AFTER_S = 1.0
-"""What a refused caller is told to wait."""
 
 SWEEP_INTERVAL_S = 0.05
 """How often the whole queue is searched for sentences that nobody waits for any more."""
 
 LEAST_RETRY_AFTER_S = 0.1
 """The same where it is about to be able to answer."""
-
-LEAST_ROOM = 32
-"""What part of a queue's room has to be free, as a divisor, if requests are to be read at all: in an overload of small
-requests the last places are free most of the time, and too few for the next."""
 
 ENGINE_FAILED = "the engine of the model has failed, and is being started anew"
 
@@ -95,7 +90,8 @@ class SentenceQueue:
         tokens = _tokens(sentences)
         with self._changed:
             self._check_room(len(sentences), tokens)
-            self._check_deadlines(sentences)
+            least_wait_s = partial(self._drain.least_wait_s, self._waiting.work)
+            check_deadlines(sentences, least_wait_s, time.monotonic())
             self._waiting.extend(sentences)
             self._departures.watch(sentences)
             self._wake_others()  # it wakes the next if it leaves any
@@ -107,13 +103,11 @@ class SentenceQueue:
 
     @property
     def full(self) -> bool:
-        """Whether there is no room worth looking at what is to wait: none, or less than `LEAST_ROOM` of the whole.
+        """Whether there is no room worth looking at what is to wait; see `is_full`.
 
         Takes no lock, which replicas would have to wait for.
         """
-        full = _is_full(len(self._waiting), self._limits.max_queue_requests)
-        full = full or _is_full(self._waiting.tokens, self._limits.max_queue_tokens)
-        return full and not self._closing and self._ready()
+        return is_full(self._waiting, self._limits) and not self._closing and self._ready()
 
     def _check_room(self, sentences: int, tokens: int) -> None:
         if self._closing:
@@ -121,19 +115,7 @@ class SentenceQueue:
         if not self._ready():
             wait_s = min(self._gave_up.values()) - time.monotonic()
             raise EngineFailed(ENGINE_FAILED, retry_after_s=max(LEAST_RETRY_AFTER_S, wait_s))
-        for what, present, more, bound in (
-            ("sentences", len(self._waiting), sentences, self._limits.max_queue_requests),
-            ("tokens", self._waiting.tokens, tokens, self._limits.max_queue_tokens),
-        ):
-            if more > bound:
-                raise InvalidRequest(
-                    f"a request takes at most {bound} {what} here, got {more}: send several", field="contents"
-                )
-            if present + more > bound:
-                raise Overloaded(
-                    f"the queue holds {present} of at most {bound} {what}: no room for {more} more",
-                    retry_after_s=RETRY_AFTER_S,
-                )
+        check_room(self._waiting, self._limits, sentences, tokens)
 
     def take(self, replica: int, occupied: Occupancy) -> list[Sentence] | None:
         """Gives a replica that has encoded nobody ahead what it is to admit now; blocks while it has nothing to do.
@@ -373,20 +355,6 @@ class SentenceQueue:
         work = waiting.work + sum(len(sentence.source_ids) * sentence.search.beam_size for sentence in ahead)
         return self._room.is_little(occupied, rows=rows, work=work)
 
-    def _check_deadlines(self, sentences: Sequence[Sentence]) -> None:
-        deadline = min((one.deadline for one in sentences if one.deadline is not None), default=None)
-        if deadline is None:
-            return
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            raise DeadlineExceeded("the deadline had passed when the request arrived")
-        wait_s = self._drain.least_wait_s(self._waiting.work)
-        if left_s < wait_s:
-            raise DeadlineExceeded(
-                f"the queue takes {wait_s:.1f} s at least, and the deadline passes in {left_s:.1f} s: give more "
-                "time, or come back later"
-            )
-
     def _has_a_busier_replica(self, sentence: Sentence, occupied: Occupancy) -> bool:
         """Whether a replica that decodes more has room for the sentence."""
         return any(
@@ -411,10 +379,6 @@ class SentenceQueue:
             self.counters.given_up[Stage.QUEUE, given_up_by(sentence, now)] += 1
             fail(sentence, DeadlineExceeded("the deadline passed while the text waited in the queue"))
         return abandoned
-
-
-def _is_full(present: int, bound: int) -> bool:
-    return present + max(1, bound // LEAST_ROOM) > bound
 
 
 def given_up_by(sentence: Sentence, now: float) -> Cause:

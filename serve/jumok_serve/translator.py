@@ -34,8 +34,8 @@ from jumok_serve.options import DecodingOptions, SearchOptions
 from jumok_serve.patience import Patience
 from jumok_serve.pending import Job, Pending, check_attention
 from jumok_serve.progress import Progress
-from jumok_serve.queue import RETRY_AFTER_S
 from jumok_serve.reading import MOST_REMEMBERED, Reader
+from jumok_serve.refusal import RETRY_AFTER_S
 from jumok_serve.scoring import ScoresTexts, Scoring
 from jumok_serve.search import make_search
 from jumok_serve.session import Integers

@@ -100,7 +100,7 @@ def test_sums_are_exact(shape: tuple[int, ...], transposed: bool) -> None:
 @pytest.mark.parametrize("rows", [*range(1, 8), 100])
 @pytest.mark.parametrize("large", [0, 1, 9, 20], ids="{} groups have large weights".format)
 def test_sums_are_exact_where_weights_are_small(large: int, rows: int, columns: int) -> None:
-    """Where there is no VNNI those of four are added in 16 bits, to 32,640 at most; one more of a weight is too much."""
+    """Where there is no VNNI four are added in 16 bits, to 32,640 at most; a weight that is larger by 1 is too much."""
     random = np.random.default_rng(3)
     inputs = inputs_of((rows, 99, columns), biased=False)
     small = random.choice([32, 33, -20], (99, columns), p=[0.94, 0.01, 0.05])

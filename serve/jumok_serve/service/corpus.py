@@ -13,7 +13,7 @@ from google.rpc import status_pb2
 from jumok_proto.conversion import timings_to_proto, translation_to_proto
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCorpusRequest, TranslateCorpusResponse
 from jumok_serve.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
-from jumok_serve.queue import RETRY_AFTER_S
+from jumok_serve.refusal import RETRY_AFTER_S
 from jumok_serve.service.arrivals import Arrivals
 from jumok_serve.service.call import current_request_id
 from jumok_serve.service.guard import next_request

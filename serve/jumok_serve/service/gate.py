@@ -1,7 +1,7 @@
 """Who may call what, and how often."""
 
 from jumok_serve.errors import NotAllowed, Overloaded, RateLimited, Unauthenticated
-from jumok_serve.queue import RETRY_AFTER_S
+from jumok_serve.refusal import RETRY_AFTER_S
 from jumok_serve.service.call import HEALTH, Call
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rate import RateLimiter

@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import Message
 
 from jumok_serve.errors import JumokError, Overloaded
-from jumok_serve.queue import RETRY_AFTER_S
+from jumok_serve.refusal import RETRY_AFTER_S
 from jumok_serve.service.call import CALL, REQUEST_ID, Call, request_id_of
 from jumok_serve.service.gate import Gate
 from jumok_serve.service.guard import Context, abort

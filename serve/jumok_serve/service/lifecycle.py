@@ -13,7 +13,7 @@ from jumok_proto.results import LoadResult, Model
 from jumok_serve.errors import BundleError, BundleNotLoaded, DeviceError, JumokError, Unavailable
 from jumok_serve.freed import give_back_memory
 from jumok_serve.model_root import FoundBundle, ModelRoot
-from jumok_serve.queue import RETRY_AFTER_S
+from jumok_serve.refusal import RETRY_AFTER_S
 from jumok_serve.service.model_service import describe
 from jumok_serve.service.models import LoadedModel
 from jumok_serve.service.registry import HeldModel, ModelRegistry

@@ -20,7 +20,7 @@ from jumok_proto.conversion import (
 from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.errors import InvalidRequest, Overloaded
-from jumok_serve.queue import RETRY_AFTER_S
+from jumok_serve.refusal import RETRY_AFTER_S
 from jumok_serve.service.arrivals import Arrivals
 from jumok_serve.service.asked import deadline_in, read_asked, read_query
 from jumok_serve.service.corpus import Corpus

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from jumok_serve.errors import Overloaded
-from jumok_serve.queue import RETRY_AFTER_S
+from jumok_serve.refusal import RETRY_AFTER_S
 
 Result = TypeVar("Result")
 
