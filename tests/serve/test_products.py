@@ -116,6 +116,19 @@ def test_sums_are_exact_where_weights_are_small(large: int, rows: int, columns: 
     np.testing.assert_array_equal(found, sums(inputs).astype(np.float32))
 
 
+def test_weights_in_another_order_are_others() -> None:
+    """Those of a depth between two small ones, and behind both: they are packed alike where small ones are paired."""
+    inputs = inputs_of((3, 12, 16), biased=False, parts=3)
+    small, large = np.arange(4 * 16).reshape(4, 16) // 2, np.full((4, 16), 127)
+    for part, depths in enumerate(((small, large, 1 - small), (small, 1 - small, large), (small, large, small))):
+        inputs[f"weights{part}"] = np.concatenate(depths).astype(np.int8)
+        inputs[f"weight_scales{part}"] = np.ones(16, np.float32)
+    common = {name: array for name, array in inputs.items() if name.startswith("levels")}
+    for part, found in enumerate(products("ThreeProducts", {**inputs, "levels_scale": np.array(1, np.float32)})):
+        expected = sums({**common, "weights0": inputs[f"weights{part}"]})
+        np.testing.assert_array_equal(found, expected.astype(np.float32))
+
+
 @pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
 @pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -131,7 +131,8 @@ Pairs PackedWeights<Weight>::pairs(int64_t panel) const {
 
 template <typename Weight>
 bool PackedWeights<Weight>::equals(const PackedWeights& other) const {
-  return depth_ == other.depth_ && columns_ == other.columns_ && sums_ == other.sums_ &&
+  return depth_ == other.depth_ && columns_ == other.columns_ && sums_ == other.sums_ && order_ == other.order_ &&
+         paired_ == other.paired_ &&
          std::memcmp(first(), other.first(), weights_.bytes()) == 0;
 }
 

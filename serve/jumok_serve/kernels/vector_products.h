@@ -55,7 +55,8 @@ struct OfWords {
   static Sum add(Sum sum, Factors levels, Factors weights) { return sum + (Sum)_mm256_madd_epi16(levels, weights); }
 };
 
-// 4 levels of each lane, in groups of which pairs are added.
+// 4 levels of each lane, in groups of which pairs are added: two products in 16 bits, then two of these sums, then both
+// sums of a lane.
 struct OfLevels {
   using Number = uint8_t;
   using Element = uint8_t;
@@ -241,10 +242,10 @@ struct Tile {
 template <typename Kind>
 constexpr int64_t kAskedBytes = std::min(kLine, Panel<Kind>::kGroupBytes);
 
-// With every group of weights, `kAsked` lines are asked of memory from `ahead` on.
 template <typename Kind, int kRows>
 using Sums = typename Finish<Kind>::template Sums<kRows>;
 
+// With every group of weights, `kAsked` lines are asked of memory from `ahead` on.
 template <typename Kind, int kRows, int kAsked>
 [[gnu::always_inline]] inline void add_products(const Panel<Kind>& panel, const Tile<Kind>& tile, const char* ahead,
                                                 Sums<Kind, kRows>& sums) {
