@@ -43,6 +43,7 @@ from jumok_serve.manifest import PrecisionVariant
 from jumok_serve.options import SearchOptions
 from jumok_serve.search import make_search
 from jumok_serve.session import Graphs
+from random_weights import spread_normally
 from step_profile import shares
 from weight_products import NATIVE, ProductSession, product_graphs, weight_products
 
@@ -151,7 +152,9 @@ def made(folder: Path, *, layers: int, width: int, feed_forward: int, vocabulary
         activation="silu",
         output_bias=True,
     )
-    graphs = export_graphs(Transformer(sizes).eval(), vocabulary, vocabulary)
+    model = Transformer(sizes).eval()
+    spread_normally(model)
+    graphs = export_graphs(model, vocabulary, vocabulary)
     scales: Scales = {}
     if calibrated:
         sources = [random_source(vocabulary, seed) for seed in range(4)]

@@ -27,6 +27,7 @@ from jumok_export.trained import export_checkpoint
 from jumok_export.vocabulary import Vocabulary
 from jumok_serve import Translator
 from jumok_serve.parallel_text import read_lines
+from random_weights import spread_normally
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "multi30k-en-de-transformer"
 PEER = "PyTorch fp32"
@@ -66,12 +67,14 @@ def untrained(folder: Path, sizes: Sequence[str] = ()) -> Checkpoint:
     configuration = configuration_from_values(values)
     vocabulary = Vocabulary((folder / "tokenizer.model").read_bytes())
     torch.manual_seed(0)
+    model = build_model(configuration, len(vocabulary), len(vocabulary)).eval()
+    spread_normally(model)
     return Checkpoint(
         path=folder,
         configuration=configuration,
         source_vocabulary=vocabulary,
         target_vocabulary=vocabulary,
-        model=build_model(configuration, len(vocabulary), len(vocabulary)).eval(),
+        model=model,
         epoch=0,
         validation_bleu=None,
         files={},

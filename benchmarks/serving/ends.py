@@ -1,10 +1,10 @@
 """Random weights that nevertheless end their translations, about as long as their sources.
 
-Speed depends on sizes and not on what the weights are, but batching depends on lengths: random weights repeat
-themselves up to the limit. A Transformer's hidden states hold its position, and, through cross-attention, the length of
-the source, so one row of the output layer, that of the end of sentence, is enough to tell how many tokens are left; it
-is found by ridge regression (Hoerl and Kennard, 1970). Its logit rises by one a token, and meets the others' maximum
-where translations are to end.
+Speed depends on sizes and on how weights are spread, not on what they say; but batching depends on lengths, and random
+weights repeat themselves up to the limit. A Transformer's hidden states hold its position, and, through
+cross-attention, the length of the source, so one row of the output layer, that of the end of sentence, is enough to
+tell how many tokens are left; it is found by ridge regression (Hoerl and Kennard, 1970). Its logit rises by one a
+token, and meets the others' maximum where translations are to end.
 """
 
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ SWEEP_INTERVAL_S = 0.05
 """How often the whole queue is searched for sentences that nobody waits for any more."""
 
 LEAST_RETRY_AFTER_S = 0.1
-"""The same where it is about to be able to answer."""
+"""What a refused caller is told to wait at least, where all replicas are about to be started anew."""
 
 ENGINE_FAILED = "the engine of the model has failed, and is being started anew"
 

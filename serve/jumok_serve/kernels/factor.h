@@ -93,7 +93,7 @@ class Factor {
     Tensor scales, bias;
   };
 
-  // Weights are read once for so many rows, which fit into the nearest cache.
+  // Weights are read once for so many rows. Without VNNI they are in bytes and words, which fit into the second cache.
   static constexpr int64_t kRowsOfBlock = 96;
   // What takes as long as reading a float: so many bytes of weights, for so many rows.
   static constexpr int64_t kBytesOfUnit = 4, kRowsOfUnit = 8;

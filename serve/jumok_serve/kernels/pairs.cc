@@ -1,4 +1,4 @@
-// Which groups of weights are paired: each with the first that fits.
+// Which groups of weights are paired: each with the first of the next ones that fits.
 #include "pairs.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@ namespace jumok {
 namespace {
 
 constexpr int kMost = 128;
+constexpr int64_t kMostLooks = 64;  // for a group that fits: where few do, pairs are not worth it
 
 // What the weights of every two neighbours make, positive and negative ones apart.
 class Group {
@@ -47,10 +48,11 @@ int64_t pair_groups(int8_t* panel, int64_t groups, int64_t columns, int32_t* ord
   while (!left.empty()) {
     const int32_t one = left.back();
     left.pop_back();
-    const auto other = std::find_if(left.rbegin(), left.rend(), [&](int32_t each) {
+    const auto end = left.rbegin() + std::min(static_cast<int64_t>(left.size()), kMostLooks);
+    const auto other = std::find_if(left.rbegin(), end, [&](int32_t each) {
       return all[static_cast<size_t>(one)].fits(all[static_cast<size_t>(each)]);
     });
-    if (other == left.rend()) {
+    if (other == end) {
       alone.push_back(one);
       continue;
     }

@@ -391,8 +391,9 @@ Prepared prepared(const uint8_t* levels, int64_t rows, int64_t depth) {
   const bool pad = padded_depth(depth) != depth;
   if (!kPairs && !pad) return {levels, nullptr};
   const int64_t count = rows * padded_depth(depth);
-  auto* words = static_cast<int16_t*>(scratch(static_cast<size_t>(count) * (sizeof(int16_t) + sizeof(uint8_t))));
-  auto* bytes = reinterpret_cast<uint8_t*>(words + count);
+  constexpr size_t kBytesOfWords = kPairs ? sizeof(int16_t) : 0;
+  auto* words = static_cast<int16_t*>(scratch(static_cast<size_t>(count) * (kBytesOfWords + (pad ? 1 : 0))));
+  auto* bytes = reinterpret_cast<uint8_t*>(words) + static_cast<size_t>(count) * kBytesOfWords;
   return {pad ? padded(levels, rows, depth, bytes) : levels, kPairs ? padded(levels, rows, depth, words) : nullptr};
 }
 
