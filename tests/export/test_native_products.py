@@ -16,6 +16,7 @@ from jumok_export.native_operators import DOMAIN
 from jumok_export.onnx_graph import OPSET, Graph, declare
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.native import library
+from jumok_serve.saturation import products_saturate
 
 DEPTH, COLUMNS = 6, 10
 ROWS = "positions"
@@ -71,6 +72,8 @@ def made_native(graph: Graph) -> Graph:
     x = RANDOM.normal(size=(7, DEPTH)).astype(np.float32)
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(str(library()))
+    if products_saturate():
+        options.add_session_config_entry("session.x64quantprecision", "1")
     expected, found = (
         onnxruntime.InferenceSession(each.model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(
             [spec.name for spec in graph.outputs], {ROWS: x}

@@ -58,7 +58,7 @@ def test_a_client_with_nothing_but_the_proto_files_is_served(program: Path, tiny
     best = translation["hypotheses"][0]
     assert (best["text"], best["tokens"]) == (expected.text, list(expected.hypotheses[0].tokens))
     assert best["score"] == pytest.approx(expected.hypotheses[0].score, abs=1e-4)
-    assert best["finishReason"] == "FINISH_REASON_EOS"
+    assert best["finishReason"] == f"FINISH_REASON_{expected.hypotheses[0].finish_reason.name}"
     check_stream(found["streamed"], expected.text)
     good, bad = found["corpus"]
     assert (good["id"], good["translation"]["hypotheses"][0]["text"]) == ("7", expected.text)
