@@ -13,6 +13,12 @@ namespace jumok {
 namespace VECTORS {
 namespace {
 
+inline int32_t four_bytes_at(const void* from) {
+  int32_t four;
+  std::memcpy(&four, from, sizeof four);
+  return four;
+}
+
 #if LANES == 16
 constexpr int kPanelVectors = 4;
 
@@ -24,11 +30,7 @@ struct OfLevels {
   static constexpr int kMostRows = 6;
 
   static Factors weights_at(const int8_t* from) { return _mm512_loadu_si512(from); }
-  static Factors in_all_lanes(const Element* from) {
-    int32_t four;
-    std::memcpy(&four, from, sizeof four);
-    return _mm512_set1_epi32(four);
-  }
+  static Factors in_all_lanes(const Element* from) { return _mm512_set1_epi32(four_bytes_at(from)); }
   static Sum add(Sum sum, Factors levels, Factors weights) {
     return (Sum)_mm512_dpbusd_epi32((__m512i)sum, levels, weights);
   }
@@ -47,11 +49,7 @@ struct OfWords {
   static Factors weights_at(const int8_t* from) {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
-  static Factors in_all_lanes(const Element* from) {
-    int32_t both;
-    std::memcpy(&both, from, sizeof both);
-    return _mm256_set1_epi32(both);
-  }
+  static Factors in_all_lanes(const Element* from) { return _mm256_set1_epi32(four_bytes_at(from)); }
   static Sum add(Sum sum, Factors levels, Factors weights) { return sum + (Sum)_mm256_madd_epi16(levels, weights); }
 };
 
@@ -65,11 +63,7 @@ struct OfLevels {
   static constexpr int kMostRows = 4;
 
   static Factors weights_at(const int8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
-  static Factors in_all_lanes(const Element* from) {
-    int32_t four;
-    std::memcpy(&four, from, sizeof four);
-    return _mm256_set1_epi32(four);
-  }
+  static Factors in_all_lanes(const Element* from) { return _mm256_set1_epi32(four_bytes_at(from)); }
   static Sum add(Sum sum, const Factors (&levels)[2], const Factors (&weights)[2]) {
     const __m256i one = _mm256_maddubs_epi16(levels[0], weights[0]), other = _mm256_maddubs_epi16(levels[1], weights[1]);
     return sum + (Sum)_mm256_madd_epi16(_mm256_add_epi16(one, other), _mm256_set1_epi16(1));
