@@ -122,11 +122,12 @@ def _over_targets(
         for name in told
     )
     body.node.extend((*fed, *step.graph.node, *token))
+    # ONNX Runtime makes signed weights unsigned, where products of them are cut off, only if they lie beside the product.
+    body.initializer.extend(step.graph.initializer)
 
     model = onnx.ModelProto()
     model.CopyFrom(encoder.model)
     graph = model.graph
-    graph.initializer.extend(step.graph.initializer)
     for name, value, shape in (
         ("zero", [0], ()),
         ("one", [1], ()),

@@ -44,18 +44,25 @@ def declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Seque
         node.ClearField("doc_string")
 
 
-def rename(graph: onnx.GraphProto, renamed: Callable[[str], str]) -> None:
-    """Renames what nodes, tensors and the graphs within nodes are called by."""
-    for tensor in graph.initializer:
-        tensor.name = renamed(tensor.name)
-    for value in (*graph.value_info, *graph.input, *graph.output):
-        value.name = renamed(value.name)
+def with_inner(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, and those within its nodes."""
+    yield graph
     for node in graph.node:
-        node.input[:] = map(renamed, node.input)
-        node.output[:] = map(renamed, node.output)
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                rename(attribute.g, renamed)
+                yield from with_inner(attribute.g)
+
+
+def rename(graph: onnx.GraphProto, renamed: Callable[[str], str]) -> None:
+    """Renames what nodes, tensors and the graphs within nodes are called by."""
+    for each in with_inner(graph):
+        for tensor in each.initializer:
+            tensor.name = renamed(tensor.name)
+        for value in (*each.value_info, *each.input, *each.output):
+            value.name = renamed(value.name)
+        for node in each.node:
+            node.input[:] = map(renamed, node.input)
+            node.output[:] = map(renamed, node.output)
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:

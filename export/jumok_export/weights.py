@@ -13,7 +13,7 @@ from onnx import GraphProto, TensorProto, helper, numpy_helper
 from jumok_export.fused_step import with_selection
 from jumok_export.native_graphs import with_native_graphs
 from jumok_export.one_pass import with_one_pass
-from jumok_export.onnx_graph import Graph
+from jumok_export.onnx_graph import Graph, with_inner
 from jumok_serve.manifest import GraphSpec, PrecisionVariant
 from jumok_serve.native import library
 
@@ -56,8 +56,9 @@ def write_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> P
         for name, graph in graphs.items():
             model = onnx.ModelProto()
             model.CopyFrom(graph.model)
-            for tensor in list(model.graph.initializer):
-                weights.store(tensor, model.graph)
+            for each in with_inner(model.graph):
+                for tensor in list(each.initializer):
+                    weights.store(tensor, each)
             target = folder / precision / f"{name}.onnx"
             target.write_bytes(model.SerializeToString(deterministic=True))
             specs[name] = GraphSpec(
