@@ -6,7 +6,7 @@ from jumok_export.calibrate import Calibration
 from jumok_export.comparison import Moved, RelativeError
 from jumok_export.rollout import RowScores
 from jumok_export.samples import Frame, SentenceSamples
-from jumok_export.verify_trial import COMPANY, HISTORY, MOVED_SENTENCES, Trial, centred, report, story
+from jumok_export.verify_trial import COMPANY, HISTORY, Trial, centred, report, story
 from jumok_serve.manifest import Check, VerificationReport
 from jumok_serve.session import Graphs
 
@@ -20,6 +20,12 @@ HALF_TOKENS = 0.05
 """Limit of the share of rows that fp16 gives another most likely token.
 
 Only nearly equal ones change places: measured are 0 to 0.01 for random models, whose tokens are all about as likely.
+"""
+HALF_MOVED = 0.1
+"""Limit of the share of sentences whose fp16 scores depend on their company.
+
+A CPU sums products up in fp32, whose last bit may differ with the shape of a batch, and now and then a rounding to 16
+bits turns over: measured are 0 and 1 in 40 sentences for random models. What looks at its company moves nearly all.
 """
 
 
@@ -84,7 +90,7 @@ class _Trial(Trial):
             together.add(found)
             rows += len(expected)
             others += int((expected.argmax(axis=-1) != found.argmax(axis=-1)).sum())
-        company, history = Moved("company", MOVED_SENTENCES), RelativeError("history", HALF_ERROR)
+        company, history = Moved("company", HALF_MOVED), RelativeError("history", HALF_ERROR)
         for scores, by_itself, in_one_pass in self.recounts(rollout, together):
             company.compare(by_itself, scores)
             history.compare(in_one_pass, scores)
