@@ -239,12 +239,25 @@ constexpr int64_t kAskedBytes = std::min(kLine, Panel<Kind>::kGroupBytes);
 template <typename Kind, int kRows>
 using Sums = typename Finish<Kind>::template Sums<kRows>;
 
-// With every group of weights, `kAsked` lines are asked of memory from `ahead` on.
-template <typename Kind, int kRows, int kAsked>
+// Weights are asked of memory by several tiles, kShares, each of which asks for a part, from `ahead` on; 0: not by this
+// one. With a group are asked for as many lines as it has by its share, or one for several groups.
+template <typename Kind, int kShares>
+[[gnu::always_inline]] inline void ask_with(const char* ahead, int64_t group) {
+  constexpr int64_t kLines = Panel<Kind>::kGroupBytes / kAskedBytes<Kind>;  // of a group
+  if constexpr (kShares > kLines) {
+    __builtin_prefetch(ahead + kAskedBytes<Kind> * (group / (kShares / kLines)));
+  } else if constexpr (kShares > 0) {
+    constexpr int64_t kAsked = kLines / kShares;
+    for (int64_t line = 0; line < kAsked; ++line)
+      __builtin_prefetch(ahead + kAskedBytes<Kind> * (group * kAsked + line));
+  }
+}
+
+template <typename Kind, int kRows, int kShares>
 [[gnu::always_inline]] inline void add_products(const Panel<Kind>& panel, const Tile<Kind>& tile, const char* ahead,
                                                 Sums<Kind, kRows>& sums) {
   for (int64_t group = 0; group < panel.groups; ++group) {
-    for (int line = 0; line < kAsked; ++line) __builtin_prefetch(ahead + kAskedBytes<Kind> * (group * kAsked + line));
+    ask_with<Kind, kShares>(ahead, group);
     const auto* from = panel.weights + group * kPanelVectors * Panel<Kind>::kVector;
     typename Kind::Factors factors[kPanelVectors];
     for (int i = 0; i < kPanelVectors; ++i) factors[i] = Kind::weights_at(from + i * Panel<Kind>::kVector);
@@ -261,7 +274,7 @@ template <typename Kind, int kRows, int kAsked>
 #if LANES == 8
 
 // Of levels: first those of groups in pairs, then of the two halves of each of the few others, in words.
-template <int kRows, int kAsked>
+template <int kRows, int kShares>
 [[gnu::always_inline]] inline void add_levels(const Panel<OfLevels>& panel, const Tile<OfLevels>& tile,
                                               const char* ahead, Sums<OfLevels, kRows>& sums) {
   constexpr int64_t kVector = Panel<OfLevels>::kVector, kHalf = kPanelVectors * kVector / 2;
@@ -276,7 +289,8 @@ template <int kRows, int kAsked>
   for (; group < panel.pairs.groups; group += 2) {
     const int8_t* from = panel.weights + group * 2 * kHalf;
     const int64_t at = 4 * order[group], other_at = 4 * order[group + 1];
-    for (int line = 0; line < 2 * kAsked; ++line) __builtin_prefetch(ahead + kLine * (group * kAsked + line));
+    ask_with<OfLevels, kShares>(ahead, group);
+    if constexpr (kShares == 1 || kShares == 2) ask_with<OfLevels, kShares>(ahead, group + 1);
     __m256i weights[kPanelVectors][2];
     for_each<2 * kPanelVectors>([&](auto i) __attribute__((always_inline)) {
       weights[i / 2][i % 2] = OfLevels::weights_at(from + (i % 2 * kPanelVectors + i / 2) * kVector);
@@ -292,7 +306,7 @@ template <int kRows, int kAsked>
   for (; group < panel.groups; ++group) {
     const int8_t* from = panel.weights + group * 2 * kHalf;
     const int64_t at = 4 * order[group];
-    for (int line = 0; line < kAsked; ++line) __builtin_prefetch(ahead + kLine * (group * kAsked + line));
+    ask_with<OfLevels, kShares>(ahead, group);
     for (int half = 0; half < 2; ++half) {
       __m256i weights[kPanelVectors];
       for_each<kPanelVectors>([&](auto i) __attribute__((always_inline)) {
@@ -310,7 +324,7 @@ template <int kRows, int kAsked>
 
 #endif
 
-template <typename Kind, int kRows, int kAsked>
+template <typename Kind, int kRows, int kShares>
 void multiply_rows(const Panel<Kind>& panel, const Tile<Kind>& tile, const char* ahead) {
   Sums<Kind, kRows> sums;
   for_each<kRows * kPanelVectors>([&](auto number) __attribute__((always_inline)) {
@@ -319,10 +333,10 @@ void multiply_rows(const Panel<Kind>& panel, const Tile<Kind>& tile, const char*
   });
 #if LANES == 8
   if constexpr (std::is_same_v<Kind, OfLevels>)
-    add_levels<kRows, kAsked>(panel, tile, ahead, sums);
+    add_levels<kRows, kShares>(panel, tile, ahead, sums);
   else
 #endif
-    add_products<Kind, kRows, kAsked>(panel, tile, ahead, sums);
+    add_products<Kind, kRows, kShares>(panel, tile, ahead, sums);
   panel.finish.template write<kRows>(sums, tile.first);
 }
 
@@ -330,16 +344,15 @@ void multiply_rows(const Panel<Kind>& panel, const Tile<Kind>& tile, const char*
 // or for the next panel, of which every one of the first tiles asks for a part.
 template <typename Kind, int kRows = Kind::kMostRows>
 void multiply_tile(const Panel<Kind>& panel, const Tile<Kind>& tile) {
-  constexpr int64_t kLines = Panel<Kind>::kGroupBytes / kAskedBytes<Kind>;  // of a group
   if constexpr (kRows > 1)
     if (tile.rows < kRows) return multiply_tile<Kind, kRows - 1>(panel, tile);
   const char* next = panel.first() + panel.bytes();
-  if (panel.tiles == 1) return multiply_rows<Kind, kRows, kLines>(panel, tile, panel.first() + kAhead);
-  if constexpr (kLines > 1)
-    if (panel.tiles < kLines)
-      return multiply_rows<Kind, kRows, kLines / 2>(panel, tile, next + tile.number * panel.bytes() / 2);
-  if (tile.number < kLines)
-    return multiply_rows<Kind, kRows, 1>(panel, tile, next + tile.number * panel.bytes() / kLines);
+  if (panel.tiles == 1) return multiply_rows<Kind, kRows, 1>(panel, tile, panel.first() + kAhead);
+  if (panel.tiles < 4) {
+    if (tile.number < 2) return multiply_rows<Kind, kRows, 2>(panel, tile, next + tile.number * panel.bytes() / 2);
+  } else if (tile.number < 4) {
+    return multiply_rows<Kind, kRows, 4>(panel, tile, next + tile.number * panel.bytes() / 4);
+  }
   multiply_rows<Kind, kRows, 0>(panel, tile, nullptr);
 }
 
