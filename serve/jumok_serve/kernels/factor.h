@@ -39,6 +39,7 @@ class Factor {
       if (settings.failed()) return;
       all_.depth = depth;
       part.weights = Weights::of(matrix.as<Weight>(), depth, columns, transposed);
+      words_ |= part.weights->takes_words();
       panels_ += part.weights->panels();
       work_ += columns * depth * static_cast<int64_t>(sizeof(Weight)) / kBytesOfUnit;
     }
@@ -67,7 +68,7 @@ class Factor {
   template <typename Result>
   void multiply(Call& call, const Tensor& numbers, int64_t rows, const std::array<Result*, kParts>& out) const {
     const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
-    // With pairs a block's levels are made words once for all panels; otherwise a panel is read once for all blocks.
+    // Without VNNI a block's levels may be made words, once for all panels; otherwise a panel is read once for all blocks.
     const bool by_blocks = kOfLevels && products().pairs;
     call.divide(panels_ * blocks, work_ * std::max(rows / kRowsOfUnit, int64_t{1}), [&](int64_t first, int64_t last) {
       PanelProduct<Number> own = all_;
@@ -98,10 +99,10 @@ class Factor {
   // What takes as long as reading a float: so many bytes of weights, for so many rows.
   static constexpr int64_t kBytesOfUnit = 4, kRowsOfUnit = 8;
 
-  static void prepare(const Number* numbers, PanelProduct<Number>& product) {
+  void prepare(const Number* numbers, PanelProduct<Number>& product) const {
     product.numbers = numbers;
     if constexpr (kOfLevels) {
-      const Prepared prepared = products().prepared(numbers, product.rows, product.depth);
+      const Prepared prepared = products().prepared(numbers, product.rows, product.depth, words_);
       product.numbers = prepared.levels;
       product.words = prepared.words;
     }
@@ -132,6 +133,7 @@ class Factor {
   PanelProduct<Number> all_{};  // what is the same for all panels
   std::array<Part, kParts> parts_;
   int64_t panels_ = 0, work_ = 0;
+  bool words_ = false;  // whether levels are taken as words, too
 };
 
 }  // namespace jumok

@@ -82,10 +82,10 @@ int64_t PackedWeights<Weight>::group() {
 
 template <>
 void PackedWeights<int8_t>::pair() {
-  order_.resize(static_cast<size_t>(panels() * groups()));
+  places_.resize(static_cast<size_t>(panels() * groups()));
   for (int64_t i = 0; i < panels(); ++i)
     paired_.push_back(
-        pair_groups(first() + i * panel_size_, groups(), products().columns, order_.data() + i * groups()));
+        pair_groups(first() + i * panel_size_, groups(), products().columns, places_.data() + i * groups()));
 }
 
 template <>
@@ -126,12 +126,17 @@ const Weight* PackedWeights<Weight>::panel(int64_t index) const {
 template <typename Weight>
 Pairs PackedWeights<Weight>::pairs(int64_t panel) const {
   if (paired_.empty()) return {nullptr, 0};
-  return {order_.data() + panel * groups(), paired_[static_cast<size_t>(panel)]};
+  return {places_.data() + panel * groups(), paired_[static_cast<size_t>(panel)]};
+}
+
+template <typename Weight>
+bool PackedWeights<Weight>::takes_words() const {
+  return std::find(paired_.begin(), paired_.end(), 0) != paired_.end();
 }
 
 template <typename Weight>
 bool PackedWeights<Weight>::equals(const PackedWeights& other) const {
-  return depth_ == other.depth_ && columns_ == other.columns_ && sums_ == other.sums_ && order_ == other.order_ &&
+  return depth_ == other.depth_ && columns_ == other.columns_ && sums_ == other.sums_ && places_ == other.places_ &&
          paired_ == other.paired_ &&
          std::memcmp(first(), other.first(), weights_.bytes()) == 0;
 }

@@ -36,6 +36,7 @@ class PackedWeights {
   int64_t panels() const;
   const Weight* panel(int64_t index) const;
   Pairs pairs(int64_t panel) const;
+  bool takes_words() const;  // for panels without pairs
   // [columns], over the depth; of floats those of their bits, by which equal ones are found.
   const int32_t* sums() const { return sums_.data(); }
 
@@ -50,7 +51,7 @@ class PackedWeights {
 
   int64_t depth_, columns_, panel_size_;
   Pages weights_;
-  std::vector<int32_t> sums_, order_;  // order_: [panels, groups]
+  std::vector<int32_t> sums_, places_;  // places_: [panels, groups]
   std::vector<int64_t> paired_;        // [panels]
 };
 

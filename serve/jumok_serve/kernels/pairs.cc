@@ -2,6 +2,7 @@
 #include "pairs.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 namespace jumok {
@@ -34,17 +35,16 @@ class Group {
 
 }  // namespace
 
-int64_t pair_groups(int8_t* panel, int64_t groups, int64_t columns, int32_t* order) {
+int64_t pair_groups(int8_t* panel, int64_t groups, int64_t columns, int32_t* places) {
   constexpr int64_t kSide = 4, kHalf = kSide / 2;
   const int64_t size = kSide * columns;
   const std::vector<int8_t> given(panel, panel + groups * size);
   std::vector<Group> all;
-  std::vector<int32_t> left, alone;
+  std::vector<int32_t> left, order, alone;
   for (int64_t i = 0; i < groups; ++i) {
     all.emplace_back(given.data() + i * size, size);
     left.push_back(static_cast<int32_t>(groups - 1 - i));  // the first at the end
   }
-  int64_t paired = 0;
   while (!left.empty()) {
     const int32_t one = left.back();
     left.pop_back();
@@ -56,17 +56,19 @@ int64_t pair_groups(int8_t* panel, int64_t groups, int64_t columns, int32_t* ord
       alone.push_back(one);
       continue;
     }
-    order[paired++] = one;
-    order[paired++] = *other;
+    order.insert(order.end(), {one, *other});
     left.erase(std::next(other).base());
   }
-  std::copy(alone.begin(), alone.end(), order + paired);
+  auto paired = static_cast<int64_t>(order.size());
+  order.insert(order.end(), alone.begin(), alone.end());
   if (paired < groups / 2) {  // not worth it
-    for (int64_t i = 0; i < groups; ++i) order[i] = static_cast<int32_t>(i);
+    std::iota(order.begin(), order.end(), 0);
     paired = 0;
   }
   for (int64_t i = 0; i < groups; ++i) {
-    const int8_t* from = given.data() + order[i] * size;
+    const int32_t group = order[static_cast<size_t>(i)];
+    places[i] = group * static_cast<int32_t>(kSide);
+    const int8_t* from = given.data() + group * size;
     int8_t* to = panel + i * size;
     for (int64_t k = 0; k < size; ++k) {
       const int64_t column = k / kSide, half = k % kSide / kHalf;

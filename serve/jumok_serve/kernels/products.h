@@ -15,9 +15,9 @@ enum class Activation : int64_t { kNone = 0, kSilu = 1, kGelu = 2, kRelu = 3 };
 template <typename Number>
 using WeightOf = std::conditional_t<std::is_same_v<Number, float>, float, int8_t>;
 
-// The order of a panel's groups, and how many of them are paired, the first ones; see pairs.h.
+// Where the levels of a panel's groups begin in a row, and how many groups are paired, the first ones; see pairs.h.
 struct Pairs {
-  const int32_t* order;
+  const int32_t* places;
   int64_t groups;
 };
 
@@ -27,7 +27,7 @@ template <typename Number>
 struct PanelProduct {
   int64_t rows, depth;
   const Number* numbers;    // [rows, depth]; levels as `Products::prepared` gives them
-  const int16_t* words;     // and so
+  const int16_t* words;     // and so; read where no groups are paired
   int32_t zero_point;
   float scale;
   const WeightOf<Number>* weights;  // a panel of PackedWeights
@@ -43,11 +43,10 @@ struct PanelProduct {
   Levels rounding;
 };
 
-// Levels as products take them: rows end with zeros that make up the last group. With pairs they are words, too. Some of
-// it may lie in `scratch`.
+// Levels as products take them: rows end with zeros that make up the last group. Some of it may lie in `scratch`.
 struct Prepared {
   const uint8_t* levels;
-  const int16_t* words;
+  const int16_t* words;  // the same, if they are wanted
 };
 
 // The functions and the order of weights of one instruction set.
@@ -55,7 +54,7 @@ struct Products {
   int64_t columns;  // of a panel
   int64_t group;    // how many of a column's weights of 8 bits lie side by side
   bool pairs;       // whether groups of these are paired
-  Prepared (*prepared)(const uint8_t* levels, int64_t rows, int64_t depth);
+  Prepared (*prepared)(const uint8_t* levels, int64_t rows, int64_t depth, bool words);
   void (*multiply)(const PanelProduct<uint8_t>&);
   void (*multiply_floats)(const PanelProduct<float>&);
 };

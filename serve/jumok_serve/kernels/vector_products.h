@@ -54,7 +54,7 @@ struct OfWords {
 };
 
 // 4 levels of each lane, in groups of which pairs are added: two products in 16 bits, then two of these sums, then both
-// sums of a lane.
+// sums of a lane. Of others two levels are made words at a time.
 struct OfLevels {
   using Number = uint8_t;
   using Element = uint8_t;
@@ -64,6 +64,9 @@ struct OfLevels {
 
   static Factors weights_at(const int8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
   static Factors in_all_lanes(const Element* from) { return _mm256_set1_epi32(four_bytes_at(from)); }
+  static Factors words_of(Factors same, int half) {  // of 4 levels that are in all lanes, the first or the last two
+    return _mm256_shuffle_epi8(same, _mm256_set1_epi32(half == 0 ? 0x80018000 : 0x80038002));
+  }
   static Sum add(Sum sum, const Factors (&levels)[2], const Factors (&weights)[2]) {
     const __m256i one = _mm256_maddubs_epi16(levels[0], weights[0]), other = _mm256_maddubs_epi16(levels[1], weights[1]);
     return sum + (Sum)_mm256_madd_epi16(_mm256_add_epi16(one, other), _mm256_set1_epi16(1));
@@ -217,7 +220,6 @@ struct Panel {
   const Weight* weights;
   int64_t groups, tiles;
   Pairs pairs;
-  const int16_t* words;  // of the numbers, where groups are paired
   const Finish<Kind>& finish;
 
   const char* first() const { return reinterpret_cast<const char*>(weights); }
@@ -273,22 +275,18 @@ template <typename Kind, int kRows, int kShares>
 
 #if LANES == 8
 
-// Of levels: first those of groups in pairs, then of the two halves of each of the few others, in words.
+// Of levels: first those of groups in pairs, then of the two halves of each of the few others.
 template <int kRows, int kShares>
 [[gnu::always_inline]] inline void add_levels(const Panel<OfLevels>& panel, const Tile<OfLevels>& tile,
                                               const char* ahead, Sums<OfLevels, kRows>& sums) {
   constexpr int64_t kVector = Panel<OfLevels>::kVector, kHalf = kPanelVectors * kVector / 2;
-  const int32_t* order = panel.pairs.order;
+  const int32_t* places = panel.pairs.places;
   const uint8_t* numbers[kRows];
-  const int16_t* words[kRows];
-  for (int row = 0; row < kRows; ++row) {
-    numbers[row] = tile.numbers + row * tile.stride;
-    words[row] = panel.words + (tile.first + row) * tile.stride;
-  }
+  for (int row = 0; row < kRows; ++row) numbers[row] = tile.numbers + row * tile.stride;
   int64_t group = 0;
   for (; group < panel.pairs.groups; group += 2) {
     const int8_t* from = panel.weights + group * 2 * kHalf;
-    const int64_t at = 4 * order[group], other_at = 4 * order[group + 1];
+    const int64_t at = places[group], other_at = places[group + 1];
     ask_with<OfLevels, kShares>(ahead, group);
     if constexpr (kShares == 1 || kShares == 2) ask_with<OfLevels, kShares>(ahead, group + 1);
     __m256i weights[kPanelVectors][2];
@@ -305,7 +303,7 @@ template <int kRows, int kShares>
   }
   for (; group < panel.groups; ++group) {
     const int8_t* from = panel.weights + group * 2 * kHalf;
-    const int64_t at = 4 * order[group];
+    const int64_t at = places[group];
     ask_with<OfLevels, kShares>(ahead, group);
     for (int half = 0; half < 2; ++half) {
       __m256i weights[kPanelVectors];
@@ -313,7 +311,7 @@ template <int kRows, int kShares>
         weights[i] = OfWords::weights_at(from + half * kHalf + i * kVector / 2);
       });
       for_each<kRows>([&](auto row) __attribute__((always_inline)) {
-        const __m256i levels = OfWords::in_all_lanes(words[row] + at + 2 * half);
+        const __m256i levels = OfLevels::words_of(OfLevels::in_all_lanes(numbers[row] + at), half);
         for_each<kPanelVectors>([&](auto i) __attribute__((always_inline)) {
           sums[row][i] = OfWords::add(sums[row][i], levels, weights[i]);
         });
@@ -367,7 +365,7 @@ void multiply(const PanelProduct<typename Kind::Number>& product, const typename
               int64_t stride) {
   const int64_t tiles = (product.rows + Kind::kMostRows - 1) / Kind::kMostRows;
   const Finish<Kind> finish(product);
-  const Panel<Kind> panel{product.weights, stride / kGroup<Kind>, tiles, product.pairs, product.words, finish};
+  const Panel<Kind> panel{product.weights, stride / kGroup<Kind>, tiles, product.pairs, finish};
   for (int64_t number = 0; number < tiles; ++number) {
     const int64_t first = number * product.rows / tiles, rows = (number + 1) * product.rows / tiles - first;
     multiply_tile<Kind>(panel, {number, first, rows, numbers + first * stride, stride});
@@ -394,14 +392,13 @@ To* padded(const uint8_t* levels, int64_t rows, int64_t depth, To* to) {
   return to;
 }
 
-Prepared prepared(const uint8_t* levels, int64_t rows, int64_t depth) {
+Prepared prepared(const uint8_t* levels, int64_t rows, int64_t depth, bool want_words) {
   const bool pad = padded_depth(depth) != depth;
-  if (!kPairs && !pad) return {levels, nullptr};
-  const int64_t count = rows * padded_depth(depth);
-  constexpr size_t kBytesOfWords = kPairs ? sizeof(int16_t) : 0;
-  auto* words = static_cast<int16_t*>(scratch(static_cast<size_t>(count) * (kBytesOfWords + (pad ? 1 : 0))));
-  auto* bytes = reinterpret_cast<uint8_t*>(words) + static_cast<size_t>(count) * kBytesOfWords;
-  return {pad ? padded(levels, rows, depth, bytes) : levels, kPairs ? padded(levels, rows, depth, words) : nullptr};
+  const size_t count = static_cast<size_t>(rows * padded_depth(depth)), bytes = want_words ? count * sizeof(int16_t) : 0;
+  if (bytes == 0 && !pad) return {levels, nullptr};
+  auto* room = static_cast<uint8_t*>(scratch(bytes + (pad ? count : 0)));
+  return {pad ? padded(levels, rows, depth, room + bytes) : levels,
+          want_words ? padded(levels, rows, depth, reinterpret_cast<int16_t*>(room)) : nullptr};
 }
 
 }  // namespace
