@@ -84,19 +84,18 @@ inline Floats all(float value) {
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats magnitude(Floats x) { return (Floats)((Ints)x & 0x7fffffff); }
 
-// Whole numbers nearest to x, for |x| < 2^22.
-inline Floats rounded(Floats x) {
-  const Floats magic = all(12582912.0f);  // 1.5 * 2^23: adding it leaves no fraction
-  return (x + magic) - magic;
-}
-
-#if LANES == 16
-
-// e^x for x <= 0, as 2^whole * 2^rest; 0 for -infinity. The polynomial has the least relative error on [-0.5, 0.5] of
-// all that are 1 at 0, by Lawson's algorithm: 1e-7. That of x / ln 2 comes on top, which grows with -x.
+// e^x for x <= 0, as 2^whole * 2^rest; of NaN, NaN. The polynomial has the least relative error on [-0.5, 0.5] of all
+// that are 1 at 0, by Lawson's algorithm: 1e-7. That of x / ln 2 comes on top, which grows with -x. Of -infinity, 0;
+// without AVX-512 what is below e^-87 is rounded up to it.
 inline Floats exponential(Floats x) {
+#if LANES == 16
   const Floats logarithm = x * 1.44269504f;
   const Floats whole = (Floats)_mm512_roundscale_ps((__m512)logarithm, _MM_FROUND_TO_NEAREST_INT);
+#else
+  const Floats magic = all(12582912.0f);  // 1.5 * 2^23: adding it leaves no fraction, and the whole number in the last bits
+  const Floats logarithm = (Floats)_mm256_max_ps((__m256)all(-87.0f), (__m256)x) * 1.44269504f;  // NaN stays
+  const Floats shifted = logarithm + magic, whole = shifted - magic;
+#endif
   const Floats rest = logarithm - whole;
   Floats sum = all(1.326472731e-3f);
   sum = sum * rest + 9.671512991e-3f;
@@ -104,27 +103,12 @@ inline Floats exponential(Floats x) {
   sum = sum * rest + 2.402224243e-1f;
   sum = sum * rest + 6.931470037e-1f;
   sum = sum * rest + 1.0f;
+#if LANES == 16
   return (Floats)_mm512_scalef_ps((__m512)sum, (__m512)whole);  // of -infinity, 0 whatever the sum is
-}
-
 #else
-
-// e^x for x <= 0; what is below e^-87 is rounded up to it. The polynomial is that of Cephes' expf (Moshier).
-inline Floats exponential(Floats x) {
-  x = x < -87.0f ? all(-87.0f) : x;  // NaN stays
-  const Floats whole = rounded(x * 1.44269504f);
-  const Floats rest = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-  Floats sum = all(1.9875691500e-4f);
-  sum = sum * rest + 1.3981999507e-3f;
-  sum = sum * rest + 8.3334519073e-3f;
-  sum = sum * rest + 4.1665795894e-2f;
-  sum = sum * rest + 1.6666665459e-1f;
-  sum = sum * rest + 5.0000001201e-1f;
-  sum = sum * (rest * rest) + rest + 1.0f;
-  return sum * (Floats)((__builtin_convertvector(whole, Ints) + 127) << 23);
-}
-
+  return sum * (Floats)(((Ints)shifted + 127) << 23);
 #endif
+}
 
 // Lanes of `a` and, from kLanes on, of `b`, by their constant numbers.
 template <int... kOrder>
