@@ -16,7 +16,7 @@ pytest.importorskip("ctranslate2")
 import ctranslate2
 import torch
 
-from duel_sides.match import ENVIRONMENTS, Field, play, spelled, worth_playing
+from duel_sides.match import ENVIRONMENTS, Field, play, runs_on, spelled, worth_playing
 from duel_sides.process import Contender, Process, Program
 from duel_sides.random_marian import MarianSizes, sentences, source_tokens
 from duel_sides.results import Cell, Memory, Played, Ratio, Trial, memory_table, ratio, ratio_table, with_goals
@@ -129,6 +129,12 @@ def test_memory_is_compared_in_one_precision_with_the_peers_that_were_best() -> 
     assert ours == ["Marian", "jumok", "int8", "130", "55"]
     assert peer[1:] == ["CTranslate2", "int8", "2x1", "100", "1.30", "1.20", "missed", "50", "1.10", "1.20", "met"]
     assert of_fp32[-1] == "220"
+
+
+def test_instructions_that_a_processor_lacks_are_not_tried() -> None:
+    left_out = [each for each in ENVIRONMENTS if not runs_on(each, ["fma", "avx2"])]
+    assert left_out == [{"CT2_FORCE_CPU_ISA": "AVX512"}]
+    assert all(runs_on(each, ["avx2", "avx512f"]) for each in ENVIRONMENTS)
 
 
 def test_environments_play_where_they_have_helped() -> None:

@@ -1,8 +1,9 @@
 """Who plays, and the rounds: every cell is translated by all contenders in turns, in an order that rotates."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 
 from duel_sides.process import Contender, Process, Program
 from duel_sides.results import Cell, Memory, Played, Trial, fastest
@@ -31,6 +32,8 @@ ENVIRONMENTS: tuple[Mapping[str, str], ...] = (
     {"OMP_PROC_BIND": "true"},
 )
 """What CTranslate2's documentation has for CPUs, and how its OpenMP waits; KMP_* are for another OpenMP than it has."""
+FLAGS = {"AVX512": "avx512f", "AVX2": "avx2"}
+"""What Linux calls the instructions that CTranslate2 can be forced to use; it fails on processors without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +148,10 @@ def try_environments(
         settings: by precision, without an environment.
         progress: told what is tried.
     """
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     for precision, each in settings.items():
         best: dict[Cell, float] = {}
-        for environment in ({}, *ENVIRONMENTS):
+        for environment in ({}, *(each for each in ENVIRONMENTS if runs_on(each, flags))):
             for setting in each:
                 with Process(in_environment(setting, environment).program) as process:
                     for cell, task in tasks.items():
@@ -164,6 +168,12 @@ def try_environments(
                         if seconds > 2 * best[cell]:
                             break
             progress(f"tried {spelled(environment) or 'no variables'} in {precision}")
+
+
+def runs_on(environment: Mapping[str, str], flags: Collection[str]) -> bool:
+    """Whether a processor with these flags has the instructions that an environment forces CTranslate2 to use."""
+    forced = environment.get("CT2_FORCE_CPU_ISA")
+    return forced is None or FLAGS[forced] in flags
 
 
 def worth_playing(trials: Sequence[Trial], precision: str) -> list[Mapping[str, str]]:

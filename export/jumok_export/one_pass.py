@@ -122,7 +122,7 @@ def _over_targets(
         for name in told
     )
     body.node.extend((*fed, *step.graph.node, *token))
-    # ONNX Runtime makes signed weights unsigned, where products of them are cut off, only if they lie beside the product.
+    # Where products are cut off, ONNX Runtime makes those signed weights unsigned that lie in the product's own graph.
     body.initializer.extend(step.graph.initializer)
 
     model = onnx.ModelProto()

@@ -4,10 +4,14 @@ from base64 import b64decode
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from jumok_export.onnx_graph import with_inner
 from jumok_serve import Translator, saturation, session
+
+MODELS = Path(__file__).parents[2] / "models"
 
 
 def test_the_product_is_what_it_is_said_to_be() -> None:
@@ -46,3 +50,18 @@ def test_translations_are_the_same_with_the_weights_made_unsigned(
     for signed, unsigned in zip(*outcomes, strict=True):
         assert signed.token_ids == unsigned.token_ids
         np.testing.assert_allclose(signed.score, unsigned.score, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["multi30k-en-de-transformer", "multi30k-en-de-lstm", "recurrent_bundle"])
+def test_weights_lie_in_the_graphs_of_their_products(name: str, request: pytest.FixtureRequest) -> None:
+    """ONNX Runtime makes no others unsigned: not those that a loop's products read from the graph around it."""
+    path = request.getfixturevalue(name) if name == "recurrent_bundle" else MODELS / name
+    products = 0
+    for file in (path / "int8").glob("*.onnx"):
+        for graph in with_inner(onnx.load(file, load_external_data=False).graph):
+            own = {tensor.name for tensor in graph.initializer}
+            turned = {node.output[0] for node in graph.node if node.op_type == "Transpose" and node.input[0] in own}
+            read = {node.input[1] for node in graph.node if node.op_type == "MatMulIntegerToFloat"}
+            assert read <= own | turned, file
+            products += len(read)
+    assert products > 10
