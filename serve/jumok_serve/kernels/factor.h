@@ -68,7 +68,7 @@ class Factor {
   template <typename Result>
   void multiply(Call& call, const Tensor& numbers, int64_t rows, const std::array<Result*, kParts>& out) const {
     const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
-    // Without VNNI a block's levels may be made words, once for all panels; otherwise a panel is read once for all blocks.
+    // With pairs a block's levels may be made words, once for all panels; otherwise a panel is read once for all blocks.
     const bool by_blocks = kOfLevels && products().pairs;
     call.divide(panels_ * blocks, work_ * std::max(rows / kRowsOfUnit, int64_t{1}), [&](int64_t first, int64_t last) {
       PanelProduct<Number> own = all_;

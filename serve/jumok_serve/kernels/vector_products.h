@@ -394,7 +394,8 @@ To* padded(const uint8_t* levels, int64_t rows, int64_t depth, To* to) {
 
 Prepared prepared(const uint8_t* levels, int64_t rows, int64_t depth, bool want_words) {
   const bool pad = padded_depth(depth) != depth;
-  const size_t count = static_cast<size_t>(rows * padded_depth(depth)), bytes = want_words ? count * sizeof(int16_t) : 0;
+  const size_t count = static_cast<size_t>(rows * padded_depth(depth));
+  const size_t bytes = want_words ? count * sizeof(int16_t) : 0;
   if (bytes == 0 && !pad) return {levels, nullptr};
   auto* room = static_cast<uint8_t*>(scratch(bytes + (pad ? count : 0)));
   return {pad ? padded(levels, rows, depth, room + bytes) : levels,

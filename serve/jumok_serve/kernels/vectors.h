@@ -92,7 +92,7 @@ inline Floats exponential(Floats x) {
   const Floats logarithm = x * 1.44269504f;
   const Floats whole = (Floats)_mm512_roundscale_ps((__m512)logarithm, _MM_FROUND_TO_NEAREST_INT);
 #else
-  const Floats magic = all(12582912.0f);  // 1.5 * 2^23: adding it leaves no fraction, and the whole number in the last bits
+  const Floats magic = all(12582912.0f);  // 1.5 * 2^23: adding it leaves the whole number, in the last bits
   const Floats logarithm = (Floats)_mm256_max_ps((__m256)all(-87.0f), (__m256)x) * 1.44269504f;  // NaN stays
   const Floats shifted = logarithm + magic, whole = shifted - magic;
 #endif
