@@ -103,8 +103,8 @@ def broken_connections() -> dict[str, bytes]:
     }
 
 
-async def send(server: Server, data: bytes, *, whole_s: float = READ_S) -> bytes:
-    """Send bytes over a connection of their own, and give what comes back within a while."""
+async def send(server: Server, data: bytes, *, whole_s: float = READ_S, awaited: bytes | None = None) -> bytes:
+    """Send bytes over a connection of their own, and give what comes back within a while, or until that is there."""
     host, _, port = server.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     received = bytearray()
@@ -112,7 +112,7 @@ async def send(server: Server, data: bytes, *, whole_s: float = READ_S) -> bytes
         writer.write(data)
         async with asyncio.timeout(whole_s):
             await writer.drain()
-            while piece := await reader.read(65536):
+            while (awaited is None or awaited not in received) and (piece := await reader.read(65536)):
                 received += piece
     writer.transport.abort()
     return bytes(received)
