@@ -45,8 +45,8 @@ SERVICES = ("--metrics-port", "0", "--requests-per-second", "1000000")
 """What operations would have running, to be paid for in what is measured."""
 DECODING = Decoding(beam_size=4, max_length=100)
 TINY = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=128)
-OFFLINE_SENTENCES, BESIDE = 256, 64
-"""Sentences of the offline engine's that count, and those before them, and after them."""
+BESIDE = 64
+"""Sentences that the offline engine is given before those that count, and again after them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +127,7 @@ class Contest:
         for number in range(1, plan.rounds + 1):
             for name, server in servers.items():
                 found[name].append(await turn(name, f"round {number} of {plan.rounds}", server))
-            found[OFFLINE].append(
-                offline(self.translator, self.texts, DECODING, beside=BESIDE, sentences=OFFLINE_SENTENCES)
-            )
+            found[OFFLINE].append(offline(self.translator, self.texts, DECODING, beside=BESIDE, sentences=sentences))
         record.figures += [
             figures(
                 self.name,

@@ -74,7 +74,6 @@ def test_all_contenders_are_measured_and_recorded(
 ) -> None:
     monkeypatch.setattr(load, "random_marian", lambda *_: served)
     monkeypatch.setattr(load, "DECODING", DECODING)
-    monkeypatch.setattr(load, "OFFLINE_SENTENCES", 16)
     files = ["--json", str(tmp_path / "load.json"), "--plot", str(tmp_path / "load.png")]
     plan = ["--quick", "--outstanding", "1", "3", "--rounds", "2", "--sentences", "5"]
     monkeypatch.setattr(sys, "argv", ["load.py", *plan, *files])
