@@ -33,7 +33,8 @@ With 6 MiB it took 7.2 ms a sentence either way with beam size 4, with 60 MiB 13
 
 ROWS_OF_SMALL_PER_THREAD = 256
 """The same as `ROWS_PER_THREAD` of models with fewer weights than `SMALL_WEIGHTS`, of whose steps more is Python that
-takes as long for few rows. With 6 MiB that made 1,000 sentences 5 % faster with beam size 4, and no slower with 1."""
+takes as long for few rows. With 6 MiB that made 1,000 sentences 5 % faster with beam size 4, and up to 3 % slower
+with 1."""
 
 
 SEVERAL_IN_FP32 = 64 * 2**20
