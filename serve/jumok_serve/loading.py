@@ -31,12 +31,6 @@ SMALL_WEIGHTS = 16 * 2**20
 With 6 MiB it took 7.2 ms a sentence either way with beam size 4, with 60 MiB 130 ms instead of 93."""
 
 
-ROWS_OF_SMALL_PER_THREAD = 256
-"""The same as `ROWS_PER_THREAD` of models with fewer weights than `SMALL_WEIGHTS`, of whose steps more is Python that
-takes as long for few rows. With 6 MiB that made 1,000 sentences 5 % faster with beam size 4, and up to 3 % slower
-with 1."""
-
-
 SEVERAL_IN_FP32 = 64 * 2**20
 """Bytes of weights in fp32 below which there are several replicas by default there, too.
 
@@ -117,9 +111,7 @@ def load_graphs(
         replicas = min(MAX_REPLICAS, max(1, cores // (threads or 1))) if several else 1
     threads = threads or max(1, cores // replicas)
     pool = replicas * (threads - 1) + 1  # ONNX Runtime counts one caller in
-    small = weights < SMALL_WEIGHTS
-    apart = replicas > 1 and last.name == "cpu" and small
-    rows = ROWS_OF_SMALL_PER_THREAD if small else ROWS_PER_THREAD
+    apart = replicas > 1 and last.name == "cpu" and weights < SMALL_WEIGHTS
     graphs = Graphs(bundle, precision, device=last, threads=pool if apart else replicas * threads, listed=listed)
     name = bundle.manifest.name
     logger.info(
@@ -140,6 +132,6 @@ def load_graphs(
         device=last,
         precision=precision,
         replicas=replicas,
-        max_batch_rows=rows * threads * replicas if last.name == "cpu" else None,
+        max_batch_rows=ROWS_PER_THREAD * threads * replicas if last.name == "cpu" else None,
         max_alone_rows=1 if apart else None,
     )
