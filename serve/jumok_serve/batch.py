@@ -261,12 +261,12 @@ class Batch:
     def step(self) -> None:
         """Decodes one token of every row. Sentences that are `done` with it stay until they are removed."""
         self._compact()
-        rows, searches = len(self._slots), self._searches
-        choice = self._choice(rows)
+        slots, searches, asked = len(self._slots), self._searches, self._searches.asked
+        choice = self._choice(slots)
         tokens, totals = self._state.step(
-            searches.tokens[:rows],
-            searches.positions[:rows],
-            searches.parents[:rows],
+            asked.tokens[:slots],
+            asked.positions[:slots],
+            asked.parents[:slots],
             self._lengths,
             self._memory,
             self._columns,
@@ -287,7 +287,7 @@ class Batch:
     def _draw(self, choice: Choice, tokens: Integers, totals: Floats) -> None:
         """Puts what is drawn for rows [n * K, C] in the place of their best candidates."""
         size, searches = self.beam_size, self._searches
-        drawing = np.flatnonzero(searches.draws[: len(self._slots)]).tolist()
+        drawing = np.flatnonzero(searches.asked.draws[: len(self._slots)]).tolist()
         rows = np.concatenate([np.arange(size) + slot * size for slot in drawing])
         parts = ((place * size, searches.constraints[slot]) for place, slot in enumerate(drawing))
         tokens[rows, :1], totals[rows, :1] = self.graphs.sample(
@@ -300,16 +300,17 @@ class Batch:
 
     def _choice(self, sentences: int) -> Choice:
         """What to ask of the selection; rows that draw are no concern of it."""
-        columns, inputs, searches = self._columns, self._columns.inputs(sentences), self._searches
+        columns, inputs = self._columns, self._columns.inputs(sentences)
+        searches, asked = self._searches, self._searches.asked
         kept = self._constrained.get(sentences)
         # Most constraints are those of an earlier step, if of other sentences.
         if kept is None or kept.inputs is not inputs or kept.changes != searches.changes:
-            draws, acting = searches.draws[:sentences], searches.on_logits[:sentences]
+            draws, acting = asked.draws[:sentences], asked.on_logits[:sentences]
             on_logits, on_log_probs = (
                 columns.places(joined((slot * self.beam_size, searches.constraints[slot]) for slot in those.tolist()))
                 for those in map(np.flatnonzero, (~draws & acting, ~draws & ~acting))
             )
-            renormalizes = searches.renormalizes[:sentences]
+            renormalizes = asked.renormalizes[:sentences]
             kept = self._constrained[sentences] = _Constrained(
                 changes=searches.changes,
                 inputs=inputs,
@@ -319,8 +320,8 @@ class Batch:
                 with_logits=bool(draws.any()),
             )
         return Choice(
-            scores=searches.scores[:sentences].reshape(-1),
-            candidates=int(np.maximum.reduce(searches.candidates[:sentences])),
+            scores=asked.scores[:sentences].reshape(-1),
+            candidates=int(np.maximum.reduce(asked.candidates[:sentences])),
             on_logits=kept.on_logits,
             on_log_probs=kept.on_log_probs,
             renormalize=kept.renormalize,

@@ -1,5 +1,6 @@
 """Buffers that hold tensors of the sentences that are decoded together: each sentence has one slot, and stays there."""
 
+import ctypes
 import math
 import mmap
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from jumok_serve.manifest import TensorSpec
+from jumok_serve.native import address, function
 
 LENGTH_STEP = 8
 """Buffers are this many positions longer or shorter at a time, so that they are seldom made anew.
@@ -29,6 +31,16 @@ KEPT_LENGTH = 32
 
 KEPT_AHEAD = 128
 """The same of a buffer with positions ahead, which cost next to nothing. It has `KEPT_LENGTH` at the least."""
+
+ALONE_BYTES = 2**20
+"""Fewer bytes are copied before any other thread runs Python again."""
+
+_COPY_ARGUMENTS = (
+    *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p),
+    *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p),
+    *(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64),
+)
+"""Of ``jumok_copy_slots`` in ``kernels/searches.cc``."""
 
 ROOM = 16
 """A buffer becomes so many times as long before memory is asked for again: for a moment there are two of them then."""
@@ -55,6 +67,7 @@ class SlotBuffers:
         self._stores: dict[str, mmap.mmap | bytes] = {spec.name: b"" for spec in specs}
         self._buffers: dict[str, NDArray[np.generic]] = {}
         self._views: dict[int, dict[str, OrtValue]] = {}
+        self._axis_of = {spec.name: spec.axes.index(axis) if axis in spec.axes else None for spec in specs}
 
     @property
     def length(self) -> int:
@@ -103,21 +116,22 @@ class SlotBuffers:
 
     def join(self, slots: Sequence[int], values: Mapping[str, OrtValue], rows: Sequence[int]) -> None:
         """Copies some rows of `values` [B, ...], one for each slot, into slots; see `write`."""
-        chosen = slice(rows[0], rows[-1] + 1) if is_run(rows) else list(rows)
-        self.write(slots, {name: value.numpy()[chosen] for name, value in values.items()})
+        self.write(slots, {name: value.numpy() for name, value in values.items()}, rows)
 
-    def write(self, slots: Sequence[int], values: Mapping[str, NDArray[np.generic]]) -> None:
-        """Copies rows of `values` [B, ...] into slots [B]; what lies behind their length is masked anyway."""
+    def write(
+        self, slots: Sequence[int], values: Mapping[str, NDArray[np.generic]], rows: Sequence[int] | None = None
+    ) -> None:
+        """Copies rows of `values` [B, ...] into slots, those named or as many; what lies behind is masked anyway."""
+        moves = _Moves(range(len(slots)) if rows is None else rows, slots)
         for spec in self._specs:
-            rows, buffer = values[spec.name], self._buffers[spec.name]
-            place = tuple(slice(min(size, room)) for size, room in zip(rows.shape[1:], buffer.shape[1:], strict=True))
-            buffer[_at(slots, place)] = rows[(slice(None), *place)]
+            moves.copy(values[spec.name], self._buffers[spec.name], self._axis_of[spec.name])
 
     def move(self, slots: Sequence[int], to: Sequence[int], length: int) -> None:
         """Copies so many positions of slots over others, none of which is among them."""
+        moves = _Moves(slots, to)
         for spec in self._specs:
-            place, buffer = self._place(spec, length), self._buffers[spec.name]
-            buffer[_at(to, place)] = buffer[_at(slots, place)]
+            buffer = self._buffers[spec.name]
+            moves.copy(buffer, buffer, self._axis_of[spec.name], length)
 
     def view(self, slots: int) -> dict[str, OrtValue]:
         """The first `slots` slots as the decoder's inputs, [slots, ...], without a copy."""
@@ -128,14 +142,33 @@ class SlotBuffers:
         return self._views[slots]
 
 
-def is_run(numbers: Sequence[int]) -> bool:
-    """Whether each number is the one before and one more."""
-    return list(numbers) == list(range(numbers[0], numbers[0] + len(numbers)))
+class _Moves:
+    """Copies some rows of tensors [B, ...] over slots of others, each into the one that is named for it."""
 
+    def __init__(self, rows: Sequence[int], slots: Sequence[int]) -> None:
+        self._rows, self._slots = np.array(rows, np.int64), np.array(slots, np.int64)
+        self._addresses = address(self._rows), address(self._slots)
 
-def _at(slots: Sequence[int], place: tuple[slice, ...]) -> tuple[Any, ...]:
-    """The same place of several slots."""
-    return (list(slots), *place)
+    def copy(
+        self, source: NDArray[np.generic], into: NDArray[np.generic], axis: int | None, length: int | None = None
+    ) -> None:
+        """Copies of every row the first `length` positions of an axis, or as many as both have, where there is one."""
+        inner, blocks = source.shape[1:], 1
+        if axis is not None:
+            length = min(source.shape[axis], into.shape[axis], source.shape[axis] if length is None else length)
+            inner, blocks = (length, *source.shape[axis + 1 :]), math.prod(source.shape[1:axis])
+        size = math.prod(inner) * source.itemsize
+        whole = len(self._rows) * blocks * size
+        copy = function("jumok_copy_slots", _COPY_ARGUMENTS, alone=whole < ALONE_BYTES)
+        if copy is None or not (source.flags.c_contiguous and into.flags.c_contiguous):
+            place = (slice(None),) * ((axis or 1) - 1) + (slice(length),) * (axis is not None)
+            into[self._slots, *place] = source[self._rows, *place]
+            return
+        copy(
+            *(address(source), source.strides[0], source.strides[axis - 1] if axis else 0, self._addresses[0]),
+            *(address(into), into.strides[0], into.strides[axis - 1] if axis else 0, self._addresses[1]),
+            *(len(self._rows), blocks, size),
+        )
 
 
 def _untouched(size: int) -> mmap.mmap:

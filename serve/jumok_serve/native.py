@@ -1,12 +1,15 @@
 """The library of native kernels, where it was compiled and can be used."""
 
+import ctypes
 import hashlib
 import logging
 import struct
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import onnxruntime
+from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +34,32 @@ def library() -> Path | None:
         return None
     logger.info("native kernels are used, where a bundle has graphs for them")
     return LIBRARY
+
+
+def function(name: str, arguments: tuple[Any, ...], *, alone: bool = True) -> Any:
+    """A function of the library's that takes such arguments and returns an int64; None where it is not there.
+
+    Args:
+        name: of the function.
+        arguments: their types.
+        alone: no other thread runs Python meanwhile. To wait for the interpreter's lock afterwards takes longer than
+            what is over in microseconds.
+    """
+    path = library()
+    return None if path is None else _function(path, name, arguments, alone)
+
+
+@cache
+def _function(path: Path, name: str, arguments: tuple[Any, ...], alone: bool) -> Any:
+    found = getattr((ctypes.PyDLL if alone else ctypes.CDLL)(str(path)), name, None)
+    if found is not None:
+        found.argtypes, found.restype = arguments, ctypes.c_int64
+    return found
+
+
+def address(array: NDArray[Any]) -> int:
+    """Where the elements of an array lie."""
+    return int(array.ctypes.data)
 
 
 def check(path: Path) -> None:

@@ -1,5 +1,6 @@
 """The decoder's state of the sentences that are decoded together, and the step that continues it."""
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,8 +11,12 @@ from onnxruntime import OrtValue
 
 from jumok_serve.columns import Columns
 from jumok_serve.manifest import TensorSpec
+from jumok_serve.native import address, function
 from jumok_serve.selecting import Choice
 from jumok_serve.session import Booleans, DecoderStep, Floats, Graphs, Integers, Slots, Tensors
+
+_PLACE_ARGUMENTS = (*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3, ctypes.c_void_p)
+"""Of ``jumok_place`` in ``kernels/searches.cc``."""
 
 TIME_SLACK = 32
 """Cache entries beyond the longest row's that are carried along before a gathered cache is cut to size."""
@@ -209,6 +214,9 @@ class InPlaceState:
         self._steps: dict[tuple[Graphs, int], _Step] = {}  # by the number of sentences
         self._last: _Step | None = None
         self._slots = 0  # that hold something
+        self._native = function("jumok_place", _PLACE_ARGUMENTS)
+        self._places: Integers = np.zeros((0, beam_size), np.int64)  # [slots, K], that the native one chooses
+        self._addresses = 0, 0  # of what it writes
 
     def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
         """See `DecoderState`."""
@@ -254,23 +262,35 @@ class InPlaceState:
 
     def _place(self, positions: Integers, parents: Integers) -> Integers:
         """Gives each row an entry [n, K] for its new token, and has it see what the row sees that it continues."""
-        sentences, beam_size = parents.shape
-        rows = self._rows[:sentences]
-        self._visible[: len(positions)][positions == 0] = False
-        if beam_size == 1:  # whose tokens lie in their order
-            places = positions[:, None]
+        sentences, entries = len(positions), self._visible.shape[-1]
+        if self._native is None:
+            places = self._chosen(positions, parents)
+            last = int(places.max())
         else:
-            visible, used = self._visible[:sentences], self._used[:sentences]
-            visible[:] = self._visible.reshape(-1, self._visible.shape[-1]).take(rows[:, :1] + parents, axis=0)
-            visible.any(axis=1, out=used[:, :-beam_size])
-            places = used.argsort(axis=1, kind="stable")[:, :beam_size]
-        last = int(places.max())
-        if last >= self._buffers.length:
+            places = self._places[:sentences]
+            last = self._native(
+                *(self._addresses[0], address(positions), address(parents)),
+                *(sentences, self._beam_size, entries, self._addresses[1]),
+            )
+        if last >= entries:
             self._reserve(sentences, last + 1)
-        self._visible.reshape(-1)[rows * self._visible.shape[-1] + places] = True
+        if last >= entries or self._native is None:
+            self._visible.reshape(-1)[self._rows[:sentences] * self._visible.shape[-1] + places] = True
         if self.graphs.reads_entry_positions:
             self._entry_positions[np.arange(sentences)[:, None], places] = positions[:, None]
         return places
+
+    def _chosen(self, positions: Integers, parents: Integers) -> Integers:
+        """The same, but that no row sees its own entry yet."""
+        sentences, beam_size = parents.shape
+        self._visible[:sentences][positions == 0] = False
+        if beam_size == 1:  # whose tokens lie in their order
+            return positions[:, None]
+        visible, used = self._visible[:sentences], self._used[:sentences]
+        rows = self._rows[:sentences, :1] + parents
+        visible[:] = self._visible.reshape(-1, self._visible.shape[-1]).take(rows, axis=0)
+        visible.any(axis=1, out=used[:, :-beam_size])
+        return used.argsort(axis=1, kind="stable")[:, :beam_size]
 
     def _reserve(self, slots: int, entries: int) -> None:
         """Makes room."""
@@ -281,6 +301,8 @@ class InPlaceState:
         self._used = np.zeros((capacity, length + beam_size), np.bool_)
         self._rows = np.arange(capacity * beam_size).reshape(capacity, beam_size)
         self._entry_positions = _resized(self._entry_positions, self._slots, (capacity, length))
+        self._places = np.zeros((capacity, beam_size), np.int64)
+        self._addresses = address(self._visible), address(self._places)
         self._steps.clear()
 
     def _bind(

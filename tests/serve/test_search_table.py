@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from jumok_serve.search import Continuations, Search, SearchTable, best_continuations, each_rows_best
-from jumok_serve.search import table as table_module
+from jumok_serve.search import Continuations, Search, SearchTable, asked, best_continuations, each_rows_best
 
 from .reference_search import candidates
 from .search_cases import Case, constrained, random_case
@@ -38,12 +37,12 @@ def random_pair(rng: np.random.Generator, beam_size: int) -> Pair:
     return Pair(case, case.search(), case.search())
 
 
-@pytest.mark.parametrize("most_kept", [2, table_module.MOST_KEPT])
+@pytest.mark.parametrize("most_kept", [3, asked.MOST_KEPT])
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
 def test_searches_together_do_what_they_do_alone(
     beam_size: int, most_kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_module, "MOST_KEPT", most_kept)
+    monkeypatch.setattr(asked, "MOST_KEPT", most_kept)
     rng = np.random.default_rng(17 + beam_size)
     table, slots = SearchTable(beam_size), list[Pair | None]()
     finished = moved = left = 0
@@ -91,20 +90,20 @@ def step(table: SearchTable, slots: list[Pair | None]) -> None:
     beam_size, changes = table.beam_size, table.changes
     if not slots:
         return
-    number = int(table.candidates[: len(slots)].max())
+    number = int(table.asked.candidates[: len(slots)].max())
     tokens = np.zeros((len(slots) * beam_size, number), np.int64)
     totals = np.full(tokens.shape, -1.0, np.float32)
     for slot, pair in enumerate(slots):
         if pair is None:
-            assert table.positions[slot] == 0
+            assert table.asked.positions[slot] == 0
             continue
         asks = pair.alone
-        assert (table.tokens[slot].tolist(), table.positions[slot]) == ([*asks.tokens], asks.position)
-        assert table.scores[slot].tolist() == [np.float32(score) for score in asks.scores]
-        assert table.parents[slot].tolist() == [*asks.parents]
-        assert table.candidates[slot] == asks.candidates_needed
-        assert table.on_logits[slot] == asks.acts_on_logits
-        assert table.renormalizes[slot] == asks.renormalizes
+        assert (table.asked.tokens[slot].tolist(), table.asked.positions[slot]) == ([*asks.tokens], asks.position)
+        assert table.asked.scores[slot].tolist() == [np.float32(score) for score in asks.scores]
+        assert table.asked.parents[slot].tolist() == [*asks.parents]
+        assert table.asked.candidates[slot] == asks.candidates_needed
+        assert table.asked.on_logits[slot] == asks.acts_on_logits
+        assert table.asked.renormalizes[slot] == asks.renormalizes
         for mine, other in zip(table.constraints[slot], asks.constraints, strict=True):
             assert [array.tolist() for array in mine] == [array.tolist() for array in other]
         pair.feed()
@@ -160,7 +159,7 @@ def test_a_search_that_runs_on_is_not_looked_at() -> None:
         looked = []
         for time in range(14):
             tokens = np.tile(np.arange(3, 8), (beam_size, 1))
-            totals = table.scores[0][:, None] - np.arange(1, 6, dtype=np.float32)
+            totals = table.asked.scores[0][:, None] - np.arange(1, 6, dtype=np.float32)
             others = table.run_on(tokens, totals)
             looked += [time] * len(others)
             table.look(others)

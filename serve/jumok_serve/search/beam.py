@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from jumok_proto.results import FinishReason
 from jumok_serve.options import SearchOptions
 from jumok_serve.search.constraints import NO_CONSTRAINTS, rules_of
@@ -91,8 +94,8 @@ class BeamSearch:
             return 0
         return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(self._written) - 1))
 
-    def catch_up(self, tokens: list[list[int]], scores: list[list[float]], rows: list[list[int]]) -> None:
-        self._written.extend(zip(tokens, scores, rows, strict=True))
+    def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
+        self._written.extend(zip(tokens.tolist(), scores.tolist(), rows.tolist(), strict=True))
         self.tokens, self.scores, self.parents = self._written[-1]
         self.position += len(tokens)
 
@@ -204,14 +207,22 @@ class BeamSearch:
         return [self._trace(ended) for ended in self._ended[: self._options.num_hypotheses]]
 
     def _trace(self, ended: "_Ended") -> FinishedHypothesis:
-        path = [] if ended.last is None else [ended.last]  # tokens and their sums, last to first
+        written: list[int] = []  # last to first
+        sums: list[float] = []
         row = ended.row
         for tokens, scores, parents in reversed(self._written[: ended.length]):
-            path.append((tokens[row], scores[row]))
+            written.append(tokens[row])
+            sums.append(scores[row])
             row = parents[row]
-        path.reverse()
-        reached_eos = bool(path) and path[-1][0] in self._options.eos_ids
-        return finished_hypothesis(path, ended.score, FinishReason.EOS if reached_eos else FinishReason.LENGTH)
+        written.reverse()
+        sums.reverse()
+        if ended.last is not None:
+            token, total = ended.last
+            written.append(token)
+            sums.append(total)
+        reached_eos = bool(written) and written[-1] in self._eos_ids
+        reason = FinishReason.EOS if reached_eos else FinishReason.LENGTH
+        return finished_hypothesis(written, sums, ended.score, reason)
 
 
 class _Ended(NamedTuple):

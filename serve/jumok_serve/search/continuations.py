@@ -18,6 +18,10 @@ class Continuations(NamedTuple):
         """So many of each sentence, or as many as there are."""
         return Continuations(self.tokens[:, :number], self.scores[:, :number], self.rows[:, :number])
 
+    def of(self, sentences: list[int]) -> "Continuations":
+        """A copy of those of some sentences."""
+        return Continuations(self.tokens[sentences], self.scores[sentences], self.rows[sentences])
+
 
 def best_continuations(
     tokens: NDArray[np.int64], scores: NDArray[np.floating[Any]], beam_size: int, number: int

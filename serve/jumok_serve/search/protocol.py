@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from jumok_proto.results import FinishReason
 from jumok_serve.search.constraints import Constraints
 
@@ -116,8 +119,8 @@ class Search(Protocol):
             RuntimeError: the search has finished.
         """
 
-    def catch_up(self, tokens: list[list[int]], scores: list[list[float]], rows: list[list[int]]) -> None:
-        """Take in steps that were steady, up to ``steady_steps`` of them: their K best continuations, [steps][K].
+    def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
+        """Take in steps that were steady, up to ``steady_steps`` of them: their K best continuations, [steps, K].
 
         That is the same as to ``advance`` at each.
         """
@@ -148,12 +151,11 @@ def normalised(score: float, length: int, length_penalty: float) -> float:
 
 
 def finished_hypothesis(
-    path: Sequence[tuple[int, float]], score: float, finish_reason: FinishReason
+    tokens: Sequence[int], sums: Sequence[float], score: float, finish_reason: FinishReason
 ) -> FinishedHypothesis:
     """The hypothesis made of tokens, each with the sum of token scores up to it."""
-    token_ids, sums = zip(*path, strict=True) if path else ((), ())
     return FinishedHypothesis(
-        token_ids=token_ids,
+        token_ids=tuple(tokens),
         token_scores=tuple(map(operator.sub, sums, (0.0, *sums))),
         score=score,
         finish_reason=finish_reason,

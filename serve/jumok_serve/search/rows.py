@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jumok_proto.results import FinishReason
 from jumok_serve.options import SearchOptions
@@ -64,7 +65,7 @@ class RowSearch:
         self._forced = self._rules.forced(length)
         histories: list[list[int]] = []
         if self._rules.need_history:
-            histories = [[] if row.finish_reason else [*self._prompt, *row.tokens()] for row in self._rows]
+            histories = [[] if row.finish_reason else [*self._prompt, *row.tokens] for row in self._rows]
         self.constraints = self._rules.at(length, histories) if self._forced is None else NO_CONSTRAINTS
 
     def advance(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
@@ -98,12 +99,13 @@ class RowSearch:
         if self.position + 1 < len(self._prompt):
             return 0
         (row,) = self._rows
-        return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(row.path) - 1))
+        return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(row.tokens) - 1))
 
-    def catch_up(self, tokens: list[list[int]], scores: list[list[float]], rows: list[list[int]]) -> None:
+    def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
         (row,) = self._rows
-        row.path.extend((token, score) for (token,), (score,) in zip(tokens, scores, strict=True))
-        self.tokens, self.scores = tokens[-1], scores[-1]
+        row.tokens += tokens[:, 0].tolist()
+        row.sums += scores[:, 0].tolist()
+        self.tokens, self.scores = row.tokens[-1:], row.sums[-1:]
         self.position += len(tokens)
 
     def _forced_choice(self, index: int, forced: Sequence[int]) -> tuple[int, float]:
@@ -117,7 +119,7 @@ class RowSearch:
         return forced[choice], self.scores[index] - math.log(len(forced))
 
     def sure_tokens(self) -> list[int]:
-        return self._rows[0].tokens()  # rows go their own ways, and nothing is taken back
+        return list(self._rows[0].tokens)  # rows go their own ways, and nothing is taken back
 
     def hypotheses(self) -> list[FinishedHypothesis]:
         if not self.finished:
@@ -128,10 +130,11 @@ class RowSearch:
 class _Row:
     """What has been written in one row."""
 
-    __slots__ = ("finish_reason", "path")
+    __slots__ = ("finish_reason", "sums", "tokens")
 
     def __init__(self) -> None:
-        self.path: list[tuple[int, float]] = []  # tokens, each with the sum of token scores up to it
+        self.tokens: list[int] = []
+        self.sums: list[float] = []  # of token scores up to each
         self.finish_reason: FinishReason | None = None
 
     def runs_on_with(self, token: int, score: float, options: SearchOptions) -> bool:
@@ -139,22 +142,19 @@ class _Row:
         if not score > DEAD_SCORE:  # every token is suppressed: the score is -inf, or NaN as -inf less -inf
             self.finish_reason = FinishReason.LENGTH
             return False
-        self.path.append((token, score))
+        self.tokens.append(token)
+        self.sums.append(score)
         if token in options.eos_ids:
             self.finish_reason = FinishReason.EOS
-        elif len(self.path) == options.max_length:
+        elif len(self.tokens) == options.max_length:
             self.finish_reason = FinishReason.LENGTH
         return self.finish_reason is None
 
-    def tokens(self) -> list[int]:
-        """What has been written."""
-        return [token for token, _ in self.path]
-
     def hypothesis(self, options: SearchOptions) -> FinishedHypothesis:
         """The result, of a row that has ended."""
-        total = self.path[-1][1] if self.path else 0.0
-        score = normalised(total, len(self.path), options.length_penalty)
-        return finished_hypothesis(self.path, score, self.finish_reason or FinishReason.LENGTH)
+        total = self.sums[-1] if self.sums else 0.0
+        score = normalised(total, len(self.tokens), options.length_penalty)
+        return finished_hypothesis(self.tokens, self.sums, score, self.finish_reason or FinishReason.LENGTH)
 
 
 class UniformNumbers:
