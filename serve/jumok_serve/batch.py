@@ -117,8 +117,6 @@ class Batch:
         self._slots: list[Sentence | None] = []
         self._lengths: Integers = np.zeros(0, np.int64)  # of the sources by slot, 1 where it is empty
         self._empty: list[int] = []  # slots, ascending
-        self._sentences: list[Sentence] | None = []  # by slot, without those that are empty; None: to be made anew
-        self._longest, self._padding = 0, 0.0  # of these
         self._constrained: dict[int, _Constrained] = {}  # by the number of sentences
         self._departures = Departures()
         self._watched = False  # whether somebody wants to see how far some sentence has come
@@ -135,33 +133,34 @@ class Batch:
     @property
     def sentences(self) -> Sequence[Sentence]:
         """Those that are decoded, by slot."""
-        if self._sentences is None:
-            self._sentences = [sentence for sentence in self._slots if sentence is not None]
-            lengths = [len(sentence.source_ids) for sentence in self._sentences]
-            self._longest = max(lengths, default=0)
-            positions = len(lengths) * padded_length(self._longest)
-            self._padding = 1 - sum(lengths) / positions if positions else 0.0
-        return self._sentences
+        return [sentence for sentence in self._slots if sentence is not None]
+
+    @property
+    def size(self) -> int:
+        """How many sentences are decoded."""
+        return len(self._slots) - len(self._empty)
 
     @property
     def rows(self) -> int:
         """Rows of the next step, but for those of empty slots."""
-        return len(self.sentences) * self.beam_size
+        return self.size * self.beam_size
 
     @property
     def longest_source(self) -> int:
         """Tokens of the longest source that is decoded."""
-        return self._longest if self.sentences else 0
+        return int(np.maximum.reduce(self._lengths)) if self.size else 0
 
     @property
     def padding(self) -> float:
         """Share of padding among the source positions of the next step."""
-        return self._padding if self.sentences else 0.0
+        positions = self.size * padded_length(self.longest_source)
+        tokens = int(np.add.reduce(self._lengths)) - len(self._empty)
+        return 1 - tokens / positions if positions else 0.0
 
     @property
     def is_empty(self) -> bool:
         """Whether no sentence is decoded, or is encoded to be."""
-        return not (self.sentences or self._encoded)
+        return not (self.size or self._encoded)
 
     def admit(self, sentences: Sequence[Sentence]) -> None:
         """Encodes sentences and lets them take part from the next step on."""
@@ -210,7 +209,6 @@ class Batch:
             sentence.admitted = now
             self._slots[slot] = sentence
         self._watched = any(sentence.progress for sentence in (*sentences, *(self.sentences if self._watched else ())))
-        self._sentences = None
 
     def abandoned(self, now: float) -> list[Sentence]:
         """The sentences that nobody waits for any more at the monotonic time `now`, whether they have joined or not.
@@ -239,13 +237,12 @@ class Batch:
             self._slots.pop()
             self._empty.pop()
         self._lengths = self._lengths[: len(self._slots)]
-        self._sentences = None
 
     def _compact(self) -> None:
         """Fills empty slots with the last sentences, if there are many."""
         if len(self._empty) <= MOST_EMPTY * len(self._slots):
             return
-        full = len(self.sentences)
+        full = self.size
         free = [slot for slot in self._empty if slot < full]
         moved = [slot for slot in range(full, len(self._slots)) if self._slots[slot] is not None]
         if moved:
@@ -256,7 +253,6 @@ class Batch:
                 self._slots[place] = self._slots[slot]
             self._lengths[free] = self._lengths[moved]
         self._slots, self._lengths, self._empty = self._slots[:full], self._lengths[:full], []
-        self._sentences = None
 
     def step(self) -> None:
         """Decodes one token of every row. Sentences that are `done` with it stay until they are removed."""

@@ -169,7 +169,7 @@ class _Replica:
                 self._joining = taken
                 self._admit(taken, self._queue.take_ahead(self._number, taken))
             for batch in list(self.batches.values()):
-                if batch.sentences:
+                if batch.size:
                     self._step(batch)
 
     def _break_down(self, error: BaseException) -> int:

@@ -4,7 +4,6 @@ import ctypes
 import math
 import mmap
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

@@ -20,9 +20,7 @@ class Occupancy:
     """
 
     def __init__(self, batches: Iterable[Batch] = ()) -> None:
-        self._parts = {
-            batch.beam_size: (len(batch.sentences), padded_length(batch.longest_source)) for batch in batches
-        }
+        self._parts = {batch.beam_size: (batch.size, padded_length(batch.longest_source)) for batch in batches}
         self._count()
 
     def _count(self) -> None:

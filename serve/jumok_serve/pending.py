@@ -21,9 +21,6 @@ from jumok_serve.tokenizer import Tokenizer
 MAX_ATTENTION_WEIGHTS = 2**23
 """Of all hypotheses of a request together, target prefixes included, if each were of the maximum length."""
 
-TEXTS_AT_ONCE = 32
-"""So many translations are made into texts at a time, while others are decoded."""
-
 NOTHING = Hypothesis(text="", score=0.0, tokens=(), token_ids=(), token_scores=(), finish_reason=FinishReason.EOS)
 """The translation of a text without content."""
 
@@ -128,24 +125,19 @@ class Pending:
         ]
 
     def _hypotheses(self) -> dict[Job, tuple[Hypothesis, ...]]:
-        """Those of all texts that are decoded, made while others still are.
+        """Those of all texts that are decoded."""
+        done, _ = wait(self.futures, return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()  # the others may take long where one has failed
+        found = [(job, job.future.result().hypotheses) for job in self._jobs if job.future is not None]
+        texts = iter(
+            self._tokenizer.decode_all([(*job.prompt[1:], *one.token_ids) for job, of_text in found for one in of_text])
+        )
+        return {job: tuple(self._hypothesis(next(texts), one) for one in of_text) for job, of_text in found}
 
-        The longest first, which is how most are decoded, and not one by one, so that the engine is seldom interrupted.
-        """
-        futures = {job: job.future for job in self._jobs if job.future is not None}
-        jobs = sorted(futures, key=_source_length, reverse=True)
-        found = {}
-        for first in range(0, len(jobs), TEXTS_AT_ONCE):
-            some = jobs[first : first + TEXTS_AT_ONCE]
-            wait([futures[job] for job in some], return_when=FIRST_EXCEPTION)
-            for job in some:
-                found[job] = tuple(self._hypothesis(job, one) for one in futures[job].result().hypotheses)
-        return found
-
-    def _hypothesis(self, job: Job, hypothesis: FinishedHypothesis) -> Hypothesis:
-        _, *prefix = job.prompt
+    def _hypothesis(self, text: str, hypothesis: FinishedHypothesis) -> Hypothesis:
         return Hypothesis(
-            text=self._tokenizer.decode([*prefix, *hypothesis.token_ids]),
+            text=text,
             score=hypothesis.score,
             tokens=tuple(self._tokenizer.tokens(hypothesis.token_ids)),
             token_ids=hypothesis.token_ids,
@@ -202,10 +194,6 @@ class Pending:
                 total_s=time.monotonic() - self._started,
             )
         return self._timings
-
-
-def _source_length(job: Job) -> int:
-    return len(job.source.token_ids)
 
 
 def check_attention(sources: Sequence[Source], prefixes: Sequence[Sequence[int]], options: SearchOptions) -> None:

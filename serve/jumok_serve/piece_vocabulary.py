@@ -113,6 +113,10 @@ class PieceVocabularyTokenizer:
         """Source token ids of ``text``; none for an empty text."""
         return self._source.encode(self._source_model, text)
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode`` of each."""
+        return list(map(self.encode, texts))
+
     def encode_target(self, text: str) -> list[int]:
         """Target token ids of ``text``; none for an empty text."""
         return self._target.encode(self._target_model, text)
@@ -121,6 +125,10 @@ class PieceVocabularyTokenizer:
         """Text of target token ids; ``IndexError`` for an id beyond the model's."""
         text = self._joined(ids)
         return clean_up_spaces(text) if self._clean_up_spaces else text
+
+    def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """``decode`` of each."""
+        return list(map(self.decode, ids))
 
     def _joined(self, ids: Sequence[int]) -> str:
         pieces = [self._shown[token] for token in checked_ids(ids, self.vocab_size) if token in self._shown]

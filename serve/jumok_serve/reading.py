@@ -15,6 +15,9 @@ from jumok_serve.tokenizer import Tokenizer
 CHARACTERS_PER_TOKEN = 32
 """More than any token spells: SentencePiece's longest have 16 characters."""
 
+TEXTS_AT_ONCE = 256
+"""So many are tokenized before a look at the time."""
+
 MOST_REMEMBERED = 256
 """Directions, and resolved options, that are kept for the next request: few are ever asked for."""
 
@@ -82,11 +85,11 @@ class Reader:
         """
         if not texts:
             raise InvalidRequest("no texts: send at least one", field="contents")
-        sources = []
-        for index, text in enumerate(texts):
+        sources: list[Source] = []
+        for first in range(0, len(texts), TEXTS_AT_ONCE):
             if deadline is not None and time.monotonic() > deadline:
                 raise DeadlineExceeded("the deadline passed while the texts were tokenized")
-            sources.append(self._source(text, direction, field=f"contents[{index}]", truncate=truncate))
+            sources += self._sources(texts[first : first + TEXTS_AT_ONCE], direction, first=first, truncate=truncate)
         return sources
 
     def prefixes(self, prefixes: Sequence[str | None] | None, texts: int, forced: int | None) -> list[tuple[int, ...]]:
@@ -152,38 +155,53 @@ class Reader:
             token_ids.append(ids)
         return token_ids
 
-    def _source(self, text: str, direction: Direction, *, field: str, truncate: bool) -> Source:
+    def _sources(self, texts: Sequence[str], direction: Direction, *, first: int, truncate: bool) -> list[Source]:
+        """The ids of texts, of which the first has a number."""
+        limit, prefix, suffix = self._limits.max_source_length, direction.source_prefix, direction.source_suffix
+        room = limit - len(prefix) - len(suffix)
+        most_characters = limit * CHARACTERS_PER_TOKEN  # more is too long for certain, and not worth tokenizing
+        whole = [
+            self._readable(text, most_characters, field=f"contents[{first + number}]", truncate=truncate)
+            for number, text in enumerate(texts)
+        ]
+        read = [text[:most_characters] for text in whole]
+        tokens = self._tokenizer.encode_all(read)
+        nothing = frozenset(direction.source_suffix)
+        present = [not nothing.issuperset(token_ids) for token_ids in tokens]
+        task = ""
+        if direction.task_prefix:
+            task = f", those of {direction.task_prefix!r} before it included,"
+            tokens = self._tokenizer.encode_all([direction.task_prefix + text for text in read])
+        sources = []
+        for index, token_ids in enumerate(tokens):
+            too_long = len(token_ids) > room
+            if not present[index]:
+                sources.append(NO_SOURCE)
+                continue
+            if too_long and not truncate:
+                raise InvalidRequest(
+                    f"the text has {len(token_ids)} tokens{task} and the model reads at most {room}: split it, or ask "
+                    "for it to be truncated",
+                    field=f"contents[{first + index}]",
+                )
+            cut = too_long or len(whole[index]) > most_characters
+            sources.append(Source((*prefix, *token_ids[:room], *suffix), truncated=cut))
+        return sources
+
+    def _readable(self, text: str, most_characters: int, *, field: str, truncate: bool) -> str:
+        """A text that can be read: an empty one where it is white space alone."""
         check_text(text, field)
-        if not text.strip():
-            return NO_SOURCE
-        longest = self._limits.max_source_length
-        most_characters = longest * CHARACTERS_PER_TOKEN  # more is too long for certain, and not worth tokenizing
+        if text.isspace():
+            return ""
         if len(text) > most_characters:
             text = text.strip()
         if len(text) > most_characters and not truncate:
             raise InvalidRequest(
-                f"the text has {len(text)} characters, far more than the {longest} tokens that the model reads: split "
-                "it, or ask for it to be truncated",
+                f"the text has {len(text)} characters, far more than the {self._limits.max_source_length} tokens that "
+                "the model reads: split it, or ask for it to be truncated",
                 field=field,
             )
-        token_ids = self._tokenizer.encode(text[:most_characters])
-        if set(token_ids) <= {*direction.source_suffix}:
-            return NO_SOURCE
-        task = ""
-        if direction.task_prefix:
-            task = f", those of {direction.task_prefix!r} before it included,"
-            token_ids = self._tokenizer.encode(direction.task_prefix + text[:most_characters])
-        prefix, suffix = direction.source_prefix, direction.source_suffix
-        room = longest - len(prefix) - len(suffix)
-        if len(token_ids) > room and not truncate:
-            raise InvalidRequest(
-                f"the text has {len(token_ids)} tokens{task} and the model reads at most {room}: split it, or ask for "
-                "it to be truncated",
-                field=field,
-            )
-        return Source(
-            (*prefix, *token_ids[:room], *suffix), truncated=len(token_ids) > room or len(text) > most_characters
-        )
+        return text
 
     def _known(self, token_ids: Sequence[int], *, field: str) -> list[int]:
         size = self._tokenizer.vocab_size

@@ -33,11 +33,17 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """Source token ids of ``text``, no special token among them."""
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode`` of each, which may take less time."""
+
     def encode_target(self, text: str) -> list[int]:
         """Target token ids of ``text``, a translation or the beginning of one, no special token among them."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of target token ids, special tokens left out; ``IndexError`` for an id beyond the vocabulary."""
+
+    def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """``decode`` of each, which may take less time."""
 
     def decode_sure(self, ids: Sequence[int]) -> str:
         """What of ``decode(ids)`` begins the text of all ids that begin with these; ``IndexError`` as there."""
@@ -80,6 +86,10 @@ class SentencePieceTokenizer:
         """Source token ids of ``text``; none for an empty text."""
         return self._source.encode(text)
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode`` of each."""
+        return self._source.encode_all(texts)
+
     def encode_target(self, text: str) -> list[int]:
         """Target token ids of ``text``; none for an empty text."""
         return self._target.encode(text)
@@ -87,6 +97,10 @@ class SentencePieceTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of target token ids, control tokens left out; ``IndexError`` for an id beyond the vocabulary."""
         return self._target.decode(checked_ids(ids, self.vocab_size))
+
+    def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """``decode`` of each."""
+        return self._target.decode_all([checked_ids(of_one, self.vocab_size) for of_one in ids])
 
     def decode_sure(self, ids: Sequence[int]) -> str:
         """What of ``decode(ids)`` begins the text of all ids that begin with these."""

@@ -95,6 +95,10 @@ class TokenizerJson:
         """Token ids of ``text``; none for an empty text."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode`` of each."""
+        return list(map(self.encode, texts))
+
     def encode_target(self, text: str) -> list[int]:
         """Token ids of ``text``: the same, whether it is read or written."""
         return self.encode(text)
@@ -103,6 +107,10 @@ class TokenizerJson:
         """Text of target token ids; ``IndexError`` for an id beyond the model's."""
         text = self._decoded(checked_ids(ids, self.vocab_size))
         return clean_up_spaces(text) if self._clean_up_spaces else text
+
+    def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """``decode`` of each."""
+        return list(map(self.decode, ids))
 
     def decode_sure(self, ids: Sequence[int]) -> str:
         """What of ``decode(ids)`` begins the text of all ids that begin with these; nothing where that is not known."""

@@ -3,7 +3,7 @@
 import gc
 import weakref
 
-from jumok_serve.freed import give_back_memory, set_aside
+from jumok_serve.freed import NEW_OBJECTS, give_back_memory, set_aside
 
 
 class Cycle:
@@ -14,6 +14,7 @@ class Cycle:
 def test_what_was_set_aside_is_looked_at_when_memory_is_given_back() -> None:
     cycle = Cycle()
     alive = weakref.ref(cycle)
+    threshold = gc.get_threshold()
     set_aside()
     try:
         del cycle
@@ -22,8 +23,10 @@ def test_what_was_set_aside_is_looked_at_when_memory_is_given_back() -> None:
         give_back_memory()
         assert alive() is None
         assert gc.get_freeze_count() > 0
+        assert gc.get_threshold()[0] == NEW_OBJECTS
     finally:
         gc.unfreeze()
+        gc.set_threshold(*threshold)
 
 
 def test_nothing_is_set_aside_where_nobody_asked_for_it() -> None:

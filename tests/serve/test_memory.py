@@ -6,8 +6,10 @@ import sys
 import numpy as np
 import pytest
 
+from jumok_serve import memory as memory_module
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import KEPT_LENGTH, LENGTH_STEP, SlotBuffers
+from jumok_serve.native import library
 
 SPECS = (
     TensorSpec(name="memory.keys", dtype="float32", axes=("B", 2, "S", 3)),
@@ -34,6 +36,15 @@ def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> No
     assert left.keys() == right.keys()
     for name, value in left.items():
         np.testing.assert_array_equal(value, right[name])
+
+
+@pytest.fixture(autouse=True, params=["native", "numpy"])
+def copied_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What copies slots."""
+    if request.param == "numpy":
+        monkeypatch.setattr(memory_module, "function", lambda *_, **__: None)
+    elif library() is None:
+        pytest.skip("no kernels of these sources, or an old processor")
 
 
 @pytest.fixture
@@ -150,6 +161,7 @@ def test_buffers_are_made_where_the_process_may_have_no_more_than_they_need() ->
     """The child may map 256 MiB more; its buffer needs 64, and would have 1,024."""
     program = """
 import re, resource
+from jumok_serve import memory as memory_module
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import SlotBuffers
 mapped = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
@@ -160,3 +172,25 @@ print(memory.view(16)["state"].shape())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "[16, 1024, 1024]\n", done.stderr
+
+
+def test_what_many_slots_have_is_copied_while_others_run_python(random: np.random.Generator) -> None:
+    """Many bytes are copied by a call that lets go of the interpreter's lock."""
+    memory = SlotBuffers((TensorSpec(name="memory.keys", dtype="int8", axes=("B", 2, "S", 64)),), "S")
+    keys = random.integers(-128, 128, (20, 2, 500, 64), np.int8)
+    assert keys.nbytes > memory_module.ALONE_BYTES
+    memory.reserve(20, 600, 0)
+    memory.write(range(20), {"memory.keys": keys})
+    memory.move([19, 18], [0, 5], 500)
+    held = memory.view(20)["memory.keys"].numpy()[:, :, :500]
+    keys[[0, 5]] = keys[[19, 18]]
+    np.testing.assert_array_equal(held, keys)
+
+
+def test_chosen_rows_are_copied_into_slots_in_any_order(random: np.random.Generator) -> None:
+    memory = SlotBuffers(SPECS, "S")
+    memory.reserve(4, 9, 0)
+    sentences = encoded(random, 5, 9)
+    memory.write([3, 0], sentences, [4, 2])
+    for slot, row in ((3, 4), (0, 2)):
+        assert_same(content(memory, 4, slot, 9), {name: value[row] for name, value in sentences.items()})

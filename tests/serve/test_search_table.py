@@ -5,12 +5,22 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from jumok_serve.native import library
 from jumok_serve.search import Continuations, Search, SearchTable, asked, best_continuations, each_rows_best
 
 from .reference_search import candidates
 from .search_cases import Case, constrained, random_case
 
 LEAST_TOKENS = 12
+
+
+@pytest.fixture(autouse=True, params=["native", "numpy"])
+def made_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes in a step."""
+    if request.param == "numpy":
+        monkeypatch.setattr(asked, "native_step", lambda *_: None)
+    elif library() is None:
+        pytest.skip("no kernels of these sources, or an old processor")
 
 
 @dataclass(eq=False)

@@ -186,6 +186,16 @@ def test_tokenizer_json_has_its_own_size_where_none_is_given() -> None:
     assert ours.tokens([0, 1, 2]) == ["<unk>", "cat", "</s>"]
 
 
+def test_many_at_once_are_what_each_is_alone(tokenizer: SentencePieceTokenizer) -> None:
+    some = ["", SEEN, " ", "日本語 😀", "\u200b", "</s> <pad>", "x" * 300, "\x01\x7f", "ein Mädchen in der Nähe"]
+    for texts in (some, [some[number % len(some)] + str(number) * (number % 3) for number in range(1000)]):
+        ids = [tokenizer.encode(text) for text in texts]
+        assert tokenizer.encode_all(texts) == ids
+        assert tokenizer.decode_all(ids) == [tokenizer.decode(of_one) for of_one in ids]
+    with pytest.raises(IndexError, match="70000"):
+        tokenizer.decode_all([*ids, [70000]])
+
+
 def test_threads_share_a_tokenizer(tokenizer: SentencePieceTokenizer) -> None:
     words = SEEN.split()
     texts = [" ".join(words[start:] + words[:start]) * (1 + start % 3) for start in range(len(words))] * 40

@@ -11,7 +11,7 @@ from jumok_serve.search.native_step import NativeStep, Others, native_step
 from jumok_serve.search.protocol import DEAD_SCORE, Search
 
 MOST_KEPT = 32
-"""How many steps are kept. Searches take them in when there is one fewer, so that none is lost with the step to come."""
+"""How many steps are kept. Searches take them in when there is one fewer, so that the next step overwrites none."""
 
 _NO_TOKEN = -1
 
@@ -74,7 +74,11 @@ class Asked:
             self._rename()
 
     def join(self, slots: list[int], searches: Sequence[Search]) -> bool:
-        """Takes note of searches that have not begun; whether draws, or where constraints act, are others than before."""
+        """Takes note of searches that have not begun.
+
+        Returns:
+            Whether draws, or where constraints act, are others than before.
+        """
         ends = [search.eos_ids for search in searches]
         most = max(map(len, ends))
         if most > self._ends.shape[1]:

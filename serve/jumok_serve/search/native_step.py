@@ -22,6 +22,9 @@ class Others(NamedTuple):
     rows: list[list[int]]
 
 
+NO_OTHERS = Others([], [], [], [])
+
+
 class _Searches(ctypes.Structure):
     """``Searches`` of ``kernels/searches.cc``, by the names that `Asked` has for its arrays."""
 
@@ -92,5 +95,10 @@ class NativeStep:
         count = self._run_on(
             self._searches, slots, candidates, address(tokens), address(totals), time, number, *self._found
         )
-        found = (array[: count * number].reshape(count, number) for array in (self._tokens, self._scores, self._rows))
-        return Others(self._slots[:count].tolist(), *(of_all.tolist() for of_all in found))
+        if not count:
+            return NO_OTHERS
+        found = (array[: count * number].tolist() for array in (self._tokens, self._scores, self._rows))
+        each = range(0, count * number, number)
+        return Others(
+            self._slots[:count].tolist(), *([of_all[first : first + number] for first in each] for of_all in found)
+        )

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from jumok_serve.search.asked import Asked
 from jumok_serve.search.constraints import NO_CONSTRAINTS, Constraints
-from jumok_serve.search.native_step import Others
+from jumok_serve.search.native_step import NO_OTHERS
 from jumok_serve.search.protocol import Search
 
 
@@ -34,7 +34,7 @@ class SearchTable:
         self.constraints: list[Constraints] = []
         self.changes = 0
         self._searches: list[Search | None] = []
-        self._others = Others([], [], [], [])
+        self._others = NO_OTHERS
 
     def join(self, slots: Sequence[int], searches: Sequence[Search]) -> None:
         """Takes in searches that have not begun, each into the slot named for it."""
