@@ -332,7 +332,7 @@ class Batch:
         if not slots:
             return set()
         of_slots = totals.reshape(-1, self.beam_size * totals.shape[1])[slots]
-        if not math.isnan(of_slots.sum()):  # as it is if any of them is
+        if not math.isnan(np.add.reduce(of_slots, axis=None)):  # as it is if any of them is
             return set()
         rows = np.repeat(slots, self.beam_size) * self.beam_size + np.tile(np.arange(self.beam_size), len(slots))
         undefined = rows[np.isnan(totals[rows]).any(axis=1)]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from jumok_serve.manifest import TensorSpec
-from jumok_serve.native import address, function
+from jumok_serve.native import function, pointer
 
 LENGTH_STEP = 8
 """Buffers are this many positions longer or shorter at a time, so that they are seldom made anew.
@@ -146,7 +146,7 @@ class _Moves:
 
     def __init__(self, rows: Sequence[int], slots: Sequence[int]) -> None:
         self._rows, self._slots = np.array(rows, np.int64), np.array(slots, np.int64)
-        self._addresses = address(self._rows), address(self._slots)
+        self._pointers = pointer(self._rows), pointer(self._slots)
 
     def copy(
         self, source: NDArray[np.generic], into: NDArray[np.generic], axis: int | None, length: int | None = None
@@ -159,13 +159,13 @@ class _Moves:
         size = math.prod(inner) * source.itemsize
         whole = len(self._rows) * blocks * size
         copy = function("jumok_copy_slots", _COPY_ARGUMENTS, alone=whole < ALONE_BYTES)
-        if copy is None or not (source.flags.c_contiguous and into.flags.c_contiguous):
+        if copy is None or source.dtype != into.dtype or not source.flags.c_contiguous:
             place = (slice(None),) * ((axis or 1) - 1) + (slice(length),) * (axis is not None)
             into[self._slots, *place] = source[self._rows, *place]
             return
         copy(
-            *(address(source), source.strides[0], source.strides[axis - 1] if axis else 0, self._addresses[0]),
-            *(address(into), into.strides[0], into.strides[axis - 1] if axis else 0, self._addresses[1]),
+            *(pointer(source), source.strides[0], source.strides[axis - 1] if axis else 0, self._pointers[0]),
+            *(pointer(into), into.strides[0], into.strides[axis - 1] if axis else 0, self._pointers[1]),
             *(len(self._rows), blocks, size),
         )
 

@@ -11,7 +11,7 @@ from onnxruntime import OrtValue
 
 from jumok_serve.columns import Columns
 from jumok_serve.manifest import TensorSpec
-from jumok_serve.native import address, function
+from jumok_serve.native import address, function, pointer
 from jumok_serve.selecting import Choice
 from jumok_serve.session import Booleans, DecoderStep, Floats, Graphs, Integers, Slots, Tensors
 
@@ -269,7 +269,7 @@ class InPlaceState:
         else:
             places = self._places[:sentences]
             last = self._native(
-                *(self._addresses[0], address(positions), address(parents)),
+                *(self._addresses[0], pointer(positions), pointer(parents)),
                 *(sentences, self._beam_size, entries, self._addresses[1]),
             )
         if last >= entries:

@@ -17,6 +17,8 @@ struct Searches {
   int64_t beam_size;       // K
   int64_t most_kept;       // M
   int64_t most_ends;       // E
+  int64_t slots;
+  int64_t kept_size;       // bytes
   int64_t* tokens;         // [K]
   float* scores;           // [K]
   int64_t* parents;        // [K]
@@ -25,9 +27,7 @@ struct Searches {
   const int64_t* needed;   // []
   const bool* present;     // []
   const int64_t* ends;     // [E]
-  int64_t* tokens_kept;    // [M, K]
-  float* scores_kept;      // [M, K]
-  int64_t* rows_kept;   // [M, K]
+  char* kept;              // of step after step, M times; tokens, rows and scores, [K] each
 };
 
 // Continuations of one sentence, best first.
@@ -99,13 +99,14 @@ void copy(const T* from, int64_t count, T* to) {
 
 // Has a search run on with the first K that were found.
 void run_on(const Searches& all, int64_t slot, int64_t time, const Found& found) {
-  const int64_t size = all.beam_size, now = slot * size, kept = (slot * all.most_kept + time % all.most_kept) * size;
+  const int64_t size = all.beam_size, now = slot * size;
   copy(found.tokens, size, all.tokens + now);
   copy(found.scores, size, all.scores + now);
   copy(found.rows, size, all.parents + now);
-  copy(found.tokens, size, all.tokens_kept + kept);
-  copy(found.scores, size, all.scores_kept + kept);
-  copy(found.rows, size, all.rows_kept + kept);
+  char* kept = all.kept + (time % all.most_kept * all.slots + slot) * all.kept_size;
+  copy(found.tokens, size, reinterpret_cast<int64_t*>(kept));
+  copy(found.rows, size, reinterpret_cast<int64_t*>(kept) + size);
+  copy(found.scores, size, reinterpret_cast<float*>(reinterpret_cast<int64_t*>(kept) + 2 * size));
   ++all.positions[slot];
   --all.steady[slot];
 }

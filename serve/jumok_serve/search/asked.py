@@ -54,11 +54,8 @@ class Asked:
         self._steady: NDArray[np.int64] = np.zeros(0, np.int64)  # steps
         self._seen: NDArray[np.int64] = np.zeros(0, np.int64)  # steps that it knows of, those before it joined too
         self._ends: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # [slots, E], tokens that end hypotheses
-        # Of each step in turn.
-        self._tokens_kept: NDArray[np.int64] = np.zeros((0, MOST_KEPT, beam_size), np.int64)
-        self._scores_kept: NDArray[np.float32] = np.zeros((0, MOST_KEPT, beam_size), np.float32)
-        self._rows_kept: NDArray[np.int64] = np.zeros((0, MOST_KEPT, beam_size), np.int64)
         self._by_slot = [name for name, value in vars(self).items() if isinstance(value, np.ndarray)]
+        self._kept = np.zeros((MOST_KEPT, 0), _kept_columns(beam_size))  # by step: what is written lies together
         self._most_needed, self._some_need_none = 0, False  # continuations, of all that have ever joined
         self._native: NativeStep | None = None
         self._rename()
@@ -70,6 +67,7 @@ class Asked:
             for name in self._by_slot:
                 array = getattr(self, name)
                 setattr(self, name, np.concatenate((array, np.zeros((more, *array.shape[1:]), array.dtype))))
+            self._kept = np.concatenate((self._kept, np.zeros((MOST_KEPT, more), self._kept.dtype)), axis=1)
             self.slots += more
             self._rename()
 
@@ -106,7 +104,7 @@ class Asked:
 
     def leave(self, slots: Sequence[int]) -> bool:
         """Has nobody in some slots, which ask for a first step from now on; whether draws are others than before."""
-        drew = bool(self.draws[slots].any())
+        drew = True in self.draws[slots].tolist()
         for column in (self.draws, self._present, self._steady, self.positions):
             column[slots] = 0
         return drew
@@ -116,6 +114,7 @@ class Asked:
         for name in self._by_slot:
             array = getattr(self, name)
             array[to] = array[slots]
+        self._kept[:, to] = self._kept[:, slots]
         self._present[slots] = False
 
     def ask(self, slots: list[int], searches: Sequence[Search]) -> None:
@@ -142,7 +141,8 @@ class Asked:
         steps: slice | list[int] = slice(begin, last)
         if begin >= last:
             steps = [step % MOST_KEPT for step in range(first, end)]
-        return self._tokens_kept[slot, steps], self._scores_kept[slot, steps], self._rows_kept[slot, steps]
+        kept = self._kept[steps, slot]
+        return kept["tokens"], kept["scores"], kept["rows"]
 
     def run_on(self, tokens: NDArray[np.int64], totals: NDArray[np.float32]) -> Others:
         """See `SearchTable.run_on`; the others have not taken in the step, and are to `ask` anew."""
@@ -161,10 +161,10 @@ class Asked:
             best = best_continuations(tokens, totals, self.beam_size, number)
         running = best.first(self.beam_size)
         others = self._others(running, totals)
-        place = self.time % MOST_KEPT
-        self._tokens_kept[:searches, place] = self.tokens[:searches] = running.tokens
-        self._scores_kept[:searches, place] = self.scores[:searches] = running.scores
-        self._rows_kept[:searches, place] = self.parents[:searches] = running.rows
+        kept = self._kept[self.time % MOST_KEPT, :searches]
+        kept["tokens"] = self.tokens[:searches] = running.tokens
+        kept["scores"] = self.scores[:searches] = running.scores
+        kept["rows"] = self.parents[:searches] = running.rows
         self.positions[:searches] += 1
         self._steady[:searches] -= 1
         self.positions[:searches][~self._present[:searches]] = 0  # the step to come is the first one again
@@ -173,7 +173,13 @@ class Asked:
             without = self._needed[others] == 0
             for of_all, of_row in zip(found, of_rows.of(others), strict=True):
                 of_all[without, : self.beam_size] = of_row[without]
-        return Others(others, found.tokens.tolist(), found.scores.tolist(), found.rows.tolist())
+        return Others(
+            others,
+            found.tokens.shape[1],
+            found.tokens.ravel().tolist(),
+            found.scores.ravel().tolist(),
+            found.rows.ravel().tolist(),
+        )
 
     def _others(self, running: Continuations, totals: NDArray[np.float32]) -> list[int]:
         """The slots of the searches that cannot just run on, or have candidates without numbers."""
@@ -190,4 +196,11 @@ class Asked:
 
     def _rename(self) -> None:
         """Has the native step, where there is one, work on arrays that have taken the place of others."""
-        self._native = native_step(self.beam_size, {name: getattr(self, name) for name in self._by_slot})
+        arrays = {name: getattr(self, name) for name in (*self._by_slot, "_kept")}
+        self._native = native_step(self.beam_size, arrays)
+
+
+def _kept_columns(beam_size: int) -> np.dtype[np.void]:
+    """What a search has written at a step; see `Search.catch_up`."""
+    rows = (beam_size,)
+    return np.dtype([("tokens", np.int64, rows), ("rows", np.int64, rows), ("scores", np.float32, rows)], align=True)

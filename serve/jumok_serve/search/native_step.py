@@ -7,22 +7,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jumok_serve.native import address, function
+from jumok_serve.native import address, function, pointer
 
 
 class Others(NamedTuple):
-    """The slots of searches that cannot just run on, and the continuations that they are to look at, best first.
+    """The slots of searches that cannot just run on, and the continuations that they are to look at.
 
-    Where a search sees the best of every row these come first, by row.
+    These are `number` for each, one search behind the other: best first, or where a search sees the best of every row
+    first these, by row.
     """
 
     slots: list[int]
-    tokens: list[list[int]]
-    scores: list[list[float]]
-    rows: list[list[int]]
+    number: int
+    tokens: list[int]
+    scores: list[float]
+    rows: list[int]
 
 
-NO_OTHERS = Others([], [], [], [])
+NO_OTHERS = Others([], 0, [], [], [])
 
 
 class _Searches(ctypes.Structure):
@@ -32,6 +34,8 @@ class _Searches(ctypes.Structure):
         ("beam_size", ctypes.c_int64),
         ("most_kept", ctypes.c_int64),
         ("most_ends", ctypes.c_int64),
+        ("slots", ctypes.c_int64),
+        ("kept_size", ctypes.c_int64),
         ("tokens", ctypes.c_void_p),
         ("scores", ctypes.c_void_p),
         ("parents", ctypes.c_void_p),
@@ -40,9 +44,7 @@ class _Searches(ctypes.Structure):
         ("_needed", ctypes.c_void_p),
         ("_present", ctypes.c_void_p),
         ("_ends", ctypes.c_void_p),
-        ("_tokens_kept", ctypes.c_void_p),
-        ("_scores_kept", ctypes.c_void_p),
-        ("_rows_kept", ctypes.c_void_p),
+        ("_kept", ctypes.c_void_p),
     )
 
 
@@ -72,8 +74,15 @@ class NativeStep:
         self._beam_size = beam_size
         self._arrays = dict(arrays)  # addresses keep nothing alive
         named = {name: address(array) for name, array in arrays.items() if name in dict(_Searches._fields_)}
-        most_kept, most_ends = arrays["_tokens_kept"].shape[1], arrays["_ends"].shape[1]
-        self._searches = _Searches(beam_size=beam_size, most_kept=most_kept, most_ends=most_ends, **named)
+        most_kept, slots = arrays["_kept"].shape
+        self._searches = _Searches(
+            beam_size=beam_size,
+            most_kept=most_kept,
+            most_ends=arrays["_ends"].shape[1],
+            slots=slots,
+            kept_size=arrays["_kept"].itemsize,
+            **named,
+        )
         self._reserve(0)
 
     def _reserve(self, number: int) -> None:
@@ -93,12 +102,15 @@ class NativeStep:
             self._reserve(number)
         tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
         count = self._run_on(
-            self._searches, slots, candidates, address(tokens), address(totals), time, number, *self._found
+            self._searches, slots, candidates, pointer(tokens), pointer(totals), time, number, *self._found
         )
         if not count:
             return NO_OTHERS
-        found = (array[: count * number].tolist() for array in (self._tokens, self._scores, self._rows))
-        each = range(0, count * number, number)
+        end = count * number
         return Others(
-            self._slots[:count].tolist(), *([of_all[first : first + number] for first in each] for of_all in found)
+            self._slots[:count].tolist(),
+            number,
+            self._tokens[:end].tolist(),
+            self._scores[:end].tolist(),
+            self._rows[:end].tolist(),
         )

@@ -98,12 +98,14 @@ class SearchTable:
         finished: list[int] = []
         running: list[int] = []
         asking: list[Search] = []
+        others, number, tokens, scores, rows = self._others
         chosen = frozenset(slots)
-        for slot, tokens, scores, rows in zip(*self._others, strict=True):
+        for place, slot in enumerate(others):
             if slot not in chosen:
                 continue
+            seen = slice(place * number, (place + 1) * number)
             search = self._search(slot, before=1)
-            search.advance(tokens, scores, rows)
+            search.advance(tokens[seen], scores[seen], rows[seen])
             if search.finished:
                 finished.append(slot)
             else:
