@@ -151,7 +151,14 @@ class _Moves:
     def copy(
         self, source: NDArray[np.generic], into: NDArray[np.generic], axis: int | None, length: int | None = None
     ) -> None:
-        """Copies of every row the first `length` positions of an axis, or as many as both have, where there is one."""
+        """Copies of every row the first `length` positions of an axis, or as many as both have, where there is one.
+
+        Raises:
+            ValueError: they differ in another axis.
+        """
+        others = [size for number, size in enumerate(source.shape) if number not in {0, axis}]
+        if others != [size for number, size in enumerate(into.shape) if number not in {0, axis}]:
+            raise ValueError(f"rows of shape {source.shape[1:]} do not fit slots of shape {into.shape[1:]}")
         inner, blocks = source.shape[1:], 1
         if axis is not None:
             length = min(source.shape[axis], into.shape[axis], source.shape[axis] if length is None else length)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 logger = logging.getLogger(__name__)
 
 LIBRARY = Path(__file__).parent / "kernels/libjumok_kernels.so"
-"""Custom operators of ONNX Runtime's, in the domain ``jumok``; an installation compiles them, by ``hatch_build.py``."""
+"""Custom operators of ONNX Runtime's, in the domain ``jumok``, and functions for Python; an installation compiles them,
+by ``hatch_build.py``."""
 
 ELF_64 = b"\x7fELF\x02\x01"
 """How a library begins for a little-endian processor of 64 bits; ONNX Runtime has wheels for no other."""

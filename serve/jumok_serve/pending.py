@@ -127,8 +127,9 @@ class Pending:
     def _hypotheses(self) -> dict[Job, tuple[Hypothesis, ...]]:
         """Those of all texts that are decoded."""
         done, _ = wait(self.futures, return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()  # the others may take long where one has failed
+        for future in self.futures:
+            if future in done:
+                future.result()  # the others may take long where one has failed
         found = [(job, job.future.result().hypotheses) for job in self._jobs if job.future is not None]
         texts = iter(
             self._tokenizer.decode_all([(*job.prompt[1:], *one.token_ids) for job, of_text in found for one in of_text])

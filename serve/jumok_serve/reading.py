@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from jumok_serve.errors import DeadlineExceeded, InvalidRequest
@@ -89,7 +90,8 @@ class Reader:
         for first in range(0, len(texts), TEXTS_AT_ONCE):
             if deadline is not None and time.monotonic() > deadline:
                 raise DeadlineExceeded("the deadline passed while the texts were tokenized")
-            sources += self._sources(texts[first : first + TEXTS_AT_ONCE], direction, first=first, truncate=truncate)
+            some = list(islice(texts, first, first + TEXTS_AT_ONCE))
+            sources += self._sources(some, direction, first=first, truncate=truncate)
         return sources
 
     def prefixes(self, prefixes: Sequence[str | None] | None, texts: int, forced: int | None) -> list[tuple[int, ...]]:

@@ -9,7 +9,7 @@ from sentencepiece import SentencePieceProcessor
 from jumok_serve.detokenize import checked_ids
 
 TEXTS_PER_THREAD = 64
-"""The library makes threads whenever it is given several texts; one takes as long to make as ten texts to read."""
+"""The library makes threads whenever it is given several texts, and one takes as long to make as 25 texts to read."""
 
 
 class SentencePieceModel:

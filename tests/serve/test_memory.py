@@ -161,7 +161,6 @@ def test_buffers_are_made_where_the_process_may_have_no_more_than_they_need() ->
     """The child may map 256 MiB more; its buffer needs 64, and would have 1,024."""
     program = """
 import re, resource
-from jumok_serve import memory as memory_module
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import SlotBuffers
 mapped = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
@@ -194,3 +193,11 @@ def test_chosen_rows_are_copied_into_slots_in_any_order(random: np.random.Genera
     memory.write([3, 0], sentences, [4, 2])
     for slot, row in ((3, 4), (0, 2)):
         assert_same(content(memory, 4, slot, 9), {name: value[row] for name, value in sentences.items()})
+
+
+def test_rows_that_do_not_fit_slots_are_refused(random: np.random.Generator) -> None:
+    memory = SlotBuffers(SPECS, "S")
+    memory.reserve(2, 9, 0)
+    wider = {**encoded(random, 1, 9), "memory.keys": random.standard_normal((1, 2, 9, 4), np.float32)}
+    with pytest.raises(ValueError, match=r"\(2, 9, 4\) do not fit slots of shape \(2, 16, 3\)"):
+        memory.write([0], wider)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jumok_serve.native import library
+from jumok_serve.options import Sampling
 from jumok_serve.search import Continuations, Search, SearchTable, asked, best_continuations, each_rows_best
 
 from .reference_search import candidates
@@ -153,6 +154,27 @@ def test_a_search_looks_at_candidates_without_numbers(beam_size: int) -> None:
     assert table.run_on(tokens, totals) == []
     totals[-1] = np.nan
     assert table.run_on(tokens, totals) == [1]
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+@pytest.mark.parametrize("sampling", [None, Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=5)])
+def test_a_search_that_is_not_to_look_stays_where_it_was(beam_size: int, sampling: Sampling | None) -> None:
+    """Such as one whose candidates were computed wrong, while somebody watches it."""
+    case = random_case(np.random.default_rng(6), least_tokens=LEAST_TOKENS)
+    options = replace(case.options, num_hypotheses=beam_size, max_length=15, min_length=0, eos_ids=(1,))
+    options = replace(options, beam_size=1 if sampling else beam_size, sampling=sampling)
+    search = replace(case, options=options).search()
+    table = SearchTable(beam_size)
+    table.join([0], [search])
+    tokens = np.tile(np.arange(3, 8), (beam_size, 1))
+    totals = np.tile(-np.arange(1, 6, dtype=np.float32), (beam_size, 1))
+    for _ in range(3):
+        table.look(table.run_on(tokens, totals))
+    before, position = table.search(0).sure_tokens(), table.search(0).position
+    assert table.run_on(tokens, np.full_like(totals, np.nan)) == [0]
+    assert table.look([]) == []
+    assert table.search(0) is search
+    assert (search.sure_tokens(), search.position) == (before, position)
 
 
 def test_a_search_that_runs_on_is_not_looked_at() -> None:

@@ -1,5 +1,5 @@
-// What comes of a step for many searches at once: functions for Python, whose arrays they work on. They are what
-// `jumok_serve.search.asked` and `jumok_serve.states` do with NumPy, which takes many calls.
+// What is done for many sentences between two steps: functions for Python, whose arrays they work on. They are what
+// `jumok_serve.search.asked`, `jumok_serve.states` and `jumok_serve.memory` do with NumPy, which takes many calls.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -171,7 +171,7 @@ JUMOK_EXPORTED int64_t jumok_place(bool* visible, const int64_t* positions, cons
   return last;
 }
 
-// See `jumok_serve.memory.copy_slots`: `outer` blocks of so many bytes of each of `count` rows, into slots.
+// See `jumok_serve.memory`: so many blocks of so many bytes of each of `count` rows, into slots.
 JUMOK_EXPORTED int64_t jumok_copy_slots(const char* from, int64_t from_row, int64_t from_block, const int64_t* rows,
                                         char* to, int64_t to_slot, int64_t to_block, const int64_t* slots,
                                         int64_t count, int64_t blocks, int64_t bytes) {

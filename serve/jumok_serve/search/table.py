@@ -63,7 +63,7 @@ class SearchTable:
         self.changes += 1
 
     def search(self, slot: int) -> Search:
-        """The search in a slot, which has taken in all steps so far."""
+        """The search in a slot, which has taken in all steps so far, but for one that it was not to `look` at."""
         return self._search(slot)
 
     def _search(self, slot: int, *, before: int = 0) -> Search:
@@ -90,7 +90,7 @@ class SearchTable:
         return self._others.slots
 
     def look(self, slots: Sequence[int]) -> list[int]:
-        """Has searches that could not just run on take in the last step; the slots ascend.
+        """Has searches that could not just run on take in the last step; the others of them stay where they were.
 
         Returns:
             The slots of those that have finished with it.
@@ -101,10 +101,10 @@ class SearchTable:
         others, number, tokens, scores, rows = self._others
         chosen = frozenset(slots)
         for place, slot in enumerate(others):
+            search = self._search(slot, before=1)
             if slot not in chosen:
                 continue
             seen = slice(place * number, (place + 1) * number)
-            search = self._search(slot, before=1)
             search.advance(tokens[seen], scores[seen], rows[seen])
             if search.finished:
                 finished.append(slot)
