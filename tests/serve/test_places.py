@@ -9,8 +9,9 @@ import pytest
 from jumok_serve import states
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import SlotBuffers
-from jumok_serve.native import library
 from jumok_serve.session import Graphs
+
+from .native_operators import needs_library
 
 SPECS = (TensorSpec(name="state.key.0", dtype="int8", axes=("B", 2, "E", 4)),)
 GRAPHS = cast(
@@ -25,7 +26,7 @@ def made(monkeypatch: pytest.MonkeyPatch, beam_size: int, *, native: bool) -> st
         return states.InPlaceState(GRAPHS, beam_size)
 
 
-@pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
+@needs_library
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 def test_entries_are_chosen_natively_as_with_numpy(beam_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(beam_size)
