@@ -99,11 +99,14 @@ def test_sums_are_exact(shape: tuple[int, ...], transposed: bool) -> None:
 @pytest.mark.parametrize("columns", [40, 5])
 @pytest.mark.parametrize("rows", [*range(1, 8), 100])
 @pytest.mark.parametrize("large", [0, 1, 9, 20], ids="{} groups have large weights".format)
-def test_sums_are_exact_where_weights_are_small(large: int, rows: int, columns: int) -> None:
-    """Where there is no VNNI four are added in 16 bits, to 32,640 at most; a weight that is larger by 1 is too much."""
+@pytest.mark.parametrize("small_ones", [(32, 33, -20), (21, 24, -14)], ids=["in twos", "in threes"])
+def test_sums_are_exact_where_weights_are_small(
+    small_ones: tuple[int, int, int], large: int, rows: int, columns: int
+) -> None:
+    """Where there is no VNNI four or six are added in 16 bits, to 32,640 at most; some weights are too large by 1."""
     random = np.random.default_rng(3)
     inputs = inputs_of((rows, 99, columns), biased=False)
-    small = random.choice([32, 33, -20], (99, columns), p=[0.94, 0.01, 0.05])
+    small = random.choice(small_ones, (99, columns), p=[0.94, 0.01, 0.05])
     small[:, ::2] *= -1
     groups = random.permutation(25)[:large]
     inside = np.isin(np.arange(99) // 4, groups)
@@ -117,7 +120,7 @@ def test_sums_are_exact_where_weights_are_small(large: int, rows: int, columns: 
 
 
 def test_weights_in_another_order_are_others() -> None:
-    """Those of a depth between two small ones, and behind both: they are packed alike where small ones are paired."""
+    """Those of a depth between two small ones, and behind both: they are packed alike where small ones make a set."""
     inputs = inputs_of((3, 12, 16), biased=False, parts=3)
     small, large = np.arange(4 * 16).reshape(4, 16) // 2, np.full((4, 16), 127)
     for part, depths in enumerate(((small, large, 1 - small), (small, 1 - small, large), (small, large, small))):

@@ -68,8 +68,8 @@ class Factor {
   template <typename Result>
   void multiply(Call& call, const Tensor& numbers, int64_t rows, const std::array<Result*, kParts>& out) const {
     const int64_t blocks = (rows + kRowsOfBlock - 1) / kRowsOfBlock;
-    // With pairs a block's levels may be made words, once for all panels; otherwise a panel is read once for all blocks.
-    const bool by_blocks = kOfLevels && products().pairs;
+    // With sets a block's levels may be made words, once for all panels; otherwise a panel is read once for all blocks.
+    const bool by_blocks = kOfLevels && products().sets;
     call.divide(panels_ * blocks, work_ * std::max(rows / kRowsOfUnit, int64_t{1}), [&](int64_t first, int64_t last) {
       PanelProduct<Number> own = all_;
       for (int64_t i = first, known = -1; i < last; ++i) {
@@ -118,7 +118,8 @@ class Factor {
   static void multiply(PanelProduct<Number>& product, const Part& part, int64_t panel) {
     const int64_t column = panel * products().columns;
     product.weights = part.weights->panel(panel);
-    product.pairs = part.weights->pairs(panel);
+    product.sets = part.weights->sets(panel);
+    product.places = part.weights->places(panel);
     product.sums = part.weights->sums() + column;
     if (kOfLevels) product.scales = part.scales.template as<float>() + column;
     product.bias = part.bias ? part.bias.template as<float>() + column : nullptr;

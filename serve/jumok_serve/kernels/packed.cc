@@ -13,7 +13,6 @@
 #include <new>
 #include <type_traits>
 
-#include "pairs.h"
 #include "products.h"
 
 namespace jumok {
@@ -81,15 +80,14 @@ int64_t PackedWeights<Weight>::group() {
 }
 
 template <>
-void PackedWeights<int8_t>::pair() {
+void PackedWeights<int8_t>::arrange() {
   places_.resize(static_cast<size_t>(panels() * groups()));
   for (int64_t i = 0; i < panels(); ++i)
-    paired_.push_back(
-        pair_groups(first() + i * panel_size_, groups(), products().columns, places_.data() + i * groups()));
+    sets_.push_back(form_sets(first() + i * panel_size_, groups(), products().columns, places_.data() + i * groups()));
 }
 
 template <>
-void PackedWeights<float>::pair() {}
+void PackedWeights<float>::arrange() {}
 
 template <typename Weight>
 PackedWeights<Weight>::PackedWeights(const Weight* matrix, int64_t depth, int64_t columns, bool transposed)
@@ -110,7 +108,7 @@ PackedWeights<Weight>::PackedWeights(const Weight* matrix, int64_t depth, int64_
     }
     sums_[static_cast<size_t>(column)] = static_cast<int32_t>(sum);
   }
-  if (products().pairs) pair();
+  if (products().sets) arrange();
 }
 
 template <typename Weight>
@@ -124,21 +122,24 @@ const Weight* PackedWeights<Weight>::panel(int64_t index) const {
 }
 
 template <typename Weight>
-Pairs PackedWeights<Weight>::pairs(int64_t panel) const {
-  if (paired_.empty()) return {nullptr, 0};
-  return {places_.data() + panel * groups(), paired_[static_cast<size_t>(panel)]};
+Sets PackedWeights<Weight>::sets(int64_t panel) const {
+  return sets_.empty() ? Sets{} : sets_[static_cast<size_t>(panel)];
+}
+
+template <typename Weight>
+const int32_t* PackedWeights<Weight>::places(int64_t panel) const {
+  return places_.data() + panel * groups();
 }
 
 template <typename Weight>
 bool PackedWeights<Weight>::takes_words() const {
-  return std::find(paired_.begin(), paired_.end(), 0) != paired_.end();
+  return std::any_of(sets_.begin(), sets_.end(), [](const Sets& sets) { return sets.groups() == 0; });
 }
 
 template <typename Weight>
 bool PackedWeights<Weight>::equals(const PackedWeights& other) const {
   return depth_ == other.depth_ && columns_ == other.columns_ && sums_ == other.sums_ && places_ == other.places_ &&
-         paired_ == other.paired_ &&
-         std::memcmp(first(), other.first(), weights_.bytes()) == 0;
+         sets_ == other.sets_ && std::memcmp(first(), other.first(), weights_.bytes()) == 0;
 }
 
 template <typename Weight>

@@ -35,8 +35,9 @@ class PackedWeights {
   int64_t columns() const { return columns_; }
   int64_t panels() const;
   const Weight* panel(int64_t index) const;
-  Pairs pairs(int64_t panel) const;
-  bool takes_words() const;  // for panels without pairs
+  Sets sets(int64_t panel) const;  // none where products take none
+  const int32_t* places(int64_t panel) const;
+  bool takes_words() const;  // for panels without sets
   // [columns], over the depth; of floats those of their bits, by which equal ones are found.
   const int32_t* sums() const { return sums_.data(); }
 
@@ -46,13 +47,13 @@ class PackedWeights {
 
   static int64_t group();
   int64_t groups() const { return (depth_ + group() - 1) / group(); }
-  void pair();
+  void arrange();
   Weight* first() const { return static_cast<Weight*>(weights_.first()); }
 
   int64_t depth_, columns_, panel_size_;
   Pages weights_;
   std::vector<int32_t> sums_, places_;  // places_: [panels, groups]
-  std::vector<int64_t> paired_;        // [panels]
+  std::vector<Sets> sets_;              // [panels]
 };
 
 }  // namespace jumok

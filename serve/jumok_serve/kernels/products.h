@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "rows.h"
+#include "sets.h"
 
 namespace jumok {
 
@@ -15,23 +16,18 @@ enum class Activation : int64_t { kNone = 0, kSilu = 1, kGelu = 2, kRelu = 3 };
 template <typename Number>
 using WeightOf = std::conditional_t<std::is_same_v<Number, float>, float, int8_t>;
 
-// Where the levels of a panel's groups begin in a row, and how many groups are paired, the first ones; see pairs.h.
-struct Pairs {
-  const int32_t* places;
-  int64_t groups;
-};
-
 // activation(numbers . weights + bias) of some rows and one panel. Levels stand for scale * (level - zero_point), and
 // weights of 8 bits for themselves times scales.
 template <typename Number>
 struct PanelProduct {
   int64_t rows, depth;
   const Number* numbers;    // [rows, depth]; levels as `Products::prepared` gives them
-  const int16_t* words;     // and so; read where no groups are paired
+  const int16_t* words;     // and so; read where no groups are in sets
   int32_t zero_point;
   float scale;
   const WeightOf<Number>* weights;  // a panel of PackedWeights
-  Pairs pairs;              // of its groups, where products take pairs
+  Sets sets;                // of its groups, where products take sets; and in this order
+  const int32_t* places;    // [groups], where in a row the levels of each begin
   const int32_t* sums;    // [columns], of the weights over the depth
   const float* scales;    // [columns]
   const float* bias;      // [columns], or null
@@ -53,7 +49,7 @@ struct Prepared {
 struct Products {
   int64_t columns;  // of a panel
   int64_t group;    // how many of a column's weights of 8 bits lie side by side
-  bool pairs;       // whether groups of these are paired
+  bool sets;        // whether groups of these are in sets
   Prepared (*prepared)(const uint8_t* levels, int64_t rows, int64_t depth, bool words);
   void (*multiply)(const PanelProduct<uint8_t>&);
   void (*multiply_floats)(const PanelProduct<float>&);

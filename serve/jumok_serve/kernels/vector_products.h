@@ -53,8 +53,8 @@ struct OfWords {
   static Sum add(Sum sum, Factors levels, Factors weights) { return sum + (Sum)_mm256_madd_epi16(levels, weights); }
 };
 
-// 4 levels of each lane, in groups of which pairs are added: two products in 16 bits, then two of these sums, then both
-// sums of a lane. Of others two levels are made words at a time.
+// 4 levels of each lane, in groups of which a set is added: two products in 16 bits, then the set's sums of these, then
+// both sums of a lane. Of others two levels are made words at a time.
 struct OfLevels {
   using Number = uint8_t;
   using Element = uint8_t;
@@ -67,9 +67,13 @@ struct OfLevels {
   static Factors words_of(Factors same, int half) {  // of 4 levels that are in all lanes, the first or the last two
     return _mm256_shuffle_epi8(same, _mm256_set1_epi32(half == 0 ? 0x80018000 : 0x80038002));
   }
-  static Sum add(Sum sum, const Factors (&levels)[2], const Factors (&weights)[2]) {
-    const __m256i one = _mm256_maddubs_epi16(levels[0], weights[0]), other = _mm256_maddubs_epi16(levels[1], weights[1]);
-    return sum + (Sum)_mm256_madd_epi16(_mm256_add_epi16(one, other), _mm256_set1_epi16(1));
+  template <int kGroups>
+  static Sum add(Sum sum, const Factors (&levels)[kGroups], const Factors (&weights)[kGroups]) {
+    Factors words = _mm256_maddubs_epi16(levels[0], weights[0]);
+    for_each<kGroups - 1>([&](auto i) __attribute__((always_inline)) {
+      words = _mm256_add_epi16(words, _mm256_maddubs_epi16(levels[i + 1], weights[i + 1]));
+    });
+    return sum + (Sum)_mm256_madd_epi16(words, _mm256_set1_epi16(1));
   }
 };
 #endif
@@ -101,7 +105,7 @@ constexpr int64_t kGroup = 4 / sizeof(typename Kind::Element);
 
 constexpr int64_t kPanelColumns = kPanelVectors * kLanes;
 constexpr int64_t kLine = 64, kAhead = 4096;  // bytes
-constexpr bool kPairs = LANES == 8;           // of groups of levels
+constexpr bool kSets = LANES == 8;            // of groups of levels
 
 inline Floats silu(Floats x) {
   const Floats small = exponential(x < 0.0f ? x : -x);  // e^-|x|
@@ -219,7 +223,8 @@ struct Panel {
 
   const Weight* weights;
   int64_t groups, tiles;
-  Pairs pairs;
+  Sets sets;             // of groups of levels,
+  const int32_t* places;  // and where they are
   const Finish<Kind>& finish;
 
   const char* first() const { return reinterpret_cast<const char*>(weights); }
@@ -275,35 +280,47 @@ template <typename Kind, int kRows, int kShares>
 
 #if LANES == 8
 
-// Of levels: first those of groups in pairs, then of the two halves of each of the few others.
+// Of levels: those of the groups from the first to the last, which are in sets.
+template <int kSize, int kRows, int kShares>
+[[gnu::always_inline]] inline void add_sets(const Panel<OfLevels>& panel, const uint8_t* const (&numbers)[kRows],
+                                            const char* ahead, int64_t first, int64_t last,
+                                            Sums<OfLevels, kRows>& sums) {
+  constexpr int64_t kVector = Panel<OfLevels>::kVector;
+  for (int64_t group = first; group < last; group += kSize) {
+    int64_t at[kSize];
+    __m256i weights[kPanelVectors][kSize];
+    for_each<kSize>([&](auto i) __attribute__((always_inline)) {
+      at[i] = panel.places[group + i];
+      if constexpr (kShares < 4 || i % 2 == 0) ask_with<OfLevels, kShares>(ahead, group + i);
+      for_each<kPanelVectors>([&](auto vector) __attribute__((always_inline)) {
+        weights[vector][i] = OfLevels::weights_at(panel.weights + ((group + i) * kPanelVectors + vector) * kVector);
+      });
+    });
+    for_each<kRows>([&](auto row) __attribute__((always_inline)) {
+      __m256i levels[kSize];
+      for_each<kSize>([&](auto i) __attribute__((always_inline)) {
+        levels[i] = OfLevels::in_all_lanes(numbers[row] + at[i]);
+      });
+      for_each<kPanelVectors>([&](auto vector) __attribute__((always_inline)) {
+        sums[row][vector] = OfLevels::add(sums[row][vector], levels, weights[vector]);
+      });
+    });
+  }
+}
+
+// Of levels: first those of groups in sets, then of the two halves of each of the few others.
 template <int kRows, int kShares>
 [[gnu::always_inline]] inline void add_levels(const Panel<OfLevels>& panel, const Tile<OfLevels>& tile,
                                               const char* ahead, Sums<OfLevels, kRows>& sums) {
   constexpr int64_t kVector = Panel<OfLevels>::kVector, kHalf = kPanelVectors * kVector / 2;
-  const int32_t* places = panel.pairs.places;
   const uint8_t* numbers[kRows];
   for (int row = 0; row < kRows; ++row) numbers[row] = tile.numbers + row * tile.stride;
-  int64_t group = 0;
-  for (; group < panel.pairs.groups; group += 2) {
+  const int64_t in_sets = panel.sets.groups();
+  add_sets<3, kRows, kShares>(panel, numbers, ahead, 0, panel.sets.in_threes, sums);
+  add_sets<2, kRows, kShares>(panel, numbers, ahead, panel.sets.in_threes, in_sets, sums);
+  for (int64_t group = in_sets; group < panel.groups; ++group) {
     const int8_t* from = panel.weights + group * 2 * kHalf;
-    const int64_t at = places[group], other_at = places[group + 1];
-    ask_with<OfLevels, kShares>(ahead, group);
-    if constexpr (kShares == 1 || kShares == 2) ask_with<OfLevels, kShares>(ahead, group + 1);
-    __m256i weights[kPanelVectors][2];
-    for_each<2 * kPanelVectors>([&](auto i) __attribute__((always_inline)) {
-      weights[i / 2][i % 2] = OfLevels::weights_at(from + (i % 2 * kPanelVectors + i / 2) * kVector);
-    });
-    for_each<kRows>([&](auto row) __attribute__((always_inline)) {
-      const __m256i levels[] = {OfLevels::in_all_lanes(numbers[row] + at),
-                                OfLevels::in_all_lanes(numbers[row] + other_at)};
-      for_each<kPanelVectors>([&](auto i) __attribute__((always_inline)) {
-        sums[row][i] = OfLevels::add(sums[row][i], levels, weights[i]);
-      });
-    });
-  }
-  for (; group < panel.groups; ++group) {
-    const int8_t* from = panel.weights + group * 2 * kHalf;
-    const int64_t at = places[group];
+    const int64_t at = panel.places[group];
     ask_with<OfLevels, kShares>(ahead, group);
     for (int half = 0; half < 2; ++half) {
       __m256i weights[kPanelVectors];
@@ -365,7 +382,7 @@ void multiply(const PanelProduct<typename Kind::Number>& product, const typename
               int64_t stride) {
   const int64_t tiles = (product.rows + Kind::kMostRows - 1) / Kind::kMostRows;
   const Finish<Kind> finish(product);
-  const Panel<Kind> panel{product.weights, stride / kGroup<Kind>, tiles, product.pairs, finish};
+  const Panel<Kind> panel{product.weights, stride / kGroup<Kind>, tiles, product.sets, product.places, finish};
   for (int64_t number = 0; number < tiles; ++number) {
     const int64_t first = number * product.rows / tiles, rows = (number + 1) * product.rows / tiles - first;
     multiply_tile<Kind>(panel, {number, first, rows, numbers + first * stride, stride});
@@ -377,7 +394,7 @@ void multiply_floats(const PanelProduct<float>& product) { multiply<OfFloats>(pr
 void multiply_levels(const PanelProduct<uint8_t>& product) {
   const int64_t stride = padded_depth(product.depth);
 #if LANES == 8
-  if (product.pairs.groups == 0) return multiply<OfWords>(product, product.words, stride);
+  if (product.sets.groups() == 0) return multiply<OfWords>(product, product.words, stride);
 #endif
   multiply<OfLevels>(product, product.numbers, stride);
 }
@@ -405,7 +422,7 @@ Prepared prepared(const uint8_t* levels, int64_t rows, int64_t depth, bool want_
 }  // namespace
 
 extern const Products kProducts;
-const Products kProducts = {kPanelColumns, kGroup<OfLevels>, kPairs, prepared, multiply_levels, multiply_floats};
+const Products kProducts = {kPanelColumns, kGroup<OfLevels>, kSets, prepared, multiply_levels, multiply_floats};
 
 }  // namespace VECTORS
 }  // namespace jumok
