@@ -16,7 +16,7 @@ from jumok_export.onnx_graph import Graph, declare, drop_unread, rename
 from jumok_export.quantize import Matrices
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.opening import NATIVE
-from jumok_serve.session import LISTED, LOGIT_ROWS
+from jumok_serve.session import LISTED, LOGIT_ROWS, SLOTS
 
 KEYS_AND_VALUES = {"SelfAttention": (3, 4), "CrossAttention": (1, 2)}
 """Which inputs of attention are all keys and values, in heads."""
@@ -50,6 +50,7 @@ def with_native_graphs(graphs: Mapping[str, Graph], *, int8: bool) -> dict[str, 
     encoder = native_graph(graphs["encoder"])
     if len(in_int8) == len(made):
         made, encoder = in_int8, _giving_int8(encoder or graphs["encoder"], graphs["encoder"], in_int8["decoder"])
+    made = {name: _by_slot(decoder) for name, decoder in made.items()}
     if encoder is not None:
         made["encoder"] = encoder
     return {**graphs, **{f"{name}{NATIVE}": graph for name, graph in made.items()}}
@@ -194,6 +195,34 @@ def _in_int8(decoder: Graph) -> Graph | None:
     )
     declare(model, inputs, outputs)
     return Graph(model, inputs, outputs)
+
+
+def _by_slot(decoder: Graph) -> Graph:
+    """A decoder whose sentences may have any slots of memory and state; the same one if not only attention reads these.
+
+    Self-attention is told the slots anyway, with the places of new tokens.
+    """
+    kept = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state.", "visible"))}
+    model = onnx.ModelProto()
+    model.CopyFrom(decoder.model)
+    for node in model.graph.node:
+        attention = node.op_type.removeprefix(INT8).removesuffix(QUANTIZED) if node.domain == DOMAIN else ""
+        if attention == "CrossAttention" and not kept.isdisjoint(node.input):
+            node.input.append("places")
+        elif attention != "SelfAttention" and not kept.isdisjoint(node.input):
+            return decoder
+    if not {"visible", "places"} <= {spec.name for spec in decoder.inputs}:
+        return decoder
+    inputs, outputs = (
+        tuple(_in_slots(spec) if spec.name.removeprefix("next_") in kept else spec for spec in specs)
+        for specs in (decoder.inputs, decoder.outputs)
+    )
+    declare(model, inputs, outputs)
+    return Graph(model, inputs, outputs)
+
+
+def _in_slots(spec: TensorSpec) -> TensorSpec:
+    return spec.model_copy(update={"axes": (SLOTS, *spec.axes[1:])})
 
 
 def _giving_int8(encoder: Graph, plain: Graph, decoder: Graph) -> Graph:

@@ -18,7 +18,7 @@ from jumok_serve.manifest import TensorSpec
 from jumok_serve.memory import padded_length
 from jumok_serve.search import Constraints, Entries
 from jumok_serve.selecting import Choice
-from jumok_serve.session import DecoderStep, Floats, Graphs, Integers
+from jumok_serve.session import SLOTS, DecoderStep, Floats, Graphs, Integers
 
 UNSEEN = 7.0
 """Fills what no row may attend to; drawing as many random numbers would take longer than all else."""
@@ -136,7 +136,7 @@ class RuntimeSide:
         buffers = {}
         for spec in self._graphs.state_specs:
             axis = spec.axes.index("E")
-            sizes = {"B": sentences, "E": time * beam_size}
+            sizes = {"B": sentences, SLOTS: sentences, "E": time * beam_size}
             # What lies where no row may look would be seen if any did.
             shape = [size if isinstance(size, int) else sizes[size] for size in _in_fp32(spec).axes]
             buffer = np.full(shape, UNSEEN, np.float32)

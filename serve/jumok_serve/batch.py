@@ -20,14 +20,15 @@ from jumok_serve.search import (
     FinishedHypothesis,
     Search,
     SearchTable,
+    Shared,
     joined,
 )
 from jumok_serve.selecting import Choice
 from jumok_serve.session import Booleans, Floats, Graphs, Integers, Tensors
-from jumok_serve.states import make_state
+from jumok_serve.states import Fed, make_state
 
 MOST_EMPTY = 1 / 8
-"""Share of a batch's slots that may be empty while a step is decoded."""
+"""Share of a batch's slots that may be empty while a step is decoded, where all of them take part in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +93,13 @@ class _Encoded:
 class Batch:
     """In-flight batching of sentences that share a beam size K.
 
-    Sentences are encoded, join at once or later, and leave when they are done. The sentence in slot b holds the
-    consecutive rows b*K .. b*K+K-1 and slot b of memory and state. One that joins takes a slot that another has left.
-    Where more than `MOST_EMPTY` of the slots are empty when the next step begins, the sentences of the last ones move
-    there. Fewer are decoded as if they still had a sentence, of which nobody reads what comes of it: to move one costs
-    as much as several steps of its rows, and the next to join take these slots.
+    Sentences are encoded, join at once or later, and leave when they are done. Each has a slot of memory and state, and
+    K consecutive rows of a step. One that joins takes a slot that another has left.
+
+    Where `Graphs.by_slot`, the rows of a step are those of the sentences that there are. Elsewhere they are those of
+    the slots, and where more than `MOST_EMPTY` of these are empty when the next step begins, the sentences of the last
+    ones move there. Fewer are decoded as if they still had a sentence, of which nobody reads what comes of it: to move
+    one costs as much as several steps of its rows, and the next to join take these slots.
 
     Args:
         graphs: the model.
@@ -118,6 +121,7 @@ class Batch:
         self._lengths: Integers = np.zeros(0, np.int64)  # of the sources by slot, 1 where it is empty
         self._empty: list[int] = []  # slots, ascending
         self._constrained: dict[int, _Constrained] = {}  # by the number of sentences
+        self._stepping: Integers | None = None  # the slots of the next step, ascending; None: they are to be found
         self._departures = Departures()
         self._watched = False  # whether somebody wants to see how far some sentence has come
 
@@ -204,6 +208,7 @@ class Batch:
         self._lengths = np.concatenate((self._lengths, np.zeros(added, np.int64)))
         self._lengths[slots] = lengths
         self._empty = self._empty[len(sentences) :]
+        self._stepping = None
         now = time.monotonic()
         for slot, sentence in zip(slots, sentences, strict=True):
             sentence.admitted = now
@@ -237,6 +242,17 @@ class Batch:
             self._slots.pop()
             self._empty.pop()
         self._lengths = self._lengths[: len(self._slots)]
+        self._stepping = None
+
+    def _slots_of_step(self) -> Integers:
+        """The slots whose rows are decoded next."""
+        if self._stepping is None:
+            if not self.graphs.by_slot:
+                self._compact()
+            every = self._slots if self.graphs.by_slot else ()
+            occupied = [slot for slot, sentence in enumerate(every) if sentence is not None]
+            self._stepping = np.array(occupied) if every else np.arange(len(self._slots))
+        return self._stepping
 
     def _compact(self) -> None:
         """Fills empty slots with the last sentences, if there are many."""
@@ -256,22 +272,14 @@ class Batch:
 
     def step(self) -> None:
         """Decodes one token of every row. Sentences that are `done` with it stay until they are removed."""
-        self._compact()
-        slots, searches, asked = len(self._slots), self._searches, self._searches.asked
+        slots, searches, asked = self._slots_of_step(), self._searches, self._searches.asked
         choice = self._choice(slots)
-        tokens, totals = self._state.step(
-            asked.tokens[:slots],
-            asked.positions[:slots],
-            asked.parents[:slots],
-            self._lengths,
-            self._memory,
-            self._columns,
-            choice,
-        )
+        fed = Fed(tokens=asked.tokens, positions=asked.positions, parents=asked.parents, lengths=self._lengths)
+        tokens, totals = self._state.step(slots, fed, self._memory, self._columns, choice)
         if choice.with_logits:
-            self._draw(choice, tokens, totals)
-        others = searches.run_on(self._columns.tokens(tokens), totals)
-        failed = self._failed(totals, others)
+            self._draw(slots, choice, tokens, totals)
+        others = searches.run_on(slots, self._columns.tokens(tokens), totals)
+        failed = self._failed(totals, slots, others)
         finished = searches.look([slot for slot in others if slot not in failed])
         self.done = [sentence for slot in (*finished, *failed) if (sentence := self._slots[slot]) is not None]
         for sentence in self.done[len(finished) :]:
@@ -280,11 +288,12 @@ class Batch:
             if sentence is not None and sentence.progress is not None:
                 sentence.progress.see(searches.search(slot))
 
-    def _draw(self, choice: Choice, tokens: Integers, totals: Floats) -> None:
-        """Puts what is drawn for rows [n * K, C] in the place of their best candidates."""
+    def _draw(self, slots: Integers, choice: Choice, tokens: Integers, totals: Floats) -> None:
+        """Puts what is drawn for rows [n * K, C] of slots [n] in the place of their best candidates."""
         size, searches = self.beam_size, self._searches
-        drawing = np.flatnonzero(searches.asked.draws[: len(self._slots)]).tolist()
-        rows = np.concatenate([np.arange(size) + slot * size for slot in drawing])
+        places = np.flatnonzero(searches.asked.draws[slots])
+        drawing = slots[places].tolist()
+        rows = (places[:, None] * size + np.arange(size)).reshape(-1)
         parts = ((place * size, searches.constraints[slot]) for place, slot in enumerate(drawing))
         tokens[rows, :1], totals[rows, :1] = self.graphs.sample(
             self._state.logits(),
@@ -294,21 +303,23 @@ class Batch:
             self._columns.places(joined(parts)),
         )
 
-    def _choice(self, sentences: int) -> Choice:
+    def _choice(self, slots: Integers) -> Choice:
         """What to ask of the selection; rows that draw are no concern of it."""
-        columns, inputs = self._columns, self._columns.inputs(sentences)
+        columns, inputs = self._columns, self._columns.inputs(len(slots))
         searches, asked = self._searches, self._searches.asked
-        kept = self._constrained.get(sentences)
+        kept = self._constrained.get(len(slots))
         # Most constraints are those of an earlier step, if of other sentences.
-        if kept is None or kept.inputs is not inputs or kept.changes != searches.changes:
-            draws, acting = asked.draws[:sentences], asked.on_logits[:sentences]
+        if kept is None or not kept.hold(inputs, searches, slots):
+            draws, acting, renormalizes = asked.draws[slots], asked.on_logits[slots], asked.renormalizes[slots]
+            constraints = [searches.constraints[slot] for slot in slots.tolist()]
             on_logits, on_log_probs = (
-                columns.places(joined((slot * self.beam_size, searches.constraints[slot]) for slot in those.tolist()))
+                columns.places(joined((place * self.beam_size, constraints[place]) for place in those.tolist()))
                 for those in map(np.flatnonzero, (~draws & acting, ~draws & ~acting))
             )
-            renormalizes = asked.renormalizes[:sentences]
-            kept = self._constrained[sentences] = _Constrained(
+            kept = self._constrained[len(slots)] = _Constrained(
                 changes=searches.changes,
+                slots=slots,
+                shared=searches.shared(slots),
                 inputs=inputs,
                 on_logits=on_logits,
                 on_log_probs=on_log_probs,
@@ -316,28 +327,29 @@ class Batch:
                 with_logits=bool(draws.any()),
             )
         return Choice(
-            scores=asked.scores[:sentences].reshape(-1),
-            candidates=int(np.maximum.reduce(asked.candidates[:sentences])),
+            scores=asked.scores[slots].reshape(-1),
+            candidates=int(np.maximum.reduce(asked.candidates[slots])),
             on_logits=kept.on_logits,
             on_log_probs=kept.on_log_probs,
             renormalize=kept.renormalize,
             with_logits=kept.with_logits,
         )
 
-    def _failed(self, totals: Floats, slots: Sequence[int]) -> set[int]:
-        """Those of some slots for which the model computed no numbers.
+    def _failed(self, totals: Floats, slots: Integers, some: Sequence[int]) -> set[int]:
+        """Those of some of the slots [n] that were decoded for which the model computed no numbers.
 
         A log-softmax of nothing but -inf is NaN too: that is not the model's fault, but constraints left no token.
         """
-        if not slots:
+        if not some:
             return set()
-        of_slots = totals.reshape(-1, self.beam_size * totals.shape[1])[slots]
+        places = slots.searchsorted(some)
+        of_slots = totals.reshape(-1, self.beam_size * totals.shape[1])[places]
         if not math.isnan(np.add.reduce(of_slots, axis=None)):  # as it is if any of them is
             return set()
-        rows = np.repeat(slots, self.beam_size) * self.beam_size + np.tile(np.arange(self.beam_size), len(slots))
+        rows = (places[:, None] * self.beam_size + np.arange(self.beam_size)).reshape(-1)
         undefined = rows[np.isnan(totals[rows]).any(axis=1)]
         best = self._state.logits().numpy()[undefined].max(axis=1)
-        return {int(row) // self.beam_size for row in undefined[~np.isfinite(best)]}
+        return {int(slots[row // self.beam_size]) for row in undefined[~np.isfinite(best)]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +358,8 @@ class _Constrained:
 
     Attributes:
         changes: `SearchTable.changes` as they were joined.
+        slots: of the sentences, [n].
+        shared: what they have in common, of whichever sentences they are; None: nothing.
         inputs: what says which columns there are.
         on_logits: those on columns of logits.
         on_log_probs: those on columns of log-probabilities.
@@ -354,8 +368,18 @@ class _Constrained:
     """
 
     changes: int
+    slots: Integers
+    shared: Shared | None
     inputs: Mapping[str, object]
     on_logits: Constraints
     on_log_probs: Constraints
     renormalize: Booleans | None
     with_logits: bool
+
+    def hold(self, inputs: Mapping[str, object], searches: SearchTable, slots: Integers) -> bool:
+        """Whether they are those of as many slots at the next step."""
+        if self.inputs is not inputs:
+            return False
+        if self.slots is slots and self.changes == searches.changes:
+            return True
+        return self.shared is not None and self.shared.same(searches.shared(slots))

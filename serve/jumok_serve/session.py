@@ -47,6 +47,8 @@ LISTED = "_shortlist"
 """What ends the names of these graphs where logits have columns for some tokens alone."""
 LENGTH_AXES = {"memory": "S", "state": "E"}
 """The axes that are as long as the longest sentence needs."""
+SLOTS = "slots"
+"""The first axis of memory and state where `places` says which slot each sentence of a step has."""
 SATURATES = "saturates"
 """An input of such a decoder in int8: whether `products_saturate`, for no session changes weights that it is given."""
 
@@ -137,6 +139,8 @@ class Graphs:
         self.state_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("state."))
         self.in_place = "visible" in self._inputs["decoder"]
         """Whether the decoder writes into buffers of state that stay where they are, instead of making new ones."""
+        self.by_slot = self.in_place and not listed and _by_slot(decoder)
+        """Whether the sentences of a step may be in any slots of memory and state."""
         self.reads_entry_positions = "entry_positions" in self._inputs["decoder"]
         """Whether such a decoder looks at how far apart tokens are."""
         self._place = (device.name, 0)
@@ -392,6 +396,11 @@ _ONE_PASS = ("select", "scorer", "aligner")
 
 def _logits(decoder: GraphSpec) -> TensorSpec:
     return next(spec for spec in decoder.outputs if spec.name == "logits")
+
+
+def _by_slot(decoder: GraphSpec) -> bool:
+    """Whether memory and state of a decoder in place may have more slots than a step has sentences."""
+    return all(spec.axes[0] == SLOTS for spec in decoder.inputs if spec.name.startswith(("memory.", "state.")))
 
 
 def _empty_size(axis: int | str) -> int:

@@ -22,8 +22,26 @@ TIME_SLACK = 32
 """Cache entries beyond the longest row's that are carried along before a gathered cache is cut to size."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fed:
+    """What a step is fed, by slot.
+
+    Attributes:
+        tokens: [slots, K].
+        positions: how many tokens each sentence's rows have decoded; with 0 they see nothing of a state that is in
+            place, [slots].
+        parents: which of its sentence's rows each row continues, [slots, K].
+        lengths: of the sources, [slots].
+    """
+
+    tokens: Integers
+    positions: Integers
+    parents: Integers
+    lengths: Integers
+
+
 class DecoderState(Protocol):
-    """The state of sentences in slots 0 .. n-1, K rows each.
+    """The state of sentences in slots, K rows each.
 
     Attributes:
         graphs: the model; between two steps the same graphs in other sessions may take their place.
@@ -43,24 +61,14 @@ class DecoderState(Protocol):
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
         """Puts the sentences of some slots into others, none of which is among them."""
 
-    def step(  # noqa: PLR0917 - what the graph contract has
-        self,
-        tokens: Integers,
-        positions: Integers,
-        parents: Integers,
-        lengths: Integers,
-        memory: Slots,
-        columns: Columns,
-        choice: Choice,
+    def step(
+        self, slots: Integers, fed: Fed, memory: Slots, columns: Columns, choice: Choice
     ) -> tuple[Integers, Floats]:
-        """Decodes one token of every row, and finds the candidates for the next.
+        """Decodes one token of every row of some sentences, and finds the candidates for the next.
 
         Args:
-            tokens: [n, K], what is fed.
-            positions: [n], how many tokens each sentence's rows have decoded; with 0 they see nothing of a state that
-                is in place.
-            parents: [n, K], which of its sentence's rows each row continues.
-            lengths: [n], of the sources.
+            slots: of the sentences, ascending, [n]: any where `Graphs.by_slot`, elsewhere 0 .. n-1.
+            fed: what these and maybe others are fed.
             memory: the encoder's, by slot.
             columns: that logits are to have.
             choice: what candidates are asked for, of rows [n * K].
@@ -108,28 +116,21 @@ class GatheredState:
         for slot, place in zip(slots, to, strict=True):
             self._first_rows[place] = self._first_rows[slot]
 
-    def step(  # noqa: PLR0917 - what the graph contract has
-        self,
-        tokens: Integers,
-        positions: Integers,
-        parents: Integers,
-        lengths: Integers,
-        memory: Slots,
-        columns: Columns,
-        choice: Choice,
+    def step(
+        self, slots: Integers, fed: Fed, memory: Slots, columns: Columns, choice: Choice
     ) -> tuple[Integers, Floats]:
         """See `DecoderState`."""
-        sentences = len(tokens)
+        sentences = len(slots)
         view, inputs = memory.view(sentences), columns.inputs(sentences)
         step = self._steps.get((self.graphs, sentences))
         if step is None or step.memory is not view or step.columns is not inputs:
             step = self._steps[self.graphs, sentences] = self._bind(sentences, view, inputs, columns.width)
         first = [self._first_rows[slot] for slot in range(sentences)]
-        step.token_ids[:] = tokens
-        step.positions[:] = positions[:, None]
-        step.links[:] = np.array(first)[:, None] + parents
-        step.source_lengths[:] = lengths
-        step.bound.give_state(self._fitting(int(positions.max())))
+        step.token_ids[:] = fed.tokens[:sentences]
+        step.positions[:] = fed.positions[:sentences, None]
+        step.links[:] = np.array(first)[:, None] + fed.parents[:sentences]
+        step.source_lengths[:] = fed.lengths[:sentences]
+        step.bound.give_state(self._fitting(int(step.positions.max())))
         chosen = step.bound.run(choice)
         self._state, self._last = step.bound.state, step
         self._first_rows = {slot: slot * self._beam_size for slot in range(sentences)}
@@ -157,6 +158,7 @@ class GatheredState:
             positions=positions,
             links=parents,
             source_lengths=source_lengths,
+            entry_positions=source_lengths[:0],
             memory=memory,
             columns=columns,
             bound=bound,
@@ -231,27 +233,24 @@ class InPlaceState:
         self._visible[free] = self._visible[moved]
         self._entry_positions[free] = self._entry_positions[moved]
 
-    def step(  # noqa: PLR0917 - what the graph contract has
-        self,
-        tokens: Integers,
-        positions: Integers,
-        parents: Integers,
-        lengths: Integers,
-        memory: Slots,
-        columns: Columns,
-        choice: Choice,
+    def step(
+        self, slots: Integers, fed: Fed, memory: Slots, columns: Columns, choice: Choice
     ) -> tuple[Integers, Floats]:
         """See `DecoderState`."""
-        sentences = self._slots = len(tokens)
-        places = self._place(positions, parents)
-        step = self._steps.get((self.graphs, sentences))
-        view, inputs, state = memory.view(sentences), columns.inputs(sentences), self._buffers.view(sentences)
+        self._slots = int(slots[-1]) + 1
+        places = self._place(fed.positions[: self._slots], fed.parents[: self._slots])
+        sentences, by_slot = len(slots), self.graphs.by_slot
+        view = memory.view(memory.capacity if by_slot else sentences)
+        step, inputs = self._steps.get((self.graphs, sentences)), columns.inputs(sentences)
         if step is None or step.memory is not view or step.columns is not inputs:
-            step = self._steps[self.graphs, sentences] = self._bind(sentences, view, inputs, state, columns.width)
-        step.token_ids[:] = tokens
-        step.positions[:] = positions[:, None]
-        step.links[:, :, 2] = places
-        step.source_lengths[:] = lengths
+            step = self._steps[self.graphs, sentences] = self._bind(sentences, view, inputs, columns.width)
+        step.token_ids[:] = fed.tokens[slots]
+        step.positions[:] = fed.positions[slots, None]
+        step.links[:, :, 0] = slots[:, None]
+        step.links[:, :, 2] = places[slots]
+        step.source_lengths[:] = fed.lengths[slots]
+        if self.graphs.reads_entry_positions:
+            step.entry_positions[:] = self._entry_positions[slots]
         self._last = step
         return step.bound.run(choice)
 
@@ -310,24 +309,24 @@ class InPlaceState:
         sentences: int,
         memory: dict[str, OrtValue],
         columns: Mapping[str, OrtValue],
-        state: dict[str, OrtValue],
         width: int,
     ) -> "_Step":
         token_ids, positions = (np.zeros((sentences, self._beam_size), np.int64) for _ in range(2))
         places = np.zeros((sentences, self._beam_size, 3), np.int64)
-        places[:, :, 0] = np.arange(sentences)[:, None]
         source_lengths = np.zeros(sentences, np.int64)
+        entry_positions = np.zeros((sentences, self._buffers.length), np.int64)
+        slots = self._buffers.capacity if self.graphs.by_slot else sentences
         bound = self.graphs.bind_step(
             {
                 "token_ids": token_ids,
                 "positions": positions,
                 "places": places,
-                "visible": self._visible[:sentences],
-                "entry_positions": self._entry_positions[:sentences],
+                "visible": self._visible[:slots],
+                "entry_positions": entry_positions,
                 "source_lengths": source_lengths,
             },
             {**memory, **columns},
-            state,
+            self._buffers.view(slots),
             width=width,
         )
         return _Step(
@@ -335,6 +334,7 @@ class InPlaceState:
             positions=positions,
             links=places,
             source_lengths=source_lengths,
+            entry_positions=entry_positions,
             memory=memory,
             columns=columns,
             bound=bound,
@@ -362,9 +362,10 @@ class _Step:
     Attributes:
         token_ids: [n, K].
         positions: [n, K].
-        links: of a decoder in place, where new tokens go: sentence, 0, entry [n, K, 3]; of another, the rows of state
-            that rows continue [n, K].
+        links: of a decoder in place, where new tokens go: slot, 0, entry [n, K, 3]; of another, the rows of state that
+            rows continue [n, K].
         source_lengths: [n].
+        entry_positions: of a decoder in place, [n, E]; of another, nothing.
         memory: the encoder's, as it was bound.
         columns: likewise what says which columns logits have.
         bound: decodes.
@@ -374,6 +375,7 @@ class _Step:
     positions: Integers
     links: Integers
     source_lengths: Integers
+    entry_positions: Integers
     memory: dict[str, OrtValue]
     columns: Mapping[str, OrtValue]
     bound: DecoderStep

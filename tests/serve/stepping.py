@@ -8,7 +8,7 @@ from jumok_serve.columns import AllColumns
 from jumok_serve.memory import SlotBuffers
 from jumok_serve.selecting import Choice
 from jumok_serve.session import Graphs
-from jumok_serve.states import make_state
+from jumok_serve.states import Fed, make_state
 
 
 def logits_of(graphs: Graphs, source: Sequence[int], prefix: Sequence[int]) -> np.ndarray:
@@ -21,6 +21,7 @@ def logits_of(graphs: Graphs, source: Sequence[int], prefix: Sequence[int]) -> n
     state.join([0], first_state, [0])
     choice = Choice(scores=np.zeros(1, np.float32), candidates=1)
     for position, token in enumerate(prefix):
-        state.step(np.array([[token]]), np.array([position]), np.array([[0]]), lengths, memory, columns, choice)
+        fed = Fed(tokens=np.array([[token]]), positions=np.array([position]), parents=np.array([[0]]), lengths=lengths)
+        state.step(np.zeros(1, np.int64), fed, memory, columns, choice)
     row: np.ndarray = state.logits().numpy()[0].astype(np.float64)
     return row

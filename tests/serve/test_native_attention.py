@@ -288,6 +288,7 @@ def test_rows_over_a_cache_do_not_depend_on_company(dtype: Any, beams: int) -> N
     caches = [kept(random.normal(size=(sentences, heads, entries, 64)), dtype) for _ in range(2)]
     seen = np.array([5, 48, 17, 16, 33, 2, 40, 8, 20])
     places = np.zeros((sentences, beams, 3), np.int64)
+    places[:, :, 0] = np.arange(sentences)[:, None]
     places[:, :, 2] = seen[:, None] - 1 - np.arange(beams)
     visible = np.broadcast_to(np.arange(entries) < seen[:, None, None], (sentences, beams, entries))
     names = ("query", "new_key", "new_value", "keys", "values", "places", "visible")
@@ -297,5 +298,65 @@ def test_rows_over_a_cache_do_not_depend_on_company(dtype: Any, beams: int) -> N
     together = run(name, inputs, outputs, num_heads=heads, scale=0.125)
     for sentence in range(sentences):
         alone = {name: array[sentence, None] for name, array in inputs.items()}
+        alone["places"] = alone["places"] * [0, 1, 1]
         for found, expected in zip(run(name, alone, outputs, num_heads=heads, scale=0.125), together, strict=True):
             np.testing.assert_array_equal(found[0], expected[sentence])
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("dtype", PREFIXES)
+def test_sentences_may_have_any_slots(dtype: Any, beams: int) -> None:
+    """As many sentences as slots, in their order, find the same, and write the same; other slots stay as they were."""
+    random, sentences, heads, entries = np.random.default_rng(9), 9, 3, 24
+    slots = random.permutation(14)[:sentences]
+    rows = [random.normal(size=(sentences, beams, heads * 64)).astype(np.float32) for _ in range(3)]
+    caches = [kept(random.normal(size=(14, heads, entries, 64)), dtype) for _ in range(2)]
+    lengths = random.integers(beams, entries, sentences)
+    places = np.zeros((sentences, beams, 3), np.int64)
+    places[:, :, 0] = slots[:, None]
+    places[:, :, 2] = lengths[:, None] - 1 - np.arange(beams)
+    visible = np.zeros((14, beams, entries), bool)
+    visible[slots] = np.arange(entries) < lengths[:, None, None]
+    in_order = places.copy()
+    in_order[:, :, 0] = np.arange(sentences)[:, None]
+    settings = {"num_heads": heads, "scale": 0.125}
+
+    names, outputs = (
+        ("query", "new_key", "new_value", "key", "value", "places", "visible"),
+        ("output", "keys", "values"),
+    )
+    types = dict(zip(outputs, (np.float32, dtype, dtype), strict=True))
+    name = f"{PREFIXES[dtype]}SelfAttention"
+    inputs = dict(zip(names, (*rows, *caches, places, visible), strict=True))
+    found, *written = run(name, inputs, types, **settings)
+    own = [cache[slots] for cache in caches]
+    inputs = dict(zip(names, (*rows, *own, in_order, visible[slots]), strict=True))
+    expected, *others = run(name, inputs, types, **settings)
+    np.testing.assert_array_equal(found, expected)
+    for before, after, other in zip(caches, written, others, strict=True):
+        np.testing.assert_array_equal(after[slots], other)
+        np.testing.assert_array_equal(np.delete(after, slots, 0), np.delete(before, slots, 0))
+
+    name = f"{PREFIXES[dtype]}CrossAttention"
+    memory = {"query": rows[0], "key": own[0], "value": own[1], "lengths": lengths}
+    in_slots = {**memory, "key": caches[0], "value": caches[1]}
+    (expected,) = run(name, memory, {"output": np.float32}, **settings)
+    (found,) = run(name, {**in_slots, "places": places}, {"output": np.float32}, **settings)
+    np.testing.assert_array_equal(found, expected)
+    (expected,) = run(f"{name}Quantized", {**memory, **AS_LEVELS}, {"output": np.uint8}, **settings)
+    (found,) = run(f"{name}Quantized", {**in_slots, **AS_LEVELS, "places": places}, {"output": np.uint8}, **settings)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("slot", [-1, 3])
+def test_slots_that_there_are_not_are_refused(slot: int) -> None:
+    query, keys = np.ones((1, 1, 8), np.float32), np.ones((3, 1, 4, 8), np.float32)
+    places = np.array([[[slot, 0, 0]]])
+    inputs = {"query": query, "key": keys, "value": keys, "lengths": np.array([2]), "places": places}
+    with pytest.raises(Exception, match="than places in slots"):
+        run("CrossAttention", inputs, {"output": np.float32}, num_heads=1, scale=1.0)
+    visible = np.ones((3, 1, 4), bool)
+    inputs = {"query": query, "new_key": query, "new_value": query, "key": keys, "value": keys, "places": places}
+    outputs = {"output": np.float32, "keys": np.float32, "values": np.float32}
+    with pytest.raises(Exception, match="than places in slots"):
+        run("SelfAttention", {**inputs, "visible": visible}, outputs, num_heads=1, scale=1.0)

@@ -17,6 +17,8 @@ namespace {
 using ort::Presence;
 using ort::Type;
 
+constexpr int64_t kLine = 64;  // bytes of memory that come together
+
 // Memory of one thread that calls of kernels use again.
 template <typename Element>
 Element* scratch(size_t count) {
@@ -72,12 +74,33 @@ struct Heads {
   Levels given;
 };
 
-// Whether queries [B, K, heads * width] and keys [B, heads, entries, stride] belong together.
+// Which slot of keys and values each sentence has.
+class Places {
+ public:
+  // `places` [B, K, 3] begin with them; without places sentence b has slot b.
+  Places(const Tensor& places, int64_t beams) : places_(places), step_(beams * 3) {}
+
+  int64_t of(int64_t sentence) const { return places_ ? places_.as<int64_t>()[sentence * step_] : sentence; }
+
+  // Whether there are so many sentences, each of which has one of so many slots.
+  bool fit(Call& call, int64_t sentences, int64_t slots) const {
+    bool fitting = places_ ? places_.count() == sentences * step_ : sentences == slots;
+    for (int64_t i = 0; i < sentences && fitting; ++i) fitting = 0 <= of(i) && of(i) < slots;
+    if (!fitting) call.fail("there are other sentences than places in slots of keys and values");
+    return fitting;
+  }
+
+ private:
+  Tensor places_;
+  int64_t step_;
+};
+
+// Whether queries [B, K, heads * width] and keys [slots, heads, entries, stride] belong together.
 template <typename Element>
 bool fit(Call& call, const Tensor& query, const Tensor& key, const Tensor& value, int64_t heads) {
   if (call.failed()) return false;
-  const bool fitting = query.axes == 3 && key.axes == 4 && value.axes == 4 && key.sizes[0] == query.sizes[0] &&
-                       key.sizes[1] == heads && query.sizes[2] % heads == 0 &&
+  const bool fitting = query.axes == 3 && key.axes == 4 && value.axes == 4 && key.sizes[1] == heads &&
+                       query.sizes[2] % heads == 0 &&
                        key.sizes[3] == stride_of<Element>(query.sizes[2] / heads) &&
                        std::memcmp(key.sizes, value.sizes, sizeof key.sizes) == 0;
   if (!fitting) call.fail("queries, keys and values do not fit each other");
@@ -93,6 +116,19 @@ Tensor in_heads(Tensor keys, int64_t heads) {
   keys.sizes[2] = entries;
   keys.sizes[3] = whole / heads;
   return keys;
+}
+
+// Asks memory for the keys and values of heads that come next, `count` entries of each. Most are so short that the
+// processor would notice too late by itself which these are, and half of the time would be spent waiting. They are to
+// come no closer than the second cache: requests of the first one are few, and those of the heads at hand come last.
+template <typename Element>
+void ask_for(const Element* keys, const Element* values, int64_t head_stride, int64_t heads, int64_t count) {
+  constexpr int kSecondCache = 2;
+  for (int64_t head = 0; head < heads; ++head)
+    for (const Element* from : {keys + head * head_stride, values + head * head_stride}) {
+      const char *line = reinterpret_cast<const char*>(from), *end = reinterpret_cast<const char*>(from + count);
+      for (; line < end; line += kLine) __builtin_prefetch(line, 0, kSecondCache);
+    }
 }
 
 // How many of the heads from `first` to `last` are computed at once, which are of one sentence: several where each
@@ -121,7 +157,7 @@ class CrossAttention : Heads {
   explicit CrossAttention(Settings& settings) : Heads(settings, kQuantized ? 4 : 0) {}
 
   void compute(Call& call) const {
-    const Tensor query = call.input(0), lengths = call.input(3);
+    const Tensor query = call.input(0), lengths = call.input(3), places = call.input(kQuantized ? 6 : 4);
     Tensor key = call.input(1), value = call.input(2);
     const bool of_tokens = key.axes == 3;  // heads of an entry lie side by side
     if (key.axes != value.axes || (of_tokens && (key.sizes[2] % heads != 0 || std::is_same_v<Element, Int8>)))
@@ -133,10 +169,17 @@ class CrossAttention : Heads {
     const int64_t entries = key.sizes[2], width = whole / heads;
     const int64_t stride = key.sizes[3], head_stride = entries * stride;
     const bool as_rows = beams == 1 && !of_tokens;  // heads, each of which has but one
+    const Places slots(places, beams);
+    if (!slots.fit(call, sentences, key.sizes[0])) return;
     if (lengths.count() != sentences) return call.fail("there are not as many lengths as sentences");
     const Output<kQuantized> output(call, query, given);
     if (call.failed()) return;
-    call.divide(sentences * heads, key.count() * (1 + beams), [&](int64_t first, int64_t last) {
+    // Where the keys of a head begin.
+    const auto start = [&](int64_t i) {
+      const int64_t slot = slots.of(i / heads), head = i % heads;
+      return of_tokens ? slot * entries * whole + head * width : (slot * heads + head) * head_stride;
+    };
+    call.divide(sentences * heads, sentences * heads * head_stride * (1 + beams), [&](int64_t first, int64_t last) {
       const Workspace own(beams, entries, width);
       for (int64_t i = first, together = 1; i < last; i += together) {
         const int64_t sentence = i / heads, head = i % heads;
@@ -146,13 +189,17 @@ class CrossAttention : Heads {
           std::fill(own.mask, own.mask + length, 0.0f);
           std::fill(own.mask + length, own.mask + padded(length), -INFINITY);
         }
-        const int64_t from = of_tokens ? sentence * entries * whole + head * width : i * head_stride;
+        const int64_t from = start(i);
         const Element *own_keys = key.as<Element>() + from, *own_values = value.as<Element>() + from;
         const int64_t place = sentence * beams * whole + head * width, to_next = as_rows ? width : whole;
-        const int64_t ahead = of_tokens ? width : i + together < last ? together * head_stride : 0;
+        if (const int64_t next = i + together; next < last && !of_tokens) {
+          const int64_t at = start(next), count = std::clamp(lengths.as<int64_t>()[next / heads], int64_t{0}, entries);
+          ask_for(key.as<Element>() + at, value.as<Element>() + at, head_stride,
+                  heads_at_once(as_rows, heads, next, last), count * stride);
+        }
         output.template write<Element>({beams * together, width, entries, query.as<float>() + place, to_next, own_keys,
-                                        own_values, of_tokens ? whole : stride, as_rows ? head_stride : 0, ahead,
-                                        nullptr, length, own.mask, 0, nullptr, 0, scale, own.weights, nullptr, 0,
+                                        own_values, of_tokens ? whole : stride, as_rows ? head_stride : 0, nullptr,
+                                        length, own.mask, 0, nullptr, 0, scale, own.weights, nullptr, 0,
                                         of_tokens},
                                        place, to_next, own.out);
       }
@@ -174,23 +221,32 @@ class SelfAttention : Heads {
     const int64_t entries = key.sizes[2], width = whole / heads;
     const int64_t stride = key.sizes[3], head_stride = entries * stride;
     const bool as_rows = beams == 1;  // heads, each of which has but one
-    if (new_key.count() != query.count() || new_value.count() != query.count() ||
-        places.count() != sentences * beams * 3 || visible.count() != sentences * beams * entries)
-      return call.fail("there are not as many new keys, new values, places and rows of what is visible as queries");
+    const Places slots(places, beams);
+    if (!slots.fit(call, sentences, key.sizes[0])) return;
+    if (new_key.count() != query.count() || new_value.count() != query.count())
+      return call.fail("there are not as many new keys and values as queries");
+    if (visible.count() != key.sizes[0] * beams * entries)
+      return call.fail("there are other entries than said to be visible or not");
     const Output<kQuantized> output(call, query, given);
     const Tensor keys = next(call, 1, key), values = next(call, 2, value);
     if (call.failed()) return;
-    call.divide(sentences * heads, key.count() * (1 + beams), [&](int64_t first, int64_t last) {
+    const auto visible_of = [&](int64_t sentence) {
+      return visible.as<bool>() + slots.of(sentence) * beams * entries;
+    };
+    // Where the keys of a head begin.
+    const auto start = [&](int64_t i) { return (slots.of(i / heads) * heads + i % heads) * head_stride; };
+    call.divide(sentences * heads, sentences * heads * head_stride * (1 + beams), [&](int64_t first, int64_t last) {
       const Workspace own(beams, entries, width);
       int32_t* seen = scratch<int32_t>(static_cast<size_t>(entries));
-      int64_t count = 0;
+      int64_t count = 0, ahead = end_of_seen(visible_of(first / heads), beams, entries);  // of those that come next
       for (int64_t i = first, together = 1; i < last; i += together) {
         const int64_t sentence = i / heads, head = i % heads;
         together = heads_at_once(as_rows, heads, i, last);
         if (i == first || head == 0)
-          count = find_seen(visible.as<bool>() + sentence * beams * entries, beams, entries, seen, own.mask);
-        Element* own_keys = keys.as<Element>() + i * head_stride;
-        Element* own_values = values.as<Element>() + i * head_stride;
+          count = find_seen(visible_of(sentence), beams, entries, seen, own.mask);
+        const int64_t own_start = start(i);
+        Element* own_keys = keys.as<Element>() + own_start;
+        Element* own_values = values.as<Element>() + own_start;
         for (int64_t beam = 0; beam < beams; ++beam) {
           const int64_t row = sentence * beams + beam, entry = places.as<int64_t>()[row * 3 + 2];
           if (entry < 0 || entry >= entries) continue;  // nobody sees it
@@ -201,11 +257,15 @@ class SelfAttention : Heads {
           }
         }
         const int64_t place = sentence * beams * whole + head * width, to_next = as_rows ? width : whole;
-        const int64_t ahead = i + together < last ? together * head_stride : 0;
+        if (const int64_t next = i + together; next < last) {
+          if (next % heads == 0) ahead = end_of_seen(visible_of(next / heads), beams, entries);
+          ask_for(keys.as<Element>() + start(next), values.as<Element>() + start(next), head_stride,
+                  heads_at_once(as_rows, heads, next, last), ahead * stride);
+        }
         const int64_t bias_stride = bias && bias.sizes[as_rows ? 1 : 2] > 1 ? entries : 0;
         output.template write<Element>(
             {beams * together, width, entries, query.as<float>() + place, to_next, own_keys, own_values, stride,
-             as_rows ? head_stride : 0, ahead, seen, count, own.mask, as_rows ? 0 : padded(count),
+             as_rows ? head_stride : 0, seen, count, own.mask, as_rows ? 0 : padded(count),
              first_of(bias, sentence, head), bias_stride, scale, own.weights, nullptr, 0, false},
             place, to_next, own.out);
       }
@@ -228,6 +288,15 @@ class SelfAttention : Heads {
       rows()->to_int8(from, to, width);
     else
       std::copy(from, from + width, to);
+  }
+
+  // How many entries there are up to the last one that any of a sentence's rows sees.
+  static int64_t end_of_seen(const bool* visible, int64_t beams, int64_t entries) {
+    int64_t end = 0;
+    for (int64_t beam = 0; beam < beams; ++beam, visible += entries)
+      for (int64_t entry = entries; entry > end; --entry)
+        if (visible[entry - 1]) end = entry;
+    return end;
   }
 
   // The entries that any of a sentence's rows sees, and the mask that says which of them does.
@@ -265,6 +334,7 @@ void add(std::vector<const ort::CustomOp*>& operators) {
   std::vector<Slot> cross{number, cache, cache, index};
   if (kQuantized)
     for (auto* inputs : {&self, &cross}) inputs->insert(inputs->end(), {{Type::kFloat}, {Type::kUint8}});
+  cross.push_back({Type::kInt64, Presence::kOptional});  // places
   const std::string before = kHalf ? "Half" : kInt8 ? "Int8" : "", after = kQuantized ? "Quantized" : "";
   operators.push_back(new Operator<SelfAttention<Element, kQuantized>>(before + "SelfAttention" + after, self,
                                                                        {result, cache, cache}));

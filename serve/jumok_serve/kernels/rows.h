@@ -32,7 +32,6 @@ struct Attention {
   const Element* values;
   int64_t entry_stride;
   int64_t row_stride;    // from one row's keys and values to the next one's, or 0 where they have them in common
-  int64_t ahead;         // from keys and values to those that come next, which are asked of memory meanwhile
   const int32_t* seen;   // [count], the entries that any row sees; null: the first ones
   int64_t count;
   const float* mask;     // [rows, padded(count)], 0 where a row sees an entry, and -infinity elsewhere and behind them

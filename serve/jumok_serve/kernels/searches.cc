@@ -113,18 +113,20 @@ void run_on(const Searches& all, int64_t slot, int64_t time, const Found& found)
 
 }  // namespace
 
-// See `Asked.run_on`. `others` has room for all slots, `tokens`, `scores` and `rows` for `number` continuations of each;
-// what is written are the others' alone. Returns how many there are.
-JUMOK_EXPORTED int64_t jumok_run_on(const Searches* all, int64_t slots, int64_t candidates, const int64_t* tokens,
-                                    const float* totals, int64_t time, int64_t number, int64_t* others,
-                                    int64_t* found_tokens, float* found_scores, int64_t* found_rows) {
+// See `Asked.run_on`: of the step of `count` searches, each in the slot named for it. `others` has room for all of them,
+// `tokens`, `scores` and `rows` for `number` continuations of each; what is written are the others' alone. Returns how
+// many there are.
+JUMOK_EXPORTED int64_t jumok_run_on(const Searches* all, const int64_t* slots, int64_t count, int64_t candidates,
+                                    const int64_t* tokens, const float* totals, int64_t time, int64_t number,
+                                    int64_t* others, int64_t* found_tokens, float* found_scores, int64_t* found_rows) {
   const int64_t size = all->beam_size;
   Candidates of_slot(size, candidates);
-  int64_t count = 0;
-  for (int64_t slot = 0; slot < slots; ++slot) {
+  int64_t left = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t slot = slots[i];
     if (!all->present[slot]) continue;
-    const Found found{found_tokens + count * number, found_scores + count * number, found_rows + count * number};
-    of_slot.begin(tokens + slot * size * candidates, totals + slot * size * candidates);
+    const Found found{found_tokens + left * number, found_scores + left * number, found_rows + left * number};
+    of_slot.begin(tokens + i * size * candidates, totals + i * size * candidates);
     const bool of_rows = all->needed[slot] == 0;
     for (int64_t row = 0; row < size; ++row) of_rows ? of_slot.take_of(found, row) : of_slot.take(found, row);
     if (all->steady[slot] > 0 && found.scores[size - 1] > kDeadScore && !ends_one(*all, slot, found) &&
@@ -133,9 +135,9 @@ JUMOK_EXPORTED int64_t jumok_run_on(const Searches* all, int64_t slots, int64_t 
       continue;
     }
     for (int64_t place = size; place < number && !of_rows; ++place) of_slot.take(found, place);
-    others[count++] = slot;
+    others[left++] = slot;
   }
-  return count;
+  return left;
 }
 
 // See `InPlaceState._place`: `visible` is [slots, K, E], `places` [slots, K]. Where the last place, which is returned,

@@ -31,10 +31,6 @@ inline int64_t entry_of(const Attention<Element>& rows, int64_t i) {
 
 // Writes the scores of kRows rows from `first_row` on, with heads of kVectors vectors, to `scores`, [kRows,
 // padded(count)], and their maxima by lanes to `most`. A key is loaded once for all of them.
-//
-// Most heads are so short that the processor would notice too late by itself which come next, and then half of the time
-// is spent waiting. Their keys and values are asked of memory one whenever another one is used, as it takes only so
-// many requests at once.
 template <typename Element, int kVectors, int kRows>
 [[gnu::always_inline]] inline void score(const Attention<Element>& rows, int64_t first_row, const Element* keys,
                                          float* scores, Floats* most) {
@@ -52,7 +48,6 @@ template <typename Element, int kVectors, int kRows>
 #pragma GCC unroll 16
       for (int i = 0; i < kKeys; ++i) {
         const Element* key = keys + rows.entry_stride * entry_of(rows, start + i < count ? start + i : first);
-        ask_for<kVectors>(key + rows.ahead);
         Floats part = load(key);
         for (int row = 0; row < kRows; ++row) products[row][i] = query[row][0] * part;
         for (int j = 1; j < kVectors; ++j) {
@@ -102,7 +97,6 @@ template <typename Element, int kVectors, int kRows, int kSums>
   Floats sums[kSums][kRows][kVectors] = {};
   const auto add = [&](int64_t i, Floats(&to)[kRows][kVectors]) {
     const Element* value = values + rows.entry_stride * entry_of(rows, i);
-    ask_for<kVectors>(value + rows.ahead);
     float scaled[kRows];
     for (int row = 0; row < kRows; ++row) scaled[row] = weights[row * room + i] * scale_of(value, kVectors * kLanes);
     for (int j = 0; j < kVectors; ++j) {

@@ -16,7 +16,7 @@ from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constrain
 from jumok_serve.search.continuations import Continuations, best_continuations, each_rows_best
 from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, Search
 from jumok_serve.search.rows import RowSearch
-from jumok_serve.search.table import SearchTable
+from jumok_serve.search.table import SearchTable, Shared
 
 __all__ = [
     "DEAD_SCORE",
@@ -31,6 +31,7 @@ __all__ = [
     "RowSearch",
     "Search",
     "SearchTable",
+    "Shared",
     "best_continuations",
     "each_rows_best",
     "joined",

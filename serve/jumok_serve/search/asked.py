@@ -144,54 +144,54 @@ class Asked:
         kept = self._kept[steps, slot]
         return kept["tokens"], kept["scores"], kept["rows"]
 
-    def run_on(self, tokens: NDArray[np.int64], totals: NDArray[np.float32]) -> Others:
+    def run_on(self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32]) -> Others:
         """See `SearchTable.run_on`; the others have not taken in the step, and are to `ask` anew."""
         number = min(self._most_needed, self.beam_size * tokens.shape[1]) or self.beam_size
         if self._native is None:
-            others = self._run_on(tokens, totals, number)
+            others = self._run_on(slots, tokens, totals, number)
         else:
-            others = self._native.run_on(tokens, totals, self.time, number)
+            others = self._native.run_on(slots, tokens, totals, self.time, number)
         self.time += 1
         return others
 
-    def _run_on(self, tokens: NDArray[np.int64], totals: NDArray[np.float32], number: int) -> Others:
-        searches = len(tokens) // self.beam_size
+    def _run_on(
+        self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32], number: int
+    ) -> Others:
         best = of_rows = each_rows_best(tokens, totals, self.beam_size)
         if self._most_needed:
             best = best_continuations(tokens, totals, self.beam_size, number)
         running = best.first(self.beam_size)
-        others = self._others(running, totals)
-        kept = self._kept[self.time % MOST_KEPT, :searches]
-        kept["tokens"] = self.tokens[:searches] = running.tokens
-        kept["scores"] = self.scores[:searches] = running.scores
-        kept["rows"] = self.parents[:searches] = running.rows
-        self.positions[:searches] += 1
-        self._steady[:searches] -= 1
-        self.positions[:searches][~self._present[:searches]] = 0  # the step to come is the first one again
+        others = self._others(slots, running, totals)
+        kept = self._kept[self.time % MOST_KEPT]
+        kept["tokens"][slots] = self.tokens[slots] = running.tokens
+        kept["scores"][slots] = self.scores[slots] = running.scores
+        kept["rows"][slots] = self.parents[slots] = running.rows
+        self.positions[slots] += 1
+        self._steady[slots] -= 1
+        self.positions[~self._present] = 0  # the step to come is the first one again
         found = best.of(others)
         if self._most_needed and self._some_need_none and others:
-            without = self._needed[others] == 0
+            without = self._needed[slots[others]] == 0
             for of_all, of_row in zip(found, of_rows.of(others), strict=True):
                 of_all[without, : self.beam_size] = of_row[without]
         return Others(
-            others,
+            slots[others].tolist(),
             found.tokens.shape[1],
             found.tokens.ravel().tolist(),
             found.scores.ravel().tolist(),
             found.rows.ravel().tolist(),
         )
 
-    def _others(self, running: Continuations, totals: NDArray[np.float32]) -> list[int]:
-        """The slots of the searches that cannot just run on, or have candidates without numbers."""
-        searches = len(running.tokens)
-        steady = self._steady[:searches] > 0
+    def _others(self, slots: NDArray[np.int64], running: Continuations, totals: NDArray[np.float32]) -> list[int]:
+        """Which of the searches cannot just run on, or have candidates without numbers."""
+        steady = self._steady[slots] > 0
         steady &= running.scores[:, -1] > DEAD_SCORE
         for row in running.tokens.T:
-            for end in self._ends[:searches].T:
+            for end in self._ends[slots].T:
                 steady &= row != end
         if math.isnan(totals.sum()):  # as it is if any of them is
-            steady &= ~np.isnan(totals.reshape(searches, -1)).any(axis=1)
-        others: list[int] = np.flatnonzero(~steady & self._present[:searches]).tolist()
+            steady &= ~np.isnan(totals.reshape(len(slots), -1)).any(axis=1)
+        others: list[int] = np.flatnonzero(~steady & self._present[slots]).tolist()
         return others
 
     def _rename(self) -> None:

@@ -49,8 +49,8 @@ class _Searches(ctypes.Structure):
 
 
 _ARGUMENTS = (
-    *(ctypes.POINTER(_Searches), ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p),
-    *(ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4),
+    *(ctypes.POINTER(_Searches), ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64),
+    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4),
 )
 
 
@@ -71,7 +71,6 @@ class NativeStep:
 
     def __init__(self, run_on: Any, beam_size: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._run_on = run_on
-        self._beam_size = beam_size
         self._arrays = dict(arrays)  # addresses keep nothing alive
         named = {name: address(array) for name, array in arrays.items() if name in dict(_Searches._fields_)}
         most_kept, slots = arrays["_kept"].shape
@@ -88,27 +87,34 @@ class NativeStep:
     def _reserve(self, number: int) -> None:
         """Has room for so many continuations of every slot."""
         slots = len(self._arrays["tokens"])
-        self._slots: NDArray[np.int64] = np.zeros(slots, np.int64)
+        self._others: NDArray[np.int64] = np.zeros(slots, np.int64)
         self._tokens: NDArray[np.int64] = np.zeros(slots * number, np.int64)
         self._scores: NDArray[np.float32] = np.zeros(slots * number, np.float32)
         self._rows: NDArray[np.int64] = np.zeros(slots * number, np.int64)
-        self._found = [address(array) for array in (self._slots, self._tokens, self._scores, self._rows)]
+        self._found = [address(array) for array in (self._others, self._tokens, self._scores, self._rows)]
 
-    def run_on(self, tokens: NDArray[np.int64], totals: NDArray[np.float32], time: int, number: int) -> Others:
+    def run_on(
+        self,
+        slots: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        totals: NDArray[np.float32],
+        time: int,
+        number: int,
+    ) -> Others:
         """See `Asked.run_on`, after so many steps; the others are to see so many continuations."""
-        rows, candidates = tokens.shape
-        slots = rows // self._beam_size
-        if slots * number > len(self._tokens):
+        if len(slots) * number > len(self._tokens):
             self._reserve(number)
+        candidates = tokens.shape[1]
         tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
         count = self._run_on(
-            self._searches, slots, candidates, pointer(tokens), pointer(totals), time, number, *self._found
+            *(self._searches, pointer(slots), len(slots), candidates),
+            *(pointer(tokens), pointer(totals), time, number, *self._found),
         )
         if not count:
             return NO_OTHERS
         end = count * number
         return Others(
-            self._slots[:count].tolist(),
+            self._others[:count].tolist(),
             number,
             self._tokens[:end].tolist(),
             self._scores[:end].tolist(),

@@ -1,6 +1,7 @@
 """Searches that take part in the same steps: what they ask, and what comes of it, for all of them at once."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,18 @@ from jumok_serve.search.asked import Asked
 from jumok_serve.search.constraints import NO_CONSTRAINTS, Constraints
 from jumok_serve.search.native_step import NO_OTHERS
 from jumok_serve.search.protocol import Search
+
+
+class Shared(NamedTuple):
+    """What several searches that draw nothing ask alike: constraints, where they act, and what follows."""
+
+    constraints: Constraints
+    on_logits: bool
+    renormalizes: bool
+
+    def same(self, other: "Shared | None") -> bool:
+        """Whether others ask for it too, in the same object."""
+        return other is not None and self.constraints is other.constraints and self[1:] == other[1:]
 
 
 class SearchTable:
@@ -62,6 +75,16 @@ class SearchTable:
         self.asked.move(slots, to)
         self.changes += 1
 
+    def shared(self, slots: NDArray[np.int64]) -> Shared | None:
+        """What the searches in some slots have in common; None if any of them draws, or has constraints of its own."""
+        first, *others = [self.constraints[slot] for slot in slots.tolist()]
+        if any(other is not first for other in others) or self.asked.draws[slots].any():
+            return None
+        on_logits, renormalizes = self.asked.on_logits[slots], self.asked.renormalizes[slots]
+        if on_logits.any() != on_logits.all() or renormalizes.any() != renormalizes.all():
+            return None
+        return Shared(first, bool(on_logits[0]), bool(renormalizes[0]))
+
     def search(self, slot: int) -> Search:
         """The search in a slot, which has taken in all steps so far, but for one that it was not to `look` at."""
         return self._search(slot)
@@ -75,10 +98,11 @@ class SearchTable:
             search.catch_up(*missed)
         return search
 
-    def run_on(self, tokens: NDArray[np.int64], totals: NDArray[np.float32]) -> list[int]:
-        """Takes in what has come of a step of the first searches, wherever their best continuations run on.
+    def run_on(self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32]) -> list[int]:
+        """Takes in what has come of a step of some searches, wherever their best continuations run on.
 
         Args:
+            slots: of all searches, and maybe others, [n].
             tokens: of each row's best candidates, best first, equal ones by lower token, or of what was drawn for it
                 [n * K, C].
             totals: their sums of token scores, [n * K, C].
@@ -86,7 +110,7 @@ class SearchTable:
         Returns:
             The slots of the others: they are to be handed to `look`, except for what was computed wrong.
         """
-        self._others = self.asked.run_on(tokens, totals)
+        self._others = self.asked.run_on(slots, tokens, totals)
         return self._others.slots
 
     def look(self, slots: Sequence[int]) -> list[int]:
