@@ -28,7 +28,7 @@ from jumok_serve.bundle import Bundle
 from jumok_serve.device import CPU
 from jumok_serve.manifest import NATIVE_GRAPHS
 from jumok_serve.native import library
-from jumok_serve.session import Graphs
+from jumok_serve.session import SLOTS, Graphs
 
 needs_library = pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
 
@@ -156,7 +156,10 @@ def test_encoders_are_made_of_native_operators(make: Make, kind: str, form: str)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_and_state_are_in_8_bits_in_int8_alone(make: Make, kind: str, form: str) -> None:
-    """Each entry has four bytes more, its scale; the encoder makes entries of what its products give."""
+    """Each entry has four bytes more, its scale; the encoder makes entries of what its products give.
+
+    Decoders take them by slot.
+    """
     plain = with_selection(make(kind, form))
     graphs = with_native_graphs(plain, int8=form != "fp32")
     dtype, more = ("float32", 0) if form == "fp32" else ("int8", 4)
@@ -169,6 +172,8 @@ def test_memory_and_state_are_in_8_bits_in_int8_alone(make: Make, kind: str, for
             assert specs.keys() == expected.keys()
             for spec in specs.values():
                 before = expected[spec.name]
+                if name == "decoder" and spec.name.startswith(("memory.", "state.", "next_state.", "visible")):
+                    before = before.model_copy(update={"axes": (SLOTS, *before.axes[1:])})
                 if spec.name.startswith(("memory.", "state.", "next_state.")):
                     assert (spec.dtype, before.dtype) == (dtype, "float32")
                     assert spec.axes == (*before.axes[:-1], int(before.axes[-1]) + more)
@@ -239,6 +244,15 @@ def test_what_computes_something_else_stays(
     assert native is not None
     assert besides_products(native) == kept
     assert lost.isdisjoint(operators(native))
+
+
+@pytest.mark.parametrize("name", ["visible", "source_lengths"])
+def test_without_native_attention_alone_sentences_are_in_the_order_of_slots(make: Make, name: str) -> None:
+    graphs = with_selection(make("tiny", "fp32"))
+    graphs |= {"decoder": edited(graphs["decoder"], instead_of(name, "Not" if name == "visible" else "Abs"))}
+    native = with_native_graphs(graphs, int8=False)["decoder_native"]
+    assert native.inputs == graphs["decoder"].inputs
+    assert not any("places" in node.input for node in native.model.graph.node if "Cross" in node.op_type)
 
 
 def with_other_keys(graph: onnx.GraphProto) -> None:
