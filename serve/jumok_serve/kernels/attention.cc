@@ -133,16 +133,17 @@ void ask_for(const Element* keys, const Element* values, int64_t head_stride, in
 
 // How many of the heads from `first` to `last` are computed at once, which are of one sentence: several where each
 // counts as a row.
+template <typename Element>
 int64_t heads_at_once(bool as_rows, int64_t heads, int64_t first, int64_t last) {
-  return as_rows ? std::min({kHeadsAtOnce, heads - first % heads, last - first}) : 1;
+  return as_rows ? std::min({kHeadsAtOnce<Element>, heads - first % heads, last - first}) : 1;
 }
 
 // Memory of one thread for the rows of a sentence.
 struct Workspace {
   Workspace(int64_t beams, int64_t entries, int64_t width) {
-    const auto weights_size = static_cast<size_t>(kRowsAtOnce * padded(entries));
+    const auto weights_size = static_cast<size_t>(kRoomOfEntry * padded(entries));
     const auto mask_size = static_cast<size_t>(beams * padded(entries));
-    const auto out_size = static_cast<size_t>(std::max(beams, kHeadsAtOnce) * width);
+    const auto out_size = static_cast<size_t>(std::max(beams, kHeadsAtOnce<Int8>) * width);
     weights = scratch<float>(weights_size + mask_size + out_size);
     mask = weights + weights_size;
     out = mask + mask_size;
@@ -183,7 +184,7 @@ class CrossAttention : Heads {
       const Workspace own(beams, entries, width);
       for (int64_t i = first, together = 1; i < last; i += together) {
         const int64_t sentence = i / heads, head = i % heads;
-        together = heads_at_once(as_rows, heads, i, last);
+        together = heads_at_once<Element>(as_rows, heads, i, last);
         const int64_t length = std::clamp(lengths.as<int64_t>()[sentence], int64_t{0}, entries);
         if (i == first || head == 0) {
           std::fill(own.mask, own.mask + length, 0.0f);
@@ -195,7 +196,7 @@ class CrossAttention : Heads {
         if (const int64_t next = i + together; next < last && !of_tokens) {
           const int64_t at = start(next), count = std::clamp(lengths.as<int64_t>()[next / heads], int64_t{0}, entries);
           ask_for(key.as<Element>() + at, value.as<Element>() + at, head_stride,
-                  heads_at_once(as_rows, heads, next, last), count * stride);
+                  heads_at_once<Element>(as_rows, heads, next, last), count * stride);
         }
         output.template write<Element>({beams * together, width, entries, query.as<float>() + place, to_next, own_keys,
                                         own_values, of_tokens ? whole : stride, as_rows ? head_stride : 0, nullptr,
@@ -241,7 +242,7 @@ class SelfAttention : Heads {
       int64_t count = 0, ahead = end_of_seen(visible_of(first / heads), beams, entries);  // of those that come next
       for (int64_t i = first, together = 1; i < last; i += together) {
         const int64_t sentence = i / heads, head = i % heads;
-        together = heads_at_once(as_rows, heads, i, last);
+        together = heads_at_once<Element>(as_rows, heads, i, last);
         if (i == first || head == 0)
           count = find_seen(visible_of(sentence), beams, entries, seen, own.mask);
         const int64_t own_start = start(i);
@@ -260,7 +261,7 @@ class SelfAttention : Heads {
         if (const int64_t next = i + together; next < last) {
           if (next % heads == 0) ahead = end_of_seen(visible_of(next / heads), beams, entries);
           ask_for(keys.as<Element>() + start(next), values.as<Element>() + start(next), head_stride,
-                  heads_at_once(as_rows, heads, next, last), ahead * stride);
+                  heads_at_once<Element>(as_rows, heads, next, last), ahead * stride);
         }
         const int64_t bias_stride = bias && bias.sizes[as_rows ? 1 : 2] > 1 ? entries : 0;
         output.template write<Element>(

@@ -23,8 +23,7 @@ void* scratch(size_t bytes) {
 
 const Products& products() {
 #if defined(__x86_64__)
-  static const Products& best =
-      widest() == Vectors::kAvx512 && __builtin_cpu_supports("avx512vnni") ? vnni::kProducts : avx2::kProducts;
+  static const Products& best = widest() == Vectors::kAvx512 ? vnni::kProducts : avx2::kProducts;
   return best;
 #else
   static const Products none{};

@@ -19,7 +19,8 @@ Vectors widest() {
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
       return Vectors::kNone;
     const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512vnni");
     const char* tested = std::getenv("JUMOK_TEST_KERNELS");  // so that tests see the others on a new processor, too
     return wide && (tested == nullptr || std::strcmp(tested, "avx2") != 0) ? Vectors::kAvx512 : Vectors::kAvx2;
   }();

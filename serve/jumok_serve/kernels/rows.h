@@ -39,7 +39,7 @@ struct Attention {
   const float* bias;     // [rows, entries], or null
   int64_t bias_stride;
   float scale;
-  float* weights;        // room for kRowsAtOnce * padded(count)
+  float* weights;        // room for kRoomOfEntry * padded(count)
   float* out;            // [rows, width], `out_stride` floats apart; 0 for a row that sees nothing
   int64_t out_stride;
   bool any_number;       // whether a row is to be the same among any number of others, as of a source that is padded
@@ -59,7 +59,12 @@ struct AddNorm {
   Levels rounding;
 };
 
-constexpr int64_t kRowsAtOnce = 4, kHeadsAtOnce = 2;
+constexpr int64_t kRowsAtOnce = 4;
+constexpr int64_t kRoomOfEntry = 13;  // of four rows a weight, the scales of key and value, and where the entry is
+
+// Heads of a sentence with one row that are computed at once.
+template <typename Element>
+constexpr int64_t kHeadsAtOnce = std::is_same_v<Element, Int8> ? 4 : 2;
 
 // Whole vectors of any instruction set.
 constexpr int64_t padded(int64_t count) { return (count + 15) / 16 * 16; }
@@ -88,7 +93,7 @@ struct Rows {
 
 constexpr int64_t kBlock = 64;
 
-// The widest vectors of the processor that there are functions for.
+// The widest vectors of the processor that there are functions for; AVX-512 with VNNI.
 enum class Vectors { kNone, kAvx2, kAvx512 };
 Vectors widest();
 

@@ -8,6 +8,9 @@
 
 #include "rows.h"
 #include "vector_norm.h"
+#if LANES == 16
+#include "vector_levels.h"
+#endif
 #include "vectors.h"
 
 namespace jumok {
@@ -180,8 +183,7 @@ template <typename Element, int kVectors>
 void attend_in_groups(const Attention<Element>& rows) {
   int64_t row = 0;
   if (rows.row_stride != 0) {
-    for (; row + kHeadsAtOnce <= rows.rows; row += kHeadsAtOnce)
-      attend_apart<Element, kVectors, kHeadsAtOnce>(rows, row);
+    for (; row + 2 <= rows.rows; row += 2) attend_apart<Element, kVectors, 2>(rows, row);
     for (; row < rows.rows; ++row) attend_apart<Element, kVectors, 1>(rows, row);
     return;
   }
@@ -196,6 +198,12 @@ void attend_in_groups(const Attention<Element>& rows) {
 
 template <typename Element>
 void attend_rows(const Attention<Element>& rows) {
+#if LANES == 16
+  if constexpr (std::is_same_v<Element, Int8>) {
+    if (rows.width == 64) return attend_levels<1>(rows);
+    if (rows.width == 128) return attend_levels<2>(rows);
+  }
+#endif
   switch (rows.width) {
     case 1 * kLanes:
       return attend_in_groups<Element, 1>(rows);
