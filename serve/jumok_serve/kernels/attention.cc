@@ -251,11 +251,9 @@ class SelfAttention : Heads {
         for (int64_t beam = 0; beam < beams; ++beam) {
           const int64_t row = sentence * beams + beam, entry = places.as<int64_t>()[row * 3 + 2];
           if (entry < 0 || entry >= entries) continue;  // nobody sees it
-          for (int64_t j = 0; j < together; ++j) {
-            const int64_t from = row * whole + (head + j) * width, to = j * head_stride + entry * stride;
-            write(new_key.as<float>() + from, own_keys + to, width);
-            write(new_value.as<float>() + from, own_values + to, width);
-          }
+          const int64_t from = row * whole + head * width, to = entry * stride;
+          write(new_key.as<float>() + from, width, together, own_keys + to, head_stride);
+          write(new_value.as<float>() + from, width, together, own_values + to, head_stride);
         }
         const int64_t place = sentence * beams * whole + head * width, to_next = as_rows ? width : whole;
         if (const int64_t next = i + together; next < last) {
@@ -282,13 +280,15 @@ class SelfAttention : Heads {
     return given_back;
   }
 
-  static void write(const float* from, Element* to, int64_t width) {
-    if constexpr (std::is_same_v<Element, Half>)
-      rows()->to_half(from, to, width);
-    else if constexpr (std::is_same_v<Element, Int8>)
-      rows()->to_int8(from, to, width);
-    else
-      std::copy(from, from + width, to);
+  // Writes heads, which lie side by side, to entries that lie `stride` apart.
+  static void write(const float* from, int64_t width, int64_t heads, Element* to, int64_t stride) {
+    if constexpr (std::is_same_v<Element, Int8>) return rows()->to_int8(from, width, heads, to, stride);
+    for (int64_t head = 0; head < heads; ++head, from += width, to += stride) {
+      if constexpr (std::is_same_v<Element, Half>)
+        rows()->to_half(from, to, width);
+      else if constexpr (std::is_same_v<Element, float>)
+        std::copy(from, from + width, to);
+    }
   }
 
   // How many entries there are up to the last one that any of a sentence's rows sees.

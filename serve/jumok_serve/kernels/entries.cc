@@ -11,6 +11,14 @@ namespace {
 
 using ort::Type;
 
+void write(const float* from, int64_t width, int64_t heads, float* to, int64_t stride) {
+  for (int64_t head = 0; head < heads; ++head) std::copy_n(from + head * width, width, to + head * stride);
+}
+
+void write(const float* from, int64_t width, int64_t heads, Int8* to, int64_t stride) {
+  rows()->to_int8(from, width, heads, to, stride);
+}
+
 // Of [B, entries, heads * width], or of what is by heads already, [B, heads, entries, width].
 template <typename Element>
 class Entries {
@@ -31,18 +39,18 @@ class Entries {
     if (call.failed()) return;
     call.divide(sentences * entries, given.count(), [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i)
-        for (int64_t head = 0; head < heads_; ++head) {
-          const int64_t in_order = (i / entries * heads_ + head) * entries + i % entries;
-          const int64_t from = of_tokens ? i * heads_ + head : in_order;
-          write(given.as<float>() + from * width, made.as<Element>() + in_order * stride, width);
+        if (of_tokens) {
+          const int64_t to = i / entries * heads_ * entries + i % entries;
+          write(given.as<float>() + i * heads_ * width, width, heads_, made.as<Element>() + to * stride,
+                entries * stride);
+        } else {
+          for (int64_t head = i * heads_; head < (i + 1) * heads_; ++head)
+            write(given.as<float>() + head * width, width, 1, made.as<Element>() + head * stride, 0);
         }
     });
   }
 
  private:
-  static void write(const float* from, float* to, int64_t width) { std::copy_n(from, width, to); }
-  static void write(const float* from, Int8* to, int64_t width) { rows()->to_int8(from, to, width); }
-
   int64_t heads_;
 };
 

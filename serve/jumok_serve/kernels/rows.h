@@ -80,9 +80,9 @@ struct Rows {
   void (*attend_half)(const Attention<Half>&);
   void (*attend_int8)(const Attention<Int8>&);
   void (*to_half)(const float* from, Half* to, int64_t count);
-  // Levels of numbers, the largest of which has the level 127 or -127, and behind them their scale, which is NaN if one
-  // of them is NaN or infinite.
-  void (*to_int8)(const float* from, Int8* to, int64_t count);
+  // Levels of the numbers of heads, which lie side by side: the largest of each has the level 127 or -127, and behind
+  // them is their scale, which is NaN if one of them is NaN or infinite. From head to head is `stride`.
+  void (*to_int8)(const float* from, int64_t width, int64_t heads, Int8* to, int64_t stride);
   // Levels times a scale, and that times a factor.
   void (*from_int8)(const Int8* from, float scale, float factor, float* to, int64_t count);
   void (*quantize)(const float* from, uint8_t* to, int64_t count, Levels levels);

@@ -21,17 +21,6 @@ constexpr float kMostQuery = 16383, kMostWeight = 65535;
 struct AddedWhole {
   Floats operator()(Floats a, Floats b) const { return (Floats)((Ints)a + (Ints)b); }
 };
-// Of magnitudes, as whole numbers: what is no number is larger than all others.
-struct LargerMagnitude {
-  Floats operator()(Floats a, Floats b) const { return (Floats)_mm512_max_epu32((__m512i)a, (__m512i)b); }
-};
-
-// What each four lanes combine to, in all of them.
-template <typename Combined>
-inline Floats of_each_four(Floats x) {
-  x = Combined()(x, (Floats)_mm512_permute_ps((__m512)x, 0xb1));
-  return Combined()(x, (Floats)_mm512_permute_ps((__m512)x, 0x4e));
-}
 
 // Rows with heads of kLines * 64 levels, from `first_row` on: all with the same keys and values where kShared.
 template <int kLines, bool kShared, int kRows>
@@ -86,7 +75,7 @@ class LevelsBlock {
     for (int row = 0; row < kRows; ++row)
       for (int i = 0; i < kWidth; i += kLanes)
         largest[row] = LargerMagnitude()(largest[row], magnitude(load(query(row) + i)));
-    const Floats most_of_query = of_each_four<LargerMagnitude>(each_of<LargerMagnitude, 4, 4>(largest));
+    const Floats most_of_query = of_four<LargerMagnitude>(largest);
     alignas(64) float shares[kLanes];
     store(most_of_query == 0.0f ? Floats{} : kMostQuery / most_of_query, shares);
     // What is infinite or no number makes no number.
@@ -121,7 +110,7 @@ class LevelsBlock {
       store(made, weights_ + block * kLanes);
       most = larger(most, made);
     }
-    return of_each_four<Larger>(most);
+    return of_quarters<Larger>(most);
   }
 
   static __m256i rounded(Floats numbers) { return _mm512_cvtepi32_epi16(_mm512_cvtps_epi32((__m512)numbers)); }
@@ -158,7 +147,7 @@ class LevelsBlock {
       odd += scaled - scaled;
       largest = larger(largest, scaled);
     }
-    total = of_each_four<Added>(total), odd = of_each_four<Added>(odd), largest = of_each_four<Larger>(largest);
+    total = of_quarters<Added>(total), odd = of_quarters<Added>(odd), largest = of_quarters<Larger>(largest);
     const Floats share = largest == 0.0f ? Floats{} : kMostWeight / largest;
     for (int64_t block = 0; block < blocks_; ++block) {
       const __m512i level = _mm512_cvtps_epu32((__m512)(load(weights_ + block * kLanes) * share));

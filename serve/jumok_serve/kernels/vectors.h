@@ -146,6 +146,10 @@ struct Added {
 struct Larger {
   Floats operator()(Floats a, Floats b) const { return larger(a, b); }
 };
+// Of magnitudes, by their bits: what is no number is larger than all others.
+struct LargerMagnitude {
+  Floats operator()(Floats a, Floats b) const { return (Ints)a > (Ints)b ? a : b; }
+};
 
 // Pairs of lanes made one: those of `a` where a lane's bit N is 0, those of `b` elsewhere.
 template <typename Combined, int N, int... kLane>
@@ -165,6 +169,20 @@ inline Floats each_of(Floats* vectors) {
     for (int i = 0; i < kCount; i += 2) vectors[i / 2] = paired<Combined, N>(vectors[i], vectors[i + 1], Lanes());
     return each_of<Combined, kCount / 2, 2 * N>(vectors);
   }
+}
+
+// What the lanes of each quarter of a vector combine to, in all of its lanes.
+template <typename Combined>
+inline Floats of_quarters(Floats x) {
+  x = Combined()(x, swapped<1>(x, Lanes()));
+  if constexpr (kLanes == 16) x = Combined()(x, swapped<2>(x, Lanes()));
+  return x;
+}
+
+// What four vectors combine to, each in a quarter.
+template <typename Combined>
+inline Floats of_four(Floats* vectors) {
+  return of_quarters<Combined>(each_of<Combined, 4, kLanes / 4>(vectors));
 }
 
 // Asks memory for kVectors vectors that come later. Inlined by force: GCC may drop calls of a function that does
