@@ -122,6 +122,7 @@ class Batch:
         self._empty: list[int] = []  # slots, ascending
         self._constrained: dict[int, _Constrained] = {}  # by the number of sentences
         self._stepping: Integers | None = None  # the slots of the next step, ascending; None: they are to be found
+        self._longest: int | None = None  # source; likewise
         self._departures = Departures()
         self._watched = False  # whether somebody wants to see how far some sentence has come
 
@@ -152,7 +153,9 @@ class Batch:
     @property
     def longest_source(self) -> int:
         """Tokens of the longest source that is decoded."""
-        return int(np.maximum.reduce(self._lengths)) if self.size else 0
+        if self._longest is None:
+            self._longest = int(np.maximum.reduce(self._lengths)) if self.size else 0
+        return self._longest
 
     @property
     def padding(self) -> float:
@@ -208,7 +211,7 @@ class Batch:
         self._lengths = np.concatenate((self._lengths, np.zeros(added, np.int64)))
         self._lengths[slots] = lengths
         self._empty = self._empty[len(sentences) :]
-        self._stepping = None
+        self._stepping = self._longest = None
         now = time.monotonic()
         for slot, sentence in zip(slots, sentences, strict=True):
             sentence.admitted = now
@@ -242,16 +245,15 @@ class Batch:
             self._slots.pop()
             self._empty.pop()
         self._lengths = self._lengths[: len(self._slots)]
-        self._stepping = None
+        self._stepping = self._longest = None
 
     def _slots_of_step(self) -> Integers:
         """The slots whose rows are decoded next."""
-        if self._stepping is None:
-            if not self.graphs.by_slot:
-                self._compact()
-            every = self._slots if self.graphs.by_slot else ()
-            occupied = [slot for slot, sentence in enumerate(every) if sentence is not None]
-            self._stepping = np.array(occupied) if every else np.arange(len(self._slots))
+        if self._stepping is None and self.graphs.by_slot:
+            self._stepping = np.array([slot for slot, sentence in enumerate(self._slots) if sentence is not None])
+        elif self._stepping is None:
+            self._compact()
+            self._stepping = np.arange(len(self._slots))
         return self._stepping
 
     def _compact(self) -> None:
@@ -340,12 +342,9 @@ class Batch:
 
         A log-softmax of nothing but -inf is NaN too: that is not the model's fault, but constraints left no token.
         """
-        if not some:
+        if not some or not math.isnan(np.add.reduce(totals, axis=None)):  # as it is if any of them is
             return set()
         places = slots.searchsorted(some)
-        of_slots = totals.reshape(-1, self.beam_size * totals.shape[1])[places]
-        if not math.isnan(np.add.reduce(of_slots, axis=None)):  # as it is if any of them is
-            return set()
         rows = (places[:, None] * self.beam_size + np.arange(self.beam_size)).reshape(-1)
         undefined = rows[np.isnan(totals[rows]).any(axis=1)]
         best = self._state.logits().numpy()[undefined].max(axis=1)

@@ -126,8 +126,8 @@ class Pending:
 
     def _hypotheses(self) -> dict[Job, tuple[Hypothesis, ...]]:
         """Those of all texts that are decoded."""
-        done, _ = wait(self.futures, return_when=FIRST_EXCEPTION)
-        for future in self.futures:
+        done, running = wait(self.futures, return_when=FIRST_EXCEPTION)
+        for future in self.futures if running else ():
             if future in done:
                 future.result()  # the others may take long where one has failed
         found = [(job, job.future.result().hypotheses) for job in self._jobs if job.future is not None]

@@ -108,7 +108,7 @@ def test_each_replica_has_its_part_of_the_budget() -> None:
     mine = queue.take(0, Occupancy())
     theirs = queue.take(1, Occupancy())
     assert (mine, theirs) == (sentences[:6], sentences[6:12])
-    assert queue.take(0, occupied(sentences[:5])) == [sentences[12]]
+    assert queue.take(0, occupied(sentences[:4])) == sentences[12:14]
 
 
 def test_each_replica_has_its_part_of_the_rows() -> None:
@@ -131,13 +131,13 @@ def test_each_replica_has_its_part_of_the_rows() -> None:
 )
 def test_while_more_wait_than_there_is_room_for_a_replica_takes_several_or_none(limits: EngineLimits) -> None:
     queue = SentenceQueue(limits, 1)
-    sentences = [sentence() for _ in range(19)]
+    sentences = [sentence() for _ in range(21)]
     queue.add(sentences)
     assert queue.take(0, Occupancy()) == sentences[:16]
-    assert queue.take(0, occupied(sentences[1:16])) == []
-    assert queue.take(0, occupied(sentences[2:16])) == sentences[16:18]
+    assert queue.take(0, occupied(sentences[3:16])) == []
+    assert queue.take(0, occupied(sentences[4:16])) == sentences[16:20]
     # The last one that waits has no company to wait for.
-    assert queue.take(0, occupied(sentences[3:18])) == sentences[18:]
+    assert queue.take(0, occupied(sentences[5:20])) == sentences[20:]
 
 
 def test_few_rows_that_the_busier_replica_leaves_waiting_go_to_the_idle_one() -> None:

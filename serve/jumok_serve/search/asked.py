@@ -10,7 +10,7 @@ from jumok_serve.search.continuations import Continuations, best_continuations, 
 from jumok_serve.search.native_step import NativeStep, Others, native_step
 from jumok_serve.search.protocol import DEAD_SCORE, Search
 
-MOST_KEPT = 32
+MOST_KEPT = 64
 """How many steps are kept. Searches take them in when there is one fewer, so that the next step overwrites none."""
 
 _NO_TOKEN = -1
@@ -138,10 +138,8 @@ class Asked:
         if first >= end:
             return None
         begin, last = first % MOST_KEPT, (end - 1) % MOST_KEPT + 1
-        steps: slice | list[int] = slice(begin, last)
-        if begin >= last:
-            steps = [step % MOST_KEPT for step in range(first, end)]
-        kept = self._kept[steps, slot]
+        of_slot = self._kept[:, slot]
+        kept = of_slot[begin:last] if begin < last else np.concatenate((of_slot[begin:], of_slot[:last]))
         return kept["tokens"], kept["scores"], kept["rows"]
 
     def run_on(self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32]) -> Others:

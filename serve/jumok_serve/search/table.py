@@ -77,13 +77,13 @@ class SearchTable:
 
     def shared(self, slots: NDArray[np.int64]) -> Shared | None:
         """What the searches in some slots have in common; None if any of them draws, or has constraints of its own."""
-        first, *others = [self.constraints[slot] for slot in slots.tolist()]
-        if any(other is not first for other in others) or self.asked.draws[slots].any():
+        numbers = slots.tolist()
+        if len(set(map(id, map(self.constraints.__getitem__, numbers)))) > 1 or self.asked.draws[slots].any():
             return None
         on_logits, renormalizes = self.asked.on_logits[slots], self.asked.renormalizes[slots]
         if on_logits.any() != on_logits.all() or renormalizes.any() != renormalizes.all():
             return None
-        return Shared(first, bool(on_logits[0]), bool(renormalizes[0]))
+        return Shared(self.constraints[numbers[0]], bool(on_logits[0]), bool(renormalizes[0]))
 
     def search(self, slot: int) -> Search:
         """The search in a slot, which has taken in all steps so far, but for one that it was not to `look` at."""
