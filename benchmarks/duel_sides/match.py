@@ -15,9 +15,6 @@ LEAST_S = 0.5
 """A turn takes so long, or as long as its task takes once."""
 FINALISTS = 2
 """So many settings of a peer's play the rounds of a cell, those that were the fastest in its heat."""
-LARGE_BATCH = 8
-"""Beyond it ``generate`` plays few rounds, for it takes long."""
-FEW_ROUNDS = 2
 GAIN = 0.97
 """What an environment must take, as a share of what CTranslate2 takes without it, to be let into the heats."""
 
@@ -81,16 +78,13 @@ def play(
         heat = {peer: turn(peer).median for peer in field.peers[precision] if cell.batch > peer.beyond}
         heats[precision], chosen[precision] = heat, sorted(heat, key=heat.__getitem__)[:FINALISTS]
     playing = [each for precision, ours in field.ours.items() for each in (ours, *chosen[precision])]
-    generating = 0
     if field.generate is not None:
-        generating = rounds if cell.batch <= LARGE_BATCH else min(rounds, FEW_ROUNDS)
         playing.append(field.generate)
     turns: dict[Contender, list[Turn]] = {each: [] for each in playing}
     for number in range(rounds):
         start = number % len(playing)
         for each in (*playing[start:], *playing[:start]):
-            if each is not field.generate or number < generating:
-                turns[each].append(turn(each))
+            turns[each].append(turn(each))
         progress(f"{cell.model}, {cell}: round {number + 1} of {rounds}")
     seconds = {each: [turn.median for turn in of_each] for each, of_each in turns.items()}
     for precision, ours in field.ours.items():

@@ -45,8 +45,8 @@ class Ratio:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """From the seconds of each round; where one has played fewer, of the rounds that both have."""
-    each = [their / our for our, their in zip(ours, theirs, strict=False)]
+    """From the seconds of each round."""
+    each = [their / our for our, their in zip(ours, theirs, strict=True)]
     return Ratio(median=statistics.median(each), lowest=min(each), highest=max(each))
 
 
@@ -159,7 +159,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 def ratio_table(played: Sequence[Played]) -> str:
     """All cells: milliseconds of both, their ratio and its goal, the same of ``generate``, and how alike they are."""
     head = "model|cell|precision|jumok ms|CTranslate2 ms|its best setting|ratio (range)|goal|generate ms|ratio (range)"
-    rows = [[*head.split("|"), "goal", "rounds", "same"]]
+    rows = [[*head.split("|"), "goal", "same"]]
     for each in played:
         generate = each.to_generate
         rows.append(
@@ -175,7 +175,6 @@ def ratio_table(played: Sequence[Played]) -> str:
                 _milliseconds(each.generate),
                 "-" if generate is None else str(generate),
                 "-" if generate is None else _against(generate.median, each.generate_goal, at_least=True),
-                f"{len(each.generate)}" if each.generate else "-",
                 f"{each.same:.0%}" + ("" if each.bleu is None else " BLEU {:.2f} / {:.2f}".format(*each.bleu)),
             ]
         )

@@ -9,9 +9,10 @@ class EngineLimits:
 
     Attributes:
         max_batch_tokens: rows times source positions that are decoded at the same time, the padding of sources to a
-            multiple of 8 included, but not that of places that wait for the next sentences, an eighth of all at most;
-            each replica has an equal part of it. A sentence that is over its replica's part by itself is alone there,
-            and one that is over the whole is decoded alone. The default has room for 128 rows of 64 positions.
+            multiple of 8 included; each replica has an equal part of it. A sentence that is over its replica's part by
+            itself is alone there, and one that is over the whole is decoded alone. Not counted are places that wait for
+            the next sentences where they take part in steps, without native kernels: an eighth of all at most. The
+            default has room for 128 rows of 64 positions.
         max_batch_rows: rows that are decoded at the same time, likewise; None: as many as tokens allow.
         max_alone_rows: rows that one replica decodes with all threads rather than share them with others. With two
             cores, 32 rows took as long either way, fewer up to a third less with one replica, and 128 less with two.
