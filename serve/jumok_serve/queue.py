@@ -249,9 +249,15 @@ class SentenceQueue:
         return claimed
 
     def alone(self, replica: int) -> bool:
-        """Whether no other replica decodes anything."""
+        """Whether no other replica decodes anything, or is about to take those who wait."""
         with self._changed:
-            return not any(other.rows for number, other in enumerate(self._occupied) if number != replica)
+            others = [number for number in range(len(self._occupied)) if number != replica]
+            if any(self._claimed(number).rows for number in others):
+                return False
+            rows = self._occupied[replica].rows + self._waiting.rows
+            if not self._waiting or rows <= self._limits.max_alone_rows:
+                return True
+            return not any(self._would_take(number, self._waiting.first) for number in others)
 
     def load(self) -> Load:
         """What waits and what is decoded now."""

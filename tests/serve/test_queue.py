@@ -88,6 +88,29 @@ def test_many_rows_are_divided() -> None:
     assert [len(queue.take(replica, Occupancy()) or []) for replica in (0, 1)] == [3, 3]
 
 
+def test_nobody_is_alone_while_others_are_about_to_take_who_waits() -> None:
+    queue = SentenceQueue(EngineLimits(max_alone_rows=16), 3)
+    sentences = [sentence(beam_size=4) for _ in range(6)]
+    queue.add(sentences)
+    assert queue.take(0, Occupancy()) == sentences[:2]
+    assert not queue.alone(0)
+    queue.step_aside(1)
+    assert not queue.alone(0)
+    queue.step_aside(2)
+    assert queue.alone(0)
+
+
+def test_few_who_wait_for_the_replica_that_works_leave_it_alone() -> None:
+    queue = SentenceQueue(EngineLimits(max_alone_rows=4), 2)
+    sentences = [sentence(MAX_JOINING_TOKENS // 2) for _ in range(4)]
+    queue.add(sentences[:1])
+    assert queue.take(0, Occupancy()) == sentences[:1]
+    queue.add(sentences[1:])
+    assert queue.take(0, occupied(sentences[:1])) == sentences[1:3]
+    assert queue.load().queued_requests == 1
+    assert queue.alone(0)
+
+
 def test_a_replica_that_has_more_than_its_share_leaves_what_comes_to_the_others() -> None:
     queue = SentenceQueue(EngineLimits(max_alone_rows=1), 2)
     queue.add([sentence() for _ in range(10)])
