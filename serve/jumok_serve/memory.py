@@ -28,8 +28,9 @@ def padded_length(length: int) -> int:
 KEPT_LENGTH = 32
 """Positions that a buffer keeps, needed or not: one short sentence after the other would have it shrink and grow."""
 
-KEPT_AHEAD = 128
-"""The same of a buffer with positions ahead, which cost next to nothing. It has `KEPT_LENGTH` at the least."""
+KEPT_AHEAD = 256
+"""The same of a buffer with positions ahead, which cost next to nothing. It has `KEPT_LENGTH` at the least. As long as it
+is no longer it keeps its slots too: steps that are bound to a buffer are bound anew where it moves."""
 
 ALONE_BYTES = 2**20
 """Fewer bytes are copied before any other thread runs Python again."""
@@ -82,7 +83,7 @@ class SlotBuffers:
         """Makes room for so many slots and positions; the first `used` slots keep their content.
 
         Positions that are far more than needed are given up, so that one long sentence does not slow down those that
-        come after it; with positions ahead, where they are too many to be kept.
+        come after it; with positions ahead, where they are too many to be kept. So are slots, where positions change.
 
         Returns:
             Whether the buffers are new ones, so that earlier views are of no more use.
@@ -93,7 +94,11 @@ class SlotBuffers:
             return False
         if self._ahead:
             needed = self._length if fits else padded_length(max(needed + needed // 2, KEPT_LENGTH))
-        capacity = max(slots, 2 * used) if slots > self._capacity else max(slots, used)
+        capacity = max(slots, used)
+        if slots > self._capacity:
+            capacity = max(slots, 2 * used)
+        elif self._ahead and needed <= KEPT_AHEAD:
+            capacity = self._capacity
         for spec in self._specs:
             shape = (capacity, *(axis if isinstance(axis, int) else needed for axis in spec.axes[1:]))
             values, dtype = math.prod(shape), np.dtype(spec.dtype)

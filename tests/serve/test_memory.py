@@ -8,7 +8,7 @@ import pytest
 
 from jumok_serve import memory as memory_module
 from jumok_serve.manifest import TensorSpec
-from jumok_serve.memory import KEPT_LENGTH, LENGTH_STEP, SlotBuffers
+from jumok_serve.memory import KEPT_AHEAD, KEPT_LENGTH, LENGTH_STEP, SlotBuffers
 from jumok_serve.native import library
 
 SPECS = (
@@ -125,10 +125,19 @@ def test_a_buffer_with_positions_ahead_moves_seldom() -> None:
     memory = SlotBuffers(SPECS, "S", ahead=True)
     lengths = []
     # Grown by half, but to `KEPT_LENGTH` at least; kept up to `KEPT_AHEAD`, however many slots there are.
-    for slots, length, used in ((4, 5, 0), (4, 33, 4), (4, 17, 4), (9, 8, 4), (9, 88, 9), (9, 8, 9), (9, 60, 9)):
+    for slots, length, used in ((4, 5, 0), (4, 33, 4), (4, 17, 4), (9, 8, 4), (9, 170, 9), (9, 8, 9), (9, 260, 9)):
         memory.reserve(slots, length, used)
         lengths.append(memory.length)
-    assert lengths == [32, 64, 64, 64, 136, 32, 96]
+    assert lengths == [32, 64, 64, 64, 264, 32, 400]
+
+
+def test_a_buffer_with_positions_ahead_keeps_slots_as_long_as_it_is_short() -> None:
+    memory = SlotBuffers(SPECS, "S", ahead=True)
+    capacities = []
+    for slots, length, used in ((9, 5, 0), (2, 33, 1), (2, KEPT_AHEAD, 2), (2, 8, 2)):
+        memory.reserve(slots, length, used)
+        capacities.append(memory.capacity)
+    assert capacities == [9, 9, 2, 2]
 
 
 def test_few_long_sentences_do_not_get_the_room_of_many_short_ones() -> None:
