@@ -18,6 +18,7 @@ using ort::Presence;
 using ort::Type;
 
 constexpr int64_t kLine = 64;  // bytes of memory that come together
+constexpr int64_t kEight = 8;  // bytes that are looked at at once
 
 // Memory of one thread that calls of kernels use again.
 template <typename Element>
@@ -244,7 +245,7 @@ class SelfAttention : Heads {
         const int64_t sentence = i / heads, head = i % heads;
         together = heads_at_once<Element>(as_rows, heads, i, last);
         if (i == first || head == 0)
-          count = find_seen(visible_of(sentence), beams, entries, seen, own.mask);
+          count = find_seen(visible_of(sentence), beams, entries, ahead, seen, own.mask);
         const int64_t own_start = start(i);
         Element* own_keys = keys.as<Element>() + own_start;
         Element* own_values = values.as<Element>() + own_start;
@@ -291,26 +292,38 @@ class SelfAttention : Heads {
     }
   }
 
-  // How many entries there are up to the last one that any of a sentence's rows sees.
-  static int64_t end_of_seen(const bool* visible, int64_t beams, int64_t entries) {
-    int64_t end = 0;
-    for (int64_t beam = 0; beam < beams; ++beam, visible += entries)
-      for (int64_t entry = entries; entry > end; --entry)
-        if (visible[entry - 1]) end = entry;
-    return end;
+  // Of eight entries, which of them any of a sentence's rows sees, a byte each.
+  static uint64_t seen_by_any(const bool* visible, int64_t beams, int64_t entries, int64_t first) {
+    uint64_t any = 0;
+    for (int64_t beam = 0; beam < beams; ++beam) {
+      const bool* from = visible + beam * entries + first;
+      uint64_t own = 0;
+      if (first + kEight <= entries)
+        std::memcpy(&own, from, kEight);
+      else
+        std::memcpy(&own, from, static_cast<size_t>(entries - first));
+      any |= own;
+    }
+    return any;
   }
 
-  // The entries that any of a sentence's rows sees, and the mask that says which of them does.
-  static int64_t find_seen(const bool* visible, int64_t beams, int64_t entries, int32_t* seen, float* mask) {
+  // How many entries there are up to the last one that any of a sentence's rows sees.
+  static int64_t end_of_seen(const bool* visible, int64_t beams, int64_t entries) {
+    for (int64_t first = (entries - 1) / kEight * kEight; first >= 0; first -= kEight)
+      if (const uint64_t any = seen_by_any(visible, beams, entries, first); any != 0)
+        return first + kEight - __builtin_clzll(any) / 8;
+    return 0;
+  }
+
+  // The entries before `end` that any of a sentence's rows sees, and the mask that says which of them does.
+  static int64_t find_seen(const bool* visible, int64_t beams, int64_t entries, int64_t end, int32_t* seen,
+                           float* mask) {
     int64_t count = 0;
-    for (int64_t entry = 0; entry < entries; ++entry) {
-      bool any = false;
-      for (int64_t beam = 0; beam < beams; ++beam) any |= visible[beam * entries + entry];
-      seen[count] = static_cast<int32_t>(entry);
-      count += any;
-    }
-    for (int64_t beam = 0; beam < beams; ++beam, mask += padded(count)) {
-      for (int64_t i = 0; i < count; ++i) mask[i] = visible[beam * entries + seen[i]] ? 0.0f : -INFINITY;
+    for (int64_t first = 0; first < end; first += kEight)
+      for (uint64_t left = seen_by_any(visible, beams, entries, first); left != 0; left &= left - 1)
+        seen[count++] = static_cast<int32_t>(first + __builtin_ctzll(left) / 8);
+    for (int64_t beam = 0; beam < beams; ++beam, visible += entries, mask += padded(count)) {
+      for (int64_t i = 0; i < count; ++i) mask[i] = visible[seen[i]] ? 0.0f : -INFINITY;
       std::fill(mask + count, mask + padded(count), -INFINITY);
     }
     return count;

@@ -54,19 +54,27 @@ class LevelsBlock {
   const float* query(int row) const { return rows_.queries + (first_row_ + row) * rows_.stride; }
   int64_t to_row(int row) const { return kShared ? 0 : row * rows_.row_stride; }
 
-  // Where entries are, and their scales. The last block is filled up with the first entry, which the mask leaves out.
+  // Where entries are, and their scales, which rows have in common where kShared. The last block is filled up with the
+  // first entry, which the mask leaves out.
   void find() {
+    constexpr int kScales = kShared ? 1 : kBlockRows;
     for (int64_t i = 0; i < blocks_ * kBlockEntries; ++i) {
       const int64_t seen = i < rows_.count ? i : 0, entry = rows_.seen == nullptr ? seen : rows_.seen[seen];
       const int64_t place = entry * rows_.entry_stride;
-      const int64_t lane = i / kBlockEntries * kLanes + i % kBlockEntries;
+      const int64_t lane = i / kBlockEntries * kScales * kBlockEntries + i % kBlockEntries;
       places_[i] = static_cast<int32_t>(place);
-      for (int row = 0; row < kBlockRows; ++row) {
+      for (int row = 0; row < kScales; ++row) {
         const int64_t at = to_row(row < kRows ? row : 0) + place + kWidth;
         std::memcpy(key_scales_ + lane + row * kBlockEntries, keys_ + at, sizeof(float));
         std::memcpy(value_scales_ + lane + row * kBlockEntries, values_ + at, sizeof(float));
       }
     }
+  }
+
+  // Of a block, for each row.
+  static Floats scales_of(const float* scales, int64_t block) {
+    if constexpr (kShared) return (Floats)_mm512_broadcast_f32x4(_mm_loadu_ps(scales + block * kBlockEntries));
+    return load(scales + block * kLanes);
   }
 
   // Writes scores, and returns the largest of each row.
@@ -105,7 +113,7 @@ class LevelsBlock {
           sums[row * kBlockEntries + i] = (Floats)sum;
         }
       const Ints whole = (Ints)each_of<AddedWhole, kLanes>(sums);
-      Floats made = __builtin_convertvector(whole, Floats) * scales * load(key_scales_ + block * kLanes) + mask(block);
+      Floats made = __builtin_convertvector(whole, Floats) * scales * scales_of(key_scales_, block) + mask(block);
       if (rows_.bias != nullptr) made += bias(block);
       store(made, weights_ + block * kLanes);
       most = larger(most, made);
@@ -141,7 +149,7 @@ class LevelsBlock {
     for (int64_t block = 0; block < blocks_; ++block) {
       const Floats score = load(weights_ + block * kLanes);
       const Floats weight = score == -INFINITY ? Floats{} : exponential(score - most);
-      const Floats scaled = weight * load(value_scales_ + block * kLanes);
+      const Floats scaled = weight * scales_of(value_scales_, block);
       store(scaled, weights_ + block * kLanes);
       total += weight;
       odd += scaled - scaled;
