@@ -29,8 +29,8 @@ KEPT_LENGTH = 32
 """Positions that a buffer keeps, needed or not: one short sentence after the other would have it shrink and grow."""
 
 KEPT_AHEAD = 256
-"""The same of a buffer with positions ahead, which cost next to nothing. It has `KEPT_LENGTH` at the least. As long as it
-is no longer it keeps its slots too: steps that are bound to a buffer are bound anew where it moves."""
+"""The same of a buffer with positions ahead, which cost next to nothing. It has `KEPT_LENGTH` at the least. As long as
+it is no longer it keeps its slots too: steps that are bound to a buffer are bound anew where it moves."""
 
 ALONE_BYTES = 2**20
 """Fewer bytes are copied before any other thread runs Python again."""

@@ -1,8 +1,9 @@
 """Texts on their way through the engine, and the translations that come of what it finds."""
 
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
@@ -36,6 +37,34 @@ class Job:
     prompt: tuple[int, ...]
     future: "Future[Decoded] | None"
     progress: Progress | None = None
+
+
+class _Together:
+    """Waits for many futures in less time than `concurrent.futures.wait`, which does not see that one is cancelled."""
+
+    def __init__(self, futures: Sequence["Future[Decoded]"]) -> None:
+        self._left = len(futures)
+        self._failed = False
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        if not futures:
+            self._over.set()
+        for future in futures:
+            future.add_done_callback(self._see)
+
+    def _see(self, future: "Future[Decoded]") -> None:
+        failed = future.cancelled() or future.exception() is not None
+        with self._lock:
+            self._left -= 1
+            self._failed = self._failed or failed
+            over = self._failed or not self._left
+        if over:
+            self._over.set()
+
+    def failed(self) -> bool:
+        """Waits until all have results, or one will have none; whether that is so."""
+        self._over.wait()
+        return self._failed
 
 
 class Pending:
@@ -110,6 +139,7 @@ class Pending:
         Raises:
             DeadlineExceeded: the deadline has passed.
             Unavailable: the model has failed or was stopped.
+            CancelledError: of ``concurrent.futures``, one of the texts was given up.
         """
         try:
             found = self._hypotheses()
@@ -126,10 +156,10 @@ class Pending:
 
     def _hypotheses(self) -> dict[Job, tuple[Hypothesis, ...]]:
         """Those of all texts that are decoded."""
-        done, running = wait(self.futures, return_when=FIRST_EXCEPTION)
-        for future in self.futures if running else ():
-            if future in done:
-                future.result()  # the others may take long where one has failed
+        if _Together(self.futures).failed():
+            for future in self.futures:
+                if future.done():
+                    future.result()  # the others may take long where one has failed
         found = [(job, job.future.result().hypotheses) for job in self._jobs if job.future is not None]
         texts = iter(
             self._tokenizer.decode_all([(*job.prompt[1:], *one.token_ids) for job, of_text in found for one in of_text])

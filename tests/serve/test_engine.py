@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,19 @@ def test_a_cancelled_sentence_leaves_before_the_next_step(translator: Translator
     assert len(last.result().hypotheses[0].token_ids) == 20
     # The engine stood before its third step when the future was cancelled; the fourth is without its rows.
     assert gate.rows[:4] == [6, 6, 6, 4]
+    wait_until_idle(translator)
+
+
+def test_nobody_waits_for_what_was_cancelled(translator: Translator, gate: Gate) -> None:
+    pending = translator.submit(TEXTS[:3], DecodingOptions(beam_size=1, min_length=20, max_length=20))
+    gate.arrive()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(pending.collect)
+        assert pending.futures[1].cancel()
+        with pytest.raises(CancelledError):
+            waiting.result(PATIENCE_S)
+    assert all(future.cancelled() for future in pending.futures)
+    gate.open()
     wait_until_idle(translator)
 
 

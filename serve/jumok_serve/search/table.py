@@ -11,6 +11,8 @@ from jumok_serve.search.constraints import NO_CONSTRAINTS, Constraints
 from jumok_serve.search.native_step import NO_OTHERS
 from jumok_serve.search.protocol import Search
 
+_ON_LOGITS, _RENORMALIZES = 1, 2
+
 
 class Shared(NamedTuple):
     """What several searches that draw nothing ask alike: constraints, where they act, and what follows."""
@@ -47,6 +49,7 @@ class SearchTable:
         self.constraints: list[Constraints] = []
         self.changes = 0
         self._searches: list[Search | None] = []
+        self._kinds: NDArray[np.int64] = np.zeros(0, np.int64)  # by slot, the same for what is `Shared`; below 0: draws
         self._others = NO_OTHERS
 
     def join(self, slots: Sequence[int], searches: Sequence[Search]) -> None:
@@ -56,6 +59,7 @@ class SearchTable:
         more = self.asked.slots - len(self._searches)
         self._searches += [None] * more
         self.constraints += [NO_CONSTRAINTS] * more
+        self._kinds = np.concatenate((self._kinds, np.zeros(more, np.int64)))
         for slot, search in zip(at, searches, strict=True):
             self._searches[slot] = search
         self.changes += self.asked.join(at, searches)
@@ -65,6 +69,7 @@ class SearchTable:
         """Takes out searches; until others take their slots, these ask for a first step, again and again."""
         for slot in slots:
             self._searches[slot] = None
+        self._kinds[list(slots)] = np.abs(self._kinds[list(slots)])
         self.changes += self.asked.leave(slots)
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
@@ -72,18 +77,17 @@ class SearchTable:
         for slot, place in zip(slots, to, strict=True):
             self._searches[place], self.constraints[place] = self._searches[slot], self.constraints[slot]
             self._searches[slot] = None
+        self._kinds[list(to)] = self._kinds[list(slots)]
         self.asked.move(slots, to)
         self.changes += 1
 
     def shared(self, slots: NDArray[np.int64]) -> Shared | None:
         """What the searches in some slots have in common; None if any of them draws, or has constraints of its own."""
-        numbers = slots.tolist()
-        if len(set(map(id, map(self.constraints.__getitem__, numbers)))) > 1 or self.asked.draws[slots].any():
+        kinds = self._kinds[slots]
+        kind = int(kinds[0])
+        if kind < 0 or (kinds != kind).any():
             return None
-        on_logits, renormalizes = self.asked.on_logits[slots], self.asked.renormalizes[slots]
-        if on_logits.any() != on_logits.all() or renormalizes.any() != renormalizes.all():
-            return None
-        return Shared(self.constraints[numbers[0]], bool(on_logits[0]), bool(renormalizes[0]))
+        return Shared(self.constraints[int(slots[0])], bool(kind & _ON_LOGITS), bool(kind & _RENORMALIZES))
 
     def search(self, slot: int) -> Search:
         """The search in a slot, which has taken in all steps so far, but for one that it was not to `look` at."""
@@ -146,3 +150,10 @@ class SearchTable:
             if search.constraints is not self.constraints[slot]:
                 self.constraints[slot] = search.constraints
                 self.changes += 1
+        self._kinds[slots] = [_kind(search) for search in searches]
+
+
+def _kind(search: Search) -> int:
+    """A number that searches have in common which ask alike, in the same object; below 0 where tokens are drawn."""
+    kind = 4 * id(search.constraints) + _ON_LOGITS * search.acts_on_logits + _RENORMALIZES * search.renormalizes
+    return kind if search.draws is None else -kind
