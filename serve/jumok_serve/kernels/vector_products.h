@@ -190,17 +190,23 @@ class Finish {
 
   // With an activation that takes long anyway, or less columns than a panel has; once, and not for every kind of tile.
   [[gnu::noinline]] void write_slowly(const float* numbers, int64_t rows, int64_t first) const {
+    const bool whole = product_.columns == kPanelColumns;
+    float made[kPanelColumns];
+    uint8_t levels[kPanelColumns];
     for (int64_t row = 0; row < rows; ++row) {
-      float made[kPanelColumns];
-      uint8_t levels[kPanelColumns];
+      const int64_t at = (first + row) * product_.stride;
+      float* own = whole ? product_.out + at : made;
+      uint8_t* own_levels = whole ? product_.rounded + at : levels;
       for (int i = 0; i < kPanelVectors; ++i) {
         Floats x = load(numbers + row * kPanelColumns + i * kLanes);
         if (product_.activation == Activation::kSilu) x = silu(x);
         if (product_.activation == Activation::kGelu) x = gelu(x);
-        store(x, made + i * kLanes);
-        if (product_.out == nullptr) rounding_.store(x, levels + i * kLanes);
+        if (product_.out != nullptr)
+          store(x, own + i * kLanes);
+        else
+          rounding_.store(x, own_levels + i * kLanes);
       }
-      const int64_t at = (first + row) * product_.stride;
+      if (whole) continue;
       if (product_.out != nullptr)
         std::copy(made, made + product_.columns, product_.out + at);
       else
