@@ -29,8 +29,9 @@ KEPT_LENGTH = 32
 """Positions that a buffer keeps, needed or not: one short sentence after the other would have it shrink and grow."""
 
 KEPT_AHEAD = 256
-"""The same of a buffer with positions ahead, which cost next to nothing. It has `KEPT_LENGTH` at the least. As long as
-it is no longer it keeps its slots too: steps that are bound to a buffer are bound anew where it moves."""
+"""The same of a buffer with positions ahead, which cost next to nothing. It has `KEPT_LENGTH` at the least.
+
+Up to this length it keeps its slots, too, where it has room for them: steps are bound anew to a buffer that moves."""
 
 ALONE_BYTES = 2**20
 """Fewer bytes are copied before any other thread runs Python again."""
@@ -83,7 +84,8 @@ class SlotBuffers:
         """Makes room for so many slots and positions; the first `used` slots keep their content.
 
         Positions that are far more than needed are given up, so that one long sentence does not slow down those that
-        come after it; with positions ahead, where they are too many to be kept. So are slots, where positions change.
+        come after it; with positions ahead, where they are too many to be kept. So are slots where positions change,
+        but for those that `KEPT_AHEAD` has it keep.
 
         Returns:
             Whether the buffers are new ones, so that earlier views are of no more use.
@@ -97,22 +99,30 @@ class SlotBuffers:
         capacity = max(slots, used)
         if slots > self._capacity:
             capacity = max(slots, 2 * used)
-        elif self._ahead and needed <= KEPT_AHEAD:
+        elif self._ahead and needed <= KEPT_AHEAD and self._has_room_for(self._capacity, needed):
             capacity = self._capacity
         for spec in self._specs:
-            shape = (capacity, *(axis if isinstance(axis, int) else needed for axis in spec.axes[1:]))
-            values, dtype = math.prod(shape), np.dtype(spec.dtype)
-            grows = len(self._stores[spec.name]) < values * dtype.itemsize
+            shape, dtype = _shape(spec, capacity, needed), np.dtype(spec.dtype)
+            size = math.prod(shape) * dtype.itemsize
+            grows = len(self._stores[spec.name]) < size
             if grows:
-                self._stores[spec.name] = _untouched(values * dtype.itemsize)
+                self._stores[spec.name] = _untouched(size)
             before = self._buffers.get(spec.name)
-            after = self._buffers[spec.name] = np.frombuffer(self._stores[spec.name], dtype, values).reshape(shape)
+            after = np.frombuffer(self._stores[spec.name], dtype, math.prod(shape)).reshape(shape)
+            self._buffers[spec.name] = after
             if before is not None and (grows or before.strides != after.strides):
                 place = (slice(used), *self._place(spec, min(needed, self._length)))
                 _carry_over(before[place], after[place])
         self._capacity, self._length = capacity, needed
         self._views.clear()
         return True
+
+    def _has_room_for(self, capacity: int, length: int) -> bool:
+        """Whether so many slots and positions need no more memory than was asked for."""
+        return all(
+            math.prod(_shape(spec, capacity, length)) * np.dtype(spec.dtype).itemsize <= len(self._stores[spec.name])
+            for spec in self._specs
+        )
 
     def _place(self, spec: TensorSpec, length: int) -> tuple[slice, ...]:
         """So many positions of one slot."""
@@ -180,6 +190,11 @@ class _Moves:
             *(pointer(into), into.strides[0], into.strides[axis - 1] if axis else 0, self._pointers[1]),
             *(len(self._rows), blocks, size),
         )
+
+
+def _shape(spec: TensorSpec, capacity: int, length: int) -> tuple[int, ...]:
+    """Of a tensor with so many slots and positions."""
+    return (capacity, *(axis if isinstance(axis, int) else length for axis in spec.axes[1:]))
 
 
 def _untouched(size: int) -> mmap.mmap:

@@ -40,7 +40,10 @@ class Job:
 
 
 class _Together:
-    """Waits for many futures in less time than `concurrent.futures.wait`, which does not see that one is cancelled."""
+    """Waits for many futures, in less time than `concurrent.futures.wait`.
+
+    That counts a cancelled one only once an executor has taken note of it, and there is none here.
+    """
 
     def __init__(self, futures: Sequence["Future[Decoded]"]) -> None:
         self._left = len(futures)

@@ -255,7 +255,9 @@ class SentenceQueue:
             if any(self._claimed(number).rows for number in others):
                 return False
             rows = self._occupied[replica].rows + self._waiting.rows
-            if not self._waiting or rows <= self._limits.max_alone_rows:
+            if not self._waiting:
+                return True
+            if rows <= self._limits.max_alone_rows and self._would_take(replica, self._waiting.first):
                 return True
             return not any(self._would_take(number, self._waiting.first) for number in others)
 

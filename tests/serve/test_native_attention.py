@@ -232,6 +232,25 @@ def test_a_row_that_sees_nothing_gets_zeros() -> None:
     np.testing.assert_array_equal(found, [[[0] * 8, [1] * 8]])
 
 
+@pytest.mark.parametrize("entries", [4, 24])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_sentence_that_sees_nothing_gets_zeros(beams: int, entries: int) -> None:
+    ones = np.ones((2, beams, 8), np.float32)
+    cache = np.full((2, 1, entries, 8), np.nan, np.float32)
+    visible = np.zeros((2, beams, entries), np.bool_)
+    visible[1, :, entries - 1] = True
+    places = np.array([[[0, 0, entries]] * beams, [[1, 0, entries - 1]] * beams])  # there is no such entry
+    found, *_ = run(
+        "SelfAttention",
+        {"query": ones, "key": ones, "value": ones, "keys": cache, "values": cache}
+        | {"places": places, "visible": visible},
+        {"output": np.float32, "next_keys": np.float32, "next_values": np.float32},
+        num_heads=1,
+        scale=1.0,
+    )
+    np.testing.assert_array_equal(found, [[[0] * 8] * beams, [[1] * 8] * beams])
+
+
 def test_what_does_not_fit_is_refused() -> None:
     """By a message, before anything is read."""
     keys = np.zeros((1, 2, 4, 8), np.float32)

@@ -77,6 +77,7 @@ def test_few_rows_go_to_the_replica_that_works_as_far_as_it_has_room() -> None:
     # Its part of the bound is 10 rows of 8 positions.
     working = occupied(sentences[:1])
     assert queue.take(1, working) == sentences[1:2]
+    assert not queue.alone(1)
     assert queue.take(0, idle) == sentences[2:]
     assert not queue.alone(0)
     assert not queue.alone(1)

@@ -121,6 +121,14 @@ def step(table: SearchTable, slots: list[Pair | None], *, everybody: bool) -> No
         pair.feed()
         rows = slice(taking_part.index(slot) * beam_size, (taking_part.index(slot) + 1) * beam_size)
         tokens[rows], totals[rows] = candidates(asks, pair.case.step, pair.prefixes, number)
+    own = [(slot, pair.alone) for slot, pair in enumerate(slots) if pair is not None]
+    asked_alike = {(id(table.constraints[slot]), one.acts_on_logits, one.renormalizes) for slot, one in own}
+    shared = table.shared(np.array([slot for slot, _ in own])) if own else None
+    if len(asked_alike) == 1 and not any(one.draws for _, one in own):
+        assert shared is not None
+        assert (id(shared.constraints), *shared[1:]) in asked_alike
+    else:
+        assert shared is None
     constraints = [*table.constraints]
     others = table.run_on(np.array(taking_part), tokens, totals)
     table.look(others)

@@ -18,7 +18,7 @@ using ort::Presence;
 using ort::Type;
 
 constexpr int64_t kLine = 64;  // bytes of memory that come together
-constexpr int64_t kEight = 8;  // bytes that are looked at at once
+constexpr int64_t kTogether = 8;  // entries that are looked at as one number
 
 // Memory of one thread that calls of kernels use again.
 template <typename Element>
@@ -292,14 +292,14 @@ class SelfAttention : Heads {
     }
   }
 
-  // Of eight entries, which of them any of a sentence's rows sees, a byte each.
+  // Of eight entries, which of them any of a sentence's rows sees: a byte each, 0 or 1, the first entry's the lowest.
   static uint64_t seen_by_any(const bool* visible, int64_t beams, int64_t entries, int64_t first) {
     uint64_t any = 0;
     for (int64_t beam = 0; beam < beams; ++beam) {
       const bool* from = visible + beam * entries + first;
       uint64_t own = 0;
-      if (first + kEight <= entries)
-        std::memcpy(&own, from, kEight);
+      if (first + kTogether <= entries)
+        std::memcpy(&own, from, kTogether);
       else
         std::memcpy(&own, from, static_cast<size_t>(entries - first));
       any |= own;
@@ -309,9 +309,9 @@ class SelfAttention : Heads {
 
   // How many entries there are up to the last one that any of a sentence's rows sees.
   static int64_t end_of_seen(const bool* visible, int64_t beams, int64_t entries) {
-    for (int64_t first = (entries - 1) / kEight * kEight; first >= 0; first -= kEight)
+    for (int64_t first = (entries - 1) / kTogether * kTogether; first >= 0; first -= kTogether)
       if (const uint64_t any = seen_by_any(visible, beams, entries, first); any != 0)
-        return first + kEight - __builtin_clzll(any) / 8;
+        return first + kTogether - __builtin_clzll(any) / 8;
     return 0;
   }
 
@@ -319,7 +319,7 @@ class SelfAttention : Heads {
   static int64_t find_seen(const bool* visible, int64_t beams, int64_t entries, int64_t end, int32_t* seen,
                            float* mask) {
     int64_t count = 0;
-    for (int64_t first = 0; first < end; first += kEight)
+    for (int64_t first = 0; first < end; first += kTogether)
       for (uint64_t left = seen_by_any(visible, beams, entries, first); left != 0; left &= left - 1)
         seen[count++] = static_cast<int32_t>(first + __builtin_ctzll(left) / 8);
     for (int64_t beam = 0; beam < beams; ++beam, visible += entries, mask += padded(count)) {

@@ -71,7 +71,7 @@ class LevelsBlock {
     }
   }
 
-  // Of a block, for each row.
+  // The scales of a block's entries, for each row.
   static Floats scales_of(const float* scales, int64_t block) {
     if constexpr (kShared) return (Floats)_mm512_broadcast_f32x4(_mm_loadu_ps(scales + block * kBlockEntries));
     return load(scales + block * kLanes);

@@ -195,16 +195,14 @@ class Finish {
     uint8_t levels[kPanelColumns];
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t at = (first + row) * product_.stride;
-      float* own = whole ? product_.out + at : made;
-      uint8_t* own_levels = whole ? product_.rounded + at : levels;
       for (int i = 0; i < kPanelVectors; ++i) {
         Floats x = load(numbers + row * kPanelColumns + i * kLanes);
         if (product_.activation == Activation::kSilu) x = silu(x);
         if (product_.activation == Activation::kGelu) x = gelu(x);
         if (product_.out != nullptr)
-          store(x, own + i * kLanes);
+          store(x, (whole ? product_.out + at : made) + i * kLanes);
         else
-          rounding_.store(x, own_levels + i * kLanes);
+          rounding_.store(x, (whole ? product_.rounded + at : levels) + i * kLanes);
       }
       if (whole) continue;
       if (product_.out != nullptr)
@@ -395,7 +393,9 @@ void multiply(const PanelProduct<typename Kind::Number>& product, const typename
   }
 }
 
-void multiply_floats(const PanelProduct<float>& product) { multiply<OfFloats>(product, product.numbers, product.depth); }
+void multiply_floats(const PanelProduct<float>& product) {
+  multiply<OfFloats>(product, product.numbers, product.depth);
+}
 
 void multiply_levels(const PanelProduct<uint8_t>& product) {
   const int64_t stride = padded_depth(product.depth);

@@ -49,7 +49,7 @@ class SearchTable:
         self.constraints: list[Constraints] = []
         self.changes = 0
         self._searches: list[Search | None] = []
-        self._kinds: NDArray[np.int64] = np.zeros(0, np.int64)  # by slot, the same for what is `Shared`; below 0: draws
+        self._kinds: NDArray[np.int64] = np.zeros(0, np.int64)  # by slot, equal where one is `Shared`; below 0: draws
         self._others = NO_OTHERS
 
     def join(self, slots: Sequence[int], searches: Sequence[Search]) -> None:
@@ -154,6 +154,6 @@ class SearchTable:
 
 
 def _kind(search: Search) -> int:
-    """A number that searches have in common which ask alike, in the same object; below 0 where tokens are drawn."""
+    """A number, equal for searches that have a `Shared` in common; below 0 where tokens are drawn."""
     kind = 4 * id(search.constraints) + _ON_LOGITS * search.acts_on_logits + _RENORMALIZES * search.renormalizes
     return kind if search.draws is None else -kind
