@@ -1,6 +1,7 @@
 """Models of checkpoints against transformers: whole targets, single steps, attention, and exported graphs."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache
 
 from jumok_export.huggingface import ImportedModel, build_model
 from jumok_export.onnx_graph import Graph
@@ -59,16 +61,16 @@ def their_steps(theirs: Any, source: Tensor, inputs: Tensor) -> Tensor:
     """Logits [T, V] of one sentence, decoded token by token with transformers' cache."""
     mask = torch.ones(1, len(source), dtype=torch.long)
     encoded = theirs.get_encoder()(input_ids=source[None], attention_mask=mask)
-    cache, logits = None, []
+    cache, logits = EncoderDecoderCache(DynamicCache(), DynamicCache()), []
+    name = "cache" if "cache" in inspect.signature(theirs.forward).parameters else "past_key_values"  # before 5.24
     for token in inputs:
         output = theirs(
             encoder_outputs=encoded,
             attention_mask=mask,
             decoder_input_ids=token[None, None],
-            past_key_values=cache,
             use_cache=True,
+            **{name: cache},
         )
-        cache = output.past_key_values
         logits.append(output.logits[0, -1])
     return torch.stack(logits)
 
