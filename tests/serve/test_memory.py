@@ -140,6 +140,16 @@ def test_a_buffer_with_positions_ahead_keeps_slots_as_long_as_it_is_short() -> N
     assert capacities == [9, 9, 2, 2]
 
 
+def test_a_buffer_keeps_no_slots_that_it_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_module, "ROOM", 1)
+    memory = SlotBuffers(SPECS, "S", ahead=True)
+    memory.reserve(9, 5, 0)
+    memory.reserve(2, 33, 1)
+    assert memory.capacity == 2
+    memory.reserve(9, 33, 2)
+    assert memory.capacity == 9
+
+
 def test_few_long_sentences_do_not_get_the_room_of_many_short_ones() -> None:
     memory = SlotBuffers(SPECS, "S")
     memory.reserve(1000, 8, 0)
