@@ -102,13 +102,12 @@ class SlotBuffers:
         elif self._ahead and needed <= KEPT_AHEAD and self._has_room_for(self._capacity, needed):
             capacity = self._capacity
         for spec in self._specs:
-            shape, dtype = _shape(spec, capacity, needed), np.dtype(spec.dtype)
-            size = math.prod(shape) * dtype.itemsize
+            shape, size = _shape(spec, capacity, needed), _size(spec, capacity, needed)
             grows = len(self._stores[spec.name]) < size
             if grows:
                 self._stores[spec.name] = _untouched(size)
             before = self._buffers.get(spec.name)
-            after = np.frombuffer(self._stores[spec.name], dtype, math.prod(shape)).reshape(shape)
+            after = np.frombuffer(self._stores[spec.name], spec.dtype, math.prod(shape)).reshape(shape)
             self._buffers[spec.name] = after
             if before is not None and (grows or before.strides != after.strides):
                 place = (slice(used), *self._place(spec, min(needed, self._length)))
@@ -119,10 +118,7 @@ class SlotBuffers:
 
     def _has_room_for(self, capacity: int, length: int) -> bool:
         """Whether so many slots and positions need no more memory than was asked for."""
-        return all(
-            math.prod(_shape(spec, capacity, length)) * np.dtype(spec.dtype).itemsize <= len(self._stores[spec.name])
-            for spec in self._specs
-        )
+        return all(_size(spec, capacity, length) <= len(self._stores[spec.name]) for spec in self._specs)
 
     def _place(self, spec: TensorSpec, length: int) -> tuple[slice, ...]:
         """So many positions of one slot."""
@@ -195,6 +191,11 @@ class _Moves:
 def _shape(spec: TensorSpec, capacity: int, length: int) -> tuple[int, ...]:
     """Of a tensor with so many slots and positions."""
     return (capacity, *(axis if isinstance(axis, int) else length for axis in spec.axes[1:]))
+
+
+def _size(spec: TensorSpec, capacity: int, length: int) -> int:
+    """Its bytes."""
+    return math.prod(_shape(spec, capacity, length)) * np.dtype(spec.dtype).itemsize
 
 
 def _untouched(size: int) -> mmap.mmap:

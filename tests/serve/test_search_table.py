@@ -149,6 +149,29 @@ def seen(search: Search, tokens: np.ndarray, totals: np.ndarray) -> Continuation
     return best_continuations(tokens, totals, search.beam_size, search.continuations_needed)
 
 
+def test_what_searches_share_is_that_of_the_slots_that_are_asked_for() -> None:
+    rng = np.random.default_rng(6)
+    case = random_case(rng, least_tokens=LEAST_TOKENS)
+    plain = replace(case.options, beam_size=1, num_hypotheses=1, max_length=15, min_length=0)
+    drawing = replace(plain, sampling=Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=5))
+    limited = replace(plain, min_length=10)
+    table = SearchTable(1)
+    searches = [replace(case, options=options).search() for options in (plain, plain, drawing, limited)]
+    table.join([0, 1, 2, 3], searches)
+    for slots, constraints in (([0, 1], searches[0].constraints), ([3], searches[3].constraints), ([2], None)):
+        shared = table.shared(np.array(slots))
+        assert (shared and shared.constraints) is constraints
+    assert searches[3].constraints is not searches[0].constraints
+    assert table.shared(np.array([0, 3])) is None
+    assert table.shared(np.array([1, 2])) is None
+    table.leave([1])
+    table.move([3], [1])
+    moved = table.shared(np.array([1]))
+    assert moved is not None
+    assert moved.constraints is searches[3].constraints
+    assert table.shared(np.array([0, 1])) is None
+
+
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_a_search_looks_at_candidates_without_numbers(beam_size: int) -> None:
     """Whoever runs the model must learn of them, even where enough others are left to run on."""

@@ -190,21 +190,17 @@ class Finish {
 
   // With an activation that takes long anyway, or less columns than a panel has; once, and not for every kind of tile.
   [[gnu::noinline]] void write_slowly(const float* numbers, int64_t rows, int64_t first) const {
-    const bool whole = product_.columns == kPanelColumns;
-    float made[kPanelColumns];
-    uint8_t levels[kPanelColumns];
     for (int64_t row = 0; row < rows; ++row) {
-      const int64_t at = (first + row) * product_.stride;
+      float made[kPanelColumns];
+      uint8_t levels[kPanelColumns];
       for (int i = 0; i < kPanelVectors; ++i) {
         Floats x = load(numbers + row * kPanelColumns + i * kLanes);
         if (product_.activation == Activation::kSilu) x = silu(x);
         if (product_.activation == Activation::kGelu) x = gelu(x);
-        if (product_.out != nullptr)
-          store(x, (whole ? product_.out + at : made) + i * kLanes);
-        else
-          rounding_.store(x, (whole ? product_.rounded + at : levels) + i * kLanes);
+        store(x, made + i * kLanes);
+        if (product_.out == nullptr) rounding_.store(x, levels + i * kLanes);
       }
-      if (whole) continue;
+      const int64_t at = (first + row) * product_.stride;
       if (product_.out != nullptr)
         std::copy(made, made + product_.columns, product_.out + at);
       else
