@@ -1,6 +1,8 @@
 """What the caller of a sentence gets: its translation, or the reason why there is none."""
 
 import time
+from concurrent.futures import InvalidStateError
+from contextlib import suppress
 
 from jumok_serve.batch import Decoded, Sentence
 
@@ -18,21 +20,16 @@ def decoded(sentence: Sentence) -> Decoded | None:
 
 
 def deliver(sentence: Sentence, outcome: Decoded | None) -> None:
-    """Hands over what `decoded` gave."""
+    """Hands over what `decoded` gave, unless the caller has left or was told something before."""
     if outcome is None:
         assert sentence.failure is not None
         fail(sentence, sentence.failure)
-    elif _claim(sentence):
+        return
+    with suppress(InvalidStateError):
         sentence.future.set_result(outcome)
 
 
 def fail(sentence: Sentence, error: Exception) -> None:
-    """Says why there is no translation."""
-    if _claim(sentence):
+    """Says why there is no translation, unless the caller has left or was told something before."""
+    with suppress(InvalidStateError):
         sentence.future.set_exception(error)
-
-
-def _claim(sentence: Sentence) -> bool:
-    """Whether the sentence's outcome may be set: its caller has not left, and nothing was set before."""
-    future = sentence.future
-    return not (future.done() or future.running()) and future.set_running_or_notify_cancel()

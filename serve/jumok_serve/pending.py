@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
@@ -56,7 +56,10 @@ class _Together:
             future.add_done_callback(self._see)
 
     def _see(self, future: "Future[Decoded]") -> None:
-        failed = future.cancelled() or future.exception() is not None
+        try:
+            failed = future.exception() is not None
+        except CancelledError:
+            failed = True
         with self._lock:
             self._left -= 1
             self._failed = self._failed or failed
@@ -104,6 +107,7 @@ class Pending:
         self._aligner = aligner
         self._patience = patience
         self._started = started
+        self._decoded: list[Decoded] | None = None
         self._timings: Timings | None = None
         self.futures = tuple(job.future for job in jobs if job.future is not None)
 
@@ -163,11 +167,18 @@ class Pending:
             for future in self.futures:
                 if future.done():
                     future.result()  # the others may take long where one has failed
-        found = [(job, job.future.result().hypotheses) for job in self._jobs if job.future is not None]
+        jobs = (job for job in self._jobs if job.future is not None)
+        found = [(job, outcome.hypotheses) for job, outcome in zip(jobs, self._outcomes(), strict=True)]
         texts = iter(
             self._tokenizer.decode_all([(*job.prompt[1:], *one.token_ids) for job, of_text in found for one in of_text])
         )
         return {job: tuple(self._hypothesis(next(texts), one) for one in of_text) for job, of_text in found}
+
+    def _outcomes(self) -> list[Decoded]:
+        """Those of all texts that are decoded; waits, and raises what one has failed with."""
+        if self._decoded is None:
+            self._decoded = [future.result() for future in self.futures]
+        return self._decoded
 
     def _hypothesis(self, text: str, hypothesis: FinishedHypothesis) -> Hypothesis:
         return Hypothesis(
@@ -220,7 +231,7 @@ class Pending:
         The total is that up to the first time that it was asked for.
         """
         if self._timings is None:
-            decoded = [future.result() for future in self.futures]
+            decoded = self._outcomes()
             self._timings = Timings(
                 queue_s=max((outcome.queue_s for outcome in decoded), default=0.0),
                 encode_s=max((outcome.encode_s for outcome in decoded), default=0.0),

@@ -337,9 +337,10 @@ class SentenceQueue:
         share = rows if few else rows / (1 + len(others))
         taken: list[Sentence] = []
         held = self._has_little_room(occupied)
+        leaving = self._departures.possible(time.monotonic())
         while self._waiting and not held:
             sentence = self._waiting.first
-            if not self._drop_abandoned(sentence):
+            if not (leaving and self._drop_abandoned(sentence)):
                 enough = occupied.rows > fewest_rows and occupied.rows + sentence.search.beam_size > share
                 enough = enough or (few and self._has_a_busier_replica(sentence, occupied))
                 room -= len(sentence.source_ids)

@@ -181,8 +181,9 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         if attention:
             check_attention(sources, prefixes, search_options)
         jobs, sentences = [], []
+        start = (self._reader.start(direction),)
         for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
-            prompt = (self._reader.start(direction), *prefix)
+            prompt = (*start, *prefix) if prefix else start
             future = progress = None
             if source.token_ids:
                 try:

@@ -17,8 +17,6 @@ struct Searches {
   int64_t beam_size;       // K
   int64_t most_kept;       // M
   int64_t most_ends;       // E
-  int64_t slots;
-  int64_t kept_size;       // bytes
   int64_t* tokens;         // [K]
   float* scores;           // [K]
   int64_t* parents;        // [K]
@@ -27,7 +25,9 @@ struct Searches {
   const int64_t* needed;   // []
   const bool* present;     // []
   const int64_t* ends;     // [E]
-  char* kept;              // of step after step, M times; tokens, rows and scores, [K] each
+  int64_t* kept_tokens;    // [M, K], of the last steps, each in the place of that M steps before
+  float* kept_scores;      // [M, K]
+  int64_t* kept_rows;      // [M, K]
 };
 
 // Continuations of one sentence, best first.
@@ -100,13 +100,13 @@ void copy(const T* from, int64_t count, T* to) {
 // Has a search run on with the first K that were found.
 void run_on(const Searches& all, int64_t slot, int64_t time, const Found& found) {
   const int64_t size = all.beam_size, now = slot * size;
+  const int64_t kept = (slot * all.most_kept + time % all.most_kept) * size;
   copy(found.tokens, size, all.tokens + now);
   copy(found.scores, size, all.scores + now);
   copy(found.rows, size, all.parents + now);
-  char* kept = all.kept + (time % all.most_kept * all.slots + slot) * all.kept_size;
-  copy(found.tokens, size, reinterpret_cast<int64_t*>(kept));
-  copy(found.rows, size, reinterpret_cast<int64_t*>(kept) + size);
-  copy(found.scores, size, reinterpret_cast<float*>(reinterpret_cast<int64_t*>(kept) + 2 * size));
+  copy(found.tokens, size, all.kept_tokens + kept);
+  copy(found.scores, size, all.kept_scores + kept);
+  copy(found.rows, size, all.kept_rows + kept);
   ++all.positions[slot];
   --all.steady[slot];
 }

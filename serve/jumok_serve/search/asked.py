@@ -16,7 +16,7 @@ MOST_KEPT = 64
 _NO_TOKEN = -1
 
 Kept = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]
-"""What has been written at some steps: tokens, scores and rows, [steps, K] each."""
+"""What a search has written at some steps: tokens, scores and rows, [steps, K] each."""
 
 
 class Asked:
@@ -54,8 +54,11 @@ class Asked:
         self._steady: NDArray[np.int64] = np.zeros(0, np.int64)  # steps
         self._seen: NDArray[np.int64] = np.zeros(0, np.int64)  # steps that it knows of, those before it joined too
         self._ends: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # [slots, E], tokens that end hypotheses
+        # What was written at the last steps, [slots, MOST_KEPT, K].
+        self._kept_tokens: NDArray[np.int64] = np.zeros((0, MOST_KEPT, beam_size), np.int64)
+        self._kept_scores: NDArray[np.float32] = np.zeros((0, MOST_KEPT, beam_size), np.float32)
+        self._kept_rows: NDArray[np.int64] = np.zeros((0, MOST_KEPT, beam_size), np.int64)
         self._by_slot = [name for name, value in vars(self).items() if isinstance(value, np.ndarray)]
-        self._kept = np.zeros((MOST_KEPT, 0), _kept_columns(beam_size))  # by step: what is written lies together
         self._most_needed, self._some_need_none = 0, False  # continuations, of all that have ever joined
         self._native: NativeStep | None = None
         self._rename()
@@ -67,7 +70,6 @@ class Asked:
             for name in self._by_slot:
                 array = getattr(self, name)
                 setattr(self, name, np.concatenate((array, np.zeros((more, *array.shape[1:]), array.dtype))))
-            self._kept = np.concatenate((self._kept, np.zeros((MOST_KEPT, more), self._kept.dtype)), axis=1)
             self.slots += more
             self._rename()
 
@@ -114,7 +116,6 @@ class Asked:
         for name in self._by_slot:
             array = getattr(self, name)
             array[to] = array[slots]
-        self._kept[:, to] = self._kept[:, slots]
         self._present[slots] = False
 
     def ask(self, slots: list[int], searches: Sequence[Search]) -> None:
@@ -138,9 +139,11 @@ class Asked:
         if first >= end:
             return None
         begin, last = first % MOST_KEPT, (end - 1) % MOST_KEPT + 1
-        of_slot = self._kept[:, slot]
-        kept = of_slot[begin:last] if begin < last else np.concatenate((of_slot[begin:], of_slot[:last]))
-        return kept["tokens"], kept["scores"], kept["rows"]
+        tokens, scores, rows = self._kept_tokens[slot], self._kept_scores[slot], self._kept_rows[slot]
+        if begin < last:
+            return tokens[begin:last], scores[begin:last], rows[begin:last]
+        places = np.arange(begin, last + MOST_KEPT) % MOST_KEPT
+        return tokens[places], scores[places], rows[places]
 
     def run_on(self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32]) -> Others:
         """See `SearchTable.run_on`; the others have not taken in the step, and are to `ask` anew."""
@@ -160,10 +163,10 @@ class Asked:
             best = best_continuations(tokens, totals, self.beam_size, number)
         running = best.first(self.beam_size)
         others = self._others(slots, running, totals)
-        kept = self._kept[self.time % MOST_KEPT]
-        kept["tokens"][slots] = self.tokens[slots] = running.tokens
-        kept["scores"][slots] = self.scores[slots] = running.scores
-        kept["rows"][slots] = self.parents[slots] = running.rows
+        now = self.time % MOST_KEPT
+        self._kept_tokens[slots, now] = self.tokens[slots] = running.tokens
+        self._kept_scores[slots, now] = self.scores[slots] = running.scores
+        self._kept_rows[slots, now] = self.parents[slots] = running.rows
         self.positions[slots] += 1
         self._steady[slots] -= 1
         self.positions[~self._present] = 0  # the step to come is the first one again
@@ -194,11 +197,4 @@ class Asked:
 
     def _rename(self) -> None:
         """Has the native step, where there is one, work on arrays that have taken the place of others."""
-        arrays = {name: getattr(self, name) for name in (*self._by_slot, "_kept")}
-        self._native = native_step(self.beam_size, arrays)
-
-
-def _kept_columns(beam_size: int) -> np.dtype[np.void]:
-    """What a search has written at a step; see `Search.catch_up`."""
-    rows = (beam_size,)
-    return np.dtype([("tokens", np.int64, rows), ("rows", np.int64, rows), ("scores", np.float32, rows)], align=True)
+        self._native = native_step(self.beam_size, {name: getattr(self, name) for name in self._by_slot})

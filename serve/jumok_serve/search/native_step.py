@@ -34,8 +34,6 @@ class _Searches(ctypes.Structure):
         ("beam_size", ctypes.c_int64),
         ("most_kept", ctypes.c_int64),
         ("most_ends", ctypes.c_int64),
-        ("slots", ctypes.c_int64),
-        ("kept_size", ctypes.c_int64),
         ("tokens", ctypes.c_void_p),
         ("scores", ctypes.c_void_p),
         ("parents", ctypes.c_void_p),
@@ -44,7 +42,9 @@ class _Searches(ctypes.Structure):
         ("_needed", ctypes.c_void_p),
         ("_present", ctypes.c_void_p),
         ("_ends", ctypes.c_void_p),
-        ("_kept", ctypes.c_void_p),
+        ("_kept_tokens", ctypes.c_void_p),
+        ("_kept_scores", ctypes.c_void_p),
+        ("_kept_rows", ctypes.c_void_p),
     )
 
 
@@ -73,13 +73,10 @@ class NativeStep:
         self._run_on = run_on
         self._arrays = dict(arrays)  # addresses keep nothing alive
         named = {name: address(array) for name, array in arrays.items() if name in dict(_Searches._fields_)}
-        most_kept, slots = arrays["_kept"].shape
         self._searches = _Searches(
             beam_size=beam_size,
-            most_kept=most_kept,
+            most_kept=arrays["_kept_tokens"].shape[1],
             most_ends=arrays["_ends"].shape[1],
-            slots=slots,
-            kept_size=arrays["_kept"].itemsize,
             **named,
         )
         self._reserve(0)
