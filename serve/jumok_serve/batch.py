@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +32,7 @@ MOST_EMPTY = 1 / 8
 """Share of a batch's slots that may be empty while a step is decoded, where all of them take part in it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class Decoded(NamedTuple):
     """The outcome for one sentence.
 
     Attributes:
@@ -119,6 +119,7 @@ class Batch:
         self._encoded: dict[Sentence, tuple[_Encoded, int]] = {}  # where those are that have not joined yet
         self._slots: list[Sentence | None] = []
         self._lengths: Integers = np.zeros(0, np.int64)  # of the sources by slot, 1 where it is empty
+        self._tokens = 0  # of all sources that are decoded
         self._empty: list[int] = []  # slots, ascending
         self._constrained: dict[int, _Constrained] = {}  # by the number of sentences
         self._stepping: Integers | None = None  # the slots of the next step, ascending; None: they are to be found
@@ -161,8 +162,7 @@ class Batch:
     def padding(self) -> float:
         """Share of padding among the source positions of the next step."""
         positions = self.size * padded_length(self.longest_source)
-        tokens = int(np.add.reduce(self._lengths)) - len(self._empty)
-        return 1 - tokens / positions if positions else 0.0
+        return 1 - self._tokens / positions if positions else 0.0
 
     @property
     def is_empty(self) -> bool:
@@ -210,6 +210,7 @@ class Batch:
         self._slots += [None] * added
         self._lengths = np.concatenate((self._lengths, np.zeros(added, np.int64)))
         self._lengths[slots] = lengths
+        self._tokens += int(lengths.sum())
         self._empty = self._empty[len(sentences) :]
         self._stepping = self._longest = None
         now = time.monotonic()
@@ -236,6 +237,7 @@ class Batch:
             return
         for slot in slots:
             self._slots[slot] = None
+        self._tokens -= int(self._lengths[slots].sum())
         self._lengths[slots] = 1  # memory may become shorter than they were
         self._searches.leave(slots)
         self._columns.leave(slots)

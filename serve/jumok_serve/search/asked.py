@@ -139,11 +139,8 @@ class Asked:
         if first >= end:
             return None
         begin, last = first % MOST_KEPT, (end - 1) % MOST_KEPT + 1
-        tokens, scores, rows = self._kept_tokens[slot], self._kept_scores[slot], self._kept_rows[slot]
-        if begin < last:
-            return tokens[begin:last], scores[begin:last], rows[begin:last]
-        places = np.arange(begin, last + MOST_KEPT) % MOST_KEPT
-        return tokens[places], scores[places], rows[places]
+        places = slice(begin, last) if begin < last else np.arange(begin, last + MOST_KEPT) % MOST_KEPT
+        return self._kept_tokens[slot, places], self._kept_scores[slot, places], self._kept_rows[slot, places]
 
     def run_on(self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32]) -> Others:
         """See `SearchTable.run_on`; the others have not taken in the step, and are to `ask` anew."""

@@ -3,7 +3,6 @@
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,8 +23,7 @@ class Draw(NamedTuple):
     uniform: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedHypothesis:
+class FinishedHypothesis(NamedTuple):
     """One result of a search: what was written after start token and target prefix, EOS included if it was reached."""
 
     token_ids: tuple[int, ...]
