@@ -166,7 +166,7 @@ class SentenceQueue:
             room, work = MAX_JOINING_TOKENS - _tokens(taken), self._waiting.work
             while self._waiting and len(ahead) < most:
                 sentence = self._waiting.first
-                if not self._drop_abandoned(sentence):
+                if not self._has_left(sentence):
                     room -= len(sentence.source_ids)
                     # Who is over a replica's part waits until others decode little, and all behind it wait too.
                     if room < 0 or not self._room.is_for_one(sentence):
@@ -337,10 +337,9 @@ class SentenceQueue:
         share = rows if few else rows / (1 + len(others))
         taken: list[Sentence] = []
         held = self._has_little_room(occupied)
-        leaving = self._departures.possible(time.monotonic())
         while self._waiting and not held:
             sentence = self._waiting.first
-            if not (leaving and self._drop_abandoned(sentence)):
+            if not self._has_left(sentence):
                 enough = occupied.rows > fewest_rows and occupied.rows + sentence.search.beam_size > share
                 enough = enough or (few and self._has_a_busier_replica(sentence, occupied))
                 room -= len(sentence.source_ids)
@@ -379,6 +378,10 @@ class SentenceQueue:
         self._next_sweep = now + SWEEP_INTERVAL_S
         self._departures.look(self._waiting, now)
         self._waiting.drop(self._drop_abandoned)
+
+    def _has_left(self, sentence: Sentence) -> bool:
+        """The same as `_drop_abandoned`, which takes a lock, and is asked only where somebody may have left."""
+        return self._departures.possible(time.monotonic()) and self._drop_abandoned(sentence)
 
     def _drop_abandoned(self, sentence: Sentence) -> bool:
         """Whether nobody waits for the sentence any more; then its caller, if still there, is told why."""
