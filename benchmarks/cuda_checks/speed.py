@@ -4,8 +4,8 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from cuda_checks.report import Report
 from jumok_serve.batch import Decoded
 from jumok_serve.engine import Engine
 from jumok_serve.engine_limits import EngineLimits
+from jumok_serve.future import Future
 from jumok_serve.manifest import TensorSpec
 from jumok_serve.session import Graphs
 
@@ -138,23 +139,23 @@ def load(
         engine = Engine(graphs, pad=model.pad, limits=EngineLimits(max_batch_tokens=max_batch_tokens), name="check")
         latencies: list[float] = []
         running: dict[Future[Decoded], float] = {}
+        done: SimpleQueue[Future[Decoded]] = SimpleQueue()
 
         def submit(number: int) -> None:
             for _, source in zip(range(number), waiting, strict=False):
                 one = sentence(model, source, beam_size=1, tokens=tokens)
                 running[one.future] = time.perf_counter()
+                one.future.add_done_callback(done.put)
                 engine.submit([one])
 
         started = time.perf_counter()
         try:
             submit(outstanding)
             while running:
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                now = time.perf_counter()
-                for future in done:
-                    future.result()
-                    latencies.append(now - running.pop(future))
-                submit(len(done))
+                future = done.get()
+                future.result()
+                latencies.append(time.perf_counter() - running.pop(future))
+                submit(1)
         finally:
             engine.close(drain=False)
         taken = time.perf_counter() - started

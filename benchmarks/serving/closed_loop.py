@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass
 
 import jumok
@@ -176,7 +175,8 @@ def offline(
     futures = [future for request in requests for future in request.futures]
     for future in futures:
         future.add_done_callback(note)
-    wait(futures)
+    for future in futures:
+        future.exception()
     began = time.thread_time()
     for request in requests:
         request.collect()

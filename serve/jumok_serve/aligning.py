@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any, cast, overload
 
 import numpy as np
 
 from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights, Matrix
 from jumok_serve.attention_query import AttentionQuery
+from jumok_serve.future import Future
 from jumok_serve.languages import Direction
 from jumok_serve.manifest import Manifest
 from jumok_serve.patience import Patience, deadline_after

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -14,6 +13,7 @@ import numpy as np
 from jumok_serve.columns import make_columns
 from jumok_serve.departures import Departures
 from jumok_serve.errors import JumokError, ModelFailed
+from jumok_serve.future import Future
 from jumok_serve.memory import padded_length
 from jumok_serve.progress import Progress
 from jumok_serve.search import (
@@ -70,7 +70,7 @@ class Sentence:
     search: Search
     listed: Integers | None = None
     deadline: float | None = None
-    future: "Future[Decoded]" = field(default_factory=Future)
+    future: Future[Decoded] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
     admitted: float = 0.0
     encode_s: float = 0.0

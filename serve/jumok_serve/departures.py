@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable
-from concurrent.futures import Future
 from typing import Any, Protocol
+
+from jumok_serve.future import Future
 
 
 class Awaited(Protocol):
@@ -26,7 +27,7 @@ class Departures:
     def watch(self, awaited: Iterable[Awaited]) -> None:
         """Takes note of those who wait for these as well."""
         for one in awaited:
-            one.future.add_done_callback(self._note)
+            one.future.tell_cancelled(self._note)
             if one.deadline is not None:
                 self._first_deadline = min(self._first_deadline, one.deadline)
 
@@ -40,6 +41,5 @@ class Departures:
         deadlines = (one.deadline for one in awaited if one.deadline is not None and one.deadline >= now)
         self._first_deadline = min(deadlines, default=math.inf)
 
-    def _note(self, future: Future[Any]) -> None:
-        if future.cancelled():
-            self._cancelled = True
+    def _note(self) -> None:
+        self._cancelled = True

@@ -1,8 +1,6 @@
 """What the caller of a sentence gets: its translation, or the reason why there is none."""
 
 import time
-from concurrent.futures import InvalidStateError
-from contextlib import suppress
 
 from jumok_serve.batch import Decoded, Sentence
 
@@ -25,11 +23,9 @@ def deliver(sentence: Sentence, outcome: Decoded | None) -> None:
         assert sentence.failure is not None
         fail(sentence, sentence.failure)
         return
-    with suppress(InvalidStateError):
-        sentence.future.set_result(outcome)
+    sentence.future.set_result(outcome)
 
 
 def fail(sentence: Sentence, error: Exception) -> None:
     """Says why there is no translation, unless the caller has left or was told something before."""
-    with suppress(InvalidStateError):
-        sentence.future.set_exception(error)
+    sentence.future.set_exception(error)

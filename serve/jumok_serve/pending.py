@@ -3,12 +3,12 @@
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
 from jumok_serve.batch import Decoded
 from jumok_serve.errors import InvalidRequest
+from jumok_serve.future import Future
 from jumok_serve.languages import Direction
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import SearchOptions
@@ -35,17 +35,14 @@ class Job:
 
     source: Source
     prompt: tuple[int, ...]
-    future: "Future[Decoded] | None"
+    future: Future[Decoded] | None
     progress: Progress | None = None
 
 
 class _Together:
-    """Waits for many futures, in less time than `concurrent.futures.wait`.
+    """Waits for many futures."""
 
-    That counts a cancelled one only once an executor has taken note of it, and there is none here.
-    """
-
-    def __init__(self, futures: Sequence["Future[Decoded]"]) -> None:
+    def __init__(self, futures: Sequence[Future[Decoded]]) -> None:
         self._left = len(futures)
         self._failed = False
         self._lock = threading.Lock()
@@ -55,11 +52,8 @@ class _Together:
         for future in futures:
             future.add_done_callback(self._see)
 
-    def _see(self, future: "Future[Decoded]") -> None:
-        try:
-            failed = future.exception() is not None
-        except CancelledError:
-            failed = True
+    def _see(self, future: Future[Decoded]) -> None:
+        failed = future.cancelled() or future.exception() is not None
         with self._lock:
             self._left -= 1
             self._failed = self._failed or failed

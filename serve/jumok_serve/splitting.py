@@ -3,13 +3,13 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
 from jumok_serve.batch import Decoded
 from jumok_serve.errors import InvalidRequest
+from jumok_serve.future import Future
 from jumok_serve.languages import Direction
 from jumok_serve.manifest import Manifest
 from jumok_serve.options import DecodingOptions
@@ -77,7 +77,7 @@ class SplitPending:
         self._length_penalty = length_penalty
 
     @property
-    def futures(self) -> tuple["Future[Decoded]", ...]:
+    def futures(self) -> tuple[Future[Decoded], ...]:
         """One for each sentence that needs decoding; cancelling one frees its rows before the next step."""
         return self._pending.futures
 

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from jumok_proto.alignments import AlignedToken, Alignment
 from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
 from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.counters import EngineCounters
+from jumok_serve.future import Future
 from jumok_serve.languages import Languages
 from jumok_serve.manifest import (
     REQUIRED_GRAPHS,
@@ -76,8 +76,7 @@ class Answer:
 
     def complete(self) -> None:
         for future in self.futures:
-            if future.set_running_or_notify_cancel():
-                future.set_result(None)
+            future.set_result(None)
 
     def write(self, sure: str) -> None:
         """Have come so far."""

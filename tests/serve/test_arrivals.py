@@ -3,14 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 
 import pytest
 
+from jumok_serve.future import Future
 from jumok_serve.service.arrivals import Arrivals
 
 
-def futures(count: int) -> list["Future[int]"]:
+def futures(count: int) -> list[Future[int]]:
     return [Future() for _ in range(count)]
 
 

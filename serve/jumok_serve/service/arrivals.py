@@ -3,9 +3,10 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
+
+from jumok_serve.future import Future
 
 
 class _Waiting:

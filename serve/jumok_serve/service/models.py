@@ -1,13 +1,13 @@
 """What the service asks of a model."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any, Protocol
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.results import Score, Timings, Translation
 from jumok_serve.attention_query import AttentionQuery
 from jumok_serve.counters import EngineCounters
+from jumok_serve.future import Future
 from jumok_serve.manifest import Manifest
 from jumok_serve.occupancy import Load
 from jumok_serve.options import DecodingOptions
