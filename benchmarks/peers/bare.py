@@ -11,6 +11,7 @@ from jumok_proto.conversion import options_from_proto, response_to_proto
 from jumok_proto.v1 import translation_pb2
 from jumok_serve import Translator
 from jumok_serve.options import DecodingOptions
+from jumok_serve.service.arrivals import Arrivals
 from peers.listening import Context, serve
 
 
@@ -18,6 +19,7 @@ async def main() -> None:
     """Serve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
+    arrivals = Arrivals()
     with Translator(parser.parse_args().bundle) as translator:
 
         async def answer(
@@ -25,7 +27,7 @@ async def main() -> None:
         ) -> translation_pb2.TranslateTextResponse:
             options = DecodingOptions(**options_from_proto(request.options))
             pending = translator.submit(list(request.contents), options)
-            await asyncio.gather(*map(asyncio.wrap_future, pending.futures))
+            await arrivals.wait(pending.futures)
             return response_to_proto(pending.collect(), pending.timings())
 
         await serve(answer, "a bare engine")

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Future(Generic[T]):
         self._done = self._cancelled = False
         self._result: T | None = None
         self._error: BaseException | None = None
-        self._callbacks: tuple[Callable[[Self], object], ...] = ()
+        self._callbacks: tuple[Callable[[Future[T]], object], ...] = ()
         self._told: tuple[Callable[[], object], ...] = ()  # of a cancellation
 
     def done(self) -> bool:
@@ -64,7 +64,7 @@ class Future(Generic[T]):
             self._call(callback)
         return True
 
-    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+    def add_done_callback(self, callback: Callable[["Future[T]"], object]) -> None:
         """Has it called with this once it is done, by the thread that does it; at once where it is done."""
         with _SETTLING:
             if not self._done:
@@ -72,7 +72,7 @@ class Future(Generic[T]):
                 return
         self._call(callback)
 
-    def _call(self, callback: Callable[[Self], object]) -> None:
+    def _call(self, callback: Callable[["Future[T]"], object]) -> None:
         try:
             callback(self)
         except Exception:  # it is no business of whoever completes this
