@@ -1,6 +1,5 @@
 """The sentences of one beam size that are decoded together; they join and leave between steps."""
 
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,7 +117,8 @@ class Batch:
         self._searches = SearchTable(beam_size)
         self._encoded: dict[Sentence, tuple[_Encoded, int]] = {}  # where those are that have not joined yet
         self._slots: list[Sentence | None] = []
-        self._lengths: Integers = np.zeros(0, np.int64)  # of the sources by slot, 1 where it is empty
+        self._lengths: Integers = np.ones(0, np.int64)  # of the sources by slot, 1 where it is empty
+        self._fed: Fed | None = None
         self._tokens = 0  # of all sources that are decoded
         self._empty: list[int] = []  # slots, ascending
         self._constrained: dict[int, _Constrained] = {}  # by the number of sentences
@@ -206,9 +206,9 @@ class Batch:
             first += len(rows)
         self._columns.join(slots, [sentence.listed for sentence in sentences])
         self._searches.join(slots, [sentence.search for sentence in sentences])
-        added = max(0, slots[-1] + 1 - used)
-        self._slots += [None] * added
-        self._lengths = np.concatenate((self._lengths, np.zeros(added, np.int64)))
+        self._slots += [None] * max(0, slots[-1] + 1 - used)
+        if (more := len(self._slots) - len(self._lengths)) > 0:
+            self._lengths = np.concatenate((self._lengths, np.ones(max(more, len(self._lengths)), np.int64)))
         self._lengths[slots] = lengths
         self._tokens += int(lengths.sum())
         self._empty = self._empty[len(sentences) :]
@@ -237,7 +237,7 @@ class Batch:
             return
         for slot in slots:
             self._slots[slot] = None
-        self._tokens -= int(self._lengths[slots].sum())
+        self._tokens -= int(np.add.reduce(self._lengths[slots]))
         self._lengths[slots] = 1  # memory may become shorter than they were
         self._searches.leave(slots)
         self._columns.leave(slots)
@@ -246,7 +246,6 @@ class Batch:
         while self._slots and self._slots[-1] is None:
             self._slots.pop()
             self._empty.pop()
-        self._lengths = self._lengths[: len(self._slots)]
         self._stepping = self._longest = None
 
     def _slots_of_step(self) -> Integers:
@@ -272,13 +271,16 @@ class Batch:
             for slot, place in zip(moved, free, strict=True):
                 self._slots[place] = self._slots[slot]
             self._lengths[free] = self._lengths[moved]
-        self._slots, self._lengths, self._empty = self._slots[:full], self._lengths[:full], []
+        self._lengths[full:] = 1
+        self._slots, self._empty = self._slots[:full], []
 
     def step(self) -> None:
         """Decodes one token of every row. Sentences that are `done` with it stay until they are removed."""
         slots, searches, asked = self._slots_of_step(), self._searches, self._searches.asked
         choice = self._choice(slots)
-        fed = Fed(tokens=asked.tokens, positions=asked.positions, parents=asked.parents, lengths=self._lengths)
+        fed = self._fed
+        if fed is None or fed.tokens is not asked.tokens or fed.lengths is not self._lengths:
+            fed = self._fed = Fed(asked.tokens, asked.positions, asked.parents, self._lengths)
         tokens, totals = self._state.step(slots, fed, self._memory, self._columns, choice)
         if choice.with_logits:
             self._draw(slots, choice, tokens, totals)
@@ -344,7 +346,7 @@ class Batch:
 
         A log-softmax of nothing but -inf is NaN too: that is not the model's fault, but constraints left no token.
         """
-        if not some or not math.isnan(np.add.reduce(totals, axis=None)):  # as it is if any of them is
+        if not self._searches.undefined:
             return set()
         places = slots.searchsorted(some)
         rows = (places[:, None] * self.beam_size + np.arange(self.beam_size)).reshape(-1)

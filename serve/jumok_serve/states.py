@@ -17,27 +17,33 @@ from jumok_serve.session import Booleans, DecoderStep, Floats, Graphs, Integers,
 
 _PLACE_ARGUMENTS = (*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3, ctypes.c_void_p)
 """Of ``jumok_place`` in ``kernels/searches.cc``."""
+_FEED_ARGUMENTS = (ctypes.c_void_p, *[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 8)
+"""Of ``jumok_feed`` there."""
 
 TIME_SLACK = 32
 """Cache entries beyond the longest row's that are carried along before a gathered cache is cut to size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fed:
-    """What a step is fed, by slot.
+    """What steps are fed, by slot, in arrays that stay where they are.
 
-    Attributes:
+    Args:
         tokens: [slots, K].
         positions: how many tokens each sentence's rows have decoded; with 0 they see nothing of a state that is in
             place, [slots].
         parents: which of its sentence's rows each row continues, [slots, K].
         lengths: of the sources, [slots].
+
+    Attributes:
+        addresses: of these four, for native code.
     """
 
-    tokens: Integers
-    positions: Integers
-    parents: Integers
-    lengths: Integers
+    def __init__(self, tokens: Integers, positions: Integers, parents: Integers, lengths: Integers) -> None:
+        self.tokens = tokens
+        self.positions = positions
+        self.parents = parents
+        self.lengths = lengths
+        self.addresses = tuple(map(address, (tokens, positions, parents, lengths)))
 
 
 class DecoderState(Protocol):
@@ -217,6 +223,7 @@ class InPlaceState:
         self._last: _Step | None = None
         self._slots = 0  # that hold something
         self._native = function("jumok_place", _PLACE_ARGUMENTS)
+        self._feed = function("jumok_feed", _FEED_ARGUMENTS)
         self._places: Integers = np.zeros((0, beam_size), np.int64)  # [slots, K], that the native one chooses
         self._addresses = 0, 0  # of what it writes
 
@@ -238,17 +245,24 @@ class InPlaceState:
     ) -> tuple[Integers, Floats]:
         """See `DecoderState`."""
         self._slots = int(slots[-1]) + 1
-        places = self._place(fed.positions[: self._slots], fed.parents[: self._slots])
+        places = self._place(fed, self._slots)
         sentences, by_slot = len(slots), self.graphs.by_slot
         view = memory.view(memory.capacity if by_slot else sentences)
         step, inputs = self._steps.get((self.graphs, sentences)), columns.inputs(sentences)
         if step is None or step.memory is not view or step.columns is not inputs:
             step = self._steps[self.graphs, sentences] = self._bind(sentences, view, inputs, columns.width)
-        step.token_ids[:] = fed.tokens[slots]
-        step.positions[:] = fed.positions[slots, None]
-        step.links[:, :, 0] = slots[:, None]
-        step.links[:, :, 2] = places[slots]
-        step.source_lengths[:] = fed.lengths[slots]
+        if self._feed is None:
+            step.token_ids[:] = fed.tokens[slots]
+            step.positions[:] = fed.positions[slots, None]
+            step.links[:, :, 0] = slots[:, None]
+            step.links[:, :, 2] = places[slots]
+            step.source_lengths[:] = fed.lengths[slots]
+        else:
+            tokens, positions, _, lengths = fed.addresses
+            self._feed(
+                *(pointer(slots), sentences, self._beam_size),
+                *(tokens, positions, lengths, self._addresses[1], *step.addresses),
+            )
         if self.graphs.reads_entry_positions:
             step.entry_positions[:] = self._entry_positions[slots]
         self._last = step
@@ -259,16 +273,16 @@ class InPlaceState:
         assert self._last is not None
         return self._last.bound.logits()
 
-    def _place(self, positions: Integers, parents: Integers) -> Integers:
+    def _place(self, fed: Fed, sentences: int) -> Integers:
         """Gives each row an entry [n, K] for its new token, and has it see what the row sees that it continues."""
-        sentences, entries = len(positions), self._visible.shape[-1]
+        entries = self._visible.shape[-1]
         if self._native is None:
-            places = self._chosen(positions, parents)
+            places = self._chosen(fed.positions[:sentences], fed.parents[:sentences])
             last = int(places.max())
         else:
             places = self._places[:sentences]
             last = self._native(
-                *(self._addresses[0], pointer(positions), pointer(parents)),
+                *(self._addresses[0], *fed.addresses[1:3]),
                 *(sentences, self._beam_size, entries, self._addresses[1]),
             )
         if last >= entries:
@@ -276,7 +290,7 @@ class InPlaceState:
         if last >= entries or self._native is None:
             self._visible.reshape(-1)[self._rows[:sentences] * self._visible.shape[-1] + places] = True
         if self.graphs.reads_entry_positions:
-            self._entry_positions[np.arange(sentences)[:, None], places] = positions[:, None]
+            self._entry_positions[np.arange(sentences)[:, None], places] = fed.positions[:sentences, None]
         return places
 
     def _chosen(self, positions: Integers, parents: Integers) -> Integers:
@@ -300,7 +314,7 @@ class InPlaceState:
         self._used = np.zeros((capacity, length + beam_size), np.bool_)
         self._rows = np.arange(capacity * beam_size).reshape(capacity, beam_size)
         self._entry_positions = _resized(self._entry_positions, self._slots, (capacity, length))
-        self._places = np.zeros((capacity, beam_size), np.int64)
+        self._places = _resized(self._places, self._slots, (capacity, beam_size))
         self._addresses = address(self._visible), address(self._places)
         self._steps.clear()
 
@@ -335,6 +349,7 @@ class InPlaceState:
             links=places,
             source_lengths=source_lengths,
             entry_positions=entry_positions,
+            addresses=tuple(map(address, (token_ids, positions, places, source_lengths))),
             memory=memory,
             columns=columns,
             bound=bound,
@@ -366,6 +381,7 @@ class _Step:
             rows continue [n, K].
         source_lengths: [n].
         entry_positions: of a decoder in place, [n, E]; of another, nothing.
+        addresses: of a decoder in place, of the first four, for native code.
         memory: the encoder's, as it was bound.
         columns: likewise what says which columns logits have.
         bound: decodes.
@@ -379,3 +395,4 @@ class _Step:
     memory: dict[str, OrtValue]
     columns: Mapping[str, OrtValue]
     bound: DecoderStep
+    addresses: tuple[int, ...] = ()

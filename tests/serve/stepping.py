@@ -21,7 +21,7 @@ def logits_of(graphs: Graphs, source: Sequence[int], prefix: Sequence[int]) -> n
     state.join([0], first_state, [0])
     choice = Choice(scores=np.zeros(1, np.float32), candidates=1)
     for position, token in enumerate(prefix):
-        fed = Fed(tokens=np.array([[token]]), positions=np.array([position]), parents=np.array([[0]]), lengths=lengths)
+        fed = Fed(np.array([[token]]), np.array([position]), np.array([[0]]), lengths)
         state.step(np.zeros(1, np.int64), fed, memory, columns, choice)
     row: np.ndarray = state.logits().numpy()[0].astype(np.float64)
     return row

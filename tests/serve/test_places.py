@@ -39,7 +39,8 @@ def test_entries_are_chosen_natively_as_with_numpy(beam_size: int, monkeypatch: 
         if step % 11 == 5:
             positions[rng.integers(slots)] = 0  # another sentence begins there
         parents = rng.integers(0, beam_size, (slots, beam_size))
-        places = [state._place(positions, parents) for state in both]
+        fed = states.Fed(parents, positions, parents, positions)
+        places = [state._place(fed, slots) for state in both]
         assert places[0].tolist() == places[1].tolist()
         seen = [state._visible[:slots] for state in both]
         np.testing.assert_array_equal(seen[0], seen[1])

@@ -115,13 +115,14 @@ void run_on(const Searches& all, int64_t slot, int64_t time, const Found& found)
 
 // See `Asked.run_on`: of the step of `count` searches, each in the slot named for it. `others` has room for all of them,
 // `tokens`, `scores` and `rows` for `number` continuations of each; what is written are the others' alone. Returns how
-// many there are.
+// many there are, less than 0 where some of them have candidates without numbers.
 JUMOK_EXPORTED int64_t jumok_run_on(const Searches* all, const int64_t* slots, int64_t count, int64_t candidates,
                                     const int64_t* tokens, const float* totals, int64_t time, int64_t number,
                                     int64_t* others, int64_t* found_tokens, float* found_scores, int64_t* found_rows) {
   const int64_t size = all->beam_size;
   Candidates of_slot(size, candidates);
   int64_t left = 0;
+  bool undefined = false;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t slot = slots[i];
     if (!all->present[slot]) continue;
@@ -129,15 +130,17 @@ JUMOK_EXPORTED int64_t jumok_run_on(const Searches* all, const int64_t* slots, i
     of_slot.begin(tokens + i * size * candidates, totals + i * size * candidates);
     const bool of_rows = all->needed[slot] == 0;
     for (int64_t row = 0; row < size; ++row) of_rows ? of_slot.take_of(found, row) : of_slot.take(found, row);
+    const bool without_number = of_slot.without_number();
     if (all->steady[slot] > 0 && found.scores[size - 1] > kDeadScore && !ends_one(*all, slot, found) &&
-        !of_slot.without_number()) {
+        !without_number) {
       run_on(*all, slot, time, found);
       continue;
     }
     for (int64_t place = size; place < number && !of_rows; ++place) of_slot.take(found, place);
     others[left++] = slot;
+    undefined = undefined || without_number;
   }
-  return left;
+  return undefined ? -left : left;
 }
 
 // See `InPlaceState._place`: `visible` is [slots, K, E], `places` [slots, K]. Where the last place, which is returned,
@@ -171,6 +174,24 @@ JUMOK_EXPORTED int64_t jumok_place(bool* visible, const int64_t* positions, cons
   }
   for (int64_t row = 0; row < slots * size && last < entries; ++row) visible[row * entries + places[row]] = true;
   return last;
+}
+
+// See `InPlaceState.step`: what the rows of `count` sentences are fed, from arrays by slot.
+JUMOK_EXPORTED int64_t jumok_feed(const int64_t* slots, int64_t count, int64_t size, const int64_t* tokens,
+                                  const int64_t* positions, const int64_t* lengths, const int64_t* places,
+                                  int64_t* token_ids, int64_t* fed_positions, int64_t* links, int64_t* source_lengths) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t slot = slots[i];
+    source_lengths[i] = lengths[slot];
+    for (int64_t row = 0; row < size; ++row) {
+      const int64_t to = i * size + row, from = slot * size + row;
+      token_ids[to] = tokens[from];
+      fed_positions[to] = positions[slot];
+      links[3 * to] = slot;
+      links[3 * to + 2] = places[from];
+    }
+  }
+  return count;
 }
 
 // See `jumok_serve.memory`: so many blocks of so many bytes of each of `count` rows, into slots.

@@ -159,7 +159,8 @@ class Asked:
         if self._most_needed:
             best = best_continuations(tokens, totals, self.beam_size, number)
         running = best.first(self.beam_size)
-        others = self._others(slots, running, totals)
+        undefined = math.isnan(totals.sum())  # as it is if any of them is
+        others = self._others(slots, running, totals, undefined)
         now = self.time % MOST_KEPT
         self._kept_tokens[slots, now] = self.tokens[slots] = running.tokens
         self._kept_scores[slots, now] = self.scores[slots] = running.scores
@@ -178,16 +179,19 @@ class Asked:
             found.tokens.ravel().tolist(),
             found.scores.ravel().tolist(),
             found.rows.ravel().tolist(),
+            undefined,
         )
 
-    def _others(self, slots: NDArray[np.int64], running: Continuations, totals: NDArray[np.float32]) -> list[int]:
+    def _others(
+        self, slots: NDArray[np.int64], running: Continuations, totals: NDArray[np.float32], undefined: bool
+    ) -> list[int]:
         """Which of the searches cannot just run on, or have candidates without numbers."""
         steady = self._steady[slots] > 0
         steady &= running.scores[:, -1] > DEAD_SCORE
         for row in running.tokens.T:
             for end in self._ends[slots].T:
                 steady &= row != end
-        if math.isnan(totals.sum()):  # as it is if any of them is
+        if undefined:
             steady &= ~np.isnan(totals.reshape(len(slots), -1)).any(axis=1)
         others: list[int] = np.flatnonzero(~steady & self._present[slots]).tolist()
         return others

@@ -14,7 +14,7 @@ class Others(NamedTuple):
     """The slots of searches that cannot just run on, and the continuations that they are to look at.
 
     These are `number` for each, one search behind the other: best first, or where a search sees the best of every row
-    first these, by row.
+    first these, by row. `undefined` says whether some searches have candidates without numbers.
     """
 
     slots: list[int]
@@ -22,6 +22,7 @@ class Others(NamedTuple):
     tokens: list[int]
     scores: list[float]
     rows: list[int]
+    undefined: bool = False
 
 
 NO_OTHERS = Others([], 0, [], [], [])
@@ -109,6 +110,7 @@ class NativeStep:
         )
         if not count:
             return NO_OTHERS
+        undefined, count = count < 0, abs(count)
         end = count * number
         return Others(
             self._others[:count].tolist(),
@@ -116,4 +118,5 @@ class NativeStep:
             self._tokens[:end].tolist(),
             self._scores[:end].tolist(),
             self._rows[:end].tolist(),
+            undefined,
         )

@@ -23,6 +23,8 @@ class Shared(NamedTuple):
 
     def same(self, other: "Shared | None") -> bool:
         """Whether others ask for it too, in the same object."""
+        if other is self:
+            return True
         return other is not None and self.constraints is other.constraints and self[1:] == other[1:]
 
 
@@ -50,6 +52,7 @@ class SearchTable:
         self.changes = 0
         self._searches: list[Search | None] = []
         self._kinds: NDArray[np.int64] = np.zeros(0, np.int64)  # by slot, equal where one is `Shared`; below 0: draws
+        self._shared = 0, Shared(NO_CONSTRAINTS, on_logits=False, renormalizes=False)  # the last, after its kind
         self._others = NO_OTHERS
 
     def join(self, slots: Sequence[int], searches: Sequence[Search]) -> None:
@@ -85,9 +88,17 @@ class SearchTable:
         """What the searches in some slots have in common; None if any of them draws, or has constraints of its own."""
         kinds = self._kinds[slots]
         kind = int(kinds[0])
-        if kind < 0 or (kinds != kind).any():
+        if kind < 0 or np.logical_or.reduce(kinds != kind):
             return None
-        return Shared(self.constraints[int(slots[0])], bool(kind & _ON_LOGITS), bool(kind & _RENORMALIZES))
+        if kind != self._shared[0]:  # a kind means the same as long as its constraints are kept
+            constraints = self.constraints[int(slots[0])]
+            self._shared = kind, Shared(constraints, bool(kind & _ON_LOGITS), bool(kind & _RENORMALIZES))
+        return self._shared[1]
+
+    @property
+    def undefined(self) -> bool:
+        """Whether some that could not just run on at the last step have candidates without numbers."""
+        return self._others.undefined
 
     def search(self, slot: int) -> Search:
         """The search in a slot, which has taken in all steps so far, but for one that it was not to `look` at."""
@@ -126,7 +137,7 @@ class SearchTable:
         finished: list[int] = []
         running: list[int] = []
         asking: list[Search] = []
-        others, number, tokens, scores, rows = self._others
+        others, number, tokens, scores, rows, _ = self._others
         chosen = frozenset(slots)
         for place, slot in enumerate(others):
             search = self._search(slot, before=1)
