@@ -27,8 +27,11 @@ async def main() -> None:
         ) -> translation_pb2.TranslateTextResponse:
             options = DecodingOptions(**options_from_proto(request.options))
             pending = translator.submit(list(request.contents), options)
-            await arrivals.wait(pending.futures)
-            return response_to_proto(pending.collect(), pending.timings())
+            try:
+                await arrivals.wait(pending.futures)
+                return response_to_proto(pending.collect(), pending.timings())
+            finally:
+                pending.cancel()  # the caller may have left
 
         await serve(answer, "a bare engine")
 

@@ -6,6 +6,7 @@ outstanding requests come before the first of the two, and after the second noth
 
 import asyncio
 import itertools
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -163,10 +164,13 @@ def offline(
         sentences: how many to measure.
     """
     moments: list[_Moment] = []
+    over = threading.Event()
 
     def note(_: object) -> None:
         cpu_s = time.process_time()
         moments.append(_Moment(time.perf_counter(), cpu_s, cpu_s))
+        if len(moments) == len(futures):
+            over.set()
 
     submitted = list(itertools.islice(itertools.cycle(texts), sentences + 2 * beside))
     began = time.thread_time()
@@ -175,8 +179,7 @@ def offline(
     futures = [future for request in requests for future in request.futures]
     for future in futures:
         future.add_done_callback(note)
-    for future in futures:
-        future.exception()
+    over.wait()
     began = time.thread_time()
     for request in requests:
         request.collect()

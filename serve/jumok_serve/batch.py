@@ -118,7 +118,7 @@ class Batch:
         self._encoded: dict[Sentence, tuple[_Encoded, int]] = {}  # where those are that have not joined yet
         self._slots: list[Sentence | None] = []
         self._lengths: Integers = np.ones(0, np.int64)  # of the sources by slot, 1 where it is empty
-        self._fed: Fed | None = None
+        self._fed: Fed | None = None  # these and what searches ask
         self._tokens = 0  # of all sources that are decoded
         self._empty: list[int] = []  # slots, ascending
         self._constrained: dict[int, _Constrained] = {}  # by the number of sentences
@@ -346,7 +346,7 @@ class Batch:
 
         A log-softmax of nothing but -inf is NaN too: that is not the model's fault, but constraints left no token.
         """
-        if not self._searches.undefined:
+        if not some or not self._searches.undefined:
             return set()
         places = slots.searchsorted(some)
         rows = (places[:, None] * self.beam_size + np.arange(self.beam_size)).reshape(-1)

@@ -10,15 +10,17 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_SETTLING = threading.Lock()
-"""Held for moments, by whoever changes any of them."""
+_CHANGING = threading.Lock()
+"""Held for moments, by whoever changes any of them. Nothing is made or called meanwhile: to collect garbage may close
+what gives up a future."""
 
 
 class Future(Generic[T]):
     """What will come of something, or why nothing does; calls may come from any thread.
 
-    To its users it is one of ``concurrent.futures`` that never begins to run, and what comes too late is not taken.
-    Those have a lock and a condition each, which take up room that is read and written whenever anybody looks.
+    To its users it is like one of ``concurrent.futures`` that never begins to run, but that what comes too late is not
+    taken; functions for those do not take it. They have a lock and a condition each, which take up room that is read
+    and written whenever anybody looks.
     """
 
     __slots__ = ("_callbacks", "_cancelled", "_done", "_error", "_result", "_told")
@@ -40,9 +42,7 @@ class Future(Generic[T]):
 
     def cancel(self) -> bool:
         """Gives it up, unless it has a result or an error; whether it is given up."""
-        if self._settle(None, None, True):
-            for tell in self._told:
-                tell()
+        self._settle(None, None, True)
         return self._cancelled
 
     def set_result(self, result: T) -> bool:
@@ -54,22 +54,27 @@ class Future(Generic[T]):
         return self._settle(None, error, False)
 
     def _settle(self, result: T | None, error: BaseException | None, cancelled: bool) -> bool:
-        with _SETTLING:
+        with _CHANGING:
             if self._done:
                 return False
             self._result, self._error, self._cancelled = result, error, cancelled
             self._done = True
             callbacks, self._callbacks = self._callbacks, ()
+        for tell in self._told if cancelled else ():
+            tell()
         for callback in callbacks:
             self._call(callback)
         return True
 
     def add_done_callback(self, callback: Callable[["Future[T]"], object]) -> None:
         """Has it called with this once it is done, by the thread that does it; at once where it is done."""
-        with _SETTLING:
-            if not self._done:
-                self._callbacks += (callback,)
-                return
+        while not self._done:
+            before = self._callbacks
+            after = (*before, callback)
+            with _CHANGING:
+                if self._callbacks is before and not self._done:
+                    self._callbacks = after
+                    return
         self._call(callback)
 
     def _call(self, callback: Callable[["Future[T]"], object]) -> None:
@@ -79,7 +84,11 @@ class Future(Generic[T]):
             logger.exception("who waited for a future failed when it was done")
 
     def tell_cancelled(self, tell: Callable[[], object]) -> None:
-        """Has something called when it is cancelled, or at once where it was; who cancels must not be kept or fail."""
+        """Has something called when it is cancelled, before any callback, or at once where it was.
+
+        Where somebody cancels it meanwhile, it may be called twice. It must not fail, or keep who cancels. Of several
+        threads that call this for one future, each comes after the other.
+        """
         self._told += (tell,)
         if self._cancelled:
             tell()

@@ -25,7 +25,7 @@ TIME_SLACK = 32
 
 
 class Fed:
-    """What steps are fed, by slot, in arrays that stay where they are.
+    """What steps are fed, by slot, in arrays that stay where they are; for others there is another one.
 
     Args:
         tokens: [slots, K].
@@ -35,6 +35,10 @@ class Fed:
         lengths: of the sources, [slots].
 
     Attributes:
+        tokens: the same.
+        positions: the same.
+        parents: the same.
+        lengths: the same.
         addresses: of these four, for native code.
     """
 
@@ -225,7 +229,7 @@ class InPlaceState:
         self._native = function("jumok_place", _PLACE_ARGUMENTS)
         self._feed = function("jumok_feed", _FEED_ARGUMENTS)
         self._places: Integers = np.zeros((0, beam_size), np.int64)  # [slots, K], that the native one chooses
-        self._addresses = 0, 0  # of what it writes
+        self._addresses = 0, 0  # of what it writes, `_visible` and `_places`
 
     def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
         """See `DecoderState`."""

@@ -14,7 +14,7 @@ def futures(count: int) -> list[Future[int]]:
     return [Future() for _ in range(count)]
 
 
-def complete(several: list["Future[int]"]) -> None:
+def complete(several: list[Future[int]]) -> None:
     for future in several:
         future.set_result(1)
 

@@ -53,6 +53,14 @@ def test_nobody_is_told_of_a_cancellation_that_came_too_late(future: Future[int]
     assert not told
 
 
+def test_a_cancellation_is_told_before_anybody_sees_it(future: Future[int]) -> None:
+    told: list[str] = []
+    future.add_done_callback(lambda _: told.append("done"))
+    future.tell_cancelled(lambda: told.append("cancelled"))
+    future.cancel()
+    assert told == ["cancelled", "done"]
+
+
 def test_callbacks_are_called_once_whatever_others_do(future: Future[int], caplog: pytest.LogCaptureFixture) -> None:
     seen: list[tuple[str, Future[int]]] = []
     future.add_done_callback(lambda done: seen.append(("first", done)))
@@ -94,3 +102,23 @@ def test_one_of_several_completes_it(future: Future[int]) -> None:
     for thread in threads:
         thread.join()
     assert won == [future.result()]
+
+
+def test_everybody_is_called_who_asks_while_it_is_completed() -> None:
+    for _ in range(200):
+        future: Future[int] = Future()
+        together = threading.Barrier(4)
+        seen: list[int] = []
+
+        def ask(future: Future[int], together: threading.Barrier, seen: list[int]) -> None:
+            together.wait()
+            future.add_done_callback(lambda done: seen.append(done.result()))
+
+        threads = [threading.Thread(target=ask, args=(future, together, seen)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        together.wait()
+        future.set_result(1)
+        for thread in threads:
+            thread.join()
+        assert seen == [1, 1, 1]

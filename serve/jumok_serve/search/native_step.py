@@ -14,7 +14,8 @@ class Others(NamedTuple):
     """The slots of searches that cannot just run on, and the continuations that they are to look at.
 
     These are `number` for each, one search behind the other: best first, or where a search sees the best of every row
-    first these, by row. `undefined` says whether some searches have candidates without numbers.
+    first these, by row. `undefined` says whether some of them, or of the slots without a search,
+    have candidates without numbers.
     """
 
     slots: list[int]

@@ -97,7 +97,7 @@ class SearchTable:
 
     @property
     def undefined(self) -> bool:
-        """Whether some that could not just run on at the last step have candidates without numbers."""
+        """Whether some have candidates without numbers; see `Others`."""
         return self._others.undefined
 
     def search(self, slot: int) -> Search:
