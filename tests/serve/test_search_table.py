@@ -185,8 +185,13 @@ def test_a_search_looks_at_candidates_without_numbers(beam_size: int) -> None:
     slots = np.arange(2)
     table.look(table.run_on(slots, tokens, totals))
     assert table.run_on(slots, tokens, totals) == []
+    assert not table.undefined
     totals[-1] = np.nan
     assert table.run_on(slots, tokens, totals) == [1]
+    assert table.undefined
+    totals[-1] = -1
+    assert not table.run_on(slots[:1], tokens[:beam_size], totals[:beam_size])
+    assert not table.undefined
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
