@@ -6,11 +6,11 @@ all ways of CTranslate2's to share the cores among workers, and those environmen
 run a heat; the fastest go on to the rounds, and the one with the lowest median counts. Each round gives one ratio;
 medians are printed with the range. jumok is not tuned: it sets itself up for the cores. Its times include tokenizing
 and making texts of tokens. CTranslate2's do so with the trained model, by SentencePiece for all texts at once; with the
-other it is given tokens, and gives tokens, as ``generate`` is and does.
+other it is given tokens, and gives tokens, as ``generate`` of transformers is and does, in fp32 with both.
 
 Two models: a Marian checkpoint of OPUS-MT's size with random weights, whose translations are all as long as is asked
 for; and the trained one of this repository on the test sentences of Multi30k, which jumok takes as they come, and
-CTranslate2 in batches by length. ``generate`` of transformers translates with the first, too, in fp32.
+CTranslate2 and ``generate`` in batches by length.
 
 With ``--shortlist`` both sides keep to lists of target tokens, the same ones: of the first model they are made up, of
 the second they come from its training text. jumok keeps each sentence to its own list, CTranslate2 a batch to all.
@@ -139,7 +139,9 @@ def duel_trained(plan: Plan, folder: Path, record: Record) -> None:
     entered = Field(
         ours=models.ours(made, plan.precisions),
         peers={precision: list(models.in_batches_of_tokens(peers[precision])) for precision in plan.precisions},
-        generate=None,
+        generate=models.generate(made, threads=plan.threads, batch_size=models.GENERATE_BATCH)
+        if plan.with_generate
+        else None,
     )
     tokens = [[*tokenizer.source_tokens(tokenizer.encode(text)), end] for text in texts]
     tasks = {

@@ -22,13 +22,15 @@ from duel_sides.random_marian import MarianSizes, sentences, source_tokens
 from duel_sides.results import Cell, Memory, Played, Ratio, Trial, memory_table, ratio, ratio_table, with_goals
 from duel_sides.shortlists import MadeUpLexicon, save_vocabulary_map
 from duel_sides.trained import dequantized, specification
+from duel_sides.trained_checkpoint import save_checkpoint
 from duel_sides.worker import Task, Turn, take_turn
 from jumok_export.corpus import pad
 from jumok_export.greedy import greedy_decode
 from jumok_export.quantize import WEIGHT_LEVELS
 from jumok_export.transformer import Transformer, TransformerSizes
-from jumok_export.vocabulary import END, Vocabulary
+from jumok_export.vocabulary import END, PAD, START, UNKNOWN, Vocabulary
 from jumok_serve.bundle import Bundle
+from jumok_serve.manifest import SpecialTokens
 from jumok_serve.tokenizer import SentencePieceTokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -273,6 +275,22 @@ def test_ctranslate2_has_the_same_model(
     expected = greedy_decode(model, *pad([torch.tensor(source) for source in sources]), 20)
     for result, token_ids in zip(found, expected, strict=True):
         assert result.hypotheses[0] == tokenizer.tokens([token for token in token_ids if token != END])
+
+
+def test_generate_has_the_same_model(tiny_model: Transformer, vocabulary: Vocabulary, tmp_path: Path) -> None:
+    tokenizer = SentencePieceTokenizer(vocabulary.model)
+    tokens = tokenizer.tokens(range(tokenizer.vocab_size))
+    special = SpecialTokens(pad=PAD, start=START, eos=(END,), unk=UNKNOWN)
+    save_checkpoint(tiny_model, tokens, special, tmp_path)
+    sources = [[*tokenizer.encode(text), END] for text in ("A bird sings.", "The cat sleeps on the mat.", "Two dogs.")]
+    task = replace(
+        TASK, tokens=[tokenizer.source_tokens(source) for source in sources], beam_size=1, min_length=0, max_length=20
+    )
+    program = Program(name="generate fp32", module="duel_sides.generate_side", arguments=(str(tmp_path), "1"))
+    with Process(program) as process:
+        found = process.measure(replace(task, batch_size=2)).tokens
+    expected = greedy_decode(tiny_model, *pad([torch.tensor(source) for source in sources]), 20)
+    assert found == [tokenizer.tokens([token for token in token_ids if token != END]) for token_ids in expected]
 
 
 def test_with_shortlists_both_sides_have_the_same_lists(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from duel_sides.process import Contender, Program, size_on_disk
 from duel_sides.random_marian import MarianSizes, make_checkpoint, sentences
 from duel_sides.shortlists import MadeUpLexicon, save_vocabulary_map
 from duel_sides.trained import dequantized, specification
+from duel_sides.trained_checkpoint import save_checkpoint
 from jumok_export.bundle import export_bundle
 from jumok_export.huggingface.importing import import_checkpoint
 from jumok_export.shortlist import ParallelText, ShortlistPlan
@@ -31,6 +32,8 @@ BATCH_SENTENCES = (32, 16)
 """Sentences in a batch of CTranslate2's, besides equal shares for its workers: what is smaller stays in caches."""
 BATCH_TOKENS = (1024, 2048, 4096, 8192)
 """Source tokens in a batch of CTranslate2's, where sentences have several lengths."""
+GENERATE_BATCH = 64
+"""Sentences in a batch of ``generate``'s there: with the trained model it was fastest so among 32, 64, 128 and 250."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +43,14 @@ class Models:
     Attributes:
         bundle: with both precisions.
         ctranslate2: a folder for each precision.
-        checkpoint: in Hugging Face's layout, if there is one.
+        checkpoint: in Hugging Face's layout.
         listed: whether they have shortlists, which are used then.
         sentencepiece: a model that makes tokens of texts as the bundle's tokenizer does, if one does all of it.
     """
 
     bundle: Path
     ctranslate2: Mapping[str, Path]
-    checkpoint: Path | None = None
+    checkpoint: Path
     listed: bool = False
     sentencepiece: Path | None = None
 
@@ -86,6 +89,7 @@ def trained_models(folder: Path, *, listed: bool = False, progress: Progress) ->
     original = Bundle.open(TRAINED)
     manifest, tokenizer = original.manifest, original.tokenizer
     model = dequantized(TRAINED)
+    tokens = tokenizer.tokens(range(tokenizer.vocab_size))
 
     def export(out: Path) -> None:
         export_bundle(
@@ -104,7 +108,7 @@ def trained_models(folder: Path, *, listed: bool = False, progress: Progress) ->
 
     def convert(compute_type: str, out: Path) -> None:
         out.mkdir()
-        spec = specification(model, tokenizer.tokens(range(tokenizer.vocab_size)))
+        spec = specification(model, tokens)
         if listed:
             spec.register_vocabulary_mapping(str(_vocabulary_map(folder / "bundle", folder, progress)))
         spec.validate()
@@ -118,6 +122,9 @@ def trained_models(folder: Path, *, listed: bool = False, progress: Progress) ->
                 precision: _made(folder / f"ctranslate2-{compute_type}", partial(convert, compute_type), progress)
                 for precision, compute_type in COMPUTE_TYPES.items()
             },
+            checkpoint=_made(
+                folder / "checkpoint", partial(save_checkpoint, model, tokens, manifest.special_tokens), progress
+            ),
             listed=listed,
             sentencepiece=TRAINED / "tokenizer.model",
         )
@@ -213,13 +220,12 @@ def in_batches_of_tokens(peers: Sequence[Contender]) -> Iterator[Contender]:
             yield replace(peer, batch_size=tokens, batch_type="tokens")
 
 
-def generate(models: Models, *, threads: int) -> Contender | None:
-    """The contender that ``generate`` is, if there is a checkpoint for it."""
-    if models.checkpoint is None:
-        return None
+def generate(models: Models, *, threads: int, batch_size: int = 0) -> Contender:
+    """The contender that ``generate`` is, in batches of so many sentences; 0: of all."""
     return Contender(
         program=Program(
             name="generate fp32", module="duel_sides.generate_side", arguments=(str(models.checkpoint), str(threads))
         ),
         size=size_on_disk(models.checkpoint),
+        batch_size=batch_size,
     )
