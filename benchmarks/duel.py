@@ -6,7 +6,7 @@ all ways of CTranslate2's to share the cores among workers, and those environmen
 run a heat; the fastest go on to the rounds, and the one with the lowest median counts. Each round gives one ratio;
 medians are printed with the range. jumok is not tuned: it sets itself up for the cores. Its times include tokenizing
 and making texts of tokens. CTranslate2's do so with the trained model, by SentencePiece for all texts at once; with the
-other it is given tokens, and gives tokens, as ``generate`` of transformers is and does, in fp32 with both.
+other it is given tokens, and gives tokens. So does ``generate`` of transformers with both, in fp32.
 
 Two models: a Marian checkpoint of OPUS-MT's size with random weights, whose translations are all as long as is asked
 for; and the trained one of this repository on the test sentences of Multi30k, which jumok takes as they come, and

@@ -55,12 +55,16 @@ def save_checkpoint(model: Transformer, tokens: list[str], special: SpecialToken
             encoder_no_repeat_ngram_size=0,
         )
     )
-    checkpoint.load_state_dict(dict(_weights(model)), strict=False)  # it fills in what is tied, and a bias of 0
+    # What is tied has other names too, and there is a bias, which stays 0.
+    unknown = checkpoint.load_state_dict(dict(_weights(model)), strict=False).unexpected_keys
+    assert not unknown, unknown
     checkpoint.generation_config.suppress_tokens = [*special.suppress]
     checkpoint.save_pretrained(folder)
     known = {token: index for index, token in enumerate(tokens)}
     _TOKENIZER(
-        tokenizer_object=Tokenizer(WordLevel(known, unk_token=tokens[special.unk or special.pad])),
+        tokenizer_object=Tokenizer(
+            WordLevel(known, unk_token=tokens[special.pad if special.unk is None else special.unk])
+        ),
         pad_token=tokens[special.pad],
         eos_token=tokens[end],
     ).save_pretrained(folder)

@@ -27,7 +27,8 @@ class Task:
         min_length: new tokens before a translation may end.
         max_length: most new tokens.
         least_s: it is translated again and again until so many seconds have passed.
-        batch_size: what CTranslate2 translates together at most; 0: sentences are shared equally among its workers.
+        batch_size: what CTranslate2 or ``generate`` translates together at most; 0: sentences are shared equally among
+            CTranslate2's workers, and ``generate`` translates all at once.
         batch_type: what it is counted in, "examples" or "tokens"; the other sides do as they think best.
     """
 

@@ -53,7 +53,7 @@ def test_nobody_is_told_of_a_cancellation_that_came_too_late(future: Future[int]
     assert not told
 
 
-def test_a_cancellation_is_told_before_anybody_sees_it(future: Future[int]) -> None:
+def test_a_cancellation_is_told_before_callbacks(future: Future[int]) -> None:
     told: list[str] = []
     future.add_done_callback(lambda _: told.append("done"))
     future.tell_cancelled(lambda: told.append("cancelled"))
