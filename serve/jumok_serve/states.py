@@ -35,11 +35,7 @@ class Fed:
         lengths: of the sources, [slots].
 
     Attributes:
-        tokens: the same.
-        positions: the same.
-        parents: the same.
-        lengths: the same.
-        addresses: of these four, for native code.
+        addresses: of these four, which are attributes too, for native code.
     """
 
     def __init__(self, tokens: Integers, positions: Integers, parents: Integers, lengths: Integers) -> None:
