@@ -22,7 +22,7 @@ FROM python:${PYTHON}-slim-bookworm AS cuda-environment
 RUN python -m venv --without-pip /opt/jumok
 COPY --from=wheel /dist /dist
 # ONNX Runtime's extras are CUDA and cuDNN: the host needs a driver and the NVIDIA container toolkit, and nothing else.
-RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve-gpu]" "onnxruntime-gpu[cuda,cudnn]>=1.21"
+RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve-gpu]" "onnxruntime-gpu[cuda,cudnn]>=1.23"
 
 
 FROM python:${PYTHON}-slim-bookworm AS server

@@ -90,7 +90,7 @@ def compile_library(folder: Path) -> None:
         list(pool.map(lambda arguments: run([*compiler, *arguments]), commands))
         objects = [arguments[-1] for arguments in commands]
         build_id = f"-Wl,--build-id=0x{digest.hex()}"
-        run([*compiler, "-shared", build_id, *objects, "-o", f"{build}/{LIBRARY}"])
+        run([*compiler, "-shared", "-Wl,-z,nodelete", build_id, *objects, "-o", f"{build}/{LIBRARY}"])
         Path(build, LIBRARY).replace(library)
 
 

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from jumok_serve.native import function
+
 ARENAS = 2
 """Where all threads take memory from, unless the environment says otherwise.
 
@@ -41,7 +43,7 @@ def set_aside() -> None:
 
 
 def give_back_memory() -> None:
-    """Frees what nothing refers to, and has the C library return its free pages: by itself it would keep them."""
+    """Frees what nothing refers to, and has free pages returned that the C library and native kernels would keep."""
     was_set_aside = gc.get_freeze_count() > 0
     gc.unfreeze()
     gc.collect()
@@ -49,6 +51,8 @@ def give_back_memory() -> None:
         gc.freeze()
     if (trim := _of_glibc("malloc_trim")) is not None:
         trim(0)
+    if (return_unused := function("jumok_return_unused", (), alone=False)) is not None:
+        return_unused()
 
 
 def _of_glibc(function: str) -> Callable[..., int] | None:

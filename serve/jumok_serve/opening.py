@@ -41,11 +41,12 @@ def session_options(threads: int | None, device: Device) -> Any:
     """Options of all sessions with so many threads on a device; None: as many as ONNX Runtime finds cores."""
     options = onnxruntime.SessionOptions()
     if device.name == "cpu":
-        _share_memory()
-        options.add_session_config_entry("session.use_env_allocators", "1")
         operators = library()
+        options.add_session_config_entry("session.use_env_allocators", "1")
         if operators is not None:
-            options.register_custom_ops_library(str(operators))
+            options.register_custom_ops_library(str(operators))  # which has an allocator, too
+        else:
+            _share_memory()
     options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
     options.enable_mem_pattern = False  # shapes change at every step, so no pattern recurs

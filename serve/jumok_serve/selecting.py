@@ -93,6 +93,7 @@ class BoundStep:
         self._logit_rows = np.zeros(1, np.int64)
         self._renormalize: NDArray[np.bool_] | None = None
         self._constraints = {"logit": NO_CONSTRAINTS, "log_prob": NO_CONSTRAINTS}
+        self._bound: dict[str, OrtValue] = {}  # a binding alone does not keep the arrays that values lie in
         self._tokens = np.zeros((rows, 0), np.int64)
         self._totals = np.zeros((rows, 0), np.float32)
         bound = {
@@ -105,16 +106,15 @@ class BoundStep:
         }
         for stage, constraints in self._constraints.items():
             bound |= constraint_feeds(stage, constraints, width)
-        for name, value in bound.items():
-            self._binding.bind_ortvalue_input(name, value)
+        self._bind(bound)
         self._binding.bind_output("logits")
         for name, value in state.items():
             self._binding.bind_ortvalue_output(f"next_{name}", value)
 
     def give_state(self, state: Mapping[str, OrtValue]) -> None:
         """Takes the state [P, ...] that the next step continues, and lets go of the one that the last step made."""
-        for name, value in state.items():
-            self._binding.bind_ortvalue_input(name, value)
+        self._bind(state)
+        for name in state:
             self._binding.bind_output(f"next_{name}")
         self._given = tuple(state)
 
@@ -130,16 +130,20 @@ class BoundStep:
         self._ask_for_logits(choice.with_logits)
         if choice.renormalize is not self._renormalize:
             self._renormalize = choice.renormalize
-            self._binding.bind_ortvalue_input("renormalize", _rows(choice.renormalize))
+            self._bind({"renormalize": _rows(choice.renormalize)})
         for stage, constraints in (("logit", choice.on_logits), ("log_prob", choice.on_log_probs)):
             if constraints is not self._constraints[stage]:
                 self._constraints[stage] = constraints
-                for name, value in constraint_feeds(stage, constraints, self.width).items():
-                    self._binding.bind_ortvalue_input(name, value)
+                self._bind(constraint_feeds(stage, constraints, self.width))
         if choice.candidates != self._candidates[0]:
             self._bind_candidates(choice.candidates)
         self._session.run_with_iobinding(self._binding)
         return self._tokens, self._totals
+
+    def _bind(self, inputs: Mapping[str, OrtValue]) -> None:
+        self._bound |= inputs
+        for name, value in inputs.items():
+            self._binding.bind_ortvalue_input(name, value)
 
     def _bind_candidates(self, candidates: int) -> None:
         self._candidates[0] = candidates

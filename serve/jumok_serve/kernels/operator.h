@@ -184,7 +184,7 @@ class Operator : public ort::CustomOp {
  public:
   Operator(std::string name, std::vector<Slot> inputs, std::vector<Slot> outputs)
       : CustomOp{}, name_(std::move(name)), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {
-    version = ort::kVersion;
+    version = ort::kStructVersion;
     GetName = [](const CustomOp* op) { return self(op).name_.c_str(); };
     GetExecutionProviderType = [](const CustomOp*) -> const char* { return nullptr; };  // the CPU's
     GetInputType = [](const CustomOp* op, size_t index) { return self(op).inputs_[index].type; };

@@ -1,7 +1,7 @@
 // What kernels need of ONNX Runtime's C interface, without its header, which no package of ONNX Runtime for Python has.
 //
 // The interface is one table of functions. An entry never moves once a version was released with it, so the positions
-// below hold for every version since the one that `kVersion` names: 1.20. They are those of OrtApi and OrtCustomOp in
+// below hold for every version since the one that `kVersion` names: 1.23. They are those of OrtApi and OrtCustomOp in
 // https://github.com/microsoft/onnxruntime/blob/main/include/onnxruntime/core/session/onnxruntime_c_api.h.
 #pragma once
 
@@ -10,9 +10,12 @@
 
 namespace ort {
 
-constexpr uint32_t kVersion = 20;
+constexpr uint32_t kVersion = 23;        // of the interface
+constexpr uint32_t kStructVersion = 20;  // of the structures below, which lack what came later
 
 struct Status;
+struct Env;
+struct MemoryInfo;
 struct SessionOptions;
 struct CustomOpDomain;
 struct KernelInfo;
@@ -25,11 +28,24 @@ enum class Type : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 
 enum class Presence : int { kRequired = 0, kOptional = 1 };
 enum class Code : int { kInvalidArgument = 2 };
 
+// What Reserve gives lasts as long as a session.
+struct Allocator {
+  uint32_t version;
+  void* (*Alloc)(Allocator*, size_t);
+  void (*Free)(Allocator*, void*);
+  const MemoryInfo* (*Info)(const Allocator*);
+  void* (*Reserve)(Allocator*, size_t);
+};
+
 // A null Status means success.
 class Api {
  public:
   Status* CreateStatus(Code code, const char* message) const {
     return At<Status* (*)(Code, const char*)>(0)(code, message);
+  }
+  // The one of the process, which lasts until everybody has released it. It logs warnings, and what is worse.
+  Status* CreateEnv(const char* name, Env** environment) const {
+    return At<Status* (*)(int, const char*, Env**)>(3)(2, name, environment);
   }
   Status* CreateDomain(const char* name, CustomOpDomain** domain) const {
     return At<Status* (*)(const char*, CustomOpDomain**)>(26)(name, domain);
@@ -50,6 +66,10 @@ class Api {
   Status* GetShape(const Value* value, Shape** shape) const {
     return At<Status* (*)(const Value*, Shape**)>(65)(value, shape);
   }
+  // Of an allocator that is not ONNX Runtime's own arena.
+  Status* CreateCpuMemoryInfo(MemoryInfo** info) const {
+    return At<Status* (*)(int, int, MemoryInfo**)>(69)(0, 0, info);
+  }
   Status* GetAttribute(const KernelInfo* info, const char* name, float* value) const {
     return At<Status* (*)(const KernelInfo*, const char*, float*)>(85)(info, name, value);
   }
@@ -63,7 +83,11 @@ class Api {
     return At<Status* (*)(KernelContext*, size_t, const int64_t*, size_t, Value**)>(91)(context, index, sizes, axes,
                                                                                           value);
   }
+  void ReleaseEnv(Env* environment) const { At<void (*)(Env*)>(92)(environment); }
   void ReleaseShape(Shape* shape) const { At<void (*)(Shape*)>(99)(shape); }
+  Status* RegisterAllocator(Env* environment, Allocator* allocator) const {
+    return At<Status* (*)(Env*, Allocator*)>(176)(environment, allocator);
+  }
   // `constant` is 1 and `value` lives as long as the kernel, or it is 0.
   Status* GetConstant(const KernelInfo* info, size_t index, int* constant, const Value** value) const {
     return At<Status* (*)(const KernelInfo*, size_t, int*, const Value**)>(249)(info, index, constant, value);

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <new>
 #include <type_traits>
 
 #include "products.h"
@@ -58,6 +57,13 @@ void give_back(const void* memory, size_t bytes) {
     madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
+// Pages of many weights each, all of which the system has back in the end: pieces of so many sizes would leave gaps in
+// malloc's.
+Arena& arena() {
+  static Arena& lasting = *new Arena(Arena::Unused::kReturned);
+  return lasting;
+}
+
 int32_t bits(int8_t weight) { return weight; }
 int32_t bits(float weight) {
   int32_t same;
@@ -66,13 +72,6 @@ int32_t bits(float weight) {
 }
 
 }  // namespace
-
-Pages::Pages(size_t bytes) : bytes_(bytes) {
-  first_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (first_ == MAP_FAILED) throw std::bad_alloc();
-}
-
-Pages::~Pages() { munmap(first_, bytes_); }
 
 template <typename Weight>
 int64_t PackedWeights<Weight>::group() {
@@ -94,8 +93,9 @@ PackedWeights<Weight>::PackedWeights(const Weight* matrix, int64_t depth, int64_
     : depth_(depth),
       columns_(columns),
       panel_size_(groups() * group() * products().columns),
-      weights_(static_cast<size_t>(panels() * panel_size_) * sizeof(Weight)),
+      weights_(static_cast<Weight*>(arena().take(bytes()))),
       sums_(static_cast<size_t>(columns)) {
+  std::memset(first(), 0, bytes());
   const int64_t width = products().columns, side = group();
   const int64_t row_step = transposed ? 1 : columns, column_step = transposed ? depth : 1;
   for (int64_t column = 0; column < columns; ++column) {
@@ -139,7 +139,7 @@ bool PackedWeights<Weight>::takes_words() const {
 template <typename Weight>
 bool PackedWeights<Weight>::equals(const PackedWeights& other) const {
   return depth_ == other.depth_ && columns_ == other.columns_ && sums_ == other.sums_ && places_ == other.places_ &&
-         sets_ == other.sets_ && std::memcmp(first(), other.first(), weights_.bytes()) == 0;
+         sets_ == other.sets_ && std::memcmp(first(), other.first(), bytes()) == 0;
 }
 
 template <typename Weight>

@@ -6,24 +6,10 @@
 #include <memory>
 #include <vector>
 
+#include "arena.h"
 #include "products.h"
 
 namespace jumok {
-
-// Pages of its own, all of which the system has back in the end: pieces of so many sizes would leave gaps in malloc's.
-class Pages {
- public:
-  explicit Pages(size_t bytes);  // which are 0
-  ~Pages();
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-  void* first() const { return first_; }
-  size_t bytes() const { return bytes_; }
-
- private:
-  void* first_;
-  size_t bytes_;
-};
 
 template <typename Weight>
 class PackedWeights {
@@ -48,10 +34,11 @@ class PackedWeights {
   static int64_t group();
   int64_t groups() const { return (depth_ + group() - 1) / group(); }
   void arrange();
-  Weight* first() const { return static_cast<Weight*>(weights_.first()); }
+  size_t bytes() const { return static_cast<size_t>(panels() * panel_size_) * sizeof(Weight); }
+  Weight* first() const { return weights_.get(); }
 
   int64_t depth_, columns_, panel_size_;
-  Pages weights_;
+  std::unique_ptr<Weight, Arena::GiveBack> weights_;
   std::vector<int32_t> sums_, places_;  // places_: [panels, groups]
   std::vector<Sets> sets_;              // [panels]
 };

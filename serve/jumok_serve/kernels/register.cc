@@ -1,7 +1,8 @@
-// The library's entry: gives ONNX Runtime the operators of the domain `jumok`.
+// The library's entry: gives ONNX Runtime the operators of the domain `jumok`, and memory to compute in.
 #include <mutex>
 #include <vector>
 
+#include "allocator.h"
 #include "attention.h"
 #include "embedding.h"
 #include "entries.h"
@@ -17,7 +18,8 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
   static std::mutex mutex;
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the process, as sessions may
   const ort::Api* api = base->GetApi(ort::kVersion);
-  if (api == nullptr) return nullptr;  // ONNX Runtime has said on standard error that it is too old
+  if (api == nullptr)
+    return base->GetApi(1)->CreateStatus(ort::Code::kInvalidArgument, "ONNX Runtime is older than 1.23");
   if (jumok::rows() == nullptr)
     return api->CreateStatus(ort::Code::kInvalidArgument, "this processor has no AVX2, FMA and F16C");
   const std::lock_guard<std::mutex> lock(mutex);
@@ -33,6 +35,7 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
     jumok::add_select(operators);
     for (const ort::CustomOp* op : operators)
       if (ort::Status* status = api->AddToDomain(made, op)) return status;
+    if (ort::Status* status = jumok::register_allocator(*api)) return status;
     domain = made;
   }
   return api->AddDomain(options, domain);
