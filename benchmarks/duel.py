@@ -36,7 +36,17 @@ from duel_sides.match import LEAST_S, Field, in_environment, play, try_environme
 from duel_sides.plot import save_plot
 from duel_sides.process import Process, Program
 from duel_sides.random_marian import MarianSizes, sentences, source_tokens
-from duel_sides.results import Cell, Memory, Played, Trial, memory_table, ratio_table, trial_table, with_goals
+from duel_sides.results import (
+    MEMORY_GOAL,
+    Cell,
+    Memory,
+    Played,
+    Trial,
+    memory_table,
+    ratio_table,
+    trial_table,
+    with_goals,
+)
 from duel_sides.worker import Task, Turn
 from jumok_serve.bundle import Bundle
 from tell import described, progress
@@ -168,15 +178,15 @@ def _start(entered: Field, stack: ExitStack) -> dict[Program, Process]:
     return {each: stack.enter_context(Process(each)) for each in entered.programs}
 
 
-def report(record: Record, where: dict[str, Any], rounds: int) -> str:
+def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
     """All tables."""
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     parts = [
-        f"{where['cores']} cores of {where['processor']}; {versions}; medians of {rounds} rounds; load before: "
+        f"{where['cores']} cores of {where['processor']}; {versions}; medians of {plan.rounds} rounds; load before: "
         f"{where['load_before']}",
         ratio_table(record.played),
         "Peak memory of fresh processes that translate every cell once, and their models on disk\n"
-        + memory_table(record.memories),
+        + memory_table(record.memories, None if plan.tiny else MEMORY_GOAL),
     ]
     if record.trials:
         parts.append(f"CTranslate2's settings that were tried\n{trial_table(record.trials)}")
@@ -223,7 +233,7 @@ def main() -> int:
     parser.add_argument(
         "--shortlist", action="store_true", help="keep all but generate, which is left out, to shortlists"
     )
-    parser.add_argument("--quick", action="store_true", help="a tiny random model alone: seconds, and says nothing")
+    parser.add_argument("--quick", action="store_true", help="a tiny random model alone: minutes, and says nothing")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="make the models here, and use those that are here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to a file too")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios: a .png, .svg or .pdf")
@@ -257,7 +267,9 @@ def main() -> int:
             duel_trained(plan, kept / f"multi30k{ending}", record)
     if plan.listed:
         print("With shortlists")
-    print(report(record, where, arguments.rounds))
+    if plan.tiny:
+        print("With a tiny random model, whose figures say nothing")
+    print(report(record, where, plan))
     if TRAINED in chosen and not models.MULTI30K.is_dir():
         print(f"\n{TRAINED} was left out: {models.MULTI30K} is not there; name its folder in JUMOK_MULTI30K")
     if arguments.json:

@@ -186,7 +186,7 @@ def main() -> int:
         "--sentences", type=int, help="measured in every round, at least twice the requests; default: 128"
     )
     parser.add_argument("--model", choices=(RANDOM, TRAINED), action="append", help="only this; default: both")
-    parser.add_argument("--quick", action="store_true", help="a tiny random model alone: seconds, and says nothing")
+    parser.add_argument("--quick", action="store_true", help="a tiny random model alone: minutes, and says nothing")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="make the models here, and use those that are here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them: a .png, .svg or .pdf")
@@ -216,6 +216,8 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    if quick:
+        print("With a tiny random model, whose figures say nothing")
     print(report(record, where, plan))
     if TRAINED in chosen and not MULTI30K.is_dir():
         print(f"\n{TRAINED} was left out: {MULTI30K} is not there; name its folder in JUMOK_MULTI30K")

@@ -84,6 +84,7 @@ def test_all_contenders_are_measured_and_recorded(
     measured = [(each["outstanding"], each["contender"]) for each in record["figures"]]
     assert measured == [(outstanding, name) for outstanding in (1, 3) for name in contenders]
     printed = capsys.readouterr()
+    assert printed.out.startswith("With a tiny random model, whose figures say nothing\n")
     for each in record["figures"]:
         assert f"{each['sentences_a_second']:.1f}" in printed.out
         assert each["sentences_a_cpu_second"] > 0

@@ -181,8 +181,8 @@ def ratio_table(played: Sequence[Played]) -> str:
     return aligned(rows)
 
 
-def memory_table(memories: Sequence[Memory]) -> str:
-    """Peak memory and size of ours and of the peers, with ours as a multiple of each peer's."""
+def memory_table(memories: Sequence[Memory], goal: float | None = MEMORY_GOAL) -> str:
+    """Peak memory and size of ours and of the peers, with ours as a multiple of each peer's, and what that may be."""
     rows = [["model", "contender", "peak MiB", "ours / it", "goal", "on disk MiB", "ours / it", "goal"]]
     for each in memories:
         [ours] = [
@@ -196,9 +196,9 @@ def memory_table(memories: Sequence[Memory]) -> str:
             if ours is each
             else [
                 f"{of_peak:.2f}",
-                _against(of_peak, MEMORY_GOAL, at_least=False),
+                _against(of_peak, goal, at_least=False),
                 f"{of_size:.2f}",
-                _against(of_size, MEMORY_GOAL, at_least=False),
+                _against(of_size, goal, at_least=False),
             ]
         )
         peak, size = f"{each.peak / MEBIBYTE:.0f}", f"{each.size / MEBIBYTE:.0f}"
