@@ -40,29 +40,29 @@ proto: $(VENV)/installed-dev  ## generate the stubs from the .proto files
 	$(VENV)/bin/python proto/generate.py
 
 bench: $(VENV)/installed-bench  ## measure throughput against PyTorch; ARGS are the benchmark's
-	$(VENV)/bin/python benchmarks/throughput.py $(ARGS)
+	$(VENV)/bin/python -m benchmarks.throughput $(ARGS)
 
 duel: $(VENV)/installed-bench  ## measure speed and memory against CTranslate2 at its best; ARGS are the benchmark's
-	$(VENV)/bin/python benchmarks/duel.py $(ARGS)
+	$(VENV)/bin/python -m benchmarks.offline $(ARGS)
 
 load: $(VENV)/installed-bench  ## load the server, beside two servers around CTranslate2; ARGS are the benchmark's
-	$(VENV)/bin/python benchmarks/load.py $(ARGS)
+	$(VENV)/bin/python -m benchmarks.serving $(ARGS)
 
 faults: $(VENV)/installed-bench  ## put the server under load and faults, for half an hour; ARGS are the benchmark's
-	$(VENV)/bin/python benchmarks/faults.py $(ARGS)
+	$(VENV)/bin/python -m tests.faults $(ARGS)
 
 step: $(VENV)/installed-bench  ## measure a decoder step against its weight products alone; ARGS are the benchmark's
-	$(VENV)/bin/python benchmarks/step.py $(ARGS)
+	$(VENV)/bin/python -m benchmarks.step $(ARGS)
 
 parity: $(VENV)/installed-bench  ## compare decoding with Hugging Face's generate; ARGS are the benchmark's
-	$(VENV)/bin/python benchmarks/parity.py $(ARGS)
+	$(VENV)/bin/python -m tests.parity $(ARGS)
 
 quality: $(VENV)/installed-bench  ## train models that differ in attention, and compare them; ARGS are the benchmark's
-	$(VENV)/bin/python benchmarks/quality.py $(ARGS)
+	$(VENV)/bin/python -m benchmarks.quality $(ARGS)
 
 cuda-check:  ## check and measure decoding on a GPU; ARGS are the check's
 	@$(MAKE) --no-print-directory VENV=$(CUDA_VENV) $(CUDA_VENV)/installed-bench-gpu
-	$(CUDA_VENV)/bin/python benchmarks/cuda_check.py $(ARGS)
+	$(CUDA_VENV)/bin/python -m benchmarks.gpu $(ARGS)
 
 clean:  ## remove the environment, and what tools and builds have left
 	rm -rf $(VENV) $(CUDA_VENV) build dist serve/jumok_serve/kernels/*.so .mypy_cache .pytest_cache .ruff_cache

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-from jumok_export.training import train
+from benchmarks.quality_measures.figures import measure
+from benchmarks.quality_measures.page import page
+from benchmarks.quality_measures.plots import save_plots
+from benchmarks.quality_measures.runs import Run, planned_runs
+from jumok_export.training.train import train
 from jumok_serve.errors import JumokError
-from quality_measures.figures import measure
-from quality_measures.page import page
-from quality_measures.plots import save_plots
-from quality_measures.runs import Run, planned_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 PLAN = ROOT / "benchmarks" / "quality.toml"

@@ -28,24 +28,24 @@ import numpy as np
 import onnx
 import torch
 
-from attention_reads import AttentionReads
-from jumok_export.calibrate import GreedySearch, calibrate
-from jumok_export.graphs import export_graphs
-from jumok_export.quantize import Scales, quantize_graph
-from jumok_export.transformer import Transformer, TransformerSizes
-from jumok_export.weights import save_graphs
-from jumok_serve.batch import Batch, Sentence
-from jumok_serve.bundle import Bundle
-from jumok_serve.device import CPU
-from jumok_serve.engine_limits import EngineLimits
-from jumok_serve.loading import MAX_REPLICAS
-from jumok_serve.manifest import PrecisionVariant
-from jumok_serve.options import SearchOptions
+from benchmarks.common.random_weights import spread_normally
+from benchmarks.step_tools.attention_reads import AttentionReads
+from benchmarks.step_tools.step_profile import shares
+from benchmarks.step_tools.weight_products import NATIVE, ProductSession, product_graphs, weight_products
+from jumok_export.graphs.storage import save_graphs
+from jumok_export.graphs.tracing import export_graphs
+from jumok_export.models.transformer import Transformer, TransformerSizes
+from jumok_export.quantization.calibration import GreedySearch, calibrate
+from jumok_export.quantization.int8 import Scales, quantize_graph
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.engine.batch import Batch, Sentence
+from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.manifest.manifest import PrecisionVariant
+from jumok_serve.runtime.device import CPU
+from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.runtime.loader import MAX_REPLICAS
 from jumok_serve.search import make_search
-from jumok_serve.session import Graphs
-from random_weights import spread_normally
-from step_profile import shares
-from weight_products import NATIVE, ProductSession, product_graphs, weight_products
+from jumok_serve.search.options import SearchOptions
 
 PRECISIONS = ("int8", "fp32")
 CASES = ((1, 1), (32, 1), (8, 4), (128, 1), (32, 4))

@@ -19,15 +19,15 @@ from pathlib import Path
 
 import torch
 
-from jumok_export.checkpoint import Checkpoint, build_model, load_checkpoint
-from jumok_export.configuration import configuration_from_values
-from jumok_export.corpus import pad
-from jumok_export.greedy import greedy_decode
-from jumok_export.trained import export_checkpoint
-from jumok_export.vocabulary import Vocabulary
+from benchmarks.common.random_weights import spread_normally
+from jumok_export.training.checkpoint import Checkpoint, build_model, load_checkpoint
+from jumok_export.training.configuration import configuration_from_values
+from jumok_export.training.corpus import pad
+from jumok_export.training.export import export_checkpoint
+from jumok_export.training.greedy import greedy_decode
+from jumok_export.training.vocabulary import Vocabulary
 from jumok_serve import Translator
-from jumok_serve.parallel_text import read_lines
-from random_weights import spread_normally
+from jumok_serve.evaluation.parallel_text import read_lines
 
 MODEL = Path(__file__).resolve().parents[1] / "models" / "multi30k-en-de-transformer"
 PEER = "PyTorch fp32"

@@ -13,22 +13,22 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from jumok_export.attention import scaled_queries
-from jumok_export.bundle import export_bundle
-from jumok_export.corpus import pad
-from jumok_export.graphs import export_graphs
-from jumok_export.onnx_graph import Graph
-from jumok_export.recurrent import Recurrent, RecurrentSizes, make_recurrent
-from jumok_export.seq2seq import Seq2Seq
-from jumok_export.shortlist import ParallelText, ShortlistPlan
-from jumok_export.transformer import Transformer, TransformerSizes
-from jumok_export.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
+from jumok_export.bundles.export import export_bundle
+from jumok_export.graphs.graph import Graph
+from jumok_export.graphs.tracing import export_graphs
+from jumok_export.models.attention import scaled_queries
+from jumok_export.models.recurrent import Recurrent, RecurrentSizes, make_recurrent
+from jumok_export.models.seq2seq import Seq2Seq
+from jumok_export.models.transformer import Transformer, TransformerSizes
+from jumok_export.shortlists.sources import ParallelText, ShortlistPlan
+from jumok_export.training.corpus import pad
+from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
 from jumok_serve import native
-from jumok_serve.bundle import Bundle
-from jumok_serve.languages import Languages
-from jumok_serve.manifest import GenerationDefaults, Limits, SpecialTokens
-from jumok_serve.parallel_text import read_lines
-from jumok_serve.tokenizer import SentencePieceTokenizer
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.evaluation.parallel_text import read_lines
+from jumok_serve.manifest.languages import Languages
+from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
+from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
 
 torch.set_num_threads(1)  # the models are so small that threads would only wait for each other
 logging.getLogger("torch.__trace").propagate = False  # thousands of records an export, which pytest would keep
@@ -53,12 +53,12 @@ def pytest_sessionstart() -> None:
 
 LONGEST_FIRST = (
     "test_documents.py",
-    "test_duel.py",
+    "test_offline.py",
     "test_quality.py",
-    "test_cuda_check.py",
-    "test_benchmark.py",
-    "test_step_benchmark.py",
-    "test_load.py",
+    "test_gpu.py",
+    "test_throughput.py",
+    "test_step.py",
+    "test_serving.py",
     "test_training.py",
 )
 """Files of which single tests take a quarter of a minute to minutes."""
@@ -211,7 +211,7 @@ def export_tiny(
             "generation": GenerationDefaults(beam_size=2, max_length=40),
         }
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("jumok_export.bundle.export_graphs", lambda *_: graphs)
+            patch.setattr("jumok_export.bundles.export.export_graphs", lambda *_: graphs)
             return export_bundle(**{**settings, "out": out, **arguments})
 
     return export

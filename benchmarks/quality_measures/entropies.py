@@ -7,12 +7,12 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from jumok_export.attention_functions import dot_scores, masked_softmax, scaled_dot_scores
-from jumok_export.corpus import Batch
-from jumok_export.encoder_decoder import EncoderDecoder
-from jumok_export.layers import DecoderLayer
-from jumok_export.seq2seq import Seq2Seq, length_mask
-from jumok_export.vocabulary import START
+from jumok_export.models.attention_functions import dot_scores, masked_softmax, scaled_dot_scores
+from jumok_export.models.encoder_decoder import EncoderDecoder
+from jumok_export.models.layers import DecoderLayer
+from jumok_export.models.seq2seq import Seq2Seq, length_mask
+from jumok_export.training.corpus import Batch
+from jumok_export.training.vocabulary import START
 
 WIDTHS = (16, 64, 256, 1024)
 KEYS, QUERIES = 14, 2000

@@ -9,15 +9,10 @@ from pathlib import Path
 
 import torch
 
-from jumok_export.checkpoint import Checkpoint, build_model, load_checkpoint
-from jumok_export.configuration import Configuration, RecurrentSection
-from jumok_export.corpus import Batch, ParallelCorpus
-from jumok_export.encoder_decoder import EncoderDecoder
-from jumok_serve.parallel_text import read_parallel
-from quality_measures.entropies import WIDTHS, attention_entropy, random_scores, without_division
-from quality_measures.gradients import mean_gradients
-from quality_measures.runs import Run
-from quality_measures.translations import (
+from benchmarks.quality_measures.entropies import WIDTHS, attention_entropy, random_scores, without_division
+from benchmarks.quality_measures.gradients import mean_gradients
+from benchmarks.quality_measures.runs import Run
+from benchmarks.quality_measures.translations import (
     BEAMS,
     BEST_SETTING,
     Progress,
@@ -29,6 +24,11 @@ from quality_measures.translations import (
     signatures,
     translate,
 )
+from jumok_export.models.encoder_decoder import EncoderDecoder
+from jumok_export.training.checkpoint import Checkpoint, build_model, load_checkpoint
+from jumok_export.training.configuration import Configuration, RecurrentSection
+from jumok_export.training.corpus import Batch, ParallelCorpus
+from jumok_serve.evaluation.parallel_text import read_parallel
 
 TEST = "test_2016_flickr"
 BAND = (12, 16)

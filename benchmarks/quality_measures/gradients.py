@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from jumok_export.corpus import Batch
-from jumok_export.seq2seq import Seq2Seq
-from jumok_export.vocabulary import PAD, START
+from jumok_export.models.seq2seq import Seq2Seq
+from jumok_export.training.corpus import Batch
+from jumok_export.training.vocabulary import PAD, START
 
 PARTS = 10
 

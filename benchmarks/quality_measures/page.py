@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from quality_measures.entropies import KEYS
-from quality_measures.figures import BAND, TEST, Figures, ModelFigures
-from quality_measures.gradients import PARTS
-from quality_measures.plots import ENTROPIES, GRADIENTS, LENGTHS, entropy_rows
-from quality_measures.translations import BEAMS, BEST_SETTING, BINS, SETTINGS, Scores, Setting, bin_name
+from benchmarks.quality_measures.entropies import KEYS
+from benchmarks.quality_measures.figures import BAND, TEST, Figures, ModelFigures
+from benchmarks.quality_measures.gradients import PARTS
+from benchmarks.quality_measures.plots import ENTROPIES, GRADIENTS, LENGTHS, entropy_rows
+from benchmarks.quality_measures.translations import BEAMS, BEST_SETTING, BINS, SETTINGS, Scores, Setting, bin_name
 
 LONG = bin_name(BINS[-1])
 BEAM_NAMES = {beam: "greedy" if beam == 1 else f"beam {beam}" for beam in BEAMS}

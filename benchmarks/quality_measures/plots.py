@@ -5,9 +5,9 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from quality_measures.figures import Figures, ModelFigures
-from quality_measures.gradients import PARTS
-from quality_measures.translations import BEST_SETTING, BINS, bin_name
+from benchmarks.quality_measures.figures import Figures, ModelFigures
+from benchmarks.quality_measures.gradients import PARTS
+from benchmarks.quality_measures.translations import BEST_SETTING, BINS, bin_name
 
 LENGTHS, GRADIENTS, ENTROPIES = "lengths.png", "gradients.png", "entropies.png"
 

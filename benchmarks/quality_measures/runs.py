@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jumok_export.checkpoint import BEST
-from jumok_export.configuration import Configuration, ConfigurationError, parse_configuration
-from jumok_export.record import read_metrics
-from jumok_export.training import check_run
+from jumok_export.training.callbacks import read_metrics
+from jumok_export.training.checkpoint import BEST
+from jumok_export.training.configuration import Configuration, ConfigurationError, parse_configuration
+from jumok_export.training.train import check_run
 
 BUNDLE_PREFIX = "multi30k-en-de"
 

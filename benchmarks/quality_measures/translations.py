@@ -9,12 +9,12 @@ from pathlib import Path
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from jumok_export.checkpoint import load_checkpoint
-from jumok_export.trained import export_checkpoint
+from benchmarks.quality_measures.runs import Run
+from jumok_export.training.checkpoint import load_checkpoint
+from jumok_export.training.export import export_checkpoint
 from jumok_serve import Translator
-from jumok_serve.evaluation import translate_corpus
-from jumok_serve.options import DecodingOptions
-from quality_measures.runs import Run
+from jumok_serve.evaluation.evaluation import translate_corpus
+from jumok_serve.search.options import DecodingOptions
 
 PRECISIONS = ("fp32", "int8")
 BEAMS = (1, 5)

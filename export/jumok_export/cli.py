@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from jumok_export.shortlist import ShortlistPlan
-    from jumok_serve.bundle import Bundle
+    from jumok_export.shortlists.sources import ShortlistPlan
+    from jumok_serve.bundle.bundle import Bundle
 
 
 def _need(*packages: str) -> None:
@@ -49,14 +49,14 @@ def train(*, configuration: Path, out: Path, data: Path | None) -> None:
 
     Ctrl-C stops it; the same command goes on from the last complete epoch.
     """
-    from jumok_export.training import train as run_training  # noqa: PLC0415
+    from jumok_export.training.train import train as run_training  # noqa: PLC0415
 
     _keep_freed_memory()
     run_training(configuration, out, data=data, progress=_say)
 
 
 def _precisions(_context: click.Context, _parameter: click.Parameter, value: str) -> Sequence[str]:
-    from jumok_export.bundle import PRECISIONS  # noqa: PLC0415
+    from jumok_export.bundles.export import PRECISIONS  # noqa: PLC0415
 
     chosen = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
     unknown = [name for name in chosen if name not in PRECISIONS]
@@ -130,8 +130,8 @@ def shortlist_options(command: Callable[..., None]) -> Callable[..., None]:
 def _shortlist(
     source: Path | None, target: Path | None, table: Path | None, *, best: int, frequent: int
 ) -> "ShortlistPlan | None":
-    from jumok_export.shortlist import LexicalTable, ParallelText, ShortlistPlan  # noqa: PLC0415
-    from jumok_serve.parallel_text import read_parallel  # noqa: PLC0415
+    from jumok_export.shortlists.sources import LexicalTable, ParallelText, ShortlistPlan  # noqa: PLC0415
+    from jumok_serve.evaluation.parallel_text import read_parallel  # noqa: PLC0415
 
     if (source is None) != (target is None):
         raise click.UsageError("--shortlist-source and --shortlist-target belong together: give both files")
@@ -184,10 +184,10 @@ def export(
 
     Of a folder the best checkpoint is taken. Nothing is written if ONNX Runtime does not compute what PyTorch does.
     """
-    from jumok_export.calibrate import read_calibration  # noqa: PLC0415
-    from jumok_export.checkpoint import load_checkpoint  # noqa: PLC0415
-    from jumok_export.datamodule import corpus_files  # noqa: PLC0415
-    from jumok_export.trained import export_checkpoint, read_scores  # noqa: PLC0415
+    from jumok_export.quantization.calibration import read_calibration  # noqa: PLC0415
+    from jumok_export.training.checkpoint import load_checkpoint  # noqa: PLC0415
+    from jumok_export.training.datamodule import corpus_files  # noqa: PLC0415
+    from jumok_export.training.export import export_checkpoint, read_scores  # noqa: PLC0415
 
     measured = () if scores is None else read_scores(scores)
     shortlist = _shortlist(
@@ -242,8 +242,8 @@ def import_hf(
     given where the checkpoint does not name its own.
     """
     _need("safetensors", "transformers")
-    from jumok_export.calibrate import read_calibration  # noqa: PLC0415
-    from jumok_export.huggingface.importing import import_checkpoint  # noqa: PLC0415
+    from jumok_export.importers.huggingface.importing import import_checkpoint  # noqa: PLC0415
+    from jumok_export.quantization.calibration import read_calibration  # noqa: PLC0415
 
     shortlist = _shortlist(
         shortlist_source, shortlist_target, lexical_table, best=shortlist_best, frequent=shortlist_frequent
@@ -274,7 +274,7 @@ def add_native(*, bundle: Path, out: Path, overwrite: bool) -> None:
 
     With --overwrite, --out may be the bundle itself. Nothing is written if they do not compute what its graphs do.
     """
-    from jumok_export.native_bundle import add_native_graphs  # noqa: PLC0415
+    from jumok_export.bundles.add_native import add_native_graphs  # noqa: PLC0415
 
     _say(_written(out, add_native_graphs(bundle, out, overwrite=overwrite, progress=_say)))
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from jumok_serve.errors import JumokError
-from jumok_serve.manifest import Check
+from jumok_serve.manifest.manifest import Check
 
 
 class ExportError(JumokError):

@@ -3,7 +3,7 @@
 from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights
 from jumok_proto.options import Options
 from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
-from jumok_serve.engine_limits import EngineLimits
+from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.errors import (
     AttentionUnavailable,
     BundleError,
@@ -17,8 +17,8 @@ from jumok_serve.errors import (
     ScoringUnavailable,
     Unavailable,
 )
-from jumok_serve.options import DecodingOptions
-from jumok_serve.pending import Pending
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.translation import Pending
 from jumok_serve.translator import Translator
 
 __all__ = [

@@ -5,9 +5,9 @@ from typing import Unpack, cast, overload
 
 from jumok_proto.options import Options, check_names
 from jumok_proto.results import Translation
-from jumok_serve.options import DecodingOptions
-from jumok_serve.patience import deadline_after
-from jumok_serve.splitting import SplitsTexts
+from jumok_serve.engine.deadline import deadline_after
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.text.sentence_splitting import SplitsTexts
 
 
 class TranslatesTexts(SplitsTexts):

@@ -10,14 +10,17 @@ from functools import lru_cache, partial
 from types import TracebackType
 from typing import Self
 
-from jumok_serve.aligning import Aligning, AlignsTexts
-from jumok_serve.attention_query import AttentionQuery
-from jumok_serve.batch import Sentence
-from jumok_serve.bundle import Bundle
-from jumok_serve.counters import EngineCounters
-from jumok_serve.device import CudaSettings, candidate_devices
-from jumok_serve.engine import Engine
-from jumok_serve.engine_limits import EngineLimits
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.bundle.shortlist import Shortlist
+from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.engine.batch import Sentence
+from jumok_serve.engine.counters import EngineCounters
+from jumok_serve.engine.deadline import Patience
+from jumok_serve.engine.engine import Engine
+from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.occupancy import Load
+from jumok_serve.engine.statistics import Progress
+from jumok_serve.engine.warm_up import WARM_UP, Trial
 from jumok_serve.errors import (
     AttentionUnavailable,
     BundleError,
@@ -26,23 +29,20 @@ from jumok_serve.errors import (
     ScoringUnavailable,
     Unavailable,
 )
-from jumok_serve.languages import Direction
-from jumok_serve.loading import load_graphs
-from jumok_serve.manifest import Manifest
-from jumok_serve.occupancy import Load
-from jumok_serve.options import DecodingOptions, SearchOptions
-from jumok_serve.patience import Patience
-from jumok_serve.pending import Job, Pending, check_attention
-from jumok_serve.progress import Progress
-from jumok_serve.reading import MOST_REMEMBERED, Reader
-from jumok_serve.refusal import RETRY_AFTER_S
-from jumok_serve.scoring import ScoresTexts, Scoring
+from jumok_serve.manifest.languages import Direction
+from jumok_serve.manifest.manifest import Manifest
+from jumok_serve.runtime.device import CudaSettings, candidate_devices
+from jumok_serve.runtime.graphs import Integers
+from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.search import make_search
-from jumok_serve.session import Integers
-from jumok_serve.shortlist import Shortlist
-from jumok_serve.teacher_forcing import TeacherForcing
+from jumok_serve.search.options import DecodingOptions, SearchOptions
+from jumok_serve.tasks.alignment import Aligning, AlignsTexts
+from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.scoring import ScoresTexts, Scoring
+from jumok_serve.tasks.teacher_forcing import TeacherForcing
+from jumok_serve.tasks.translation import Job, Pending, check_attention
+from jumok_serve.tokenizers.input_processor import MOST_REMEMBERED, Reader
 from jumok_serve.translating import TranslatesTexts
-from jumok_serve.trial import WARM_UP, Trial
 
 logger = logging.getLogger(__name__)
 

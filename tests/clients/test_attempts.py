@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 import jumok
-from jumok._attempts import Attempts, Backoff, Endpoints
-from jumok._channel import addresses
+from jumok._transport.channel import addresses
+from jumok._transport.retry import Attempts, Backoff, Endpoints
 
 UNAVAILABLE = jumok.Unavailable("gone")
 

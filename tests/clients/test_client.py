@@ -15,8 +15,7 @@ from jumok import _calls
 from jumok_proto.v1 import decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
 from jumok_serve import errors
-
-from .scripted import TIMINGS, Scripted, capitals
+from tests.support.scripted import TIMINGS, Scripted, capitals
 
 
 class Translate(Protocol):

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jumok.commands._output import as_json, n_best, plain
-from jumok.commands._pipeline import (
+from jumok.commands._line_requests import (
     MAX_LINE_BYTES,
     MAX_REQUEST_BYTES,
     MAX_REQUEST_LINES,
@@ -20,6 +19,7 @@ from jumok.commands._pipeline import (
     answer_lines,
     read_lines,
 )
+from jumok.commands._output import as_json, n_best, plain
 from jumok.commands._translating import in_process
 from jumok_proto.errors import JumokError
 from jumok_proto.results import FinishReason, Hypothesis, Translation

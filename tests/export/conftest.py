@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from jumok_export.attention import scaled_queries
-from jumok_export.graphs import export_graphs
-from jumok_export.huggingface import build_model
-from jumok_export.onnx_graph import Graph
-
-from .random_checkpoints import config_of, random_checkpoint
-from .tokenizer_checkpoints import CHECKPOINTS, write
+from jumok_export.graphs.graph import Graph
+from jumok_export.graphs.tracing import export_graphs
+from jumok_export.importers.huggingface import build_model
+from jumok_export.models.attention import scaled_queries
+from tests.support.random_checkpoints import config_of, random_checkpoint
+from tests.support.tokenizer_checkpoints import CHECKPOINTS, write
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,10 @@ import pytest
 import sentencepiece
 from onnx import TensorProto, helper, numpy_helper
 
-from jumok_export.selection import select_graph
-from jumok_serve.bundle import write_bundle
-from jumok_serve.languages import Languages
-from jumok_serve.manifest import (
+from jumok_export.graphs.selection import select_graph
+from jumok_serve.bundle.bundle import write_bundle
+from jumok_serve.manifest.languages import Languages
+from jumok_serve.manifest.manifest import (
     Architecture,
     Check,
     GenerationDefaults,
@@ -28,7 +28,7 @@ from jumok_serve.manifest import (
     TrainingData,
     VerificationReport,
 )
-from jumok_serve.tokenizer import SentencePieceTokenizer
+from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
 
 ENGLISH = (
     "a man in a blue shirt is standing on a ladder .",

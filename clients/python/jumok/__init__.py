@@ -5,7 +5,6 @@ Results are frozen dataclasses, the same that an in-process translator gives; er
 
 from jumok._admin_client import AdminClient, AsyncAdminClient
 from jumok._async_client import AsyncClient
-from jumok._channel import Tls
 from jumok._client import Client
 from jumok._errors import (
     CallError,
@@ -25,6 +24,7 @@ from jumok._errors import (
     Unimplemented,
 )
 from jumok._results import TextResult, TranslationUpdate
+from jumok._transport.channel import Tls
 from jumok_proto import __version__
 from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights
 from jumok_proto.errors import JumokError

@@ -12,7 +12,7 @@ def main() -> NoReturn:
     # gRPC's own log repeats, for programmers, what an error here says for users.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        from jumok._cli import run  # noqa: PLC0415 - not every installation has click
+        from jumok.commands._main import run  # noqa: PLC0415 - not every installation has click
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise

@@ -6,8 +6,8 @@ from typing import Self
 import grpc
 
 from jumok import _calls
-from jumok._channel import Tls, open_async_channel, open_channel
 from jumok._errors import call_error
+from jumok._transport.channel import Tls, open_async_channel, open_channel
 from jumok_proto.admin_conversion import bundle_from_proto, loaded_from_proto
 from jumok_proto.conversion import model_from_proto
 from jumok_proto.results import BundleSummary, LoadResult, Model

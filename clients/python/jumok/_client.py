@@ -6,12 +6,12 @@ from types import TracebackType
 from typing import Self, Unpack, overload
 
 from jumok import _calls
-from jumok._attempts import MAX_ATTEMPTS
-from jumok._channel import Tls
-from jumok._connection import Connection
-from jumok._corpus import DEFAULT_WINDOW, make_corpus
-from jumok._corpus_threads import CorpusThreads
+from jumok._corpus.state import DEFAULT_WINDOW, make_corpus
+from jumok._corpus.sync import CorpusThreads
 from jumok._results import TextResult, TranslationUpdate
+from jumok._transport.channel import Tls
+from jumok._transport.retry import MAX_ATTEMPTS
+from jumok._transport.sync import Connection
 from jumok_proto.alignments import Alignment, AttentionKind
 from jumok_proto.options import Options
 from jumok_proto.results import Model, Score, Translation

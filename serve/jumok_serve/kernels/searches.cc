@@ -1,5 +1,5 @@
 // What is done for many sentences between two steps: functions for Python, whose arrays they work on. They are what
-// `jumok_serve.search.asked`, `jumok_serve.states` and `jumok_serve.memory` do with NumPy, which takes many calls.
+// `jumok_serve.search.step_arrays`, `jumok_serve.runtime.kv_cache` and `jumok_serve.runtime.slot_buffers` do with NumPy, which takes many calls.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -194,7 +194,7 @@ JUMOK_EXPORTED int64_t jumok_feed(const int64_t* slots, int64_t count, int64_t s
   return count;
 }
 
-// See `jumok_serve.memory`: so many blocks of so many bytes of each of `count` rows, into slots.
+// See `jumok_serve.runtime.slot_buffers`: so many blocks of so many bytes of each of `count` rows, into slots.
 JUMOK_EXPORTED int64_t jumok_copy_slots(const char* from, int64_t from_row, int64_t from_block, const int64_t* rows,
                                         char* to, int64_t to_slot, int64_t to_block, const int64_t* slots,
                                         int64_t count, int64_t blocks, int64_t bytes) {

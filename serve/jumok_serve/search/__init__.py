@@ -10,13 +10,13 @@ takes up a place in the batch and can neither finish nor come back to life.
 
 from collections.abc import Sequence
 
-from jumok_serve.options import SearchOptions
+from jumok_serve.search.batch_search import SearchTable, Shared
 from jumok_serve.search.beam import BeamSearch
 from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, joined
-from jumok_serve.search.continuations import Continuations, best_continuations, each_rows_best
-from jumok_serve.search.protocol import DEAD_SCORE, Draw, FinishedHypothesis, Search
-from jumok_serve.search.rows import RowSearch
-from jumok_serve.search.table import SearchTable, Shared
+from jumok_serve.search.greedy_sampling import RowSearch
+from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.search import DEAD_SCORE, Draw, FinishedHypothesis, Search
+from jumok_serve.search.topk import Continuations, best_continuations, each_rows_best
 
 __all__ = [
     "DEAD_SCORE",

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jumok_proto.results import FinishReason
-from jumok_serve.options import SearchOptions
 from jumok_serve.search.constraints import NO_CONSTRAINTS, rules_of
-from jumok_serve.search.protocol import DEAD_SCORE, FinishedHypothesis, finished_hypothesis, normalised
+from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.search import DEAD_SCORE, FinishedHypothesis, finished_hypothesis, normalised
 
 _Written: TypeAlias = tuple[Sequence[int], Sequence[float], Sequence[int]]
 """What one step has written in its rows: tokens, sums of token scores up to these, and the rows that they continue."""

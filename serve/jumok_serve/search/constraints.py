@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jumok_serve.options import SearchOptions
+from jumok_serve.search.options import SearchOptions
 
 
 class Entries(NamedTuple):

@@ -8,7 +8,7 @@ from jumok_serve.errors import InvalidRequest
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits:
-    """Bounds of the service, on by default; those of queue and batch are ``jumok_serve.engine_limits.EngineLimits``.
+    """Bounds of the service, on by default; those of queue and batch are ``jumok_serve.engine.limits.EngineLimits``.
 
     Attributes:
         max_message_bytes: of a request.

@@ -15,23 +15,23 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from jumok_proto.results import ModelState
 from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
+from jumok_serve.bundle.model_root import ModelRoot
 from jumok_serve.errors import ListenError
-from jumok_serve.model_root import ModelRoot
 from jumok_serve.service.address import check_address, joined
-from jumok_serve.service.admin_service import AdminService
-from jumok_serve.service.counts import CallCounts
-from jumok_serve.service.gate import Gate
-from jumok_serve.service.guard import guarded
-from jumok_serve.service.health import Health
-from jumok_serve.service.interception import CallObserver, Interceptor
-from jumok_serve.service.lifecycle import Lifecycle
+from jumok_serve.service.auth.tls import TlsFiles
+from jumok_serve.service.auth.tokens import TokenFile
+from jumok_serve.service.handlers.admin_service import AdminService
+from jumok_serve.service.handlers.health import Health
+from jumok_serve.service.handlers.model_service import ModelService
+from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.model_service import ModelService
-from jumok_serve.service.models import LoadedModel
-from jumok_serve.service.registry import ModelRegistry
-from jumok_serve.service.tls import TlsFiles
-from jumok_serve.service.tokens import TokenFile
-from jumok_serve.service.translation_service import TranslationService
+from jumok_serve.service.models.lifecycle import Lifecycle
+from jumok_serve.service.models.loaded_model import LoadedModel
+from jumok_serve.service.models.registry import ModelRegistry
+from jumok_serve.service.rpc.access import Gate
+from jumok_serve.service.rpc.call_counts import CallCounts
+from jumok_serve.service.rpc.error_boundary import guarded
+from jumok_serve.service.rpc.interceptor import CallObserver, Interceptor
 
 logger = logging.getLogger(__name__)
 

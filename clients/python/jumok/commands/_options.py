@@ -9,7 +9,7 @@ from typing import Any, Protocol, Unpack
 import click
 
 from jumok import Alignment, AttentionKind, Client, EarlyStopping, Options, Score, Tls, Translation
-from jumok._cli import missing
+from jumok.commands._main import missing
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]

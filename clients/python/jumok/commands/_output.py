@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import click
 
-from jumok.commands._pipeline import InputError, Line
+from jumok.commands._line_requests import InputError, Line
 from jumok_proto.results import Hypothesis, Translation
 
 

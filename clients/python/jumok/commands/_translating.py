@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TypeAlias
 
 from jumok import TextResult, Translation
-from jumok.commands._pipeline import InputError, Line, answer_lines, blamed_line
+from jumok.commands._line_requests import InputError, Line, answer_lines, blamed_line
 from jumok_proto.errors import JumokError
 
 Outcome: TypeAlias = tuple[Line, Translation | InputError]

@@ -5,8 +5,8 @@ import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from jumok._channel import open_channel
 from jumok._errors import call_error
+from jumok._transport.channel import open_channel
 from jumok.commands._options import access, server_options
 from jumok_proto.v1.model_pb2 import ListModelsRequest, ModelState
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub

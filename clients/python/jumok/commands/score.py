@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from jumok import Client, Score
+from jumok.commands._line_requests import InputError, Line, answer_lines, read_lines
 from jumok.commands._options import language_options, length_penalty_option, limit_options, open_place, place_options
 from jumok.commands._output import progress, write_line
-from jumok.commands._pipeline import InputError, Line, answer_lines, read_lines
 
 STDIN = 0
 

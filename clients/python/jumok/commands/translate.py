@@ -9,9 +9,9 @@ from typing import Any, Unpack
 import click
 
 from jumok import Client, Options, Translation
+from jumok.commands._line_requests import InputError, Line, read_lines
 from jumok.commands._options import decoding_options, language_options, limit_options, open_place, place_options
 from jumok.commands._output import as_json, json_error, n_best, plain, progress, write_line
-from jumok.commands._pipeline import InputError, Line, read_lines
 from jumok.commands._translating import by_server, in_process
 
 STDIN = 0

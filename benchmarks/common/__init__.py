@@ -1,0 +1,1 @@
+"""Models, rounds, processes and reports that benchmarks share."""

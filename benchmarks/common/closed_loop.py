@@ -1,0 +1,194 @@
+"""A closed loop: a fixed number of requests are outstanding, and each answer is followed by the next request.
+
+What is measured lies between two answers in the middle, where the load is even: as many answers as there are
+outstanding requests come before the first of the two, and after the second nothing is waited for any more.
+"""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import jumok
+from benchmarks.common.server_process import Server
+from jumok_serve import Translator
+from jumok_serve.search.options import DecodingOptions
+
+PATIENCE_S = 1200.0
+"""What a request may take; a server that decodes one sentence after the other lets the last of many wait long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """How every contender decodes: the first K hypotheses to end are the ones to choose from, as in CTranslate2."""
+
+    beam_size: int
+    max_length: int
+
+    @property
+    def options(self) -> DecodingOptions:
+        """For our engine."""
+        return DecodingOptions(
+            beam_size=self.beam_size, max_length=self.max_length, early_stopping=True, length_penalty=1.0
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What one request took, in seconds; tokens are those of the translation, its end included."""
+
+    latency_s: float
+    queue_s: float
+    busy_s: float
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One contender in one round.
+
+    Attributes:
+        answers: those within the measured time; none for an engine that is not asked over a wire.
+        sentences: how many they are.
+        wall_s: the measured time.
+        cpu_s: processor time of the contender within it.
+        client_cpu_s: processor time of the clients within it.
+    """
+
+    answers: Sequence[Answer]
+    sentences: int
+    wall_s: float
+    cpu_s: float
+    client_cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Clocks, read at one moment."""
+
+    wall_s: float
+    cpu_s: float
+    client_cpu_s: float
+
+
+async def load(
+    server: Server, texts: Sequence[str], decoding: Decoding, *, outstanding: int, sentences: int
+) -> Measured:
+    """Keep requests of one text each outstanding, in one connection, until so many are measured.
+
+    Args:
+        server: which to load.
+        texts: to translate, over and over.
+        decoding: how.
+        outstanding: requests at any time.
+        sentences: how many to measure.
+    """
+    answers: list[Answer] = []
+    first = last = None
+    enough = asyncio.Event()
+
+    def now() -> _Moment:
+        return _Moment(time.perf_counter(), server.cpu_s(), time.process_time())
+
+    async def ask(client: jumok.AsyncClient, waiting: Iterator[str]) -> None:
+        nonlocal first, last
+        for text in waiting:
+            answers.append(await _ask(client, text, decoding))
+            if len(answers) == outstanding:
+                first = now()
+            if len(answers) == outstanding + sentences:
+                last = now()
+                enough.set()
+
+    async with jumok.AsyncClient(server.address, timeout_s=PATIENCE_S) as client:
+        waiting = itertools.cycle(texts)  # they all take from
+        asking = [asyncio.create_task(ask(client, waiting)) for _ in range(outstanding)]
+        ended = asyncio.create_task(enough.wait())
+        try:
+            await asyncio.wait((*asking, ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*asking, ended):
+                task.cancel()
+            outcomes = await asyncio.gather(*asking, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+        # Whatever the server still does for callers who have left is done before it answers this.
+        await _ask(client, texts[0], decoding)
+    assert first is not None
+    assert last is not None
+    return Measured(
+        answers=answers[outstanding : outstanding + sentences],
+        sentences=sentences,
+        wall_s=last.wall_s - first.wall_s,
+        cpu_s=last.cpu_s - first.cpu_s,
+        client_cpu_s=last.client_cpu_s - first.client_cpu_s,
+    )
+
+
+async def _ask(client: jumok.AsyncClient, text: str, decoding: Decoding) -> Answer:
+    began = time.perf_counter()
+    translation = await client.translate(
+        text,
+        beam_size=decoding.beam_size,
+        max_length=decoding.max_length,
+        early_stopping=True,
+        length_penalty=1.0,
+    )
+    latency_s = time.perf_counter() - began
+    assert translation.timings is not None
+    return Answer(
+        latency_s=latency_s,
+        queue_s=translation.timings.queue_s,
+        busy_s=translation.timings.encode_s + translation.timings.decode_s,
+        tokens=len(translation.hypotheses[0].tokens),
+    )
+
+
+def offline(
+    translator: Translator, texts: Sequence[str], decoding: Decoding, *, beside: int, sentences: int
+) -> Measured:
+    """The same sentences in the same order, each a request, to the engine in this process, which is given all at once.
+
+    In one request they would be decoded in another order. Its time counts between the same two sentences; those that
+    come after them keep its batch full. What it takes to tokenize texts before, and to make texts of tokens after,
+    counts for as many sentences, as it does in a server.
+
+    Args:
+        translator: the engine.
+        texts: to translate, over and over.
+        decoding: how.
+        beside: sentences that come before those that are measured, and again after them.
+        sentences: how many to measure.
+    """
+    moments: list[_Moment] = []
+    over = threading.Event()
+
+    def note(_: object) -> None:
+        cpu_s = time.process_time()
+        moments.append(_Moment(time.perf_counter(), cpu_s, cpu_s))
+        if len(moments) == len(futures):
+            over.set()
+
+    submitted = list(itertools.islice(itertools.cycle(texts), sentences + 2 * beside))
+    began = time.thread_time()
+    requests = [translator.submit([text], decoding.options) for text in submitted]
+    around_s = time.thread_time() - began
+    futures = [future for request in requests for future in request.futures]
+    for future in futures:
+        future.add_done_callback(note)
+    over.wait()
+    began = time.thread_time()
+    for request in requests:
+        request.collect()
+    around_s += time.thread_time() - began
+    first, last = moments[beside - 1], moments[beside + sentences - 1]
+    return Measured(
+        answers=(),
+        sentences=sentences,
+        wall_s=last.wall_s - first.wall_s,
+        cpu_s=last.cpu_s - first.cpu_s + around_s * sentences / len(submitted),
+        client_cpu_s=0.0,
+    )

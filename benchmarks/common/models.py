@@ -1,0 +1,233 @@
+"""One model in the forms that the sides need: a bundle, CTranslate2's folders, and a checkpoint."""
+
+import gzip
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ctranslate2.converters import TransformersConverter
+
+from benchmarks.common.processes import Contender, Program, size_on_disk
+from benchmarks.common.random_marian import MarianSizes, make_checkpoint, sentences
+from benchmarks.common.trained import dequantized, specification
+from benchmarks.common.trained_checkpoint import save_checkpoint
+from benchmarks.contenders.shortlists import MadeUpLexicon, save_vocabulary_map
+from jumok_export.bundles.export import export_bundle
+from jumok_export.importers.huggingface.importing import import_checkpoint
+from jumok_export.shortlists.sources import ParallelText, ShortlistPlan
+from jumok_serve.bundle.bundle import Bundle
+from tests.parity.run import Progress, quiet
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINED = ROOT / "models" / "multi30k-en-de-transformer"
+MULTI30K = Path(os.environ.get("JUMOK_MULTI30K", ROOT.parent / "shared" / "data" / "multi30k"))
+
+COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
+"""Precisions, by what CTranslate2 calls them; its models are stored so too."""
+CALIBRATION_TEXTS = 64
+BATCH_SENTENCES = (32, 16)
+"""Sentences in a batch of CTranslate2's, besides equal shares for its workers: what is smaller stays in caches."""
+BATCH_TOKENS = (1024, 2048, 4096, 8192)
+"""Source tokens in a batch of CTranslate2's, where sentences have several lengths."""
+GENERATE_BATCH = 64
+"""Sentences in a batch of ``generate``'s there: with the trained model it was fastest so among 32, 64, 128 and 250."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """Where the forms of one model are.
+
+    Attributes:
+        bundle: with both precisions.
+        ctranslate2: a folder for each precision.
+        checkpoint: in Hugging Face's layout.
+        listed: whether they have shortlists, which are used then.
+        sentencepiece: a model that makes tokens of texts as the bundle's tokenizer does, if one does all of it.
+    """
+
+    bundle: Path
+    ctranslate2: Mapping[str, Path]
+    checkpoint: Path
+    listed: bool = False
+    sentencepiece: Path | None = None
+
+
+def random_models(
+    sizes: MarianSizes, folder: Path, *, source_length: int, listed: bool = False, progress: Progress
+) -> Models:
+    """A checkpoint with random weights, imported and converted; what is in the folder already is kept."""
+    shortlist = ShortlistPlan(lexicon=MadeUpLexicon()) if listed else None
+    with quiet():
+        checkpoint = _made(folder / "checkpoint", partial(make_checkpoint, sizes), progress)
+        texts = sentences(sizes, CALIBRATION_TEXTS, tokens=source_length, seed=1)
+        bundle = _made(
+            folder / "bundle",
+            lambda out: import_checkpoint(
+                checkpoint, out, name="bundle", calibration=texts, shortlist=shortlist, progress=progress
+            ),
+            progress,
+        )
+        lists = _vocabulary_map(bundle, folder, progress) if listed else None
+        converted = {
+            precision: _made(
+                folder / f"ctranslate2-{compute_type}",
+                lambda out, compute_type=compute_type: TransformersConverter(str(checkpoint)).convert(  # type: ignore[misc]
+                    str(out), quantization=compute_type, vmap=lists and str(lists)
+                ),
+                progress,
+            )
+            for precision, compute_type in COMPUTE_TYPES.items()
+        }
+    return Models(bundle=bundle, ctranslate2=converted, checkpoint=checkpoint, listed=listed)
+
+
+def trained_models(folder: Path, *, listed: bool = False, progress: Progress) -> Models:
+    """The model of the repository, exported anew and converted; what is in the folder already is kept."""
+    original = Bundle.open(TRAINED)
+    manifest, tokenizer = original.manifest, original.tokenizer
+    model = dequantized(TRAINED)
+    tokens = tokenizer.tokens(range(tokenizer.vocab_size))
+
+    def export(out: Path) -> None:
+        export_bundle(
+            model,
+            tokenizer,
+            out,
+            name=manifest.name,
+            languages=manifest.languages,
+            special_tokens=manifest.special_tokens,
+            limits=manifest.limits,
+            generation=manifest.generation,
+            calibration=corpus("val.en")[:CALIBRATION_TEXTS],
+            shortlist=ShortlistPlan(lexicon=_training_text()) if listed else None,
+            progress=progress,
+        )
+
+    def convert(compute_type: str, out: Path) -> None:
+        out.mkdir()
+        spec = specification(model, tokens)
+        if listed:
+            spec.register_vocabulary_mapping(str(_vocabulary_map(folder / "bundle", folder, progress)))
+        spec.validate()
+        spec.optimize(compute_type)
+        spec.save(str(out))
+
+    with quiet():
+        return Models(
+            bundle=_made(folder / "bundle", export, progress),
+            ctranslate2={
+                precision: _made(folder / f"ctranslate2-{compute_type}", partial(convert, compute_type), progress)
+                for precision, compute_type in COMPUTE_TYPES.items()
+            },
+            checkpoint=_made(
+                folder / "checkpoint", partial(save_checkpoint, model, tokens, manifest.special_tokens), progress
+            ),
+            listed=listed,
+            sentencepiece=TRAINED / "tokenizer.model",
+        )
+
+
+def _training_text() -> ParallelText:
+    return ParallelText(sources=corpus("train.en"), targets=corpus("train.de"))
+
+
+def _vocabulary_map(bundle: Path, folder: Path, progress: Progress) -> Path:
+    return _made(folder / "vmap.txt", partial(save_vocabulary_map, Bundle.open(bundle)), progress)
+
+
+def _made(path: Path, make: Callable[[Path], object], progress: Progress) -> Path:
+    """The path, after it was made; whole, or not there."""
+    if not path.exists():
+        progress(f"making {path.name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.part")
+        shutil.rmtree(part, ignore_errors=True)  # a file is written over
+        make(part)
+        part.rename(path)
+    return path
+
+
+def corpus(name: str) -> list[str]:
+    """The lines of a file of Multi30k's.
+
+    Raises:
+        FileNotFoundError: the corpus is not here.
+    """
+    with gzip.open(MULTI30K / f"{name}.gz", "rt", encoding="utf-8") as file:
+        return [line.rstrip("\n") for line in file]
+
+
+def ours(models: Models, precisions: Sequence[str]) -> dict[str, Contender]:
+    """Our contender in each precision."""
+    # What is in the folder of another precision is not needed.
+    shared = [path for path in models.bundle.iterdir() if path.name not in COMPUTE_TYPES]
+    options = ("--shortlist",) if models.listed else ()
+    return {
+        precision: Contender(
+            program=Program(
+                name=f"jumok {precision}",
+                module="benchmarks.contenders.jumok_side",
+                arguments=(str(models.bundle), precision, *options),
+            ),
+            size=size_on_disk(models.bundle / precision, *shared),
+        )
+        for precision in precisions
+    }
+
+
+def peers(models: Models, precisions: Sequence[str], *, threads: int) -> dict[str, list[Contender]]:
+    """CTranslate2's contenders in each precision: all ways to share the threads among workers."""
+    return {
+        precision: [
+            Contender(
+                program=Program(
+                    name=f"{workers}x{threads // workers}",
+                    module="benchmarks.contenders.ctranslate2_side",
+                    arguments=(
+                        str(models.ctranslate2[precision]),
+                        COMPUTE_TYPES[precision],
+                        str(workers),
+                        str(threads // workers),
+                        *(["--shortlist"] if models.listed else []),
+                        *(["--sentencepiece", str(models.sentencepiece)] if models.sentencepiece else []),
+                    ),
+                ),
+                size=size_on_disk(models.ctranslate2[precision]),
+            )
+            for workers in range(1, threads + 1)
+            if threads % workers == 0
+        ]
+        for precision in precisions
+    }
+
+
+def in_smaller_batches(peers: Sequence[Contender]) -> Iterator[Contender]:
+    """Each of CTranslate2's, and each with batches of fewer sentences than a worker's equal share."""
+    yield from peers
+    for peer in peers:
+        workers = int(peer.program.arguments[2])
+        for size in BATCH_SENTENCES:
+            yield replace(peer, batch_size=size, beyond=workers * size)
+
+
+def in_batches_of_tokens(peers: Sequence[Contender]) -> Iterator[Contender]:
+    """Each of CTranslate2's with batches of several numbers of tokens, for sentences of several lengths."""
+    for peer in peers:
+        for tokens in BATCH_TOKENS:
+            yield replace(peer, batch_size=tokens, batch_type="tokens")
+
+
+def generate(models: Models, *, threads: int, batch_size: int = 0) -> Contender:
+    """The contender that ``generate`` is, in batches of so many sentences; 0: of all."""
+    return Contender(
+        program=Program(
+            name="generate fp32",
+            module="benchmarks.contenders.generate_side",
+            arguments=(str(models.checkpoint), str(threads)),
+        ),
+        size=size_on_disk(models.checkpoint),
+        batch_size=batch_size,
+    )

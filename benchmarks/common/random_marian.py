@@ -1,0 +1,133 @@
+"""A Marian checkpoint with random weights, as fast as a trained one of its sizes, token for token.
+
+Its tokenizer is a real one in the family's files, and each of its tokens is one made-up word, so that a text of so many
+words has exactly so many tokens.
+"""
+
+import io
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import torch
+from torch import nn
+from transformers import MarianConfig, MarianMTModel
+
+from tests.parity.checkpoints import GENERATION
+
+SYLLABLES = [consonant + vowel for consonant in "bdfghjklmnprstvwz" for vowel in "aeiou"]
+END = "</s>"
+_MARIAN: Any = MarianMTModel  # untyped
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarianSizes:
+    """What a checkpoint is made of; the defaults are those of most OPUS-MT models but for their vocabularies.
+
+    Attributes:
+        vocabulary: number of tokens; published ones have some 32,000 to 65,000.
+        layers: of the encoder, and of the decoder.
+        width: d_model.
+        feed_forward: width of the hidden layers.
+        heads: of every attention.
+        positions: longest source or target.
+    """
+
+    vocabulary: int = 32_000
+    layers: int = 6
+    width: int = 512
+    feed_forward: int = 2048
+    heads: int = 8
+    positions: int = 512
+
+
+def words(sizes: MarianSizes) -> list[str]:
+    """All that the vocabulary has beside ``</s>``, ``<unk>`` and ``<pad>``."""
+    spelled = ("".join(syllables) for syllables in itertools.product(SYLLABLES, repeat=3))
+    return list(itertools.islice(spelled, sizes.vocabulary - 3))
+
+
+def sentences(sizes: MarianSizes, count: int, *, tokens: int, seed: int) -> list[str]:
+    """Random texts of so many tokens each, with the end token that the tokenizer adds; the same for the same seed."""
+    generator, known = random.Random(seed), words(sizes)
+    return [" ".join(generator.choices(known, k=tokens - 1)) for _ in range(count)]
+
+
+def source_tokens(text: str) -> list[str]:
+    """The tokens of a text of the words, with the end token."""
+    return [*(f"▁{word}" for word in text.split()), END]
+
+
+def make_checkpoint(sizes: MarianSizes, folder: Path) -> None:
+    """Saves a checkpoint in a new folder; the same every time.
+
+    Nothing is forced at the end, as published configurations do: CTranslate2 would not follow.
+    """
+    folder.mkdir(parents=True)
+    _save_tokenizer(words(sizes), folder)
+    pad = sizes.vocabulary - 1
+    configuration = MarianConfig(
+        vocab_size=sizes.vocabulary,
+        d_model=sizes.width,
+        encoder_layers=sizes.layers,
+        decoder_layers=sizes.layers,
+        encoder_ffn_dim=sizes.feed_forward,
+        decoder_ffn_dim=sizes.feed_forward,
+        encoder_attention_heads=sizes.heads,
+        decoder_attention_heads=sizes.heads,
+        max_position_embeddings=sizes.positions,
+        activation_function="swish",
+        scale_embedding=True,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=pad,
+        decoder_start_token_id=pad,
+        forced_eos_token_id=None,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = _MARIAN(configuration)
+        nn.init.normal_(model.final_logits_bias, std=0.3)
+    model.generation_config = GENERATION(
+        num_beams=4,
+        max_length=sizes.positions,
+        bad_words_ids=[[pad]],
+        renormalize_logits=True,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=pad,
+        decoder_start_token_id=pad,
+    )
+    model.save_pretrained(folder)
+
+
+def _save_tokenizer(known: list[str], folder: Path) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=_lines(known),
+        model_writer=model,
+        model_type="word",
+        vocab_size=len(known) + 3,
+        character_coverage=1.0,
+        num_threads=1,
+        minloglevel=2,
+    )
+    for name in ("source.spm", "target.spm"):
+        (folder / name).write_bytes(model.getvalue())
+    tokens = [END, "<unk>", *(f"▁{word}" for word in known), "<pad>"]
+    settings = {"tokenizer_class": "MarianTokenizer", "source_lang": "eng", "target_lang": "deu"}
+    for name, content in (
+        ("vocab.json", {token: index for index, token in enumerate(tokens)}),
+        ("tokenizer_config.json", {**settings, "separate_vocabs": False}),
+    ):
+        (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+def _lines(known: list[str], length: int = 100) -> Iterator[str]:
+    for start in range(0, len(known), length):
+        yield " ".join(known[start : start + length])

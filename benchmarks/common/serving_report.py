@@ -1,0 +1,274 @@
+"""What was measured under load: figures of each server, ratios between them, as a table and as a picture."""
+
+import operator
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common.closed_loop import Answer, Measured
+from benchmarks.common.ratios import aligned
+
+MANY = 64
+"""Outstanding requests that most goals are about."""
+JUMOK, BARE, PLAIN, BATCHING, OFFLINE = "jumok", "bare engine", "plain peer", "batching peer", "offline engine"
+
+
+_RELATIONS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """One contender with one number of outstanding requests.
+
+    Latencies, queueing and tokens are over the answers of all rounds, rates are medians of the rounds. What an offline
+    engine does not have is None.
+
+    Attributes:
+        model: which is served.
+        contender: its name.
+        outstanding: requests.
+        setting: threads, where there is something to choose.
+        sentences_a_second: throughput.
+        tokens_a_second: of translations, their ends included.
+        tokens_a_sentence: likewise.
+        p50_ms: latency, seen by the client, that half of the answers have at most.
+        p95_ms: 95 % of them.
+        p99_ms: 99 % of them.
+        queue_ms: mean time from arrival to the beginning of decoding, as the server reports it.
+        decoding: mean number of sentences that are decoded at the same time: by Little's law (1961), the throughput
+            times the mean time in encoder and decoder, as the server reports it.
+        cpu_s: processor time of the server's process in the measured time of a round, the median.
+        sentences_a_cpu_second: of that process.
+        cores: processor time over time.
+        client_cores: of the clients.
+        peak_rss_mib: the most memory of the server's process up to then.
+    """
+
+    model: str
+    contender: str
+    outstanding: int
+    setting: str | None
+    sentences_a_second: float
+    tokens_a_second: float | None
+    tokens_a_sentence: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    queue_ms: float | None
+    decoding: float | None
+    cpu_s: float
+    sentences_a_cpu_second: float
+    cores: float
+    client_cores: float | None
+    peak_rss_mib: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """How jumok compares with another contender in the same rounds: median, lowest and highest.
+
+    Attributes:
+        model: which is served.
+        what: is compared.
+        contender: with which.
+        outstanding: requests.
+        goal: what it should be at least, or, of a time, at most; None: it is only reported.
+        median: of the rounds.
+        lowest: of them.
+        highest: of them.
+    """
+
+    model: str
+    what: str
+    contender: str
+    outstanding: int
+    goal: str | None
+    median: float
+    lowest: float
+    highest: float
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the goal is reached, where there is one."""
+        if self.goal is None:
+            return None
+        relation, bound = self.goal.split()
+        return _RELATIONS[relation](self.median, float(bound))
+
+
+def figures(
+    model: str,
+    outstanding: int,
+    contender: str,
+    rounds: Sequence[Measured],
+    *,
+    setting: str | None,
+    peak_rss_mib: float | None,
+) -> Figures:
+    """Sum a contender's rounds up."""
+    answers = [answer for measured in rounds for answer in measured.answers]
+
+    def median(value: Callable[[Measured], float]) -> float:
+        return statistics.median(map(value, rounds))
+
+    def of_answers(value: Callable[[Sequence[Answer]], float]) -> float | None:
+        return value(answers) if answers else None
+
+    def percentile(percent: int) -> float | None:
+        return of_answers(lambda answers: 1e3 * _percentile([answer.latency_s for answer in answers], percent))
+
+    return Figures(
+        model=model,
+        contender=contender,
+        outstanding=outstanding,
+        setting=setting,
+        sentences_a_second=median(_throughput),
+        tokens_a_second=of_answers(
+            lambda _: median(lambda measured: sum(answer.tokens for answer in measured.answers) / measured.wall_s)
+        ),
+        tokens_a_sentence=of_answers(lambda answers: statistics.mean(answer.tokens for answer in answers)),
+        p50_ms=percentile(50),
+        p95_ms=percentile(95),
+        p99_ms=percentile(99),
+        queue_ms=of_answers(lambda answers: 1e3 * statistics.mean(answer.queue_s for answer in answers)),
+        decoding=of_answers(
+            lambda _: median(lambda measured: sum(answer.busy_s for answer in measured.answers) / measured.wall_s)
+        ),
+        cpu_s=median(lambda measured: measured.cpu_s),
+        sentences_a_cpu_second=median(_efficiency),
+        cores=median(lambda measured: measured.cpu_s / measured.wall_s),
+        client_cores=of_answers(lambda _: median(lambda measured: measured.client_cpu_s / measured.wall_s)),
+        peak_rss_mib=peak_rss_mib,
+    )
+
+
+def ratios(model: str, outstanding: int, rounds: Mapping[str, Sequence[Measured]]) -> list[Ratio]:
+    """What jumok is held against the others by, round by round."""
+
+    def ratio(what: str, contender: str, value: Callable[[Measured], float], goal: str | None) -> Ratio:
+        found = [value(ours) / value(theirs) for ours, theirs in zip(rounds[JUMOK], rounds[contender], strict=True)]
+        return Ratio(
+            model=model,
+            what=what,
+            contender=contender,
+            outstanding=outstanding,
+            goal=goal,
+            median=statistics.median(found),
+            lowest=min(found),
+            highest=max(found),
+        )
+
+    many = outstanding == MANY
+    return [
+        ratio("sentences a CPU-second", OFFLINE, _efficiency, ">= 0.9" if many else None),
+        ratio("CPU time a sentence", BARE, lambda measured: 1 / _efficiency(measured), "<= 1.05" if many else None),
+        ratio("sentences a second", PLAIN, _throughput, ">= 5" if many else None),
+        ratio("sentences a second", BATCHING, _throughput, ">= 1.4" if many else None),
+        *(
+            ratio(f"p{percent} latency", contender, _latency(percent), "< 1" if percent in wanted else None)
+            for wanted in [(99,) if many else (50,) if outstanding == 1 else ()]
+            for contender in (PLAIN, BATCHING)
+            for percent in (50, 99)
+        ),
+    ]
+
+
+def _throughput(measured: Measured) -> float:
+    return measured.sentences / measured.wall_s
+
+
+def _efficiency(measured: Measured) -> float:
+    return measured.sentences / measured.cpu_s
+
+
+def _latency(percent: int) -> Callable[[Measured], float]:
+    return lambda measured: _percentile([answer.latency_s for answer in measured.answers], percent)
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    """The lowest value that so many percent are not above."""
+    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
+
+
+def table(found: Sequence[Figures], compared: Sequence[Ratio]) -> str:
+    """Two tables: the figures, and below them the ratios with their goals."""
+    reached = {None: "", True: "reached", False: "missed"}
+    upper = [
+        {
+            "model": one.model,
+            "outstanding": str(one.outstanding),
+            "contender": one.contender,
+            "threads": one.setting or "",
+            "sent/s": _cell(one.sentences_a_second, 1),
+            "tokens/s": _cell(one.tokens_a_second),
+            "tokens": _cell(one.tokens_a_sentence, 1),
+            "p50 ms": _cell(one.p50_ms),
+            "p95 ms": _cell(one.p95_ms),
+            "p99 ms": _cell(one.p99_ms),
+            "queue ms": _cell(one.queue_ms),
+            "decoding": _cell(one.decoding, 1),
+            "CPU s": _cell(one.cpu_s, 2),
+            "sent/CPU-s": _cell(one.sentences_a_cpu_second, 1),
+            "cores": _cell(one.cores, 2),
+            "peak MiB": _cell(one.peak_rss_mib),
+        }
+        for one in found
+    ]
+    lower = [
+        {
+            "model": one.model,
+            "outstanding": str(one.outstanding),
+            "jumok's": one.what,
+            "to that of": one.contender,
+            "ratio": _cell(one.median, 2),
+            "lowest": _cell(one.lowest, 2),
+            "highest": _cell(one.highest, 2),
+            "goal": one.goal or "",
+            "": reached[one.reached],
+        }
+        for one in compared
+    ]
+    return f"{_aligned(upper)}\n\n{_aligned(lower)}"
+
+
+def _cell(value: float | None, digits: int = 0) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _aligned(found: Sequence[Mapping[str, str]]) -> str:
+    return aligned([list(found[0]), *(list(row.values()) for row in found)])
+
+
+def plot(found: Sequence[Figures], title: str, path: Path) -> None:
+    """Draw throughput, its cost and latency by outstanding requests: a row of pictures a model, a line a contender."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - takes a second
+
+    models = list(dict.fromkeys(one.model for one in found))
+    ticks = sorted({one.outstanding for one in found})
+    figure = Figure(figsize=(14, 0.5 + 3.5 * len(models)), layout="constrained")
+    figure.suptitle(title)
+    for model, pictures in zip(models, figure.subplots(len(models), 3, squeeze=False), strict=True):
+        throughput, cost, latency = pictures
+        for index, contender in enumerate((JUMOK, BATCHING, PLAIN, OFFLINE, BARE)):
+            own = [one for one in found if (one.model, one.contender) == (model, contender)]
+            outstanding, color = [one.outstanding for one in own], f"C{index}"
+            for axes, rates in (
+                (throughput, [one.sentences_a_second for one in own]),
+                (cost, [one.sentences_a_cpu_second for one in own]),
+            ):
+                axes.plot(outstanding, rates, ":" if contender == OFFLINE else "o-", color=color, label=contender)
+            if contender == OFFLINE:
+                continue
+            latency.plot(outstanding, [one.p50_ms for one in own], "o-", color=color)
+            latency.plot(outstanding, [one.p99_ms for one in own], "x--", color=color)
+        throughput.set(title=model, ylabel="sentences a second", ylim=(0, None))
+        cost.set(title=model, ylabel="sentences a CPU-second", ylim=(0, None))
+        latency.set(title=model, ylabel="latency, ms; p50 solid, p99 dashed", yscale="log")
+        for axes in pictures:
+            axes.set(xlabel="outstanding requests", xscale="log")
+            axes.set_xticks(ticks, labels=[str(tick) for tick in ticks])
+            axes.minorticks_off()
+            axes.grid(alpha=0.3)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.savefig(path)

@@ -1,0 +1,48 @@
+"""jumok's side: a bundle in ``jumok_serve.Translator``, as it sets itself up for the cores it may use."""
+
+import argparse
+
+from benchmarks.contenders.worker import Run, Task, serve
+from jumok_serve import FinishReason, Hypothesis, Translator
+from jumok_serve.runtime.process_memory import set_aside
+
+
+def main() -> None:
+    """Serve the duel with a bundle; texts are tokenized, and translations made into texts, within the time."""
+    parser = argparse.ArgumentParser(description="jumok's side of a duel.")
+    parser.add_argument("bundle")
+    parser.add_argument("precision")
+    parser.add_argument("--shortlist", action="store_true", help="use the bundle's shortlist")
+    arguments = parser.parse_args()
+    with Translator(
+        arguments.bundle,
+        precision=arguments.precision,
+        shortlist=arguments.shortlist,
+    ) as translator:
+        set_aside()  # as `jumok serve` does
+
+        def prepare(task: Task) -> Run:
+            def run() -> list[list[str]]:
+                translations = translator.translate(
+                    task.texts,
+                    beam_size=task.beam_size,
+                    num_hypotheses=1,
+                    length_penalty=1.0,
+                    early_stopping=True,
+                    min_length=task.min_length,
+                    max_length=task.max_length,
+                )
+                return [_tokens(translation.hypotheses[0]) for translation in translations]
+
+            return run
+
+        serve(prepare)
+
+
+def _tokens(hypothesis: Hypothesis) -> list[str]:
+    *tokens, last = hypothesis.tokens
+    return tokens if hypothesis.finish_reason is FinishReason.EOS else [*tokens, last]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The model that is checked, in fp32 and fp16, and whole decodes of it without text."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from jumok_export.device.graphs import half_graphs, with_device_graphs
+from jumok_export.graphs.storage import save_graphs, write_graphs
+from jumok_export.graphs.tracing import export_graphs
+from jumok_export.models.attention import scaled_queries
+from jumok_export.models.transformer import Transformer, TransformerSizes
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.engine.batch import Batch, Sentence
+from jumok_serve.manifest.manifest import PrecisionVariant
+from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.search import make_search
+from jumok_serve.search.options import SearchOptions
+
+HEAD = 64
+"""Width of an attention head."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Of a Transformer that is made; the defaults are those of OPUS-MT models."""
+
+    layers: int = 6
+    width: int = 512
+    feed_forward: int = 2048
+    vocabulary: int = 32_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Graphs to check.
+
+    Attributes:
+        path: the folder that file names are relative to.
+        variants: graphs by precision.
+        vocabulary: number of tokens of the smaller vocabulary.
+        start: what decoding starts from.
+        pad: behind the end of a source.
+    """
+
+    path: Path
+    variants: Mapping[str, PrecisionVariant]
+    vocabulary: int
+    start: int
+    pad: int
+
+    def variant(self, precision: str) -> PrecisionVariant:
+        """The graphs of one precision."""
+        return self.variants[precision]
+
+
+def made(sizes: Sizes, folder: Path) -> Model:
+    """A model with random weights, as fast as a trained one; the same every time."""
+    torch.manual_seed(0)
+    transformer = Transformer(
+        TransformerSizes(
+            source_vocabulary=sizes.vocabulary,
+            target_vocabulary=sizes.vocabulary,
+            width=sizes.width,
+            heads=max(1, sizes.width // HEAD),
+            feed_forward=sizes.feed_forward,
+            encoder_layers=sizes.layers,
+            decoder_layers=sizes.layers,
+            norm="post",
+            activation="silu",
+            output_bias=True,
+        )
+    ).eval()
+    with scaled_queries(transformer):
+        graphs = export_graphs(transformer, sizes.vocabulary, sizes.vocabulary)
+    variants = {
+        "fp32": save_graphs(with_device_graphs(graphs), folder, "fp32"),
+        "fp16": write_graphs(half_graphs(graphs), folder, "fp16"),
+    }
+    return Model(path=folder, variants=variants, vocabulary=sizes.vocabulary, start=0, pad=0)
+
+
+def opened(path: Path) -> Model:
+    """The graphs of a bundle."""
+    bundle = Bundle.open(path)
+    tokens = bundle.manifest.special_tokens
+    vocabulary = min(bundle.tokenizer.source_vocab_size, bundle.tokenizer.vocab_size)
+    variants = bundle.manifest.precisions
+    return Model(path=bundle.path, variants=variants, vocabulary=vocabulary, start=tokens.start, pad=tokens.pad)
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """The best hypothesis of a sentence, and the sum of its token scores."""
+
+    tokens: tuple[int, ...]
+    total: float
+
+
+def sources(model: Model, count: int, lengths: tuple[int, int], seed: int = 1) -> list[list[int]]:
+    """Random sources, of at least and at most so many tokens; the same for the same seed."""
+    random = np.random.default_rng(seed)
+    return [
+        random.integers(2, model.vocabulary, random.integers(lengths[0], lengths[1] + 1)).tolist() for _ in range(count)
+    ]
+
+
+def sentence(model: Model, source: Sequence[int], *, beam_size: int, tokens: int) -> Sentence:
+    """A sentence whose translation has so many tokens, whatever they are."""
+    options = SearchOptions(
+        beam_size=beam_size,
+        num_hypotheses=1,
+        length_penalty=1.0,
+        early_stopping=False,
+        min_length=0,
+        max_length=tokens,
+        eos_ids=(),
+        suppress_tokens=(),
+    )
+    return Sentence(source_ids=source, search=make_search(options, model.start))
+
+
+def decode(
+    graphs: Graphs, model: Model, batch: Sequence[Sequence[int]], *, beam_size: int, tokens: int
+) -> list[Translated]:
+    """The translations of sources that are decoded together."""
+    sentences = [sentence(model, source, beam_size=beam_size, tokens=tokens) for source in batch]
+    running = Batch(graphs, beam_size, model.pad)
+    running.admit(sentences)
+    while running.sentences:
+        running.step()
+        running.remove(running.done)
+    best = [one.search.hypotheses()[0] for one in sentences]
+    return [Translated(hypothesis.token_ids, sum(hypothesis.token_scores)) for hypothesis in best]
+
+
+def step_times(graphs: Graphs, model: Model, *, rows: tuple[int, int], source: int, steps: int) -> Iterator[float]:
+    """Seconds of each of some steps in the middle of a decode of B sentences with K rows each, `rows`."""
+    sentences, beam_size = rows
+    running = Batch(graphs, beam_size, model.pad)
+    drawn = sources(model, sentences, (source, source))
+    running.admit([sentence(model, one, beam_size=beam_size, tokens=3 * steps) for one in drawn])
+    for number in range(2 * steps):
+        started = time.perf_counter()
+        running.step()
+        if number >= steps:
+            yield time.perf_counter() - started

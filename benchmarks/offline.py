@@ -1,0 +1,284 @@
+"""How many times as fast as CTranslate2 at its best jumok is, with the same weights on the same cores.
+
+Every contender is a process of its own, and they take turns, in an order that rotates from round to round; while one
+translates the others are stopped. A cell is a number of sentences that are given at once and a beam size. In each cell
+all ways of CTranslate2's to share the cores among workers, and those environment variables that have proved to help,
+run a heat; the fastest go on to the rounds, and the one with the lowest median counts. Each round gives one ratio;
+medians are printed with the range. jumok is not tuned: it sets itself up for the cores. Its times include tokenizing
+and making texts of tokens. CTranslate2's do so with the trained model, by SentencePiece for all texts at once; with the
+other it is given tokens, and gives tokens. So does ``generate`` of transformers with both, in fp32.
+
+Two models: a Marian checkpoint of OPUS-MT's size with random weights, whose translations are all as long as is asked
+for; and the trained one of this repository on the test sentences of Multi30k, which jumok takes as they come, and
+CTranslate2 and ``generate`` in batches by length.
+
+With ``--shortlist`` both sides keep to lists of target tokens, the same ones: of the first model they are made up, of
+the second they come from its training text. jumok keeps each sentence to its own list, CTranslate2 a batch to all.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import sacrebleu
+import torch
+
+from benchmarks.common import models
+from benchmarks.common.processes import Process, Program
+from benchmarks.common.progress import described, progress
+from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
+from benchmarks.common.ratio_plot import save_plot
+from benchmarks.common.ratios import (
+    MEMORY_GOAL,
+    Cell,
+    Memory,
+    Played,
+    Trial,
+    memory_table,
+    ratio_table,
+    trial_table,
+    with_goals,
+)
+from benchmarks.common.rounds import LEAST_S, Field, in_environment, play, try_environments, weigh, worth_playing
+from benchmarks.contenders.worker import Task, Turn
+from jumok_serve.bundle.bundle import Bundle
+
+BATCHES, BEAMS, PRECISIONS = (1, 8, 32, 64, 128), (1, 4), ("int8", "fp32")
+SOURCE_LENGTH, TARGET_LENGTH = 20, 32
+LONGEST = 100
+"""Most tokens of a translation whose length is not fixed."""
+RANDOM, TRAINED = "Marian", "Multi30k"
+TINY = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=64)
+QUICK = 5
+"""Target tokens of the tiny model's translations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be played.
+
+    Attributes:
+        cells: batch and beam size of each, with the random model.
+        beams: with the trained model.
+        precisions: in which.
+        rounds: that count.
+        threads: of everyone.
+        tiny: whether the random model is one that takes no time.
+        trials: whether CTranslate2's environments are tried first.
+        with_generate: whether ``generate`` takes part.
+        listed: whether there are shortlists.
+    """
+
+    cells: Sequence[tuple[int, int]]
+    beams: Sequence[int]
+    precisions: Sequence[str]
+    rounds: int
+    threads: int
+    tiny: bool
+    trials: bool
+    with_generate: bool
+    listed: bool
+
+
+@dataclass(kw_only=True)
+class Record:
+    """What has come of it so far."""
+
+    played: list[Played] = field(default_factory=list)
+    memories: list[Memory] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+
+
+def duel_random(plan: Plan, folder: Path, record: Record) -> None:
+    """Plays all cells with random weights, every translation of one length."""
+    sizes, length = (TINY, QUICK) if plan.tiny else (MarianSizes(), TARGET_LENGTH)
+    made = models.random_models(sizes, folder, source_length=SOURCE_LENGTH, listed=plan.listed, progress=progress)
+    texts = sentences(sizes, max(batch for batch, _ in plan.cells), tokens=SOURCE_LENGTH, seed=0)
+    tasks = {
+        Cell(model=RANDOM, batch=batch, beam=beam): Task(
+            texts=texts[:batch],
+            tokens=[source_tokens(text) for text in texts[:batch]],
+            beam_size=beam,
+            min_length=length,
+            max_length=length,
+            least_s=0.0 if plan.tiny else LEAST_S,
+        )
+        for batch, beam in plan.cells
+    }
+    peers = models.peers(made, plan.precisions, threads=plan.threads)
+    if plan.trials:
+        by_rows = sorted(tasks, key=lambda cell: cell.rows)
+        tried = {cell: tasks[cell] for cell in (by_rows[0], by_rows[len(by_rows) // 2])}
+        record.trials += try_environments(tried, peers, progress)
+    entered = Field(
+        ours=models.ours(made, plan.precisions),
+        peers={
+            precision: [
+                in_environment(peer, environment)
+                for environment in worth_playing(record.trials, precision)
+                for peer in models.in_smaller_batches(peers[precision])
+            ]
+            for precision in plan.precisions
+        },
+        generate=models.generate(made, threads=plan.threads) if plan.with_generate else None,
+    )
+    with ExitStack() as stack:
+        processes = _start(entered, stack)
+        for cell, task in tasks.items():
+            for played, _, _ in play(cell, task, entered, processes, rounds=plan.rounds, progress=progress):
+                record.played.append(played if plan.tiny or plan.listed else with_goals(played))
+    record.memories += weigh(RANDOM, tasks, entered, record.played, progress)
+
+
+def duel_trained(plan: Plan, folder: Path, record: Record) -> None:
+    """Plays the test set of Multi30k with the model of the repository."""
+    made = models.trained_models(folder, listed=plan.listed, progress=progress)
+    tokenizer = Bundle.open(made.bundle).tokenizer
+    texts, references = (models.corpus(f"test_2016_flickr.{language}") for language in ("en", "de"))
+    _, _, _, end, *_ = vocabulary = tokenizer.tokens(range(tokenizer.vocab_size))
+    ids = {token: index for index, token in enumerate(vocabulary)}
+    peers = models.peers(made, plan.precisions, threads=plan.threads)
+    entered = Field(
+        ours=models.ours(made, plan.precisions),
+        peers={precision: list(models.in_batches_of_tokens(peers[precision])) for precision in plan.precisions},
+        generate=models.generate(made, threads=plan.threads, batch_size=models.GENERATE_BATCH)
+        if plan.with_generate
+        else None,
+    )
+    tokens = [[*tokenizer.source_tokens(tokenizer.encode(text)), end] for text in texts]
+    tasks = {
+        Cell(model=TRAINED, batch=len(texts), beam=beam): Task(
+            texts=texts, tokens=tokens, beam_size=beam, min_length=0, max_length=LONGEST, least_s=LEAST_S
+        )
+        for beam in plan.beams
+    }
+
+    def bleu(turn: Turn) -> float:
+        translations = [tokenizer.decode([ids[token] for token in tokens]) for tokens in turn.tokens]
+        return sacrebleu.corpus_bleu(translations, [references]).score
+
+    with ExitStack() as stack:
+        processes = _start(entered, stack)
+        for cell, task in tasks.items():
+            for played, our, their in play(cell, task, entered, processes, rounds=plan.rounds, progress=progress):
+                with_quality = replace(played, bleu=(bleu(our), bleu(their)))
+                record.played.append(with_quality if plan.listed else with_goals(with_quality))
+    record.memories += weigh(TRAINED, tasks, entered, record.played, progress)
+
+
+def _start(entered: Field, stack: ExitStack) -> dict[Program, Process]:
+    return {each: stack.enter_context(Process(each)) for each in entered.programs}
+
+
+def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
+    """All tables."""
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+    parts = [
+        f"{where['cores']} cores of {where['processor']}; {versions}; medians of {plan.rounds} rounds; load before: "
+        f"{where['load_before']}",
+        ratio_table(record.played),
+        "Peak memory of fresh processes that translate every cell once, and their models on disk\n"
+        + memory_table(record.memories, None if plan.tiny else MEMORY_GOAL),
+    ]
+    if record.trials:
+        parts.append(f"CTranslate2's settings that were tried\n{trial_table(record.trials)}")
+    return "\n\n".join(parts)
+
+
+def as_json(record: Record, where: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """What ``--json`` writes: all seconds of all rounds, and what they come to."""
+    cells = [
+        {
+            **asdict(each),
+            "peer": each.peer,
+            "to_peer": asdict(each.to_peer),
+            "to_generate": None if each.to_generate is None else asdict(each.to_generate),
+        }
+        for each in record.played
+    ]
+    return {
+        **where,
+        "rounds": rounds,
+        "cells": cells,
+        "memory": [asdict(each) for each in record.memories],
+        "trials": [asdict(each) for each in record.trials],
+    }
+
+
+def _cell(text: str) -> tuple[int, int]:
+    batch, beam = map(int, text.split("x"))
+    return batch, beam
+
+
+def main() -> int:
+    """Play, and print the tables; the exit status."""
+    parser = argparse.ArgumentParser(description="Measure jumok against CTranslate2 at its best.")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
+    parser.add_argument("--threads", type=int, default=2, help="cores of every contender; default: %(default)s")
+    parser.add_argument("--model", choices=(RANDOM, TRAINED), action="append", help="only this; default: both")
+    parser.add_argument("--batch", type=int, nargs="+", default=BATCHES, help="sentences at once")
+    parser.add_argument("--beam", type=int, nargs="+", default=BEAMS, help="beam sizes")
+    parser.add_argument("--cells", type=_cell, nargs="+", metavar="BATCHxBEAM", help="instead of --batch and --beam")
+    parser.add_argument("--precision", choices=PRECISIONS, nargs="+", default=PRECISIONS, help="default: both")
+    parser.add_argument("--no-trials", action="store_true", help="try no environment variables of CTranslate2's")
+    parser.add_argument("--no-generate", action="store_true", help="leave out transformers' generate")
+    parser.add_argument(
+        "--shortlist", action="store_true", help="keep all but generate, which is left out, to shortlists"
+    )
+    parser.add_argument("--quick", action="store_true", help="a tiny random model alone: minutes, and says nothing")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="make the models here, and use those that are here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to a file too")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios: a .png, .svg or .pdf")
+    arguments = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    if not 1 <= arguments.threads <= len(cores):
+        parser.error(f"--threads must be between 1 and {len(cores)}, the cores there are, got {arguments.threads}")
+    where = described(arguments.threads)
+    os.sched_setaffinity(0, cores[: arguments.threads])  # of all processes that are started from here
+    torch.set_num_threads(arguments.threads)
+    cells = arguments.cells or list(product(arguments.batch, arguments.beam))
+    plan = Plan(
+        cells=cells,
+        beams=list(dict.fromkeys(beam for _, beam in cells)),
+        precisions=arguments.precision,
+        rounds=arguments.rounds,
+        threads=arguments.threads,
+        tiny=arguments.quick,
+        trials=not (arguments.no_trials or arguments.quick),
+        with_generate=not (arguments.no_generate or arguments.shortlist),
+        listed=arguments.shortlist,
+    )
+    chosen = [RANDOM] if arguments.quick else arguments.model or [RANDOM, TRAINED]
+    record = Record()
+    with tempfile.TemporaryDirectory() as folder:
+        kept = arguments.keep.resolve() if arguments.keep else Path(folder)
+        ending = "-shortlist" if plan.listed else ""
+        if RANDOM in chosen:
+            duel_random(plan, kept / f"{'tiny' if plan.tiny else 'marian'}{ending}", record)
+        if TRAINED in chosen and models.MULTI30K.is_dir():
+            duel_trained(plan, kept / f"multi30k{ending}", record)
+    if plan.listed:
+        print("With shortlists")
+    if plan.tiny:
+        print("With a tiny random model, whose figures say nothing")
+    print(report(record, where, plan))
+    if TRAINED in chosen and not models.MULTI30K.is_dir():
+        print(f"\n{TRAINED} was left out: {models.MULTI30K} is not there; name its folder in JUMOK_MULTI30K")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(as_json(record, where, arguments.rounds), indent=2), encoding="utf-8")
+    if arguments.plot:
+        title = f"{arguments.threads} cores of {where['processor']}, medians and ranges of {arguments.rounds} rounds"
+        save_plot(record.played, arguments.plot, title)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""``jumok serve`` under load, beside servers that its users could have written around CTranslate2.
+
+Every contender is a process of its own, serves the same weights in int8 on the same cores, and answers the same
+clients: a number of requests of one sentence each, kept outstanding. They take turns, round after round, while the
+others are idle. There are four servers, and the same sentences without one:
+
+- jumok: ``jumok serve`` as it configures itself, with metrics and a bound on the rate of calls;
+- bare engine: ``peers/bare.py``, the same engine behind the least server, which has none of that;
+- plain peer: ``peers/plain.py``, where every request calls ``translate_batch`` on a thread;
+- batching peer: ``peers/batching.py``, where whatever has queued up goes into the next ``translate_batch``;
+- offline engine: ``Translator`` in this process, given all sentences at once, in the same order.
+
+Before the rounds each peer is measured with two workers of half of the cores each and with one of all, and keeps what
+is better. Two models: a Marian checkpoint of OPUS-MT's size with random weights, whose translations end at lengths like
+those of their sources; and the trained one of this repository on the test sentences of Multi30k. All contenders stop
+searching when as many hypotheses as the beam is wide have ended.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.closed_loop import Decoding, Measured, load, offline
+from benchmarks.common.models import MULTI30K
+from benchmarks.common.progress import described, progress
+from benchmarks.common.random_marian import MarianSizes
+from benchmarks.common.served_models import ServedModel, random_marian, trained
+from benchmarks.common.server_process import Server, ServerError, serving
+from benchmarks.common.serving_report import (
+    BARE,
+    BATCHING,
+    JUMOK,
+    OFFLINE,
+    PLAIN,
+    Figures,
+    Ratio,
+    figures,
+    plot,
+    ratios,
+    table,
+)
+from jumok_serve import Translator
+
+CORES = len(os.sched_getaffinity(0))
+RANDOM, TRAINED = "Marian", "Multi30k"
+MODULES = {PLAIN: "benchmarks.contenders.plain_server", BATCHING: "benchmarks.contenders.batching_server"}
+SERVICES = ("--metrics-port", "0", "--requests-per-second", "1000000")
+"""What operations would have running, to be paid for in what is measured."""
+DECODING = Decoding(beam_size=4, max_length=100)
+TINY = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=128)
+BESIDE = 64
+"""Sentences that the offline engine is given before those that count, and again after them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be measured.
+
+    Attributes:
+        outstanding: numbers of requests.
+        sentences: in every round; at least twice as many as requests.
+        rounds: that count.
+    """
+
+    outstanding: Sequence[int]
+    sentences: int
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threads:
+    """A setting of CTranslate2's."""
+
+    workers: int
+    each: int
+
+    def __str__(self) -> str:
+        return f"{self.workers}x{self.each}"
+
+
+SETTINGS = (Threads(workers=2, each=max(1, CORES // 2)), Threads(workers=1, each=CORES))
+
+
+@dataclass(kw_only=True)
+class Record:
+    """What has come of it so far."""
+
+    figures: list[Figures] = field(default_factory=list)
+    ratios: list[Ratio] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """The contenders for one model, all of them running.
+
+    Attributes:
+        name: of the model.
+        jumok: our server.
+        bare: its engine behind the least server.
+        peers: theirs, by name and setting.
+        translator: the engine without a server.
+        texts: to translate.
+    """
+
+    name: str
+    jumok: Server
+    bare: Server
+    peers: dict[str, dict[Threads, Server]]
+    translator: Translator
+    texts: Sequence[str]
+
+    async def measure(self, outstanding: int, plan: Plan, record: Record) -> None:
+        """Measure all with so many outstanding requests."""
+        sentences = max(plan.sentences, 2 * outstanding)
+
+        async def turn(name: str, what: str, server: Server) -> Measured:
+            measured = await load(server, self.texts, DECODING, outstanding=outstanding, sentences=sentences)
+            rate = measured.sentences / measured.wall_s
+            progress(f"{self.name}, {outstanding} outstanding, {name}, {what}: {rate:.1f} sentences a second")
+            return measured
+
+        servers, chosen = {JUMOK: self.jumok, BARE: self.bare}, {}
+        for name, server in servers.items():
+            await turn(name, "warming up", server)
+        for name, settings in self.peers.items():
+            seconds = {threads: (await turn(name, str(threads), server)).wall_s for threads, server in settings.items()}
+            best = min(seconds, key=seconds.__getitem__)
+            servers[name], chosen[name] = settings[best], str(best)
+        found: dict[str, list[Measured]] = {name: [] for name in (*servers, OFFLINE)}
+        for number in range(1, plan.rounds + 1):
+            for name, server in servers.items():
+                found[name].append(await turn(name, f"round {number} of {plan.rounds}", server))
+            found[OFFLINE].append(offline(self.translator, self.texts, DECODING, beside=BESIDE, sentences=sentences))
+        record.figures += [
+            figures(
+                self.name,
+                outstanding,
+                name,
+                measured,
+                setting=chosen.get(name),
+                peak_rss_mib=servers[name].peak_rss_mib() if name in servers else None,
+            )
+            for name, measured in found.items()
+        ]
+        record.ratios += ratios(self.name, outstanding, found)
+
+
+async def contest(name: str, model: ServedModel, plan: Plan, record: Record) -> None:
+    """Start all servers of a model, measure them, and stop them."""
+    async with AsyncExitStack() as running:
+        ours = await running.enter_async_context(serving("jumok", "serve", model.bundle, "--port", "0", *SERVICES))
+        bare = await running.enter_async_context(serving("benchmarks.contenders.bare_server", model.bundle))
+        peers = {
+            peer: {
+                threads: await running.enter_async_context(serving(module, *_arguments(model, threads)))
+                for threads in SETTINGS
+            }
+            for peer, module in MODULES.items()
+        }
+        translator = running.enter_context(Translator(model.bundle))
+        started = Contest(name=name, jumok=ours, bare=bare, peers=peers, translator=translator, texts=model.texts)
+        for outstanding in plan.outstanding:
+            await started.measure(outstanding, plan, record)
+
+
+def _arguments(model: ServedModel, threads: Threads) -> list[str | Path]:
+    return [
+        *(model.ctranslate2, "--source", model.source, "--target", model.target),
+        *("--inter-threads", str(threads.workers), "--intra-threads", str(threads.each)),
+        *("--beam-size", str(DECODING.beam_size), "--max-decoding-length", str(DECODING.max_length)),
+    ]
+
+
+def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
+    """What was measured, and with what."""
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+    return (
+        f"{where['cores']} cores of {where['processor']}; {versions}; int8, beam {DECODING.beam_size}; medians of "
+        f"{plan.rounds} rounds; load before: {where['load_before']}\n\n{table(record.figures, record.ratios)}"
+    )
+
+
+def main() -> int:
+    """Make the models, measure, and print the tables; the exit status."""
+    parser = argparse.ArgumentParser(description="Load jumok serve, and two servers around CTranslate2.")
+    parser.add_argument("--outstanding", type=int, nargs="+", metavar="N", help="requests; default: 1 8 64 256")
+    parser.add_argument("--rounds", type=int, help="rounds that count; default: 5")
+    parser.add_argument(
+        "--sentences", type=int, help="measured in every round, at least twice the requests; default: 128"
+    )
+    parser.add_argument("--model", choices=(RANDOM, TRAINED), action="append", help="only this; default: both")
+    parser.add_argument("--quick", action="store_true", help="a tiny random model alone: minutes, and says nothing")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="make the models here, and use those that are here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them: a .png, .svg or .pdf")
+    arguments = parser.parse_args()
+    quick: bool = arguments.quick
+    plan = Plan(
+        outstanding=arguments.outstanding or ((1, 8) if quick else (1, 8, 64, 256)),
+        rounds=arguments.rounds or (2 if quick else 5),
+        sentences=arguments.sentences or (16 if quick else 128),
+    )
+    if min(*plan.outstanding, plan.rounds, plan.sentences, 1) < 1:
+        parser.error("--outstanding, --rounds and --sentences must be at least 1")
+    chosen = [RANDOM] if quick else arguments.model or [RANDOM, TRAINED]
+    where = described(CORES)
+    record = Record()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the servers are stopped then, too
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            kept = arguments.keep.resolve() if arguments.keep else Path(folder)
+            if RANDOM in chosen:
+                sizes, name = (TINY, "tiny-load") if quick else (MarianSizes(), "marian-load")
+                asyncio.run(contest(RANDOM, random_marian(sizes, kept / name, progress), plan, record))
+            if TRAINED in chosen and MULTI30K.is_dir():
+                asyncio.run(contest(TRAINED, trained(kept / "multi30k", progress), plan, record))
+    except ServerError as error:
+        print(f"load failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if quick:
+        print("With a tiny random model, whose figures say nothing")
+    print(report(record, where, plan))
+    if TRAINED in chosen and not MULTI30K.is_dir():
+        print(f"\n{TRAINED} was left out: {MULTI30K} is not there; name its folder in JUMOK_MULTI30K")
+    if arguments.json:
+        content = {
+            **where,
+            "beam_size": DECODING.beam_size,
+            "rounds": plan.rounds,
+            "figures": [asdict(each) for each in record.figures],
+            "ratios": [asdict(each) | {"reached": each.reached} for each in record.ratios],
+        }
+        arguments.json.write_text(json.dumps(content, indent=2), encoding="utf-8")
+    if arguments.plot:
+        title = f"int8, beam {DECODING.beam_size}, {CORES} cores of {where['processor']}"
+        plot(record.figures, title, arguments.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""How servers are measured under load: models, server processes, the load itself, and its report."""

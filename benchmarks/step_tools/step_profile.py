@@ -1,0 +1,104 @@
+"""What the time of a decoder step is spent on, operator by operator."""
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.step_tools.weight_products import IN_FLOATS, WEIGHT_INPUTS
+from jumok_serve.engine.batch import Batch
+from jumok_serve.runtime.device import CPU
+from jumok_serve.runtime.graphs import GraphFolder, Graphs
+
+PROFILED_GRAPHS = ("decoder",)
+PROFILED_STEPS = 24
+"""Steps that a profile is made of."""
+CONTAINERS = ("If", "Loop", "Scan")
+"""Operators whose time is that of others inside."""
+WEIGHT_PRODUCTS = "weight products"
+OWN_PRODUCTS = (
+    "Product",
+    "ProductQuantized",
+    "ProductAddNorm",
+    "ProductAddNormQuantized",
+    "ThreeProducts",
+    "FloatProduct",
+    "FloatProductAddNorm",
+    "ThreeFloatProducts",
+)
+"""Native operators that multiply with weights, and what stands behind such products in the same operators."""
+
+
+class ProfiledGraphs(Graphs):
+    """Graphs that write down how long each operator of decoder and selection takes.
+
+    Args:
+        model: the graphs.
+        precision: one of its variants.
+        threads: threads that one graph's operators share.
+        folder: where profiles are written.
+    """
+
+    def __init__(self, model: GraphFolder, precision: str, *, threads: int, folder: Path) -> None:
+        self._folder = folder
+        super().__init__(model, precision, device=CPU, threads=threads)
+
+    def _load(self, name: str) -> Any:
+        self._options.enable_profiling = name in PROFILED_GRAPHS
+        self._options.profile_file_prefix = str(self._folder / name)
+        return super()._load(name)
+
+    def profiles(self) -> dict[str, list[dict[str, Any]]]:
+        """What was written down of each graph; nothing is from now on."""
+        files = {name: Path(self._sessions[name].end_profiling()) for name in PROFILED_GRAPHS}
+        return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
+
+
+def shares(
+    model: GraphFolder, precision: str, threads: int, made_batch: Callable[[Graphs, int], Batch]
+) -> dict[str, float]:
+    """Percent of a step by operator, the largest first.
+
+    Args:
+        model: the graphs.
+        precision: one of its variants.
+        threads: threads that one graph's operators share.
+        made_batch: makes a batch that can decode so many steps.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        graphs = ProfiledGraphs(model, precision, threads=threads, folder=Path(folder))
+        batch = made_batch(graphs, PROFILED_STEPS)
+        started = time.perf_counter()
+        for _ in range(PROFILED_STEPS):
+            batch.step()
+        whole = 1e6 * (time.perf_counter() - started)
+        profiles = graphs.profiles()
+    spent: Counter[str] = Counter()  # microseconds
+    in_runs = 0
+    for graph, events in profiles.items():
+        runs = [event for event in events if event["name"] == "model_run"][-PROFILED_STEPS:]
+        in_runs += sum(run["dur"] for run in runs)
+        for event in events:
+            if event["name"].endswith("_kernel_time") and event["ts"] >= runs[0]["ts"]:
+                spent[_kind(graph, event["args"])] += event["dur"]
+    for container in CONTAINERS:
+        for graph in PROFILED_GRAPHS:
+            del spent[f"{graph}: {container}"]
+    spent["between operators"] = in_runs - spent.total()
+    spent["outside the graphs"] = round(whole) - in_runs
+    return {kind: 100 * duration / whole for kind, duration in spent.most_common()}
+
+
+def _kind(graph: str, node: Mapping[str, Any]) -> str:
+    """What an operator's time counts as: one that multiplies with weights, or its type."""
+    operator = node["op_name"]
+    # A product of activations has two operands with heads, and prepacked weights are not among the inputs at all.
+    operands = sum(len(shape) > 2 for value in node["input_type_shape"] for shape in value.values())
+    if operator in OWN_PRODUCTS:
+        return WEIGHT_PRODUCTS
+    if operator in WEIGHT_INPUTS and (operator not in IN_FLOATS or operands < 2):
+        return WEIGHT_PRODUCTS
+    return f"{graph}: {operator}"

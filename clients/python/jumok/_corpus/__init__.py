@@ -1,0 +1,1 @@
+"""Corpora of any size in bounded memory."""

@@ -1,0 +1,166 @@
+"""A corpus for programs built on asyncio: one task reads texts, one calls the server, and the caller takes results."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from typing import TypeAlias
+
+import grpc
+import grpc.aio
+
+from jumok._corpus.state import Corpus
+from jumok._errors import CallError, Cancelled, Unavailable
+from jumok._results import TextResult
+from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest, TranslateCorpusResponse
+
+OVERTAKEN = "Internal error from Core"
+"""What grpc.aio says in place of the status of a call whose end has overtaken something that was still sent."""
+
+Call: TypeAlias = "grpc.aio.StreamStreamCall[TranslateCorpusRequest, TranslateCorpusResponse]"
+Responses: TypeAlias = AsyncIterator[TranslateCorpusResponse]
+
+
+class CorpusTasks:
+    """Brings texts through a server; the state is a ``Corpus``.
+
+    Args:
+        corpus: the state.
+        texts: what is to be translated; those before ``start`` are passed over.
+        start: number of the first text.
+        open_call: calls the server of a number with an iterator of requests; its errors are CallErrors.
+        is_open: whether the client is not closed.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        texts: Iterable[str] | AsyncIterable[str],
+        start: int,
+        open_call: Callable[[int, AsyncIterator[TranslateCorpusRequest]], Responses],
+        is_open: Callable[[], bool],
+    ) -> None:
+        self._corpus = corpus
+        self._texts = texts
+        self._start = start
+        self._open_call = open_call
+        self._is_open = is_open
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._number = 0  # of the present call
+
+    async def results(self) -> AsyncGenerator[TextResult, None]:
+        """Give the results in order; nothing is read before the first is asked for."""
+        corpus = self._corpus
+        tasks = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._run())]
+        try:
+            while True:
+                while not corpus.can_give:
+                    await self._change(corpus.patience_s(time.monotonic()))
+                    corpus.check_time(time.monotonic())
+                result = corpus.give()
+                self._tell()  # there is room for another text, or it is over
+                if result is None:
+                    return
+                yield result
+        finally:
+            self._number += 1
+            self._tell()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _tell(self) -> None:
+        """Wake whoever waits for a change."""
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def _change(self, timeout_s: float | None = None) -> None:
+        """Wait for a change, or so long."""
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiting)
+        try:
+            await asyncio.wait({waiting}, timeout=timeout_s)
+        finally:
+            self._waiting.discard(waiting)
+
+    async def _read(self) -> None:
+        corpus, error = self._corpus, None
+        passed = 0
+        try:
+            async for text in _each(self._texts):
+                if passed < self._start:
+                    passed += 1
+                    continue
+                corpus.add(text, time.monotonic())
+                self._tell()
+                while not corpus.has_room:
+                    await self._change()
+        except Exception as failed:
+            error = failed
+        corpus.end(error)
+        self._tell()
+
+    async def _run(self) -> None:
+        corpus = self._corpus
+        while True:
+            while not (corpus.needs_call or corpus.all_answered):
+                await self._change()
+            if corpus.all_answered:
+                return
+            corpus.begin_call(time.monotonic())
+            error: CallError | None = None
+            try:
+                async for response in self._open_call(corpus.endpoint, self._requests(self._number)):
+                    corpus.receive(response, time.monotonic())
+                    self._tell()
+            except CallError as failed:
+                error = failed
+                if not self._is_open():
+                    corpus.failure = failed
+            except Exception as failed:
+                corpus.failure = failed
+            self._number += 1  # so that the call's requests end
+            delay_s = corpus.call_ended(error, time.monotonic())
+            self._tell()
+            if corpus.failure is None and delay_s > 0:
+                await asyncio.sleep(delay_s)
+
+    async def _requests(self, number: int) -> AsyncGenerator[TranslateCorpusRequest, None]:
+        """What one call sends; gRPC takes it in a task of its own."""
+        corpus = self._corpus
+        yield corpus.take(first=True)
+        while True:
+            while self._number == number and not corpus.can_go_on:
+                await self._change()
+            if self._number != number or corpus.all_sent:
+                return
+            yield corpus.take(first=False)
+
+
+async def _each(texts: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[str, None]:
+    """The texts of either kind of iterable; between those of a plain one other tasks have their turn."""
+    if isinstance(texts, AsyncIterable):
+        async for text in texts:
+            yield text
+        return
+    for text in texts:
+        yield text
+        await asyncio.sleep(0)
+
+
+async def responses(call: Call, describe: Callable[[grpc.aio.AioRpcError], CallError]) -> Responses:
+    """What a call answers; it is cancelled where this ends early, and its errors are described."""
+    try:
+        async for response in call:
+            yield response
+    except grpc.aio.AioRpcError as error:
+        if error.details() == OVERTAKEN:
+            raise Unavailable("the server ended the call while something was sent") from error
+        raise describe(error) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and not task.cancelling():  # the call was cancelled with its client, not this task
+            raise Cancelled("the client was closed") from error
+        raise
+    finally:
+        call.cancel()

@@ -1,0 +1,185 @@
+"""A corpus for programs that wait: one thread reads the texts, one calls the server, and the caller takes results."""
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+
+import grpc
+
+from jumok._corpus.state import Corpus
+from jumok._errors import CallError
+from jumok._results import TextResult
+from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest, TranslateCorpusResponse
+
+END_S = 1.0
+"""How long the end of a call is waited for at most, which takes some milliseconds."""
+
+
+class CorpusCall:
+    """A call of TranslateCorpus, and what its error means.
+
+    gRPC's own object for it takes a lock when it is freed. A program that ends stops daemon threads wherever they are,
+    perhaps where they hold that lock; so once a call has ended nothing may refer to it any more. The error that gRPC
+    raises is that object, with a traceback that refers to it, and is no cause of ours therefore.
+    """
+
+    def __init__(
+        self, call: "grpc.CallIterator[TranslateCorpusResponse]", describe: Callable[[grpc.RpcError], CallError]
+    ) -> None:
+        self._call: grpc.CallIterator[TranslateCorpusResponse] | None = call
+        self._describe = describe
+
+    def __iter__(self) -> Iterator[TranslateCorpusResponse]:
+        failure: CallError | None = None
+        try:
+            if self._call is not None:
+                yield from self._call
+        except grpc.RpcError as error:
+            failure = self._describe(error)
+            error.__traceback__ = None
+        finally:
+            self.cancel()
+            self._call = None
+        if failure is not None:
+            raise failure
+
+    def cancel(self) -> None:
+        """End it now; may be called from any thread."""
+        call = self._call
+        if call is not None:
+            call.cancel()  # type: ignore[no-untyped-call]
+
+
+class CorpusThreads:
+    """Brings texts through a server; the state is a ``Corpus``, and what happens to it happens under one lock.
+
+    Args:
+        corpus: the state.
+        texts: what is to be translated.
+        open_call: calls the server of a number with an iterator of requests.
+        is_open: whether the client is not closed.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        texts: Iterable[str],
+        open_call: Callable[[int, Iterator[TranslateCorpusRequest]], CorpusCall],
+        is_open: Callable[[], bool],
+    ) -> None:
+        self._corpus = corpus
+        self._texts = texts
+        self._open_call = open_call
+        self._is_open = is_open
+        self._changed = threading.Condition()
+        self._closed = False
+        self._call: CorpusCall | None = None
+        self._number = 0  # of the present call
+
+    def results(self) -> Generator[TextResult, None, None]:
+        """Give the results in order; nothing is read before the first is asked for."""
+        # Daemons: one that waits for a text must not keep the program from ending.
+        reading, running = (
+            threading.Thread(target=target, name=f"translate-iter{target.__name__}", daemon=True)
+            for target in (self._read, self._run)
+        )
+        reading.start()
+        running.start()
+        try:
+            while (result := self._next()) is not None:
+                yield result
+        finally:
+            with self._changed:
+                self._closed = True
+                call, answered = self._call, self._corpus.all_answered
+                self._changed.notify_all()
+            own = threading.current_thread() is running  # where garbage may be collected, and this with it
+            if answered and not own:  # then the call ends by itself, and well
+                running.join(END_S)
+            if call is not None:
+                call.cancel()
+            if not own:
+                running.join(END_S)
+
+    def _next(self) -> TextResult | None:
+        corpus = self._corpus
+        with self._changed:
+            while not corpus.can_give:
+                self._changed.wait(corpus.patience_s(time.monotonic()))
+                corpus.check_time(time.monotonic())
+            self._changed.notify_all()  # there is room for another text, or it is over
+            return corpus.give()
+
+    def _read(self) -> None:
+        corpus = self._corpus
+        try:
+            texts = iter(self._texts)
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed or corpus.has_room)
+                    if self._closed:
+                        return
+                try:
+                    text = next(texts)
+                except StopIteration:
+                    break
+                with self._changed:
+                    corpus.add(text, time.monotonic())
+                    self._changed.notify_all()
+        except BaseException as error:
+            self._end(error)
+        else:
+            self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._corpus.end(error)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        corpus = self._corpus
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or corpus.needs_call or corpus.all_answered)
+                if self._closed or corpus.all_answered:
+                    return
+                corpus.begin_call(time.monotonic())
+                number = self._number
+            error: CallError | None = None
+            try:
+                call = self._open_call(corpus.endpoint, self._requests(number))
+                with self._changed:
+                    self._call = call
+                    if self._closed:
+                        call.cancel()
+                for response in call:
+                    with self._changed:
+                        corpus.receive(response, time.monotonic())
+                        self._changed.notify_all()
+            except CallError as failed:
+                error = failed
+                if not self._is_open():
+                    with self._changed:
+                        corpus.failure = failed
+            except BaseException as failed:  # the client was closed, or this is a bug: to be raised where it is seen
+                with self._changed:
+                    corpus.failure = failed
+            with self._changed:
+                self._number += 1  # so that the call's requests end
+                self._call = None
+                delay_s = corpus.call_ended(error, time.monotonic())
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._closed or corpus.failure is not None, delay_s)
+
+    def _requests(self, number: int) -> Iterator[TranslateCorpusRequest]:
+        """What one call sends; gRPC takes it in a thread of its own."""
+        corpus = self._corpus
+        with self._changed:
+            request = corpus.take(first=True)
+        while True:
+            yield request
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._number != number or corpus.can_go_on)
+                if self._closed or self._number != number or corpus.all_sent:
+                    return
+                request = corpus.take(first=False)

@@ -1,0 +1,1 @@
+"""Channels, retries and calls."""

@@ -1,0 +1,202 @@
+"""The graphs of a model in each precision: written to files, and verified there before they are anybody's."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from jumok_export.device.graphs import half_graphs, with_device_graphs
+from jumok_export.errors import ExportError, VerificationError
+from jumok_export.graphs.graph import Graph
+from jumok_export.graphs.shortlist_decoder import with_shortlist
+from jumok_export.graphs.storage import save_graphs, write_graphs
+from jumok_export.quantization.calibration import Calibration
+from jumok_export.quantization.int8 import Scales, quantize_graph, quantized_weights, rectified_weights
+from jumok_export.verification.fp16 import verify_fp16
+from jumok_export.verification.fp32 import verify_device, verify_fp32
+from jumok_export.verification.int8 import verify_int8
+from jumok_export.verification.native import verify_native
+from jumok_export.verification.runtime_side import RuntimeSide
+from jumok_export.verification.samples import Frame
+from jumok_export.verification.shortlist import verify_shortlist
+from jumok_export.verification.sides import Side, TorchSide
+from jumok_serve.errors import BundleError
+from jumok_serve.manifest.manifest import Check, PrecisionVariant, VerificationReport
+from jumok_serve.runtime.device import CPU, RESIDENT_CPU, Device
+from jumok_serve.runtime.graphs import Graphs
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Graphs of one precision, where sessions can open them before there is a manifest."""
+
+    path: Path
+    only: PrecisionVariant
+
+    def variant(self, _: str) -> PrecisionVariant:
+        """See `jumok_serve.runtime.graphs.GraphFolder`."""
+        return self.only
+
+
+class _Writer:
+    """Writes and verifies the graphs of one model."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graphs: Mapping[str, Graph],
+        frame: Frame,
+        calibrator: Callable[[Mapping[str, Graph]], Calibration] | None,
+        *,
+        listed: bool,
+    ) -> None:
+        self._model = model
+        self._graphs = graphs
+        self._frame = frame
+        self._calibrator = calibrator
+        self._listed = listed
+
+    @cached_property
+    def _calibration(self) -> Calibration | None:
+        return None if self._calibrator is None else self._calibrator(self._graphs)
+
+    def fp32(self, folder: Path, *, for_devices: bool) -> tuple[PrecisionVariant, VerificationReport]:
+        graphs = with_device_graphs(self._graphs) if for_devices else self._graphs
+        variant = self._save(graphs, folder, "fp32")
+        report = self._verified("fp32", variant, folder, verify_fp32)
+        if not for_devices:
+            return variant, report
+        on_device = opened(Folder(folder, variant), "fp32", RESIDENT_CPU)
+        more = verify_device(self._model, on_device, self._frame)
+        native = self._native_checks("fp32", variant, folder)
+        return variant, passed("fp32", VerificationReport(checks=(*report.checks, *more, *native)))
+
+    def fp16(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
+        variant = write_graphs(half_graphs(self._graphs), folder, "fp16")
+        on_device = opened(Folder(folder, variant), "fp16", RESIDENT_CPU)
+        report = verify_fp16(self._model, on_device, self._frame, calibration=self._calibration)
+        return variant, passed("fp16", report)
+
+    def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
+        calibration = self._calibration
+        scales: Scales = {} if calibration is None else calibration.scales
+        variant = self._save(
+            {name: quantize_graph(graph, scales) for name, graph in self._graphs.items()}, folder, "int8"
+        )
+        weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_weights(self._graphs[name])]
+        rectified = rectified_weights(self._graphs[name] for name in ("encoder", "decoder"))
+        verify = partial(verify_int8, weights=weights, rectified=rectified, calibration=calibration)
+        report = self._verified("int8", variant, folder, verify)
+        native = self._native_checks("int8", variant, folder)
+        return variant, passed("int8", VerificationReport(checks=(*report.checks, *native)))
+
+    def _save(self, graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
+        if not self._listed:
+            return save_graphs(graphs, folder, precision)
+        try:
+            return save_graphs(with_shortlist(graphs), folder, precision)
+        except ValueError as error:
+            raise ExportError(f"{type(self._model).__name__} cannot have a shortlist: {error}") from error
+
+    def _verified(
+        self,
+        precision: str,
+        variant: PrecisionVariant,
+        folder: Path,
+        verify: Callable[[nn.Module, Graphs, Frame], VerificationReport],
+    ) -> VerificationReport:
+        where = Folder(folder, variant)
+        graphs = opened(where, precision, CPU, native=False)
+        listed = opened(where, precision, CPU, listed=True, native=False) if self._listed else None
+        report = verify(self._model, graphs, self._frame)
+        if listed is not None:
+            more = verify_shortlist(self._model, graphs, listed, self._frame, precision)
+            report = VerificationReport(checks=(*report.checks, *more))
+        return passed(precision, report)
+
+    def _native_checks(self, precision: str, variant: PrecisionVariant, folder: Path) -> tuple[Check, ...]:
+        """How the graphs in native operators do, which are there where the operators are."""
+        if not variant.native:
+            return ()
+        where = Folder(folder, variant)
+        expected: Side = TorchSide(self._model)
+        if precision != "fp32":
+            expected = RuntimeSide(opened(where, precision, CPU, native=False))
+        listed = opened(where, precision, CPU, listed=True) if self._listed else None
+        return verify_native(expected, opened(where, precision, CPU), listed, self._frame, precision)
+
+
+def opened(where: Folder, precision: str, device: Device, *, listed: bool = False, native: bool = True) -> Graphs:
+    """The graphs of a folder, loaded; `ExportError` where ONNX Runtime cannot load them."""
+    try:
+        return Graphs(where, precision, device=device, threads=torch.get_num_threads(), listed=listed, native=native)
+    except BundleError as error:
+        raise ExportError(f"ONNX Runtime cannot load the {precision} graphs: {'; '.join(error.problems)}") from error
+
+
+def passed(precision: str, report: VerificationReport) -> VerificationReport:
+    """The report, if nothing in it has failed; `VerificationError` otherwise."""
+    failed = [check for check in report.checks if not check.passed]
+    if failed:
+        raise VerificationError(precision, failed)
+    return report
+
+
+def write_variants(
+    model: nn.Module,
+    graphs: Mapping[str, Graph],
+    frame: Frame,
+    folder: Path,
+    precisions: Sequence[str],
+    *,
+    calibrator: Callable[[Mapping[str, Graph]], Calibration] | None,
+    listed: bool,
+    progress: Callable[[str], None],
+) -> tuple[dict[str, PrecisionVariant], dict[str, VerificationReport]]:
+    """Write and verify the graphs of a model in several precisions.
+
+    Other graphs are made from those in fp32, where limits are tight, so these are verified in any case.
+
+    Args:
+        model: what they compute.
+        graphs: in fp32.
+        frame: what is decoded to verify them.
+        folder: where they are written.
+        precisions: some of fp32, fp16 and int8.
+        calibrator: finds scales of activations; None: each row has its own.
+        listed: whether there are graphs for shortlists too.
+        progress: is told what is done next.
+
+    Returns:
+        Variants and reports of the precisions.
+
+    Raises:
+        ExportError: ONNX Runtime cannot load some, or the model cannot have a shortlist.
+        VerificationError: some do not compute what the model does.
+    """
+    writer = _Writer(model, graphs, frame, calibrator, listed=listed)
+    variants: dict[str, PrecisionVariant] = {}
+    reports: dict[str, VerificationReport] = {}
+    progress("verifying fp32")
+    if "fp32" in precisions:
+        variants["fp32"], reports["fp32"] = writer.fp32(folder, for_devices=True)
+        before: tuple[Check, ...] = ()
+    else:
+        with tempfile.TemporaryDirectory() as elsewhere:
+            _, report = writer.fp32(Path(elsewhere), for_devices=False)
+        before = tuple(
+            check.model_copy(update={"name": f"before quantization: {check.name}"}) for check in report.checks
+        )
+    if "fp16" in precisions:
+        progress("converting to fp16 and verifying it")
+        variants["fp16"], report = writer.fp16(folder)
+        reports["fp16"] = VerificationReport(checks=(*before, *report.checks))
+    if "int8" in precisions:
+        progress("quantizing to int8 and verifying it")
+        variants["int8"], report = writer.int8(folder)
+        reports["int8"] = VerificationReport(checks=(*before, *report.checks))
+    return variants, reports

@@ -1,0 +1,46 @@
+"""The fp16 form of a graph: weights, memory, state and products in 16 bits; what sums many numbers up in 32."""
+
+import onnx
+from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+
+from jumok_export.graphs.graph import Graph, declare
+from jumok_serve.manifest.manifest import TensorSpec
+
+IN_FP32 = ("LogSoftmax", "Pow", "ReduceMean", "ReduceSum", "Sqrt", "Reciprocal", "Exp", "Log")
+"""Operators whose range or precision 16 bits do not have: probabilities, and squares within normalisations.
+
+Layer normalisation and softmax are operators of their own, and sum up in 32 bits whatever they are given.
+"""
+HALVED = ("memory.", "state.", "next_state.")
+"""How the names of inputs and outputs begin that are in fp16; all others keep their types."""
+
+
+def half_graph(graph: Graph) -> Graph:
+    """The fp16 form of a graph in fp32 that is made of ONNX's own operators.
+
+    Values beyond the largest number of fp16, as masks add, become that number.
+    """
+    model = onnx.ModelProto()
+    model.CopyFrom(graph.model)
+    kept = [spec.name for spec in (*graph.inputs, *graph.outputs) if not spec.name.startswith(HALVED)]
+    model = convert_float_to_float16(
+        model, keep_io_types=kept, op_block_list=[*DEFAULT_OP_BLOCK_LIST, *IN_FP32], force_fp16_initializers=True
+    )
+    # A value that several operators in fp32 read is cast for each of them, under one name: once is enough.
+    kept_nodes: list[onnx.NodeProto] = []
+    written: set[str] = set()
+    for node in model.graph.node:
+        if node.op_type != "Cast" or node.output[0] not in written:
+            kept_nodes.append(node)
+        written.update(node.output)
+    del model.graph.node[:]
+    model.graph.node.extend(kept_nodes)
+    inputs, outputs = tuple(map(_halved, graph.inputs)), tuple(map(_halved, graph.outputs))
+    declare(model, inputs, outputs)
+    return Graph(model, inputs, outputs)
+
+
+def _halved(spec: TensorSpec) -> TensorSpec:
+    if spec.dtype != "float32" or not spec.name.startswith(HALVED):
+        return spec
+    return spec.model_copy(update={"dtype": "float16"})

@@ -1,0 +1,208 @@
+"""Selection graphs for a device: `jumok_export.graphs.selection` in operators that CUDA has.
+
+On CUDA top-k orders equal values as its threads come to them, and what is not on the device is copied. So here ties are
+broken before, and numbers that the host must know are made of shapes, which it knows.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from jumok_export.graphs.graph import OPSET, Graph, declare
+from jumok_export.graphs.selection import block_width, constraint_specs, sampler_graph
+from jumok_serve.manifest.manifest import TensorSpec
+
+TIE_SHARE = 2.0**-43
+"""By how much of itself a number is made less for every place that it is further behind.
+
+Neighbours in fp32 are a share of 2**-24 apart at least, so up to 2**18 places change no order but that of equals.
+"""
+_DRAWN_WHERE_SOME = "If"
+
+
+def device_select_graph(vocabulary: int) -> Graph:
+    """The graph `select` for a device; see `jumok_export.graphs.selection.select_graph`.
+
+    Each kind of constraint has one entry at least, and `renormalize` one row: `renormalize.asked` says of each row
+    whether it asks for it. Operators of CUDA do not take tensors without elements everywhere.
+    """
+    inputs = (
+        TensorSpec(name="logits", dtype="float32", axes=("R", vocabulary)),
+        TensorSpec(name="scores", dtype="float32", axes=("R",)),
+        TensorSpec(name="candidates", dtype="int64", axes=(1,)),
+        *constraint_specs("logit"),
+        *constraint_specs("log_prob"),
+        TensorSpec(name="renormalize", dtype="int64", axes=("N",)),
+        TensorSpec(name="renormalize.asked", dtype="bool", axes=("N",)),
+    )
+    outputs = (
+        TensorSpec(name="tokens", dtype="int64", axes=("R", "C")),
+        TensorSpec(name="totals", dtype="float32", axes=("R", "C")),
+    )
+    node = helper.make_node
+    nodes = [
+        *_constrain("logits", "logit", "constrained_logits"),
+        node("LogSoftmax", ["constrained_logits"], ["log_probabilities"], axis=-1),
+        *_constrain("log_probabilities", "log_prob", "constrained"),
+        *_candidates("constrained", vocabulary),
+        node("Gather", ["constrained", "renormalize"], ["asking"], axis=0),
+        node("LogSoftmax", ["asking"], ["normal"], axis=-1),
+        node("Gather", ["tokens", "renormalize"], ["asking_tokens"], axis=0),
+        node("GatherElements", ["normal", "asking_tokens"], ["normal_best"], axis=1),
+        node("Gather", ["best", "renormalize"], ["asking_best"], axis=0),
+        node("Unsqueeze", ["renormalize.asked", "last"], ["asked"]),
+        node("Where", ["asked", "normal_best", "asking_best"], ["answered"]),
+        node("Unsqueeze", ["renormalize", "last"], ["asking_rows"]),
+        node("ScatterND", ["best", "asking_rows", "answered"], ["processed"]),
+        node("Unsqueeze", ["scores", "last"], ["running"]),
+        node("Add", ["processed", "running"], ["totals"]),
+    ]
+    return _graph("select", nodes, inputs, outputs, vocabulary)
+
+
+def _constrain(scores: str, stage: str, output: str) -> list[NodeProto]:
+    """Factors, then biases, on scores in one axis."""
+    node = helper.make_node
+    factors, biases = f"{stage}_factors", f"{stage}_biases"
+    return [
+        node("Reshape", [scores, "last"], [f"{stage}_flat"]),
+        node("Unsqueeze", [f"{factors}.places", "last"], [f"{factors}.rows"]),
+        node("GatherND", [f"{stage}_flat", f"{factors}.rows"], [f"{stage}_old"]),
+        node("Less", [f"{stage}_old", "nothing"], [f"{stage}_negative"]),
+        node("Mul", [f"{stage}_old", f"{factors}.values"], [f"{stage}_multiplied"]),
+        node("Div", [f"{stage}_old", f"{factors}.values"], [f"{stage}_divided"]),
+        node("Where", [f"{stage}_negative", f"{stage}_multiplied", f"{stage}_divided"], [f"{stage}_new"]),
+        node("ScatterND", [f"{stage}_flat", f"{factors}.rows", f"{stage}_new"], [f"{stage}_penalised"]),
+        node("Unsqueeze", [f"{biases}.places", "last"], [f"{biases}.rows"]),
+        node(
+            "ScatterND",
+            [f"{stage}_penalised", f"{biases}.rows", f"{biases}.values"],
+            [f"{stage}_biased"],
+            reduction="add",
+        ),
+        node("Reshape", [f"{stage}_biased", "by_row"], [output]),
+    ]
+
+
+def _candidates(scores: str, vocabulary: int) -> list[NodeProto]:
+    """The best of every row, in order, as `best`, and their `tokens`; see `jumok_export.graphs.selection`."""
+    node = helper.make_node
+    count = [
+        node("Shape", [scores], ["vocabulary"], start=1),
+        node("Min", ["candidates", "vocabulary"], ["count"]),
+    ]
+    width = block_width(vocabulary)
+    if width is None:
+        return [
+            *count,
+            *_top(scores, "count", "tokens"),
+            node("GatherElements", [scores, "tokens"], ["best"], axis=1),
+        ]
+    return [
+        *count,
+        node("Constant", [], ["width"], value_ints=[width]),
+        node("Constant", [], ["cut"], value_ints=[0, vocabulary // width, width]),
+        node("Constant", [], ["in_one"], value_ints=[0, -1]),
+        node("Reshape", [scores, "cut"], ["by_block"]),
+        node("ReduceMax", ["by_block", "last"], ["maxima"], keepdims=0),
+        node("Shape", ["maxima"], ["blocks"], start=1),
+        node("Min", ["count", "blocks"], ["depth"]),
+        *_top("maxima", "depth", "chosen"),
+        node("TopK", ["chosen", "depth"], ["ascending", "order"], axis=-1, largest=0),  # so that ties go by token
+        node("Unsqueeze", ["ascending", "last"], ["places"]),
+        node("GatherND", ["by_block", "places"], ["within_chosen"], batch_dims=1),
+        node("Reshape", ["within_chosen", "in_one"], ["few"]),
+        *_top("few", "count", "found"),
+        node("GatherElements", ["few", "found"], ["best"], axis=1),
+        node("Div", ["found", "width"], ["which"]),
+        node("GatherElements", ["ascending", "which"], ["block"], axis=1),
+        node("Sub", ["block", "which"], ["moved"]),
+        node("Mul", ["moved", "width"], ["distance"]),
+        node("Add", ["found", "distance"], ["tokens"]),
+    ]
+
+
+def _top(scores: str, count: str, output: str) -> list[NodeProto]:
+    """The places of the best of every row; of equal ones the first comes first.
+
+    In double precision a number less a tiny share of it, the larger the further behind it is, is equal to no other.
+    """
+    node = helper.make_node
+    return [
+        node("Shape", [scores], [f"{output}.size"], start=1),
+        node("Slice", ["shares", "zero", f"{output}.size"], [f"{output}.shares"]),
+        node("Cast", [scores], [f"{output}.exact"], to=TensorProto.DOUBLE),
+        node("Abs", [f"{output}.exact"], [f"{output}.magnitude"]),
+        node("Mul", [f"{output}.magnitude", f"{output}.shares"], [f"{output}.less"]),
+        node("Sub", [f"{output}.exact", f"{output}.less"], [f"{output}.ranked"]),
+        node("TopK", [f"{output}.ranked", count], [f"{output}.values", output], axis=-1),
+    ]
+
+
+def device_sampler_graph(vocabulary: int) -> Graph:
+    """The graph `sampler` for a device: it sorts the whole vocabulary instead of asking whether a part will do."""
+    sampler = sampler_graph(vocabulary)
+    model = onnx.ModelProto()
+    model.CopyFrom(sampler.model)
+    nodes: list[NodeProto] = []
+    for node in model.graph.node:
+        if node.op_type == _DRAWN_WHERE_SOME:
+            (output,) = node.output
+            nodes.append(helper.make_node("Identity", ["some_best"], [output]))
+        elif node.op_type == "TopK":
+            node.input[1] = "vocabulary"
+            nodes.append(node)
+        elif node.op_type == "ScatterElements":
+            places = f"{node.input[1]}.rows"
+            nodes.append(helper.make_node("Unsqueeze", [node.input[1], "last"], [places]))
+            reduction = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+            scattered = [node.input[0], places, node.input[2]]
+            nodes.append(helper.make_node("ScatterND", scattered, list(node.output), **reduction))
+        else:
+            nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(_needed(nodes, {value.name for value in model.graph.output}))
+    return Graph(model, sampler.inputs, sampler.outputs)
+
+
+def _needed(nodes: Sequence[NodeProto], outputs: set[str]) -> list[NodeProto]:
+    """Those of the nodes, in order, that something of the outputs depends on."""
+    read, needed = set(outputs), []
+    for node in reversed(nodes):
+        if not read.isdisjoint(node.output):
+            needed.append(node)
+            read.update(node.input)
+    return needed[::-1]
+
+
+def _graph(
+    name: str,
+    nodes: list[NodeProto],
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    vocabulary: int,
+) -> Graph:
+    shares = np.arange(1, vocabulary + 1, dtype=np.float64) * TIE_SHARE  # from 1 on: 0 times infinity is no number
+    constants = {
+        "last": np.array([-1]),
+        "zero": np.array([0]),
+        "by_row": np.array([-1, vocabulary]),
+        "nothing": np.zeros(1, np.float32),
+        "shares": shares,
+    }
+    model = helper.make_model(
+        helper.make_graph(
+            nodes,
+            name,
+            [],
+            [],
+            initializer=[numpy_helper.from_array(value, constant) for constant, value in constants.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=10,
+    )
+    declare(model, inputs, outputs)
+    onnx.checker.check_model(model)
+    return Graph(model, inputs, outputs)

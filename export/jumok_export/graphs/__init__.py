@@ -1,0 +1,1 @@
+"""ONNX graphs of the bundle's contract, traced from PyTorch models."""

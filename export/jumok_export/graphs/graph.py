@@ -1,0 +1,88 @@
+"""An ONNX graph of a bundle, with the types and axes of what goes in and comes out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from jumok_serve.manifest.manifest import TensorSpec
+
+OPSET = 20
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One exported graph.
+
+    Attributes:
+        model: the ONNX model, its weights inside.
+        inputs: types and symbolic axes of what goes in, in order.
+        outputs: the same of what comes out.
+    """
+
+    model: onnx.ModelProto
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """Writes the contract's symbols into the graph, and drops what the exporter noted of intermediate shapes."""
+    for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):
+        del values[:]
+        values.extend(
+            helper.make_tensor_value_info(
+                spec.name, helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), list(spec.axes)
+            )
+            for spec in specs
+        )
+    del model.graph.value_info[:]
+    model.ClearField("metadata_props")
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+
+
+def with_inner(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, and those within its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from with_inner(attribute.g)
+
+
+def rename(graph: onnx.GraphProto, renamed: Callable[[str], str]) -> None:
+    """Renames what nodes, tensors and the graphs within nodes are called by."""
+    for each in with_inner(graph):
+        for tensor in each.initializer:
+            tensor.name = renamed(tensor.name)
+        for value in (*each.value_info, *each.input, *each.output):
+            value.name = renamed(value.name)
+        for node in each.node:
+            node.input[:] = map(renamed, node.input)
+            node.output[:] = map(renamed, node.output)
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """The names that a node reads, and those that graphs within it do."""
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            yield from reads(inner)
+
+
+def drop_unread(graph: onnx.GraphProto) -> None:
+    """Leaves out what computes or holds nothing that is read."""
+    read = {value.name for value in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if not read.isdisjoint(node.output):
+            kept.append(node)
+            read.update(reads(node))
+    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.node[:]
+    del graph.initializer[:]
+    graph.node.extend(reversed(kept))
+    graph.initializer.extend(tensors)

@@ -1,0 +1,171 @@
+"""Scorer and aligner of models that decode given targets token by token: a Scan over the decoder's step."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import GraphProto, NodeProto, TensorProto, helper
+
+from jumok_export.graphs.graph import Graph, declare, rename
+from jumok_serve.manifest.manifest import TensorSpec
+from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS, LISTED
+
+ATTENTION = "attention"
+"""An output of exported decoders that becomes the aligner's: what each row attended to, [R, layers, heads, S]."""
+_CROSS = ATTENTION_OUTPUTS["cross"]
+_STEP = "step."
+"""Begins what is called after something in the decoder."""
+
+_PAIR = (
+    TensorSpec(name="source_ids", dtype="int64", axes=("B", "S")),
+    TensorSpec(name="source_lengths", dtype="int64", axes=("B",)),
+    TensorSpec(name="start_ids", dtype="int64", axes=("B",)),
+    TensorSpec(name="target_ids", dtype="int64", axes=("B", "T")),
+    TensorSpec(name="target_lengths", dtype="int64", axes=("B",)),
+)
+
+
+def with_one_pass(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
+    """The graphs of a precision, with `scorer` and `aligner` made of encoder and decoder where there is no scorer.
+
+    Both graphs encode the sources and repeat the decoder's step along the targets, one row a sentence. The aligner is
+    for decoders that tell what they attended to; those that serve do not.
+    """
+    if "scorer" in graphs:
+        return dict(graphs)
+    made = {"scorer": _scorer(graphs["encoder"], graphs["decoder"])}
+    if any(spec.name == ATTENTION for spec in graphs["decoder"].outputs):
+        made["aligner"] = _aligner(graphs["encoder"], graphs["decoder"])
+    served = {"decoder", f"decoder{LISTED}"}
+    return {name: _silent(graph) if name in served else graph for name, graph in graphs.items()} | made
+
+
+def _silent(decoder: Graph) -> Graph:
+    """A decoder that does not tell what it attended to."""
+    model = onnx.ModelProto()
+    model.CopyFrom(decoder.model)
+    outputs = tuple(spec for spec in decoder.outputs if spec.name != ATTENTION)
+    declare(model, decoder.inputs, outputs)
+    return Graph(model, decoder.inputs, outputs)
+
+
+def _scorer(encoder: Graph, decoder: Graph) -> Graph:
+    node = helper.make_node
+    token = [
+        node("LogSoftmax", [f"{_STEP}logits"], [f"{_STEP}log_probabilities"], axis=-1),
+        node("Unsqueeze", [f"{_STEP}target", "last"], [f"{_STEP}chosen"]),
+        node("GatherElements", [f"{_STEP}log_probabilities", f"{_STEP}chosen"], [f"{_STEP}gathered"], axis=1),
+        node("Squeeze", [f"{_STEP}gathered", "last"], [f"{_STEP}told"]),
+    ]
+    after = [
+        node("Transpose", ["told"], ["in_order"], perm=[1, 0]),  # [B, T]
+        node("Where", ["target_mask", "in_order", "nothing"], ["log_probabilities"]),
+    ]
+    outputs = (TensorSpec(name="log_probabilities", dtype="float32", axes=("B", "T")),)
+    return _over_targets(encoder, decoder, token, after, outputs)
+
+
+def _aligner(encoder: Graph, decoder: Graph) -> Graph:
+    (attention,) = (spec for spec in decoder.outputs if spec.name == ATTENTION)
+    _, layers, heads, _ = attention.axes
+    node = helper.make_node
+    token = [node("Identity", [f"{_STEP}{ATTENTION}"], [f"{_STEP}told"])]
+    after = [
+        node("Transpose", ["told"], ["in_order"], perm=[1, 2, 3, 0, 4]),  # [B, layers, heads, T, S]
+        node("Unsqueeze", ["target_mask", "axes_around_time"], ["mask"]),
+        node("Where", ["mask", "in_order", "nothing"], [_CROSS]),
+    ]
+    outputs = (TensorSpec(name=_CROSS, dtype="float32", axes=("B", layers, heads, "T", "S")),)
+    return _over_targets(encoder, decoder, token, after, outputs)
+
+
+def _over_targets(
+    encoder: Graph,
+    decoder: Graph,
+    token: Sequence[NodeProto],
+    after: Sequence[NodeProto],
+    outputs: tuple[TensorSpec, ...],
+) -> Graph:
+    """A graph that encodes sources and steps along targets.
+
+    Args:
+        encoder: as it is exported or quantized.
+        decoder: likewise.
+        token: what is told of each step, as `step.told` [B, ...], made of the decoder's outputs and `step.target` [B],
+            the token that the step is to find.
+        after: what is made of all that was told, `told` [T, B, ...], where `target_mask` [B, T] is true.
+        outputs: of the graph.
+    """
+    node = helper.make_node
+    kinds = {
+        spec.name: helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+        for spec in decoder.inputs
+        if spec.name.startswith("state.")
+    }
+    states = list(kinds)
+    given = {"source_lengths", *(spec.name for spec in decoder.inputs if spec.name.startswith("memory."))}
+    step = onnx.ModelProto()
+    step.CopyFrom(decoder.model)
+    rename(step.graph, lambda name: name if name in given or not name else _STEP + name)
+    inputs = [*states, "position", "fed", "target"]
+    told = [*(f"next_{name}" for name in states), "told"]
+    fed = [
+        node("Expand", [f"{_STEP}position", f"{_STEP}rows"], [f"{_STEP}positions"]),
+        node("Identity", [f"{_STEP}fed"], [f"{_STEP}token_ids"]),
+    ]
+    body = GraphProto(name="step")
+    body.input.extend(
+        helper.make_tensor_value_info(_STEP + name, kinds.get(name, TensorProto.INT64), None) for name in inputs
+    )
+    body.output.extend(
+        helper.make_tensor_value_info(_STEP + name, kinds.get(name.removeprefix("next_"), TensorProto.FLOAT), None)
+        for name in told
+    )
+    body.node.extend((*fed, *step.graph.node, *token))
+    # Where products are cut off, ONNX Runtime makes those signed weights unsigned that lie in the product's own graph.
+    body.initializer.extend(step.graph.initializer)
+
+    model = onnx.ModelProto()
+    model.CopyFrom(encoder.model)
+    graph = model.graph
+    for name, value, shape in (
+        ("zero", [0], ()),
+        ("one", [1], ()),
+        ("first", [0], (1,)),
+        ("last", [-1], (1,)),
+        ("axes_around_time", [1, 2, 4], (3,)),
+    ):
+        graph.initializer.append(helper.make_tensor(name, TensorProto.INT64, shape, value))
+    graph.initializer.append(helper.make_tensor("nothing", TensorProto.FLOAT, (), [0.0]))
+    graph.node.extend(
+        (
+            node("Unsqueeze", ["start_ids", "last"], ["starts"]),
+            node("Slice", ["target_ids", "first", "last", "last"], ["before"]),
+            node("Concat", ["starts", "before"], ["inputs"], axis=1),
+            node("Transpose", ["inputs"], ["inputs_by_time"], perm=[1, 0]),
+            node("Transpose", ["target_ids"], ["targets_by_time"], perm=[1, 0]),
+            node("Shape", ["start_ids"], [f"{_STEP}rows"]),
+            node("Squeeze", [f"{_STEP}rows"], ["sentences"]),
+            node("Range", ["zero", "sentences", "one"], [f"{_STEP}parents"]),
+            node("Shape", ["target_ids"], ["time"], start=1),
+            node("Squeeze", ["time"], ["longest"]),
+            node("Range", ["zero", "longest", "one"], ["places"]),
+            node(
+                "Scan",
+                [*states, "places", "inputs_by_time", "targets_by_time"],
+                [*(f"last.{name}" for name in states), "told"],
+                body=body,
+                num_scan_inputs=3,
+            ),
+            node("Unsqueeze", ["target_lengths", "last"], ["lengths"]),
+            node("Less", ["places", "lengths"], ["target_mask"]),
+            *after,
+        )
+    )
+    for domain in (opset.domain for opset in decoder.model.opset_import):
+        if all(opset.domain != domain for opset in model.opset_import):
+            model.opset_import.append(next(opset for opset in decoder.model.opset_import if opset.domain == domain))
+    read = {name for each in graph.node for name in each.input} | given
+    used = tuple(spec for spec in _PAIR if spec.name in read)
+    declare(model, used, outputs)
+    return Graph(model, used, outputs)

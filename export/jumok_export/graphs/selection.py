@@ -1,0 +1,385 @@
+"""The graphs that choose tokens: `select` picks every row's best candidates, `sampler` draws one token a row.
+
+Both work on logits where these lie. Constraints come in as sparse lists: factors (a value below 0 is multiplied, one
+above 0 divided) and then biases (added). The semantics are those of the logits processors of Hugging Face's `generate`.
+"""
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper
+
+from jumok_export.graphs.graph import OPSET, Graph, declare
+from jumok_serve.manifest.manifest import TensorSpec
+
+SORTED_FOR_MASS = 512
+"""Tokens among which top-p is looked for first."""
+
+TYPICAL_CANDIDATES = 8
+"""The number of candidates that blocks of tokens are cut for: those of beam size 4."""
+
+SAVED_BY_BLOCKS = 4
+"""Blocks are worth their nodes where they leave no more than this part of the vocabulary to be ordered."""
+
+
+SHORTLIST_BLOCK = 16
+"""Tokens a block where logits are as wide as shortlists, which is a multiple of it; best for 1,000 to 4,000 tokens."""
+
+
+def selection_graphs(vocabulary: int) -> dict[str, Graph]:
+    """The graphs `select` and `sampler` for logits of this width."""
+    return {"select": select_graph(vocabulary), "sampler": sampler_graph(vocabulary)}
+
+
+def select_graph(width: int | None, *, overwrite: bool = False) -> Graph:
+    """The graph that picks every row's best candidates: constraints, log-softmax and top-k.
+
+    `totals` is the running score plus the processed log-probability. What begins with `logit` acts before the
+    log-softmax (greedy search), what begins with `log_prob` after it, and is not renormalised (beam search) but in the
+    rows that `renormalize` names. Of equal candidates the lower token comes first. Which way the graph takes depends on
+    the whole batch, a row's numbers do not: each of them comes out of the same operators in the same order.
+
+    Logits are copied only where a constraint acts on them, for an input cannot be overwritten; log-probabilities are
+    constrained in place, and pay for no more than the entries.
+
+    Args:
+        width: of the logits; None: any multiple of `SHORTLIST_BLOCK`. Tokens are columns then.
+        overwrite: whether logits may be overwritten, because another graph that this one becomes part of makes them.
+    """
+    inputs = (
+        _logits_spec(width),
+        TensorSpec(name="scores", dtype="float32", axes=("R",)),
+        TensorSpec(name="candidates", dtype="int64", axes=(1,)),
+        *constraint_specs("logit"),
+        *constraint_specs("log_prob"),
+        TensorSpec(name="renormalize", dtype="int64", axes=("N",)),
+    )
+    outputs = (
+        TensorSpec(name="tokens", dtype="int64", axes=("R", "C")),
+        TensorSpec(name="totals", dtype="float32", axes=("R", "C")),
+    )
+    node = helper.make_node
+    if overwrite:
+        log_softmax = [
+            *_constrain("logits", "logit", "constrained_logits"),
+            node("LogSoftmax", ["constrained_logits"], ["log_probabilities"], axis=-1),
+        ]
+    else:
+        log_softmax = _log_softmax_of_input()
+    nodes = [
+        *_width(width),
+        *log_softmax,
+        *_constrain("log_probabilities", "log_prob", "constrained"),
+        node("Min", ["candidates", "vocabulary"], ["count"]),
+        *_candidates("constrained", width),
+        node("Gather", ["constrained", "renormalize"], ["asking"], axis=0),
+        node("LogSoftmax", ["asking"], ["normal"], axis=-1),
+        node("Gather", ["tokens", "renormalize"], ["asking_tokens"], axis=0),
+        node("GatherElements", ["normal", "asking_tokens"], ["normal_best"], axis=1),
+        node("Unsqueeze", ["renormalize", "last"], ["asking_rows"]),
+        node("ScatterND", ["best", "asking_rows", "normal_best"], ["processed"]),
+        node("Unsqueeze", ["scores", "last"], ["running"]),
+        node("Add", ["processed", "running"], ["totals"]),
+    ]
+    flat = [*(_flat_values("logit") if overwrite else ()), *_flat_values("log_prob")]
+    return _graph("select", nodes, inputs, outputs, width=width, flat=flat)
+
+
+def _log_softmax_of_input() -> list[NodeProto]:
+    """The log-probabilities of constrained logits that cannot be overwritten."""
+    node = helper.make_node
+    return [
+        node("Shape", ["logit_factors.values"], ["logit_factors.size"]),
+        node("Shape", ["logit_biases.values"], ["logit_biases.size"]),
+        node("Add", ["logit_factors.size", "logit_biases.size"], ["logit_entries"]),
+        *_if(
+            "logit_entries",
+            then=[
+                *_constrain("logits", "logit", "constrained_logits"),
+                node("LogSoftmax", ["constrained_logits"], ["those_constrained"], axis=-1),
+            ],
+            otherwise=[node("LogSoftmax", ["logits"], ["those_free"], axis=-1)],
+            output="log_probabilities",
+            flat=_flat_values("logit"),
+        ),
+    ]
+
+
+def sampler_graph(width: int | None) -> Graph:
+    """The graph that draws one token for each of the rows that `rows` names.
+
+    Logits are constrained, divided by the temperature, cut to the `top_k` best (0 keeps all) and then to the fewest
+    best whose probabilities reach `top_p`; tokens as likely as the last that is kept are kept too. The token is the
+    first, by id, at which the cumulative probability exceeds `uniform`: inversion sampling. `totals` is the running
+    score plus the token's log-probability among those that were kept.
+
+    Cutting needs the best logits in order, but seldom more than a few hundred of them: the whole vocabulary is sorted
+    only where these do not reach `top_p`.
+
+    Args:
+        width: of the logits; None: any. Tokens are columns then.
+    """
+    inputs = (
+        _logits_spec(width),
+        TensorSpec(name="rows", dtype="int64", axes=("D",)),
+        TensorSpec(name="scores", dtype="float32", axes=("D",)),
+        *constraint_specs("logit"),
+        TensorSpec(name="temperature", dtype="float32", axes=("D",)),
+        TensorSpec(name="top_k", dtype="int64", axes=("D",)),
+        TensorSpec(name="top_p", dtype="float32", axes=("D",)),
+        TensorSpec(name="uniform", dtype="float32", axes=("D",)),
+    )
+    outputs = (
+        TensorSpec(name="tokens", dtype="int64", axes=("D", 1)),
+        TensorSpec(name="totals", dtype="float32", axes=("D", 1)),
+    )
+    node = helper.make_node
+    columns = ("scores", "temperature", "top_k", "top_p", "uniform")
+    nodes = [
+        *_width(width),
+        *(node("Unsqueeze", [name, "last"], [f"{name}.column"]) for name in columns),  # [D, 1]
+        node("Gather", ["logits", "rows"], ["drawn"], axis=0),
+        *_constrain("drawn", "logit", "constrained"),
+        node("ReduceMax", ["constrained", "last"], ["best"], keepdims=1),
+        node("Sub", ["constrained", "best"], ["centred"]),  # so that no temperature leads beyond every float
+        node("Div", ["centred", "temperature.column"], ["warm"]),
+        # How many of the best are put in order.
+        node("Less", ["top_p.column", "certain"], ["cuts"]),
+        node("Where", ["cuts", "sorted_for_mass", "one"], ["depth_for_mass"]),
+        node("Max", ["depth_for_mass", "top_k.column"], ["depths"]),
+        node("ReduceMax", ["depths"], ["depth"], keepdims=0),
+        node("Min", ["depth", "vocabulary"], ["some"]),
+        node("TopK", ["warm", "some"], ["some_best", "some_order"], axis=-1, largest=1, sorted=1),
+        # Top-k: everything that is not below the k-th best.
+        node("Equal", ["top_k.column", "zero"], ["unlimited"]),
+        node("Min", ["top_k.column", "vocabulary"], ["limit"]),
+        node("Sub", ["limit", "one"], ["last_of_k"]),
+        node("Max", ["last_of_k", "zero"], ["place_of_k"]),
+        node("GatherElements", ["some_best", "place_of_k"], ["kth_best"], axis=1),
+        node("Where", ["unlimited", "minus_infinity", "kth_best"], ["least_of_k"]),
+        *_at_least("warm", "least_of_k", "top"),
+        node("ReduceLogSumExp", ["top", "last"], ["norm"], keepdims=1),
+        # Top-p: a token stays while those before it have not reached p. Where p is 1, rounding must cut nothing.
+        *_probabilities("some_best"),
+        node("ReduceSum", ["some_best.probabilities", "last"], ["reached"], keepdims=1),
+        node("Less", ["reached", "top_p.column"], ["short"]),
+        node("And", ["short", "cuts"], ["lacking"]),
+        node("Cast", ["lacking"], ["lacking.number"], to=TensorProto.INT32),
+        node("ReduceMax", ["lacking.number"], ["lacking.most"], keepdims=0),
+        *_if(
+            "lacking.most",
+            then=[node("TopK", ["warm", "vocabulary"], ["all_best", "all_order"], axis=-1, largest=1, sorted=1)],
+            otherwise=[node("Identity", ["some_best"], ["few_best"])],
+            output="ordered",
+        ),
+        *_probabilities("ordered"),
+        node("CumSum", ["ordered.probabilities", "axis"], ["mass_before"], exclusive=1),
+        node("Less", ["mass_before", "top_p.column"], ["within"]),
+        node("Where", ["within", "ordered", "infinity"], ["those_within"]),
+        node("ReduceMin", ["those_within", "last"], ["last_within"], keepdims=1),
+        node("Where", ["cuts", "last_within", "minus_infinity"], ["least_of_p"]),
+        *_at_least("top", "least_of_p", "nucleus"),
+        # Inversion: the place of the token is the number of tokens whose cumulative probability is not above uniform.
+        node("LogSoftmax", ["nucleus"], ["log_probabilities"], axis=-1),
+        node("Exp", ["log_probabilities"], ["weights"]),
+        node("Cast", ["weights"], ["exact_weights"], to=TensorProto.DOUBLE),
+        node("CumSum", ["exact_weights", "axis"], ["cumulative"]),
+        node("ReduceMax", ["cumulative", "last"], ["all"], keepdims=1),
+        node("Cast", ["uniform.column"], ["level"], to=TensorProto.DOUBLE),
+        node("LessOrEqual", ["cumulative", "level"], ["passed"]),
+        node("Less", ["cumulative", "all"], ["followed"]),  # rounding may leave the sum short of 1
+        node("And", ["passed", "followed"], ["skipped"]),
+        node("Cast", ["skipped"], ["skipped_count"], to=TensorProto.INT64),
+        node("ReduceSum", ["skipped_count", "last"], ["tokens"], keepdims=1),
+        node("GatherElements", ["log_probabilities", "tokens"], ["log_probability"], axis=1),
+        node("Add", ["log_probability", "scores.column"], ["totals"]),
+    ]
+    return _graph("sampler", nodes, inputs, outputs, width=width, flat=_flat_values("logit"))
+
+
+def _logits_spec(width: int | None) -> TensorSpec:
+    return TensorSpec(name="logits", dtype="float32", axes=("R", width or "U"))
+
+
+def _width(width: int | None) -> list[NodeProto]:
+    """What says how wide logits are where that is no constant."""
+    if width is not None:
+        return []
+    node = helper.make_node
+    return [
+        node("Shape", ["logits"], ["vocabulary"], start=1),
+        node("Concat", ["last", "vocabulary"], ["by_row"], axis=0),
+    ]
+
+
+def constraint_specs(stage: str) -> tuple[TensorSpec, ...]:
+    """Factors and biases of one stage, as values and their places among all scores: row * width + token."""
+    return tuple(
+        spec
+        for kind in ("factors", "biases")
+        for spec in (
+            TensorSpec(name=f"{stage}_{kind}.places", dtype="int64", axes=(f"{stage}_{kind}",)),
+            TensorSpec(name=f"{stage}_{kind}.values", dtype="float32", axes=(f"{stage}_{kind}",)),
+        )
+    )
+
+
+def _constrain(scores: str, stage: str, output: str) -> list[NodeProto]:
+    """Factors, then biases. No place has two factors, so replacing values is safe.
+
+    Scores lie in one axis meanwhile: `ScatterElements`, unlike `ScatterND`, may work in place.
+    """
+    node = helper.make_node
+    factors, biases = f"{stage}_factors", f"{stage}_biases"
+    flat, penalised, biased = _flat_names(stage)
+    return [
+        node("Reshape", [scores, "last"], [flat]),
+        node("Gather", [flat, f"{factors}.places"], [f"{stage}_old"]),
+        node("Less", [f"{stage}_old", "nothing"], [f"{stage}_negative"]),
+        node("Mul", [f"{stage}_old", f"{factors}.values"], [f"{stage}_multiplied"]),
+        node("Div", [f"{stage}_old", f"{factors}.values"], [f"{stage}_divided"]),
+        node("Where", [f"{stage}_negative", f"{stage}_multiplied", f"{stage}_divided"], [f"{stage}_new"]),
+        node("ScatterElements", [flat, f"{factors}.places", f"{stage}_new"], [penalised]),
+        node("ScatterElements", [penalised, f"{biases}.places", f"{biases}.values"], [biased], reduction="add"),
+        node("Reshape", [biased, "by_row"], [output]),
+    ]
+
+
+def _flat_names(stage: str) -> tuple[str, ...]:
+    return tuple(f"{stage}_{name}" for name in ("flat", "penalised", "biased"))
+
+
+def _flat_values(stage: str) -> list[ValueInfoProto]:
+    """What tells ONNX Runtime that scores in one axis keep their size: without it, nothing happens in place."""
+    size = f"{stage}_scores"
+    return [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in _flat_names(stage)]
+
+
+def _candidates(scores: str, vocabulary: int | None) -> list[NodeProto]:
+    """The `count` best of every row, in order, as `best`, and their `tokens`.
+
+    A large vocabulary is cut into blocks of consecutive tokens, and the best are looked for in those `count` blocks
+    alone whose maxima are highest. Any other block is preceded by `count` blocks with a higher maximum, or with an
+    equal one at a lower token: that many candidates precede all of its tokens.
+    """
+    node = helper.make_node
+    width = SHORTLIST_BLOCK if vocabulary is None else block_width(vocabulary)
+    if width is None:
+        return [node("TopK", [scores, "count"], ["best", "tokens"], axis=-1)]
+    if vocabulary is None:
+        number, blocks = -1, node("Div", ["vocabulary", "width"], ["blocks"])
+    else:
+        number = vocabulary // width
+        blocks = node("Constant", [], ["blocks"], value_ints=[number])
+    return [
+        node("Constant", [], ["width"], value_ints=[width]),
+        node("Constant", [], ["cut"], value_ints=[0, number, width]),
+        blocks,
+        node("Constant", [], ["flat"], value_ints=[0, -1]),
+        node("Reshape", [scores, "cut"], ["by_block"]),
+        node("ReduceMax", ["by_block", "last"], ["maxima"], keepdims=0),
+        node("Min", ["count", "blocks"], ["depth"]),
+        node("TopK", ["maxima", "depth"], ["highest", "chosen"], axis=-1),
+        node("TopK", ["chosen", "depth"], ["ascending", "order"], axis=-1, largest=0),  # so that ties go by token
+        node("Unsqueeze", ["ascending", "last"], ["places"]),
+        node("GatherND", ["by_block", "places"], ["within_chosen"], batch_dims=1),
+        node("Reshape", ["within_chosen", "flat"], ["few"]),
+        node("TopK", ["few", "count"], ["best", "found"], axis=-1),
+        node("Div", ["found", "width"], ["which"]),
+        node("GatherElements", ["ascending", "which"], ["block"], axis=1),
+        node("Sub", ["block", "which"], ["moved"]),  # from block number `which` of the few to `block` of them all
+        node("Mul", ["moved", "width"], ["distance"]),
+        node("Add", ["found", "distance"], ["tokens"]),
+    ]
+
+
+def block_width(vocabulary: int) -> int | None:
+    """Tokens a block, so that blocks and the tokens of those that are chosen are few; None: not worth it."""
+
+    def to_order(width: int) -> int:
+        return vocabulary // width + TYPICAL_CANDIDATES * width
+
+    best = min((width for width in range(1, vocabulary + 1) if vocabulary % width == 0), key=to_order)
+    return best if to_order(best) * SAVED_BY_BLOCKS <= vocabulary else None
+
+
+def _at_least(scores: str, least: str, output: str) -> list[NodeProto]:
+    """Scores, -inf where they are below `least`."""
+    node = helper.make_node
+    return [
+        node("Less", [scores, least], [f"{output}.below"]),
+        node("Where", [f"{output}.below", "minus_infinity", scores], [output]),
+    ]
+
+
+def _probabilities(ordered: str) -> list[NodeProto]:
+    """Probabilities of the best of every row among those that top-k leaves."""
+    node = helper.make_node
+    return [
+        *_at_least(ordered, "least_of_k", f"{ordered}.top"),
+        node("Sub", [f"{ordered}.top", "norm"], [f"{ordered}.log_probabilities"]),
+        node("Exp", [f"{ordered}.log_probabilities"], [f"{ordered}.probabilities"]),
+    ]
+
+
+def _if(
+    number: str,
+    *,
+    then: list[NodeProto],
+    otherwise: list[NodeProto],
+    output: str,
+    flat: Sequence[ValueInfoProto] = (),
+) -> list[NodeProto]:
+    """Computes `then` where a number is not 0; either way's value is the first of its last node."""
+    ways = [
+        helper.make_graph(
+            nodes,
+            name,
+            [],
+            [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
+            value_info=values,
+        )
+        for name, nodes, values in (("then", then, flat), ("otherwise", otherwise, ()))
+    ]
+    return [
+        helper.make_node("Cast", [number], [f"{number}.any"], to=TensorProto.BOOL),
+        helper.make_node("If", [f"{number}.any"], [output], then_branch=ways[0], else_branch=ways[1]),
+    ]
+
+
+def _graph(
+    name: str,
+    nodes: list[NodeProto],
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    *,
+    width: int | None,
+    flat: list[ValueInfoProto],
+) -> Graph:
+    constants = [
+        helper.make_tensor("last", TensorProto.INT64, [1], [-1]),
+        helper.make_tensor("axis", TensorProto.INT64, [], [-1]),
+        helper.make_tensor("zero", TensorProto.INT64, [1], [0]),
+        helper.make_tensor("one", TensorProto.INT64, [1], [1]),
+        helper.make_tensor("sorted_for_mass", TensorProto.INT64, [1], [SORTED_FOR_MASS]),
+        helper.make_tensor("nothing", TensorProto.FLOAT, [1], [0.0]),
+        helper.make_tensor("certain", TensorProto.FLOAT, [1], [1.0]),
+        helper.make_tensor("infinity", TensorProto.FLOAT, [1], [float("inf")]),
+        helper.make_tensor("minus_infinity", TensorProto.FLOAT, [1], [float("-inf")]),
+    ]
+    if width is not None:
+        constants[5:5] = [
+            helper.make_tensor("vocabulary", TensorProto.INT64, [1], [width]),
+            helper.make_tensor("by_row", TensorProto.INT64, [2], [-1, width]),
+        ]
+    read = {name for node in nodes for name in node.input} | {"last"}
+    used = [constant for constant in constants if constant.name in read]
+    model = helper.make_model(
+        helper.make_graph(nodes, name, [], [], initializer=used),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=10,
+    )
+    declare(model, inputs, outputs)
+    model.graph.value_info.extend(flat)
+    onnx.checker.check_model(model)
+    return Graph(model, inputs, outputs)

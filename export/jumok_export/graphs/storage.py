@@ -1,0 +1,104 @@
+"""The weights of a set of graphs in one file beside them, each tensor once however many graphs use it."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import GraphProto, TensorProto, helper, numpy_helper
+
+from jumok_export.graphs.fuse_selection import with_selection
+from jumok_export.graphs.graph import Graph, with_inner
+from jumok_export.graphs.scan import with_one_pass
+from jumok_export.native.graphs import with_native_graphs
+from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant
+from jumok_serve.native import library
+
+SMALLEST_EXTERNAL = 1024
+"""Smaller tensors stay in their graph."""
+ALIGNMENT = 4096
+"""Tensors begin at a page, so that a mapped file needs no copy."""
+
+
+def save_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
+    """Writes the graphs of one precision, and their shared weights, into `folder / precision`.
+
+    Decoders are written with the selection in them (see `with_selection`), and models that decode given targets token
+    by token get their one-pass graphs (see `with_one_pass`). Where there is the library of native operators, graphs in
+    these are written besides (see `with_native_graphs`).
+
+    Returns:
+        The variant's entry in the manifest.
+    """
+    finished = with_selection(with_one_pass(graphs))
+    if library() is not None:
+        finished = with_native_graphs(finished, int8=precision == "int8")
+    return write_graphs(finished, folder, precision)
+
+
+def write_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
+    """Writes graphs as they are, and their shared weights, into `folder / precision`.
+
+    A matrix that another graph uses transposed, as an output projection is that of a tied embedding, is not stored
+    again: its graph transposes it, once, when a session is made.
+
+    Returns:
+        The variant's entry in the manifest.
+    """
+    (folder / precision).mkdir()
+    path = folder / precision / "weights.bin"
+    specs = {}
+    with path.open("wb") as file:
+        weights = _Weights(file, path.name)
+        for name, graph in graphs.items():
+            model = onnx.ModelProto()
+            model.CopyFrom(graph.model)
+            for each in with_inner(model.graph):
+                for tensor in list(each.initializer):
+                    weights.store(tensor, each)
+            target = folder / precision / f"{name}.onnx"
+            target.write_bytes(model.SerializeToString(deterministic=True))
+            specs[name] = GraphSpec(
+                file=target.relative_to(folder).as_posix(), inputs=graph.inputs, outputs=graph.outputs
+            )
+    return PrecisionVariant(graphs=specs, weights=path.relative_to(folder).as_posix())
+
+
+class _Weights:
+    """The file that tensors are moved into."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._places: dict[tuple[bytes, tuple[int, ...]], tuple[int, int]] = {}  # offset and length by content
+
+    def store(self, tensor: TensorProto, graph: GraphProto) -> None:
+        """Moves a tensor of a graph into the file, unless it is small or there already."""
+        array = numpy_helper.to_array(tensor)
+        if array.nbytes < SMALLEST_EXTERNAL:
+            return
+        transposed = np.ascontiguousarray(array.T)
+        if array.ndim == 2 and _key(array) not in self._places and _key(transposed) in self._places:
+            stored = f"{tensor.name}.transposed"
+            graph.node.insert(0, helper.make_node("Transpose", [stored], [tensor.name], perm=[1, 0]))
+            tensor.name, array = stored, transposed
+        key = _key(array)
+        if key not in self._places:
+            self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT))
+            self._places[key] = (self._file.tell(), array.nbytes)
+            self._file.write(array.tobytes())
+        offset, length = self._places[key]
+        name, data_type = tensor.name, tensor.data_type
+        tensor.Clear()
+        tensor.name, tensor.data_type = name, data_type
+        tensor.dims.extend(array.shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        for entry, value in (("location", self._name), ("offset", str(offset)), ("length", str(length))):
+            tensor.external_data.add(key=entry, value=value)
+
+
+def _key(array: NDArray[Any]) -> tuple[bytes, tuple[int, ...]]:
+    return hashlib.sha256(array.tobytes()).digest(), array.shape

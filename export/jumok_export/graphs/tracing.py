@@ -1,0 +1,306 @@
+"""From a PyTorch translation model to the ONNX graphs of the contract."""
+
+import contextlib
+import functools
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from jumok_export.graphs.graph import OPSET, Graph, declare
+from jumok_export.graphs.scan import ATTENTION
+from jumok_export.graphs.selection import selection_graphs
+from jumok_export.graphs.translations import TRANSLATIONS
+from jumok_export.models.seq2seq import Tensors
+from jumok_serve.manifest.manifest import TensorSpec
+
+
+@runtime_checkable
+class TranslationModel(Protocol):
+    """What a PyTorch module must offer to be exported. B sentences, R = B * K rows, P previous rows, S source tokens.
+
+    The batch or the row is axis 0 of every tensor. Sizes of other axes may depend on S, on the number T of tokens that
+    were decoded, or on nothing.
+
+    A model may have `align` too, which tells of attention (see `EncoderDecoder.align`), and `step_in_place`, which is
+    then exported instead of `step` (see `EncoderDecoder.step_in_place`): it computes the same over a state in which all
+    rows of a sentence share E entries of one buffer, [B, ..., E, ...] where `step` has [P, ..., T, ...].
+
+    A model whose attribute `scores_by_steps` is true decodes given targets token by token. `score` and `align`, which
+    are loops then, are not traced but made of `encode` and `step`; for `align` there must be `attending_step`, which
+    gives what rows attended to besides, [R, layers, heads, S] (see `AttentiveRecurrent`).
+    """
+
+    def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
+        """From source ids [B, S] and lengths [B] the memory [B, ...] and the decoder's first state [B, ...] or none."""
+
+    def empty_state(self) -> Tensors:
+        """One row [1, ...] of decoder state before any token."""
+
+    def step(  # noqa: PLR0917 - the graph contract's inputs, in its order
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        parents: Tensor,
+        source_lengths: Tensor,
+        memory: Tensors,
+        state: Tensors,
+    ) -> tuple[Tensor, Tensors]:
+        """Logits [R, V] after one more token a row, and the state [R, ...]; rows continue rows `parents` of `state`."""
+
+    def score(
+        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
+    ) -> Tensor:
+        """Log-probability [B, T] of every token of given targets, decoded from the tokens `start_ids` [B]."""
+
+
+class _View(nn.Module):
+    """One method of a model as a module of its own, which is what the exporter takes."""
+
+    def __init__(self, model: nn.Module, method: str) -> None:
+        super().__init__()
+        self.model = model
+        self.method = method
+
+    def forward(self, *inputs: Any) -> Any:
+        """Calls the method; the outputs in a flat tuple."""
+        outputs = getattr(self.model, self.method)(*inputs)
+        flat: list[Tensor] = []
+        for output in outputs if isinstance(outputs, tuple) else (outputs,):
+            flat += output.values() if isinstance(output, dict) else [output]
+        return tuple(flat)
+
+
+def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: int) -> dict[str, Graph]:
+    """Exports a model's graphs: encoder, decoder, scorer, aligner where the model has `align`, select and sampler.
+
+    Of a model that scores by steps there are no scorer and aligner: see `with_one_pass`.
+
+    Which axes vary, and with what, is found by running the model at two sizes.
+
+    Args:
+        model: in evaluation mode, with the methods of `TranslationModel`.
+        source_vocabulary: number of source tokens.
+        target_vocabulary: number of target tokens.
+
+    Raises:
+        TypeError: a method is missing.
+        ValueError: an axis varies with something the contract has no symbol for.
+    """
+    if not isinstance(model, TranslationModel):
+        needed = [name for name in ("encode", "empty_state", "step", "score") if not hasattr(model, name)]
+        raise TypeError(
+            f"{type(model).__name__} has no {', '.join(needed)}: see jumok_export.graphs.tracing.TranslationModel"
+        )
+    small = _Example(model, source_vocabulary, target_vocabulary, B=2, K=3, S=5, P=4, T=7)
+    large = _Example(model, source_vocabulary, target_vocabulary, B=3, K=5, S=11, P=9, T=15)
+    views = {"encoder": "encode", "decoder": _step_of(model), "scorer": "score", "aligner": "align"}
+    if getattr(model, "scores_by_steps", False):
+        del views["scorer"], views["aligner"]
+        _check_carried(model.empty_state(), small.encoder.output_names)
+    _keep_operators()
+    graphs = {
+        graph: _export(_View(model, method), getattr(small, graph), getattr(large, graph))
+        for graph, method in views.items()
+        if hasattr(model, method)
+    }
+    return graphs | selection_graphs(target_vocabulary)
+
+
+def _check_carried(state: Tensors, encoded: tuple[str, ...]) -> None:
+    """Raises ValueError for a state that no loop over a target can carry from step to step."""
+    for name, row in state.items():
+        if f"state.{name}" not in encoded:
+            raise ValueError(
+                f"a model that scores by steps needs a first state {name!r} from `encode`, which gives none"
+            )
+        if 0 in row.shape:
+            raise ValueError(f"a model that scores by steps has a state of one size, and {name!r} grows with time")
+
+
+def _step_of(model: TranslationModel) -> str:
+    """Which of a model's methods becomes its decoder."""
+    return next(method for method in ("step_in_place", "attending_step", "step") if hasattr(model, method))
+
+
+@dataclass(frozen=True)
+class _GraphExample:
+    """Inputs of one graph at one set of sizes, with the names of inputs and outputs."""
+
+    arguments: tuple[Any, ...]
+    inputs: dict[str, Tensor]
+    output_names: tuple[str, ...]
+    sizes: dict[str, int]
+
+
+class _Example:
+    """Example inputs of every graph, at given sizes."""
+
+    def __init__(self, model: TranslationModel, source_vocabulary: int, target_vocabulary: int, **sizes: int) -> None:
+        b, k, s, p, t = (sizes[name] for name in "BKSPT")
+        r = b * k
+        generator = torch.Generator().manual_seed(0)
+        sizes = {**sizes, "R": r, "T_new": t + 1}
+        source = {
+            "source_ids": torch.randint(source_vocabulary, (b, s), generator=generator),
+            "source_lengths": torch.full((b,), s),
+        }
+        with torch.no_grad():
+            memory, first_state = model.encode(*source.values())
+            empty = model.empty_state()
+        if first_state and first_state.keys() != empty.keys():
+            raise ValueError(
+                f"`encode` gives first states {sorted(first_state)} and `empty_state` has {sorted(empty)}: "
+                "there must be one for each, or none"
+            )
+        self.encoder = _GraphExample(
+            tuple(source.values()),
+            source,
+            (*(f"memory.{name}" for name in memory), *(f"state.{name}" for name in first_state)),
+            {"B": b, "S": s},
+        )
+        rows = {
+            "token_ids": torch.randint(target_vocabulary, (r,), generator=generator),
+            "positions": torch.arange(t, t - r, -1).clamp(min=0),
+            "parents": torch.randint(p, (r,), generator=generator),
+            "source_lengths": source["source_lengths"],
+        }
+        symbols: tuple[str, ...] = ("B", "R", "P", "S", "T", "T_new")
+        if hasattr(model, "step_in_place"):
+            rows = {
+                "token_ids": rows["token_ids"].reshape(b, k),
+                "positions": rows["positions"].reshape(b, k),
+                "places": torch.zeros(b, k, 3, dtype=torch.int64),
+                "visible": torch.rand(b, k, t, generator=generator) < 0.5,
+                "entry_positions": torch.randint(t, (b, t), generator=generator),
+                "source_lengths": source["source_lengths"],
+            }
+            sizes["E"] = t
+            symbols = ("B", "K", "R", "S", "E")
+        state_rows = b if hasattr(model, "step_in_place") else p
+        state = {name: _enlarge(row, state_rows, t, generator) for name, row in empty.items()}
+        self.decoder = _GraphExample(
+            (*rows.values(), memory, state),
+            {
+                **rows,
+                **{f"memory.{name}": value for name, value in memory.items()},
+                **{f"state.{name}": value for name, value in state.items()},
+            },
+            (
+                "logits",
+                *(f"next_state.{name}" for name in state),
+                *([ATTENTION] if _step_of(model) == "attending_step" else []),
+            ),
+            {name: sizes[name] for name in symbols},
+        )
+        targets = {
+            **source,
+            "start_ids": torch.randint(target_vocabulary, (b,), generator=generator),
+            "target_ids": torch.randint(target_vocabulary, (b, t), generator=generator),
+            "target_lengths": torch.full((b,), t),
+        }
+        pair = {name: sizes[name] for name in "BST"}
+        self.scorer = _GraphExample(tuple(targets.values()), targets, ("log_probabilities",), pair)
+        attention = ("cross_attention", "encoder_attention", "decoder_attention")
+        self.aligner = _GraphExample(tuple(targets.values()), targets, attention, pair)
+
+
+def _enlarge(row: Tensor, rows: int, time: int, generator: torch.Generator) -> Tensor:
+    """A random state of the shape of `row` [1, ...] for so many rows; an axis of size 0 is time."""
+    shape = [rows, *(size or time for size in row.shape[1:])]
+    return torch.randn(shape, generator=generator).to(row.dtype)
+
+
+def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
+    with torch.no_grad():
+        outputs = [view(*example.arguments) for example in (small, large)]
+    sizes = (small.sizes, large.sizes)
+    inputs = tuple(_spec(name, (value, large.inputs[name]), sizes, view.method) for name, value in small.inputs.items())
+    results = tuple(
+        _spec(name, pair, sizes, view.method)
+        for name, pair in zip(small.output_names, zip(*outputs, strict=True), strict=True)
+    )
+    specs = {spec.name: spec for spec in inputs}
+
+    def dynamic(value: Any, name: str) -> Any:
+        if isinstance(value, dict):
+            return {key: dynamic(item, f"{name}.{key}") for key, item in value.items()}
+        return {axis: Dim.DYNAMIC for axis, size in enumerate(specs[name].axes) if isinstance(size, str)}
+
+    names = [name for name in small.inputs if "." not in name]
+    names += ["memory", "state"][: len(small.arguments) - len(names)]
+    shapes = tuple(dynamic(value, name) for name, value in zip(names, small.arguments, strict=True))
+    # PyTorch remembers how it dispatched recurrent operators in an earlier export; it would unroll them at this length.
+    for operator in (torch.ops.aten.gru.input, torch.ops.aten.lstm.input):
+        getattr(operator, "_dispatch_cache", {}).clear()
+    with _quiet():
+        exported = torch.onnx.export(
+            view,
+            (*small.arguments, {}),  # without keyword arguments: what a last dictionary would be taken for
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=list(specs),
+            output_names=list(small.output_names),
+            dynamic_shapes=(shapes,),
+            custom_translation_table=TRANSLATIONS,
+            verbose=False,
+        )
+    assert exported is not None
+    model = exported.model_proto
+    read = {name for node in model.graph.node for name in node.input}
+    # Memory and state are passed on whole; of the other inputs, those that the model does not look at are left out.
+    used = tuple(spec for spec in inputs if "." in spec.name or spec.name in read)
+    declare(model, used, results)
+    return Graph(model, used, results)
+
+
+def _spec(
+    name: str, values: tuple[Tensor, Tensor], sizes: tuple[dict[str, int], dict[str, int]], method: str
+) -> TensorSpec:
+    """Describes a tensor by what it is at two sizes."""
+    axes: list[int | str] = []
+    for axis, pair in enumerate(zip(values[0].shape, values[1].shape, strict=True)):
+        symbols = [symbol for symbol in sizes[0] if (sizes[0][symbol], sizes[1][symbol]) == pair]
+        if axis == 0 and not symbols:
+            raise ValueError(f"axis 0 of {name!r} in `{method}` must be the batch or the row, it has size {pair[0]}")
+        if pair[0] == pair[1]:
+            axes.append(pair[0])
+        elif symbols:
+            axes.append(symbols[0])
+        else:
+            raise ValueError(
+                f"axis {axis} of {name!r} in `{method}` has size {pair[0]} and {pair[1]} where the sizes are "
+                f"{sizes[0]} and {sizes[1]}: it must be constant or one of them"
+            )
+    return TensorSpec.model_validate(
+        {"name": name, "dtype": str(values[0].dtype).removeprefix("torch."), "axes": tuple(axes)}
+    )
+
+
+@functools.cache  # once a process
+def _keep_operators() -> None:
+    """Has PyTorch's exporter parse its operators' sources once, not anew for each graph: a sixth of a small export."""
+    with contextlib.suppress(ImportError, KeyError, AttributeError):  # without it exports are only slower
+        from torch.onnx._internal import _lazy_import  # noqa: PLC0415 - PyTorch's own business, which may move
+
+        operators = vars(_lazy_import)["onnxscript_apis"]
+        operators.get_torchlib_ops = functools.cache(operators.get_torchlib_ops)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the exporter's progress prints and its remarks about packages that are not needed off the terminal."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

@@ -1,8 +1,0 @@
-"""Models from Hugging Face checkpoints: what a folder holds becomes a module that can be exported, and a bundle."""
-
-from jumok_export.huggingface.errors import CheckpointError
-from jumok_export.huggingface.families import ARCHITECTURES, build_model
-from jumok_export.huggingface.imported import ImportedModel
-from jumok_export.huggingface.importing import import_checkpoint
-
-__all__ = ["ARCHITECTURES", "CheckpointError", "ImportedModel", "build_model", "import_checkpoint"]

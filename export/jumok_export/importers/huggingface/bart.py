@@ -1,0 +1,215 @@
+"""Marian, M2M100 (and NLLB), BART and mBART: Transformers with absolute positions and one naming of weights."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from jumok_export.importers.huggingface.imported import ImportedModel
+from jumok_export.importers.huggingface.parameters import Weights
+from jumok_export.importers.huggingface.settings import Settings
+from jumok_export.models.positions import Positions, PositionsWithoutPadding, fairseq_positions, halved_positions
+from jumok_export.models.transformer import Transformer, TransformerSizes
+
+ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
+}
+"""Other names of fields in config.json."""
+
+_NAMES = (
+    ("encoder.", "model.encoder.layers."),
+    ("decoder.", "model.decoder.layers."),
+    ("self_attention_residual.norm", "self_attn_layer_norm"),
+    ("cross_attention_residual.norm", "encoder_attn_layer_norm"),
+    ("feed_forward_residual.norm", "final_layer_norm"),
+    ("self_attention", "self_attn"),
+    ("cross_attention", "encoder_attn"),
+    ("query_projection", "q_proj"),
+    ("key_projection", "k_proj"),
+    ("value_projection", "v_proj"),
+    ("output_projection", "out_proj"),
+    ("feed_forward.0", "fc1"),
+    ("feed_forward.3", "fc2"),
+    ("encoder_norm", "model.encoder.layer_norm"),
+    ("decoder_norm", "model.decoder.layer_norm"),
+    ("source_norm", "model.encoder.layernorm_embedding"),
+    ("target_norm", "model.decoder.layernorm_embedding"),
+)
+"""Parts of our parameters' names and what they are in checkpoints, to be replaced in this order."""
+
+_SHARED, _ENCODER, _DECODER, _HEAD = (
+    "model.shared.weight",
+    "model.encoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+    "lm_head.weight",
+)
+_BIAS = "final_logits_bias"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """What sets one of the families apart.
+
+    Attributes:
+        name: transformers' name for the type of model.
+        norm: where layers are normalised; "pre" has one more norm at the end of encoder and decoder.
+        norm_embeddings: whether what enters the first layer is normalised.
+        output_bias: whether logits may have a bias.
+        two_vocabularies: whether source and target may have one each.
+        positions: of one side, "encoder" or "decoder", for so many places of a width, given the padding token.
+        vocabulary: number of tokens where the configuration does not say.
+        pad: id of the padding token where the configuration does not say.
+        activation: where the configuration does not say.
+        scale_embeddings: where the configuration does not say.
+    """
+
+    name: str
+    norm: Literal["pre", "post"]
+    norm_embeddings: bool
+    output_bias: bool
+    two_vocabularies: bool
+    positions: Callable[[Weights, str, tuple[int, int], int], Positions]
+    vocabulary: int
+    pad: int
+    activation: str
+    scale_embeddings: bool
+
+
+def _marian_positions(weights: Weights, side: str, shape: tuple[int, int], pad: int) -> Positions:
+    stored = f"model.{side}.embed_positions.weight"
+    return Positions(weights.take(stored, shape) if stored in weights else halved_positions(*shape))
+
+
+def _m2m100_positions(weights: Weights, side: str, shape: tuple[int, int], pad: int) -> Positions:
+    # Places are counted from behind the padding token's id, as in fairseq.
+    return PositionsWithoutPadding(fairseq_positions(shape[0] + pad + 1, shape[1])[pad + 1 :].clone(), pad)
+
+
+def _learned_positions(weights: Weights, side: str, shape: tuple[int, int], pad: int) -> Positions:
+    # The first two rows of the table are no places, whatever the padding token's id.
+    return Positions(weights.take(f"model.{side}.embed_positions.weight", (shape[0] + 2, shape[1]))[2:].clone())
+
+
+MARIAN = Family(
+    name="marian",
+    norm="post",
+    norm_embeddings=False,
+    output_bias=True,
+    two_vocabularies=True,
+    positions=_marian_positions,
+    vocabulary=58101,
+    pad=58100,
+    activation="gelu",
+    scale_embeddings=False,
+)
+M2M100 = Family(
+    name="m2m_100",
+    norm="pre",
+    norm_embeddings=False,
+    output_bias=False,
+    two_vocabularies=False,
+    positions=_m2m100_positions,
+    vocabulary=128112,
+    pad=1,
+    activation="relu",
+    scale_embeddings=True,
+)
+BART = Family(
+    name="bart",
+    norm="post",
+    norm_embeddings=True,
+    output_bias=True,
+    two_vocabularies=False,
+    positions=_learned_positions,
+    vocabulary=50265,
+    pad=1,
+    activation="gelu",
+    scale_embeddings=False,
+)
+MBART = replace(BART, name="mbart", norm="pre")
+
+
+def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel:
+    """A model of one of the families.
+
+    Args:
+        family: which one.
+        settings: the configuration; what is wrong with it is noted there.
+        weights: the checkpoint's tensors; what is wrong with them is noted there.
+
+    Raises:
+        CheckpointError: the configuration says nothing of which a model could be made.
+    """
+    vocabulary = settings.integer("vocab_size", family.vocabulary)
+    one = not family.two_vocabularies or settings.flag("share_encoder_decoder_embeddings", default=True)
+    two = not one and settings.given("decoder_vocab_size")
+    target_vocabulary = settings.integer("decoder_vocab_size", vocabulary) if two else vocabulary
+    pad = settings.integer("pad_token_id", family.pad, least=0)
+    limit = settings.integer("max_position_embeddings", 1024)
+    tie = settings.flag("tie_word_embeddings", default=True)
+    names = _embedding_names(weights, one_vocabulary=one, tie=tie)
+    sizes = TransformerSizes(
+        source_vocabulary=vocabulary,
+        target_vocabulary=target_vocabulary,
+        width=settings.integer("d_model", 1024, least=4),
+        heads=settings.integer("encoder_attention_heads", 16),
+        feed_forward=settings.integer("encoder_ffn_dim", 4096),
+        encoder_layers=settings.integer("encoder_layers", 12),
+        decoder_layers=settings.integer("decoder_layers", 12),
+        decoder_heads=settings.integer("decoder_attention_heads", 16),
+        decoder_feed_forward=settings.integer("decoder_ffn_dim", 4096),
+        norm=family.norm,
+        activation=settings.activation("activation_function", family.activation),
+        scale_embeddings=settings.flag("scale_embedding", default=family.scale_embeddings),
+        norm_embeddings=family.norm_embeddings,
+        share_embeddings=vocabulary == target_vocabulary and weights.same(names[_ENCODER], names[_DECODER]),
+        tie_output=weights.same(names[_DECODER], names[_HEAD]),
+        dropout=0.0,
+    )
+    settings.divisible("d_model", "encoder_attention_heads", (sizes.width, sizes.heads))
+    settings.divisible("d_model", "decoder_attention_heads", (sizes.width, sizes.decoder_layer.heads))
+    settings.within("pad_token_id", pad, vocabulary)
+    settings.require_sizes()
+    given: dict[str, Tensor] = {}
+    if family.output_bias and _BIAS in weights:
+        bias = weights.take(_BIAS, (1, target_vocabulary))
+        if bias.any():
+            sizes = replace(sizes, output_bias=True)
+            given["output.bias"] = bias[0]
+    source_positions, target_positions = (
+        family.positions(weights, side, (limit, sizes.width), pad) for side in ("encoder", "decoder")
+    )
+    with torch.device("meta"):
+        model = Transformer(sizes, source_positions=source_positions, target_positions=target_positions)
+    own = {"source_embedding": _ENCODER, "target_embedding": _DECODER, "output": _HEAD}
+    weights.fill(model, lambda name: names.get(own.get(name.removesuffix(".weight"), "")) or _stored_name(name), given)
+    weights.understood((_SHARED, _HEAD, _DECODER, _ENCODER))
+    return ImportedModel(
+        model=model.eval(),
+        family=family.name,
+        source_vocabulary=vocabulary,
+        target_vocabulary=target_vocabulary,
+        pad=pad,
+        max_source_length=limit,
+        max_target_length=limit,
+        unused=weights.unused,
+    )
+
+
+def _embedding_names(weights: Weights, *, one_vocabulary: bool, tie: bool) -> dict[str, str]:
+    """The stored tensors of the encoder's and the decoder's embedding and of the output projection."""
+    names = {name: name for name in (_ENCODER, _DECODER, _HEAD)}
+    if one_vocabulary:
+        # Before version 5 of transformers, untied output projections left the two embeddings tied.
+        return names | weights.tied((_SHARED, _HEAD, _DECODER, _ENCODER) if tie else (_SHARED, _DECODER, _ENCODER))
+    return names | (weights.tied((_DECODER, _HEAD)) if tie else {})
+
+
+def _stored_name(name: str) -> str:
+    for ours, theirs in _NAMES:
+        name = name.replace(ours, theirs, 1)
+    return name

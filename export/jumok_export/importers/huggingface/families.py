@@ -1,0 +1,93 @@
+"""The families of models that can be imported, and the choice of one by a checkpoint's configuration."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from jumok_export.importers.huggingface import bart, t5
+from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_export.importers.huggingface.imported import ImportedModel
+from jumok_export.importers.huggingface.parameters import Weights
+from jumok_export.importers.huggingface.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Family:
+    architecture: str
+    aliases: Mapping[str, str]
+    build: Callable[[Settings, Weights], ImportedModel]
+
+
+_FAMILIES = {
+    "marian": _Family(architecture="MarianMTModel", aliases=bart.ALIASES, build=partial(bart.build, bart.MARIAN)),
+    "m2m_100": _Family(
+        architecture="M2M100ForConditionalGeneration", aliases=bart.ALIASES, build=partial(bart.build, bart.M2M100)
+    ),
+    "bart": _Family(
+        architecture="BartForConditionalGeneration", aliases=bart.ALIASES, build=partial(bart.build, bart.BART)
+    ),
+    "mbart": _Family(
+        architecture="MBartForConditionalGeneration", aliases=bart.ALIASES, build=partial(bart.build, bart.MBART)
+    ),
+    "t5": _Family(architecture="T5ForConditionalGeneration", aliases=t5.ALIASES, build=t5.build),
+}
+"""By `model_type`, which is what transformers goes by."""
+
+_FORMER = {"T5WithLMHeadModel": "T5ForConditionalGeneration"}
+"""What architectures were called in early versions of transformers."""
+
+ARCHITECTURES = tuple(family.architecture for family in _FAMILIES.values())
+"""Names of the architectures that can be imported."""
+
+
+def build_model(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ImportedModel:
+    """The model that a checkpoint describes and holds.
+
+    Args:
+        config: the content of its config.json.
+        tensors: its weights by name, as `save_pretrained` of any version of transformers writes them, in float32 or
+            less. Those that are in float32 already are not copied.
+
+    Raises:
+        CheckpointError: architecture, configuration or weights are of a kind that is not supported, or do not fit
+            each other; lists all problems.
+    """
+    family = _choose(config)
+    settings, weights = Settings(config, family.aliases), Weights(tensors)
+    imported = family.build(settings, weights)
+    problems = [*settings.problems, *weights.problems]
+    if problems:
+        raise CheckpointError(problems)
+    return imported
+
+
+def require_supported(config: Mapping[str, Any]) -> None:
+    """Looks at nothing but the kind of model that a config.json describes.
+
+    Raises:
+        CheckpointError: it is of a kind that cannot be imported; says which can.
+    """
+    _choose(config)
+
+
+def _choose(config: Mapping[str, Any]) -> _Family:
+    problems = []
+    quantization = config.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method", "unknown") if isinstance(quantization, Mapping) else quantization
+        problems.append(f"its weights are quantized by {method!r}: import the original weights, and quantize those")
+    named = [_FORMER.get(name, name) for name in config.get("architectures") or ()]
+    kind = config.get("model_type")
+    chosen = [name for name, family in _FAMILIES.items() if (family.architecture in named if named else name == kind)]
+    supported = f"supported are {', '.join(ARCHITECTURES)}"
+    if not chosen:
+        found = f"architecture {', '.join(named)}" if named else f"model_type {kind!r}"
+        problems.append(f"{found} is not supported: {supported}")
+    elif kind is not None and chosen[0] != kind:
+        problems.append(f"architecture {named[0]} and model_type {kind!r} do not belong together: {supported}")
+    if problems:
+        raise CheckpointError(problems)
+    return _FAMILIES[chosen[0]]

@@ -1,0 +1,194 @@
+"""A checkpoint's folder in Hugging Face's layout: its settings and its weights, read without running anything."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_export.importers.huggingface.weight_files import read_weights
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+"""Weights files in one piece, the preferred first; in several, an index beside them says which."""
+_FOREIGN = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "model.ckpt.index")
+_ADAPTER = "adapter_config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFolder:
+    """What a folder holds, as far as it can be read.
+
+    Attributes:
+        path: the folder.
+        config: the content of config.json; None where that cannot be read.
+        generation: the content of generation_config.json; None where there is none or it cannot be read.
+        legacy: whether there is none: early versions of transformers had these settings in config.json.
+        tensors: the weights by name, mapped from their files; None where they cannot be read.
+        weights: names of the weights' files.
+        problems: why something cannot be read.
+    """
+
+    path: Path
+    config: Mapping[str, Any] | None
+    generation: Mapping[str, Any] | None
+    legacy: bool
+    tensors: Mapping[str, Tensor] | None
+    weights: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The folder's own name, wherever it lies; of a snapshot in Hugging Face's cache, the model's."""
+        folder = self.path.resolve()
+        cached = _cached(folder)
+        return folder.name if cached is None else cached.name.rpartition("--")[2]
+
+    @cached_property
+    def sha256(self) -> dict[str, str]:
+        """The SHA-256 of every weights file by its name."""
+        hashes = {}
+        for name in self.weights:
+            with (self.path / name).open("rb") as stream:
+                hashes[name] = file_digest(stream, "sha256").hexdigest()
+        return hashes
+
+
+def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
+    """Reads the settings of a checkpoint in a local folder and opens its weights: nothing in it is ever executed.
+
+    Weights are read from model.safetensors or pytorch_model.bin, each in one file or in several with an index.
+
+    Raises:
+        CheckpointError: there is no checkpoint; says what is missing. What is broken is left to the result's problems.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise CheckpointError([f"{path} is {'a file' if path.exists() else 'not there'}: name a checkpoint's folder"])
+    missing = [*_missing(path)]
+    if missing:
+        raise CheckpointError(missing)
+    leaving = [
+        f"{entry.name} is a link that leaves the checkpoint's folder: copy the folder with what its links lead to"
+        for entry in sorted(path.iterdir())
+        if entry.is_symlink() and not _inside(path, entry)
+    ]
+    if leaving:
+        raise CheckpointError(leaving)
+    problems: list[str] = []
+    config = _read_object(path / CONFIG, problems)
+    legacy = not (path / GENERATION).exists()
+    generation = None if legacy else _read_object(path / GENERATION, problems)
+    weights: tuple[str, ...] = ()
+    tensors = None
+    try:
+        weights = _weights_files(path)
+        tensors = read_weights([path / name for name in weights])
+        _check_index(path, weights, tensors)
+    except CheckpointError as error:
+        problems += error.problems
+        tensors = None
+    return CheckpointFolder(
+        path=path,
+        config=config,
+        generation=generation,
+        legacy=legacy,
+        tensors=tensors,
+        weights=weights,
+        problems=tuple(problems),
+    )
+
+
+def _missing(path: Path) -> Iterator[str]:
+    """What a folder lacks to be a checkpoint."""
+    if not (path / CONFIG).is_file():
+        adapter = (path / _ADAPTER).is_file()
+        hint = "merge the adapter into its base model and import that" if adapter else "is this a checkpoint's folder?"
+        yield f"{CONFIG} is missing in {path}: {hint}"
+    if not any((path / name).is_file() for whole in WEIGHTS for name in (whole, _index(whole))):
+        other = [name for name in _FOREIGN if (path / name).is_file()]
+        hint = f"; {other[0]} is not read: save the model with transformers' save_pretrained" if other else ""
+        yield f"weights are missing in {path}: neither {' nor '.join(WEIGHTS)} is there, nor an index of either{hint}"
+
+
+def _index(whole: str) -> str:
+    return f"{whole}.index.json"
+
+
+def _inside(folder: Path, path: Path) -> bool:
+    """Whether a path stays in the folder, or, of a snapshot in Hugging Face's cache, among that model's files."""
+    cached = _cached(folder.resolve())
+    roots = [folder.resolve(), *([] if cached is None else [cached / "blobs"])]
+    return any(path.resolve().is_relative_to(root) for root in roots)
+
+
+def _cached(folder: Path) -> Path | None:
+    """The model's folder in Hugging Face's cache, if this is a snapshot there, whose files are links to its blobs."""
+    model = folder.parent.parent
+    return model if folder.parent.name == "snapshots" and model.name.startswith("models--") else None
+
+
+def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any] | None:
+    """The object in a JSON file; None where there is none, which is noted."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        problems.append(f"{path.name} is not JSON: {error}")
+    except OSError as error:
+        problems.append(f"{path.name} cannot be read: {error.strerror}")
+    else:
+        if isinstance(content, dict):
+            return content
+        problems.append(f"{path.name} must hold an object, it holds a {type(content).__name__}")
+    return None
+
+
+def _weights_files(path: Path) -> tuple[str, ...]:
+    """Names of the weights' files: one, or those that an index lists.
+
+    Raises:
+        CheckpointError: the index is broken, or what it lists is not there.
+    """
+    for whole in WEIGHTS:
+        if (path / whole).is_file():
+            return (whole,)
+        if (path / _index(whole)).is_file():
+            return tuple(sorted(set(_weight_map(path, whole).values())))
+    raise AssertionError("weights are there")
+
+
+def _weight_map(path: Path, whole: str) -> Mapping[str, str]:
+    """Which file an index says that each tensor is in."""
+    index, problems = _index(whole), list[str]()
+    content = _read_object(path / index, problems)
+    if content is None:
+        raise CheckpointError(problems)
+    named = content.get("weight_map")
+    if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
+        raise CheckpointError([f"{index} has no weight_map from tensors to files"])
+    for name in sorted(set(named.values())):
+        # A plain name is all that save_pretrained writes; "..", a slash or a link could lead anywhere.
+        if not re.fullmatch(r"[\w-][\w.-]*", name) or not _inside(path, path / name):
+            problems.append(f"{index} names {name!r}, which leaves the checkpoint's folder")
+        elif not (path / name).is_file():
+            problems.append(f"{name} is missing, and {index} names it")
+    if problems:
+        raise CheckpointError(problems)
+    return named
+
+
+def _check_index(path: Path, weights: tuple[str, ...], tensors: Mapping[str, Tensor]) -> None:
+    """Sees to it that the tensors that an index lists are there."""
+    if weights[0] in WEIGHTS:
+        return
+    whole = next(whole for whole in WEIGHTS if (path / _index(whole)).is_file())
+    missing = [f"{name} is missing, and {_index(whole)} names it" for name in _weight_map(path, whole).keys() - tensors]
+    if missing:
+        raise CheckpointError(sorted(missing))

@@ -1,0 +1,120 @@
+"""The fields of a checkpoint's config.json, read with the defaults, aliases and checks of their family."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_export.models.layers import Activation
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Hugging Face's names of the activations that there are here."""
+
+
+class Settings:
+    """A configuration's fields; what is wrong with them is gathered.
+
+    Args:
+        config: the content of config.json.
+        aliases: other names of fields, which win over the fields as they do in transformers.
+
+    Attributes:
+        problems: what is wrong so far.
+    """
+
+    def __init__(self, config: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
+        self._config = {**config, **{field: config[alias] for alias, field in aliases.items() if alias in config}}
+        self.problems: list[str] = []
+        self._unusable = False
+        if not self.flag("is_encoder_decoder", default=True):
+            self.problems.append("is_encoder_decoder is false: only models with encoder and decoder can be imported")
+        if self.flag("is_decoder", default=False):
+            self.problems.append("is_decoder is true: only models with encoder and decoder can be imported")
+        if self._config.get("per_layer_config"):
+            self.problems.append("per_layer_config is set: layers that differ from one another are not supported")
+
+    def given(self, name: str) -> bool:
+        """Whether a field has a value."""
+        return self._config.get(name) is not None
+
+    def integer(self, name: str, default: int, *, least: int = 1) -> int:
+        """An integer of at least `least`, which stands in where there is something else."""
+        value = self._config.get(name, default)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+            return value
+        self._refuse(f"{name} must be an integer of at least {least}, got {value!r}")
+        return least
+
+    def number(self, name: str, default: float) -> float:
+        """A number of at least 0."""
+        value = self._config.get(name, default)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+            return float(value)
+        self._refuse(f"{name} must be a number of at least 0, got {value!r}")
+        return default
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """True or false."""
+        value = self._config.get(name, default)
+        if isinstance(value, bool):
+            return value
+        self._refuse(f"{name} must be true or false, got {value!r}")
+        return default
+
+    def text(self, name: str, default: str) -> str:
+        """A word."""
+        value = self._config.get(name, default)
+        if isinstance(value, str):
+            return value
+        self._refuse(f"{name} must be a string, got {value!r}")
+        return default
+
+    def activation(self, name: str, default: str) -> Activation:
+        """The activation that a field names."""
+        value = self.text(name, default)
+        if value in ACTIVATIONS:
+            return ACTIVATIONS[value]
+        self.problems.append(f"{name} {value!r} is not supported: there are {', '.join(ACTIVATIONS)}")
+        return "relu"
+
+    def divisible(self, width: str, heads: str, sizes: tuple[int, int]) -> None:
+        """Notes a width that the heads do not divide."""
+        if sizes[0] % sizes[1]:
+            self._refuse(f"{width} must be a multiple of {heads}, got {sizes[0]} and {sizes[1]}")
+
+    def within(self, name: str, token: int, vocabulary: int) -> None:
+        """Notes a token that is not in the vocabulary."""
+        if token >= vocabulary:
+            self._refuse(f"{name} must be less than the vocabulary's {vocabulary} tokens, got {token}")
+
+    def distances(self, buckets: int, max_distance: int) -> None:
+        """Notes buckets of relative positions that are too few, or distances that they all hold."""
+        if not buckets // 2 < max_distance:
+            self._refuse(
+                "relative_attention_max_distance must be more than half of relative_attention_num_buckets, "
+                f"got {max_distance} and {buckets}"
+            )
+
+    def require_sizes(self) -> None:
+        """Sees to it that a model can be built, for its weights to be compared with.
+
+        Raises:
+            CheckpointError: a field has a value that no model can have.
+        """
+        if self._unusable:
+            raise CheckpointError(self.problems)
+
+    def _refuse(self, problem: str) -> None:
+        self.problems.append(problem)
+        self._unusable = True

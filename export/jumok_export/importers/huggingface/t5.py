@@ -1,0 +1,113 @@
+"""T5, of any version: how config.json describes it, and what its weights are named."""
+
+import torch
+
+from jumok_export.importers.huggingface.imported import ImportedModel
+from jumok_export.importers.huggingface.parameters import Weights
+from jumok_export.importers.huggingface.settings import Settings
+from jumok_export.models.t5 import T5, T5Sizes
+
+ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+    "head_dim": "d_kv",
+}
+"""Other names of fields in config.json."""
+
+_NAMES = (
+    ("self_attention_residual.norm", "layer.0.layer_norm"),
+    ("self_attention", "layer.0.SelfAttention"),
+    ("cross_attention_residual.norm", "layer.1.layer_norm"),
+    ("cross_attention", "layer.1.EncDecAttention"),
+    ("query_projection", "q"),
+    ("key_projection", "k"),
+    ("value_projection", "v"),
+    ("output_projection", "o"),
+    ("feed_forward_residual.norm", "layer.{last}.layer_norm"),
+    ("feed_forward.0", "layer.{last}.DenseReluDense.wi"),
+    ("feed_forward.3", "layer.{last}.DenseReluDense.wo"),
+    ("feed_forward.gate", "layer.{last}.DenseReluDense.wi_0"),
+    ("feed_forward.enter", "layer.{last}.DenseReluDense.wi_1"),
+    ("feed_forward.leave", "layer.{last}.DenseReluDense.wo"),
+    ("encoder_norm", "encoder.final_layer_norm"),
+    ("decoder_norm", "decoder.final_layer_norm"),
+    ("encoder_positions.bias", "encoder.0.layer.0.SelfAttention.relative_attention_bias"),
+    ("decoder_positions.bias", "decoder.0.layer.0.SelfAttention.relative_attention_bias"),
+)
+"""Parts of our parameters' names and what they are in checkpoints, to be replaced in this order."""
+
+_SHARED, _ENCODER, _DECODER, _HEAD = (
+    "shared.weight",
+    "encoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
+    "lm_head.weight",
+)
+
+
+def build(settings: Settings, weights: Weights) -> ImportedModel:
+    """A T5ForConditionalGeneration.
+
+    Args:
+        settings: the configuration; what is wrong with it is noted there.
+        weights: the checkpoint's tensors; what is wrong with them is noted there.
+
+    Raises:
+        CheckpointError: the configuration says nothing of which a model could be made.
+    """
+    vocabulary = settings.integer("vocab_size", 32128)
+    pad = settings.integer("pad_token_id", 0, least=0)
+    limit = settings.integer("n_positions", 512)
+    layers = settings.integer("num_layers", 6)
+    buckets = settings.integer("relative_attention_num_buckets", 32, least=4)
+    max_distance = settings.integer("relative_attention_max_distance", 128)
+    settings.within("pad_token_id", pad, vocabulary)
+    settings.distances(buckets, max_distance)
+    # The embeddings and the output projection are tied whatever the configuration says, unless their values differ.
+    names = weights.tied((_SHARED, _ENCODER, _DECODER, _HEAD))
+    projection = settings.text("feed_forward_proj", "relu")
+    named = {"gated-gelu": "gelu_new"}.get(projection, projection.rpartition("-")[2])
+    sizes = T5Sizes(
+        vocabulary=vocabulary,
+        width=settings.integer("d_model", 512),
+        heads=settings.integer("num_heads", 8),
+        head_width=settings.integer("d_kv", 64),
+        feed_forward=settings.integer("d_ff", 2048),
+        encoder_layers=layers,
+        decoder_layers=settings.integer("num_decoder_layers", layers)
+        if settings.given("num_decoder_layers")
+        else layers,
+        buckets=buckets,
+        max_distance=max_distance,
+        epsilon=settings.number("layer_norm_epsilon", 1e-6),
+        activation=settings.activation("dense_act_fn", named),
+        gated=settings.flag("is_gated_act", default=projection.startswith("gated-")),
+        share_embeddings=weights.same(names[_ENCODER], names[_DECODER]),
+        tie_output=weights.same(names[_DECODER], names[_HEAD]),
+        scale_output=settings.flag("scale_decoder_outputs", default=settings.flag("tie_word_embeddings", default=True)),
+    )
+    settings.require_sizes()
+    with torch.device("meta"):
+        model = T5(sizes)
+    own = {"source_embedding": _ENCODER, "target_embedding": _DECODER, "output": _HEAD}
+    weights.fill(model, lambda name: names.get(own.get(name.removesuffix(".weight"), "")) or _stored_name(name), {})
+    weights.understood((_SHARED, _HEAD, _DECODER, _ENCODER))
+    return ImportedModel(
+        model=model.eval(),
+        family="t5",
+        source_vocabulary=vocabulary,
+        target_vocabulary=vocabulary,
+        pad=pad,
+        max_source_length=limit,
+        max_target_length=limit,
+        unused=weights.unused,
+    )
+
+
+def _stored_name(name: str) -> str:
+    for ours, theirs in _NAMES:
+        name = name.replace(ours, theirs, 1)
+    side, _, rest = name.partition(".")
+    if rest.startswith("final_layer_norm"):
+        return name
+    return f"{side}.block.{rest}".format(last={"encoder": 1, "decoder": 2}[side])

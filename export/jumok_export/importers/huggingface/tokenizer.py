@@ -1,0 +1,235 @@
+"""A checkpoint's tokenizer, as one that the server runs, and what each of its languages needs."""
+
+import re
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_export.importers.huggingface.languages import (
+    Directions,
+    Frame,
+    every_language,
+    one_source,
+    prefixed,
+    starting,
+    suffixed,
+    task_pairs,
+    tasks,
+)
+from jumok_export.importers.huggingface.tokenizer_files import TokenizerFiles, load_backend
+from jumok_serve.manifest.languages import Languages, SourceLanguage
+from jumok_serve.tokenizers.piece_vocabulary import PieceVocabularyTokenizer, read_vocabulary
+from jumok_serve.tokenizers.tokenizer import Tokenizer
+from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
+
+M2M100_LANGUAGES = {
+    "m2m100": (
+        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu "
+        "hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt "
+        "ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
+    ),
+    "wmt21": "en ha is ja cs ru zh de",
+}
+"""Languages by the value of `language_codes`, in the order of their ids, which follow those of the vocabulary file."""
+
+_NLLB_CODE = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
+_MBART_CODE = re.compile(r"[a-z]{2,3}_[A-Z]{2}")
+_ONLY_IN_MBART_50 = "gl_ES"
+_LANGUAGE_CLASSES = {"NllbTokenizer", "MBartTokenizer", "MBart50Tokenizer"}
+_MARIAN_CODE = re.compile(r">>(.+)<<")
+
+
+@dataclass(frozen=True)
+class ImportedTokenizer:
+    """A checkpoint's tokenizer.
+
+    Attributes:
+        tokenizer: as the server runs it.
+        languages: what stands around a text, as the manifest has it.
+    """
+
+    tokenizer: Tokenizer
+    languages: Languages
+
+
+def read_tokenizer(
+    folder: Path,
+    config: Mapping[str, Any],
+    *,
+    source_language: str | None,
+    target_language: str | None,
+    source_vocabulary: int,
+    target_vocabulary: int,
+) -> ImportedTokenizer:
+    """Reads the tokenizer of a checkpoint.
+
+    Its ids are those of transformers' `AutoTokenizer` for the same folder; the languages' tokens stand where the class
+    of the tokenizer puts them. Code that comes with the checkpoint is never run.
+
+    Args:
+        folder: the checkpoint's.
+        config: the content of its config.json.
+        source_language: language of requests that name none, and what a model of one source language reads.
+        target_language: the same for translations.
+        source_vocabulary: number of the model's source ids, which may be more than the tokenizer's.
+        target_vocabulary: number of the model's target ids.
+
+    Raises:
+        CheckpointError: the tokenizer is missing or unusable, or does not have a language.
+    """
+    asked = Directions(source=source_language, target=target_language)
+    files = TokenizerFiles(folder, config)
+    sizes = (source_vocabulary, target_vocabulary)
+    try:
+        if files.class_name == "MarianTokenizer":
+            return _marian(files, asked, sizes)
+        if files.class_name == "M2M100Tokenizer":
+            return _m2m100(files, asked, sizes)
+        return _tokenizer_json(files, config, asked, sizes)
+    except ValueError as error:
+        raise CheckpointError([f"the tokenizer: {error}"]) from error
+
+
+def _marian(files: TokenizerFiles, asked: Directions, sizes: tuple[int, int]) -> ImportedTokenizer:
+    separate = bool(files.settings.get("separate_vocabs", False))
+    files.require(["source.spm", "target.spm", "vocab.json", *(["target_vocab.json"] if separate else [])])
+    vocabulary = read_vocabulary(files.folder / "vocab.json")
+    codes = {match[1]: token for piece, token in vocabulary.items() if (match := _MARIAN_CODE.fullmatch(piece))}
+    _check_pieces(files, {f">>{code}<<" for code in codes})
+    eos = _end(files, vocabulary)
+    tokenizer = PieceVocabularyTokenizer(
+        files.folder / "source.spm",
+        files.folder / "target.spm",
+        source_vocabulary=vocabulary,
+        target_vocabulary=read_vocabulary(files.folder / "target_vocab.json") if separate else None,
+        source_vocab_size=sizes[0],
+        target_vocab_size=sizes[1],
+        unknown=files.token("unk_token", "<unk>"),
+        special_tokens=files.special_tokens({"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}),
+        leading_codes=True,
+        clean_up_spaces=bool(files.settings.get("clean_up_tokenization_spaces", False)),
+    )
+    source = SourceLanguage(suffix=(eos,))
+    return ImportedTokenizer(tokenizer, one_source(source, codes, asked=asked, configured=_configured(files)))
+
+
+def _m2m100(files: TokenizerFiles, asked: Directions, sizes: tuple[int, int]) -> ImportedTokenizer:
+    files.require(["sentencepiece.bpe.model", "vocab.json"])
+    vocabulary = read_vocabulary(files.folder / "vocab.json")
+    named = files.settings.get("language_codes") or "m2m100"
+    if named not in M2M100_LANGUAGES:
+        raise CheckpointError([f"language_codes is {named!r}; known are {', '.join(M2M100_LANGUAGES)}"])
+    numbered = {code: len(vocabulary) + index for index, code in enumerate(M2M100_LANGUAGES[named].split())}
+    languages = {code: token for code, token in numbered.items() if token < min(sizes)}
+    spelled = {f"__{code}__": token for code, token in languages.items()}
+    _check_pieces(files, spelled.keys())
+    eos = _end(files, vocabulary)
+    roles = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>"}
+    special = files.special_tokens({f"{role}_token": token for role, token in roles.items()})
+    tokenizer = PieceVocabularyTokenizer(
+        files.folder / "sentencepiece.bpe.model",
+        source_vocabulary=vocabulary | spelled,
+        source_vocab_size=sizes[0],
+        target_vocab_size=sizes[1],
+        unknown=files.token("unk_token", "<unk>"),
+        special_tokens=tuple(dict.fromkeys([*special, *spelled])),
+        clean_up_spaces=bool(files.settings.get("clean_up_tokenization_spaces", False)),
+    )
+    return ImportedTokenizer(
+        tokenizer, every_language(languages, prefixed(eos), asked=asked, configured=_configured(files))
+    )
+
+
+def _end(files: TokenizerFiles, ids: Mapping[str, int]) -> int:
+    """The id of the token that ends a sentence."""
+    eos = files.token("eos_token", "</s>")
+    if eos not in ids:
+        raise CheckpointError([f"the tokenizer has no {eos!r}, the token that ends a sentence"])
+    return ids[eos]
+
+
+def _check_pieces(files: TokenizerFiles, languages: Set[str]) -> None:
+    """Refuses settings by which transformers would make other pieces of a text."""
+    problems = [
+        f"tokenizer_config.json: the added token {token!r} is not special; texts that spell it cannot be cut there"
+        for token in files.added_text_tokens()
+        if token not in languages
+    ]
+    if files.settings.get("sp_model_kwargs"):
+        problems.append(
+            f"tokenizer_config.json: sp_model_kwargs must be empty, got {files.settings['sp_model_kwargs']}"
+        )
+    if problems:
+        raise CheckpointError(problems)
+
+
+def _tokenizer_json(
+    files: TokenizerFiles, config: Mapping[str, Any], asked: Directions, sizes: tuple[int, int]
+) -> ImportedTokenizer:
+    backend = load_backend(files)
+    tokenizer = TokenizerJson(
+        backend.content,
+        source_vocab_size=sizes[0],
+        target_vocab_size=sizes[1],
+        clean_up_spaces=backend.clean_up_spaces,
+    )
+    library = tokenizers.Tokenizer.from_str(backend.content.decode("utf-8"))
+    added = library.get_added_tokens_decoder().items()
+    special = {token.content: number for number, token in added if token.special and number < min(sizes)}
+    framing = _framing(files, config, special.keys())
+    if framing is None:
+        source = _surroundings(library)
+        pairs = task_pairs(config)
+        if pairs:
+            return ImportedTokenizer(tokenizer, tasks(source, pairs, asked=asked))
+        return ImportedTokenizer(tokenizer, one_source(source, {}, asked=asked, configured=_configured(files)))
+    frame, pattern = framing
+    eos = _end(files, special)
+    languages = {token: number for token, number in special.items() if pattern.fullmatch(token)}
+    return ImportedTokenizer(
+        tokenizer, every_language(languages, frame(eos), asked=asked, configured=_configured(files))
+    )
+
+
+def _framing(
+    files: TokenizerFiles, config: Mapping[str, Any], special: Set[str]
+) -> tuple[Callable[[int], Frame], re.Pattern[str]] | None:
+    """Where the tokenizer's class puts the languages, and how it spells them; None for one that knows no languages.
+
+    A class that says nothing of languages, as one that runs any tokenizer.json, is told apart by its tokens.
+    """
+    name = files.class_name
+    if name not in _LANGUAGE_CLASSES and config.get("model_type") in {"m2m_100", "mbart"}:
+        if any(_NLLB_CODE.fullmatch(token) for token in special):
+            name = "NllbTokenizer"
+        elif any(_MBART_CODE.fullmatch(token) for token in special):
+            name = "MBart50Tokenizer" if _ONLY_IN_MBART_50 in special else "MBartTokenizer"
+    if name == "NllbTokenizer":
+        return (suffixed if files.settings.get("legacy_behaviour") else prefixed), _NLLB_CODE
+    if name == "MBart50Tokenizer":
+        return prefixed, _MBART_CODE
+    return (starting, _MBART_CODE) if name == "MBartTokenizer" else None
+
+
+def _surroundings(library: tokenizers.Tokenizer) -> SourceLanguage:
+    """What the tokenizer's own post-processor puts around a text."""
+    library.no_truncation()
+    library.no_padding()
+    text = "a"
+    bare = library.encode(text, add_special_tokens=False).ids
+    framed = library.encode(text).ids
+    start = next((at for at in range(len(framed)) if framed[at : at + len(bare)] == bare), 0)
+    return SourceLanguage(prefix=tuple(framed[:start]), suffix=tuple(framed[start + len(bare) :]))
+
+
+def _configured(files: TokenizerFiles) -> Directions:
+    """The languages that the tokenizer's settings name."""
+    settings = files.settings
+    return Directions(
+        source=settings.get("src_lang") or settings.get("source_lang"),
+        target=settings.get("tgt_lang") or settings.get("target_lang"),
+    )

@@ -1,0 +1,138 @@
+"""Weights from safetensors files and from PyTorch's pickles, mapped into memory, never executed."""
+
+import json
+import pickle
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import is_zipfile
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from jumok_export.importers.huggingface.errors import CheckpointError
+
+_CODE = re.compile(r"Unsupported (?:global|class|operand)[^\n]*?(?: ([\w.]+\.\w+)|$)", re.IGNORECASE | re.MULTILINE)
+_ZIP = b"PK\x03\x04"
+
+
+def read_weights(paths: Sequence[Path]) -> Mapping[str, Tensor]:
+    """The tensors of some files by name; they stay on disk until they are looked at.
+
+    Raises:
+        CheckpointError: a file is damaged or holds more than tensors, or two hold the same tensor; lists all.
+    """
+    problems: list[str] = []
+    files: dict[Path, Mapping[str, Tensor]] = {}
+    for path in paths:
+        try:
+            files[path] = _Safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+        except _UnusableError as error:
+            problems.append(f"{path.name} {error}")
+        except OSError as error:
+            problems.append(f"{path.name} cannot be read: {error.strerror or error}")
+    places: dict[str, Path] = {}
+    for path, tensors in files.items():
+        problems += [f"{name} is in {places[name].name} and in {path.name}" for name in tensors if name in places]
+        places |= dict.fromkeys(tensors, path)
+    if problems:
+        raise CheckpointError(problems)
+    return _Together({name: files[path] for name, path in places.items()})
+
+
+class _UnusableError(ValueError):
+    """A file that cannot be used; the message says why, after the file's name."""
+
+
+class _Together(Mapping[str, Tensor]):
+    """Tensors of several files."""
+
+    def __init__(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+        self._files = files
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._files[name][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+class _Safetensors(Mapping[str, Tensor]):
+    """The tensors of one safetensors file, mapped when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            opened: Any = safe_open(path, framework="pt", device="cpu")
+        except SafetensorError as error:
+            raise _UnusableError(_damage(path, str(error))) from error
+        self._file = opened
+        self._names = frozenset(opened.keys())
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        tensor: Tensor = self._file.get_tensor(name)
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _damage(path: Path, reason: str) -> str:
+    """What is wrong with a safetensors file: 8 bytes of length, so many of JSON, and tensors to the end."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = stream.read(length) if 8 + length <= size else b""
+    try:
+        ends = [entry["data_offsets"][1] for name, entry in json.loads(header).items() if name != "__metadata__"]
+        expected = 8 + length + max(ends, default=0)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return f"is damaged, or no safetensors file: {size} bytes, {reason}"
+    if size < expected:
+        return f"is truncated: {size} bytes, expected {expected}; copy or download it again"
+    return f"is damaged: {size} bytes, expected {expected}; {reason}"
+
+
+def _read_pickle(path: Path) -> Mapping[str, Tensor]:
+    """The tensors of one file that `torch.save` wrote; PyTorch maps them unless the file is of its oldest format."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        zipped = stream.read(len(_ZIP)) == _ZIP
+    if zipped and not is_zipfile(path):
+        raise _UnusableError(f"is truncated: the directory at its end is missing after {size} bytes; copy it again")
+    try:
+        with warnings.catch_warnings(action="ignore"):  # remarks on the pickle's version
+            content = torch.load(path, weights_only=True, map_location="cpu", mmap=zipped)
+    except pickle.UnpicklingError as error:
+        code = _CODE.search(str(error))
+        if code is not None:
+            found = f" ({code[1]})" if code[1] else ""
+            raise _UnusableError(
+                f"holds code{found}, which is never run: convert it to model.safetensors where you trust it"
+            ) from error
+        raise _UnusableError(f"is damaged, or no weights file: {size} bytes; {_first_line(error)}") from error
+    except (RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
+        raise _UnusableError(f"is damaged, or no weights file: {size} bytes; {_first_line(error)}") from error
+    if not isinstance(content, Mapping):
+        raise _UnusableError(f"holds a {type(content).__name__} instead of tensors by name")
+    others = [name for name, value in content.items() if not (isinstance(name, str) and isinstance(value, Tensor))]
+    if others:
+        raise _UnusableError(f"must hold nothing but tensors by name, and {others[0]!r} is none")
+    return content
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

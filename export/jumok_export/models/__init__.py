@@ -1,0 +1,1 @@
+"""PyTorch translation models: Transformers, T5 and recurrent encoder-decoders."""

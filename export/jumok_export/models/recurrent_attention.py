@@ -1,0 +1,134 @@
+"""Attention of recurrent decoders, one query a hypothesis over the encoder's states: dot, general, concat, additive."""
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from torch import Tensor, nn
+
+from jumok_export.models.attention_functions import (
+    additive_scores,
+    context,
+    dot_scores,
+    masked_softmax,
+    scaled_dot_scores,
+)
+
+AttentionKind = Literal["none", "dot", "scaled_dot", "general", "concat", "bahdanau"]
+
+
+class RecurrentAttention(nn.Module, ABC):
+    """A score function with its parameters, and what follows from its scores.
+
+    Args:
+        query_width: of the decoder's states.
+        key_width: of the encoder's states.
+    """
+
+    def __init__(self, query_width: int, key_width: int) -> None:
+        super().__init__()
+        self.query_width = query_width
+        self.key_width = key_width
+
+    def keys(self, encoded: Tensor) -> Tensor | None:
+        """What queries are compared with, from the encoder's states [B, S, key_width]: computed once a sentence.
+
+        Returns:
+            [B, S, D]; None where it is the states themselves.
+        """
+        return None
+
+    @abstractmethod
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores [B, K, S] of queries [B, K, query_width] over keys [B, S, D]."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Contexts [B, K, key_width], and the weights [B, K, S] that they are means by.
+
+        Args:
+            query: [B, K, query_width].
+            key: [B, S, D], of `keys`.
+            value: the encoder's states, [B, S, key_width].
+            mask: [B, 1, S], true within a source's length.
+        """
+        weights = masked_softmax(self.scores(query, key), mask)
+        return context(weights, value), weights
+
+
+class DotAttention(RecurrentAttention):
+    """The score of states of one width is their product: "dot" in equation 8 of Luong et al. (2015)."""
+
+    def __init__(self, query_width: int, key_width: int) -> None:
+        if query_width != key_width:
+            raise ValueError(
+                "products of states need encoder and decoder of one width, got a decoder of width "
+                f"{query_width} and an encoder of width {key_width}: take attention 'general' for these"
+            )
+        super().__init__(query_width, key_width)
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """See `RecurrentAttention`."""
+        return dot_scores(query, key)
+
+
+class ScaledDotAttention(DotAttention):
+    """The same over the root of the width: equation 1 of Vaswani et al. (2017)."""
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """See `RecurrentAttention`."""
+        return scaled_dot_scores(query, key)
+
+
+class GeneralAttention(RecurrentAttention):
+    """A full matrix W [query_width, key_width] between the two: "general" in equation 8 of Luong et al. (2015).
+
+    W k is computed once a sentence.
+    """
+
+    def __init__(self, query_width: int, key_width: int) -> None:
+        super().__init__(query_width, key_width)
+        self.key_projection = nn.Linear(key_width, query_width, bias=False)
+        nn.init.xavier_uniform_(self.key_projection.weight)
+
+    def keys(self, encoded: Tensor) -> Tensor:
+        """See `RecurrentAttention`."""
+        projected: Tensor = self.key_projection(encoded)
+        return projected
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """See `RecurrentAttention`."""
+        return dot_scores(query, key)
+
+
+class AdditiveAttention(RecurrentAttention):
+    """A layer of tanh over both states: equation 8 of Bahdanau et al. (2015), "concat" of Luong et al. (2015).
+
+    Luong's W [q; k] is the sum of a projection of the query and one of the key. What tells the two papers apart is
+    which state asks, and what becomes of the context: see `jumok_export.models.recurrent`. The keys' part is computed once a
+    sentence.
+    """
+
+    def __init__(self, query_width: int, key_width: int) -> None:
+        super().__init__(query_width, key_width)
+        self.query_projection = nn.Linear(query_width, query_width, bias=False)
+        self.key_projection = nn.Linear(key_width, query_width, bias=False)
+        self.weight = nn.Parameter(nn.init.normal_(self.query_projection.weight.new_empty(query_width), std=0.1))
+        for projection in (self.query_projection, self.key_projection):
+            nn.init.xavier_uniform_(projection.weight)
+
+    def keys(self, encoded: Tensor) -> Tensor:
+        """See `RecurrentAttention`."""
+        projected: Tensor = self.key_projection(encoded)
+        return projected
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """See `RecurrentAttention`."""
+        return additive_scores(self.query_projection(query), key, self.weight)
+
+
+ATTENTION: dict[AttentionKind, type[RecurrentAttention]] = {
+    "dot": DotAttention,
+    "scaled_dot": ScaledDotAttention,
+    "general": GeneralAttention,
+    "concat": AdditiveAttention,
+    "bahdanau": AdditiveAttention,
+}

@@ -1,0 +1,161 @@
+"""The Transformer of "Attention Is All You Need" with absolute positions, and what its descendants change about it."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from jumok_export.models.encoder_decoder import EncoderDecoder
+from jumok_export.models.layers import Activation, DecoderLayer, EncoderLayer, LayerSizes
+from jumok_export.models.positions import Positions, sinusoidal_positions
+
+__all__ = ["Transformer", "TransformerSizes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerSizes:
+    """What a Transformer is made of.
+
+    Attributes:
+        source_vocabulary: number of source tokens.
+        target_vocabulary: number of target tokens.
+        width: d_model.
+        heads: attention heads; divides `width`.
+        feed_forward: width of the hidden layer between attention layers.
+        encoder_layers: layers of the encoder.
+        decoder_layers: layers of the decoder.
+        decoder_heads: attention heads of the decoder; default: `heads`.
+        decoder_feed_forward: width of the decoder's hidden layers; default: `feed_forward`.
+        max_positions: longest source or target, in tokens.
+        norm: "pre" normalises what enters a sub-layer (and once more at the end of each stack), "post" normalises
+            the sum that leaves it, as in the paper.
+        activation: of the feed-forward layer.
+        scale_embeddings: whether embeddings are multiplied by sqrt(width), as in section 3.4 of the paper.
+        norm_embeddings: whether what enters the first layer is normalised.
+        share_embeddings: one embedding for source and target (needs one vocabulary).
+        tie_output: the output projection is the target embedding.
+        output_bias: whether every token has a bias of its logit.
+        dropout: on embeddings and on every sub-layer's output, while training.
+        attention_dropout: on attention weights, while training.
+        activation_dropout: inside the feed-forward layer, while training.
+    """
+
+    source_vocabulary: int
+    target_vocabulary: int
+    width: int = 512
+    heads: int = 8
+    feed_forward: int = 2048
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    decoder_heads: int | None = None
+    decoder_feed_forward: int | None = None
+    max_positions: int = 256
+    norm: Literal["pre", "post"] = "pre"
+    activation: Activation = "relu"
+    scale_embeddings: bool = True
+    norm_embeddings: bool = False
+    share_embeddings: bool = True
+    tie_output: bool = True
+    output_bias: bool = False
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.share_embeddings and self.source_vocabulary != self.target_vocabulary:
+            raise ValueError(
+                "share_embeddings needs one vocabulary for both languages, got "
+                f"{self.source_vocabulary} source and {self.target_vocabulary} target tokens"
+            )
+
+    @property
+    def encoder_layer(self) -> LayerSizes:
+        """Of the encoder's layers."""
+        return self._layer(self.heads, self.feed_forward)
+
+    @property
+    def decoder_layer(self) -> LayerSizes:
+        """Of the decoder's layers."""
+        return self._layer(self.decoder_heads or self.heads, self.decoder_feed_forward or self.feed_forward)
+
+    def _layer(self, heads: int, feed_forward: int) -> LayerSizes:
+        return LayerSizes(
+            width=self.width,
+            heads=heads,
+            feed_forward=feed_forward,
+            norm=self.norm,
+            activation=self.activation,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            activation_dropout=self.activation_dropout,
+        )
+
+
+class Transformer(EncoderDecoder):
+    """An encoder-decoder Transformer for translation, with absolute positions.
+
+    Args:
+        sizes: what it is made of.
+        source_positions: of the source; default: sinusoidal.
+        target_positions: of the target; default: sinusoidal.
+
+    Raises:
+        ValueError: the width does not suit the heads or sinusoidal positions.
+    """
+
+    def __init__(
+        self,
+        sizes: TransformerSizes,
+        *,
+        source_positions: Positions | None = None,
+        target_positions: Positions | None = None,
+    ) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.embedding_scale = math.sqrt(sizes.width) if sizes.scale_embeddings else 1.0
+        self.target_embedding = nn.Embedding(sizes.target_vocabulary, sizes.width)
+        nn.init.normal_(self.target_embedding.weight, std=sizes.width**-0.5)
+        if sizes.share_embeddings:
+            self.source_embedding = self.target_embedding
+        else:
+            self.source_embedding = nn.Embedding(sizes.source_vocabulary, sizes.width)
+            nn.init.normal_(self.source_embedding.weight, std=sizes.width**-0.5)
+        if source_positions is None or target_positions is None:
+            sinusoidal = Positions(sinusoidal_positions(sizes.max_positions, sizes.width))
+        self.source_positions = source_positions or sinusoidal
+        self.target_positions = target_positions or sinusoidal
+        first_norm = nn.LayerNorm if sizes.norm_embeddings else nn.Identity
+        self.source_norm = first_norm(sizes.width)
+        self.target_norm = first_norm(sizes.width)
+        self.dropout = nn.Dropout(sizes.dropout)
+        self.encoder = nn.ModuleList(EncoderLayer(sizes.encoder_layer) for _ in range(sizes.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(sizes.decoder_layer) for _ in range(sizes.decoder_layers))
+        last_norm = nn.LayerNorm if sizes.norm == "pre" else nn.Identity
+        self.encoder_norm = last_norm(sizes.width)
+        self.decoder_norm = last_norm(sizes.width)
+        self.output = nn.Linear(sizes.width, sizes.target_vocabulary, bias=sizes.output_bias)
+        if sizes.output_bias:
+            nn.init.zeros_(self.output.bias)
+        if sizes.tie_output:
+            self.output.weight = self.target_embedding.weight
+        else:
+            nn.init.xavier_uniform_(self.output.weight)
+
+    def embed_source(self, source_ids: Tensor) -> Tensor:
+        """Embeddings plus positions of whole sources [B, S]; [B, S, width]."""
+        embedded = self.source_embedding(source_ids) * self.embedding_scale
+        entering: Tensor = self.dropout(self.source_norm(embedded + self.source_positions.of_sequence(source_ids)))
+        return entering
+
+    def embed_target(self, token_ids: Tensor, places: Tensor) -> Tensor:
+        """Embeddings plus positions of target tokens at places; [*token_ids.shape, width]."""
+        embedded = self.target_embedding(token_ids) * self.embedding_scale
+        positions = self.target_positions.of_tokens(token_ids, places)
+        entering: Tensor = self.dropout(self.target_norm(embedded + positions))
+        return entering
+
+    def logits(self, decoded: Tensor) -> Tensor:
+        """The output projection."""
+        projected: Tensor = self.output(decoded)
+        return projected

@@ -1,0 +1,1 @@
+"""Graph variants with the native CPU kernels."""

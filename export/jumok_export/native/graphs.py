@@ -1,0 +1,256 @@
+"""The encoder and decoders in the native operators of `jumok_serve.native`: one operator in place of many."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import onnx
+from onnx import NodeProto, helper
+
+from jumok_export.graphs.graph import Graph, declare, drop_unread, rename
+from jumok_export.graphs.matching import Found, attributes
+from jumok_export.native.attention import cross_attention, self_attention
+from jumok_export.native.embedding import embedding, rows_of
+from jumok_export.native.int8_cache import entries_spec
+from jumok_export.native.operators import DOMAIN, FLOAT, INT8, QUANTIZED, VERSION, native
+from jumok_export.native.products import float_product, product, several_at_once, with_norms_behind
+from jumok_export.quantization.int8 import Matrices
+from jumok_serve.manifest.manifest import TensorSpec
+from jumok_serve.runtime.graphs import LISTED, LOGIT_ROWS, SLOTS
+from jumok_serve.runtime.sessions import NATIVE
+
+KEYS_AND_VALUES = {"SelfAttention": (3, 4), "CrossAttention": (1, 2)}
+"""Which inputs of attention are all keys and values, in heads."""
+CHOICE = (
+    "scores",
+    "candidates",
+    *(
+        f"{stage}_{kind}.{part}"
+        for stage in ("logit", "log_prob")
+        for kind in ("factors", "biases")
+        for part in ("places", "values")
+    ),
+    "renormalize",
+)
+"""What `Select` reads behind the logits."""
+
+
+def with_native_graphs(graphs: Mapping[str, Graph], *, int8: bool) -> dict[str, Graph]:
+    """The finished graphs of a precision, with forms in native operators besides where these replace something.
+
+    Args:
+        graphs: with the selection in every decoder.
+        int8: whether memory and state are in 8 bits, if native operators alone read them. The encoder gives them so
+            then, whether native operators replace anything else in it or not.
+    """
+    decoders = {name: graphs[name] for name in ("decoder", f"decoder{LISTED}") if name in graphs}
+    made = {name: found for name, decoder in decoders.items() if (found := native_graph(decoder)) is not None}
+    if len(made) < len(decoders):
+        return dict(graphs)
+    in_int8 = {name: found for name, decoder in made.items() if int8 and (found := _in_int8(decoder)) is not None}
+    encoder = native_graph(graphs["encoder"])
+    if len(in_int8) == len(made):
+        made, encoder = in_int8, _giving_int8(encoder or graphs["encoder"], graphs["encoder"], in_int8["decoder"])
+    made = {name: _by_slot(decoder) for name, decoder in made.items()}
+    if encoder is not None:
+        made["encoder"] = encoder
+    return {**graphs, **{f"{name}{NATIVE}": graph for name, graph in made.items()}}
+
+
+def native_graph(graph: Graph) -> Graph | None:
+    """An encoder or a decoder in native operators; None if they replace nothing.
+
+    These are embeddings, products with the activation behind them, attention with the cache that is written for it,
+    sums with their normalisation, the rounding to 8 bits behind all of these, memory by heads, and the selection.
+    """
+    model = onnx.ModelProto()
+    model.CopyFrom(graph.model)
+    _round_first(model.graph)
+    found, matrices = Found(model.graph), Matrices(model)
+    rules = (product, partial(float_product, matrices), self_attention, cross_attention, _add_norm, embedding, rows_of)
+    replaced: dict[str, NodeProto] = {}  # by what a node gives that another takes the place of
+    for node in model.graph.node:
+        made = next((made for rule in rules if (made := rule(found, node)) is not None), None)
+        if made is not None:
+            replaced[node.output[0]] = made
+    for spec in graph.outputs:
+        tokens = _tokens(found, spec)
+        if tokens is not None:
+            replaced[spec.name] = native(f"{FLOAT}Entries", [tokens], [spec.name], num_heads=spec.axes[1])
+    select = _select(found)
+    if select is not None:
+        replaced["tokens"] = select
+    if not replaced:
+        return None
+    given = {name for made in replaced.values() for name in made.output if name}
+    nodes: list[NodeProto] = []
+    for node in model.graph.node:
+        at = next((name for name in node.output if name in replaced), None)
+        if at is not None:
+            nodes.append(replaced[at])
+        elif given.isdisjoint(node.output):
+            nodes.append(node)
+    del model.graph.node[:]
+    with_norms = with_norms_behind(nodes, [spec.name for spec in graph.outputs], found.constants.keys())
+    model.graph.node.extend(several_at_once(with_norms))
+    drop_unread(model.graph)
+    model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
+    declare(model, graph.inputs, graph.outputs)
+    return Graph(model, graph.inputs, graph.outputs)
+
+
+def _round_first(graph: onnx.GraphProto) -> None:
+    """Rounds what is reshaped before that instead of behind it, so that what gives it can do so as well."""
+    found = Found(graph)
+    for node in graph.node:
+        reshaped = node.input[0] if node.op_type == "QuantizeLinear" else ""
+        reshape = found.maker(reshaped, "Reshape")
+        if reshape is None or found.only_reader(reshaped) is None or found.rounding(reshaped) is None:
+            continue
+        rounded, output = f"{reshape.input[0]}.{node.output[0]}", node.output[0]
+        first = helper.make_node("QuantizeLinear", [reshape.input[0], *node.input[1:]], [rounded])
+        second = helper.make_node("Reshape", [rounded, reshape.input[1]], [output])
+        second.attribute.extend(reshape.attribute)
+        reshape.CopyFrom(first)
+        node.CopyFrom(second)
+
+
+def _add_norm(found: Found, node: NodeProto) -> NodeProto | None:
+    """A sum, its normalisation, and the rounding of that; what nobody else reads is not given."""
+    added = list(node.input) if found.of_rows.issuperset(node.input) else _with_positions(found, node)
+    if node.op_type != "Add" or not added:
+        return None
+    total = node.output[0]
+    norm = next((each for each in found.readers.get(total, []) if _normalises(found, each, total)), None)
+    if norm is None:
+        return None
+    normal = norm.output[0]
+    rounding = found.rounding(normal)
+    inputs = [*added, *norm.input[1:]]
+    outputs = [total if found.read_besides(total, norm) else "", normal]
+    if rounding is not None:
+        inputs += rounding.input[1:]
+        outputs = [outputs[0], normal if found.read_besides(normal, rounding) else "", rounding.output[0]]
+    operator = "AddNorm" if rounding is None else f"AddNorm{QUANTIZED}"
+    return native(operator, inputs, outputs, epsilon=attributes(norm).get("epsilon", 1e-5))
+
+
+def _with_positions(found: Found, node: NodeProto) -> list[str]:
+    """What has a vector for each token of a source and the table of positions whose first rows are added, if it is so.
+
+    Then the rows are those from 0 to the length of sources, each after the other.
+    """
+    for rows, other in (tuple(node.input), tuple(node.input)[::-1]) if len(node.input) == 2 else ():
+        gather = found.maker(other, "Gather") or rows_of(found, found.maker(other, "GatherND"))
+        numbers = found.maker(gather.input[1], "Range") if gather is not None else None
+        if gather is None or numbers is None or rows not in found.of_rows or attributes(gather).get("axis", 0) != 0:
+            continue
+        length = found.maker(numbers.input[1], "Squeeze")
+        shape = found.maker(length.input[0], "Shape") if length is not None else None
+        first, step = (found.constant(numbers.input[index]) for index in (0, 2))
+        if shape is None or shape.input[0] != "source_ids" or attributes(shape).get("start", 0) != 1:
+            continue
+        table = found.constants.get(gather.input[0])
+        if first == 0 and step == 1 and table is not None and len(table.dims) == 2:
+            return [rows, gather.input[0]]
+    return []
+
+
+def _normalises(found: Found, node: NodeProto, total: str) -> bool:
+    """Whether a node normalises a tensor over its last axis, by weights and biases that are constant."""
+    return (
+        node.op_type == "LayerNormalization"
+        and node.input[0] == total
+        and len(node.input) == 3
+        and found.constants.keys() >= set(node.input[1:])
+        and len(node.output) == 1
+        and attributes(node).get("axis", -1) == -1
+    )
+
+
+def _select(found: Found) -> NodeProto | None:
+    """The selection from the logits of which those are given that are asked for."""
+    asked = found.maker("logits", "Slice")
+    if asked is None or LOGIT_ROWS not in asked.input or not found.inputs.issuperset(CHOICE):
+        return None
+    return native("Select", [asked.input[0], *CHOICE], ["tokens", "totals"])
+
+
+def _in_int8(decoder: Graph) -> Graph | None:
+    """A decoder with memory and state in 8 bits; None if other operators than attention read some of these."""
+    kept = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state."))}
+    model = onnx.ModelProto()
+    model.CopyFrom(decoder.model)
+    for node in model.graph.node:
+        places = KEYS_AND_VALUES.get(node.op_type.removesuffix(QUANTIZED), ()) if node.domain == DOMAIN else ()
+        if places:
+            node.op_type = f"{INT8}{node.op_type}"
+        read = [name for index, name in enumerate(node.input) if index not in places]
+        if not kept.isdisjoint(read) or not kept.issuperset(node.input[index] for index in places):
+            return None
+    if not kept:
+        return None
+    inputs, outputs = (
+        tuple(entries_spec(spec) if spec.name.removeprefix("next_") in kept else spec for spec in specs)
+        for specs in (decoder.inputs, decoder.outputs)
+    )
+    declare(model, inputs, outputs)
+    return Graph(model, inputs, outputs)
+
+
+def _by_slot(decoder: Graph) -> Graph:
+    """A decoder whose sentences may have any slots of memory and state; the same one if not only attention reads these.
+
+    Self-attention is told the slots anyway, with the places of new tokens.
+    """
+    kept = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state.", "visible"))}
+    model = onnx.ModelProto()
+    model.CopyFrom(decoder.model)
+    for node in model.graph.node:
+        attention = node.op_type.removeprefix(INT8).removesuffix(QUANTIZED) if node.domain == DOMAIN else ""
+        if attention == "CrossAttention" and not kept.isdisjoint(node.input):
+            node.input.append("places")
+        elif attention != "SelfAttention" and not kept.isdisjoint(node.input):
+            return decoder
+    if not {"visible", "places"} <= {spec.name for spec in decoder.inputs}:
+        return decoder
+    inputs, outputs = (
+        tuple(_in_slots(spec) if spec.name.removeprefix("next_") in kept else spec for spec in specs)
+        for specs in (decoder.inputs, decoder.outputs)
+    )
+    declare(model, inputs, outputs)
+    return Graph(model, inputs, outputs)
+
+
+def _in_slots(spec: TensorSpec) -> TensorSpec:
+    return spec.model_copy(update={"axes": (SLOTS, *spec.axes[1:])})
+
+
+def _giving_int8(encoder: Graph, plain: Graph, decoder: Graph) -> Graph:
+    """An encoder, which may be in native operators, that gives in 8 bits what a decoder takes so."""
+    kept = {spec.name for spec in decoder.inputs if spec.dtype == "int8"}
+    given = [spec for spec in encoder.outputs if spec.name in kept]
+    model = onnx.ModelProto()
+    model.CopyFrom(encoder.model)
+    rename(model.graph, lambda name: f"{name}.fp32" if name in kept else name)
+    found = Found(plain.model.graph)
+    for spec in given:
+        floats = _tokens(found, spec) or f"{spec.name}.fp32"
+        model.graph.node.append(native(f"{INT8}Entries", [floats], [spec.name], num_heads=spec.axes[1]))
+    outputs = tuple(entries_spec(spec) if spec in given else spec for spec in encoder.outputs)
+    declare(model, encoder.inputs, outputs)
+    drop_unread(model.graph)
+    return Graph(model, encoder.inputs, outputs)
+
+
+def _tokens(found: Found, memory: TensorSpec) -> str | None:
+    """What keys or values of memory [B, heads, S, D] are before they are split into heads."""
+    turned = found.maker(memory.name, "Transpose")
+    split = found.maker(turned.input[0], "Reshape") if turned is not None else None
+    if not memory.name.startswith("memory.") or turned is None or split is None:
+        return None
+    shape, axes = found.constant(split.input[1]), memory.axes
+    if attributes(turned).get("perm") != [0, 2, 1, 3] or len(axes) != 4 or split.input[0] not in found.of_rows:
+        return None
+    if shape is not None and (len(shape) != 4 or shape[2] != axes[1]):
+        return None
+    return split.input[0] if isinstance(axes[1], int) and isinstance(axes[3], int) else None

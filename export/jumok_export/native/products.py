@@ -1,0 +1,135 @@
+"""Products with constant weights in native operators, with the activation, the norm and the rounding behind them."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence, Set
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from jumok_export.graphs.graph import reads
+from jumok_export.graphs.matching import Found, attributes
+from jumok_export.native.operators import QUANTIZED, native
+from jumok_export.quantization.int8 import Matrices
+
+NOTHING, SILU, GELU, RELU = 0, 1, 2, 3
+"""Activations, as the operators number them."""
+PLAIN = {"Product": 3, "FloatProduct": 1}
+"""Products that give floats, and how many of their inputs are not the weights'."""
+AT_ONCE = 3
+"""Products of one tensor that one operator computes: queries, keys and values."""
+
+
+def product(found: Found, node: NodeProto) -> NodeProto | None:
+    """A product with what becomes of it alone: an activation, and the rounding to 8 bits."""
+    inputs = _product_inputs(found, node)
+    if inputs is None:
+        return None
+    levels, weights, scale, weight_scales, zero_point, bias = inputs
+    turned = found.maker(weights, "Transpose")
+    transposed = turned is not None and attributes(turned).get("perm") == [1, 0]
+    if transposed and turned is not None:
+        weights = turned.input[0]
+    matrix = found.constants.get(weights)
+    if matrix is None or matrix.data_type != TensorProto.INT8 or len(matrix.dims) != 2:
+        return None
+    activation, output = _activation(found, node.output[0])
+    rounding = found.rounding(output) if found.only_reader(output) else None
+    given = [levels, scale, zero_point, weights, weight_scales, bias]
+    chosen = {"transposed": int(transposed), "biased": int(bool(bias)), "activation": activation}
+    if rounding is not None:
+        return native(f"Product{QUANTIZED}", [*given, *rounding.input[1:]], [rounding.output[0]], **chosen)
+    return native("Product", given, [output], **chosen)
+
+
+def float_product(matrices: Matrices, found: Found, node: NodeProto) -> NodeProto | None:
+    """A product in fp32 with its bias, and with an activation that alone reads it."""
+    made = matrices.product(node)
+    if made is None:
+        return None
+    activation, output = _activation(found, made.output)
+    chosen = {"transposed": int(made.transposed), "biased": int(made.bias is not None), "activation": activation}
+    return native("FloatProduct", [made.activation, made.weight, made.bias or ""], [output], **chosen)
+
+
+def with_norms_behind(nodes: Sequence[NodeProto], outputs: Collection[str], constants: Set[str]) -> list[NodeProto]:
+    """The nodes of a graph with these outputs, sums of plain products and their norms in one operator with these.
+
+    Not where constants are added, which are positions: their rows are added again for each sentence.
+    """
+    readers = Counter(name for node in nodes for name in reads(node))
+    products = {
+        node.output[0]: node
+        for node in nodes
+        if node.op_type in PLAIN and attributes(node)["activation"] == NOTHING
+        if readers[node.output[0]] == 1 and node.output[0] not in outputs
+    }
+    fused: list[NodeProto] = []
+    gone: set[str] = set()
+    for node in nodes:
+        name = next((each for each in node.input[:2] if each in products), None)
+        if not node.op_type.startswith("AddNorm") or name is None or not constants.isdisjoint(node.input[:2]):
+            fused.append(node)
+            continue
+        made, gone = products[name], gone | {name}
+        added = node.input[1] if node.input[0] == name else node.input[0]
+        settings = attributes(made) | attributes(node)
+        fused.append(
+            native(f"{made.op_type}{node.op_type}", [*made.input, added, *node.input[2:]], node.output, **settings)
+        )
+    return [node for node in fused if gone.isdisjoint(node.output)]
+
+
+def several_at_once(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes of a graph with every three plain products of the same levels in one operator."""
+    waiting: dict[tuple[object, ...], list[NodeProto]] = {}
+    for node in nodes:
+        if node.op_type in PLAIN:
+            shared = node.input[: PLAIN[node.op_type]]
+            waiting.setdefault((node.op_type, *shared, str(attributes(node))), []).append(node)
+    groups = [
+        each[first : first + AT_ONCE]
+        for each in waiting.values()
+        for first in range(0, len(each) - AT_ONCE + 1, AT_ONCE)
+    ]
+    first_of = {group[0].output[0]: group for group in groups}
+    others = {node.output[0] for group in groups for node in group[1:]}
+    for node in nodes:
+        name = node.output[0]
+        if name in first_of:
+            group = first_of[name]
+            own = PLAIN[node.op_type]
+            inputs = [*node.input[:own], *(each for one in group for each in one.input[own:])]
+            yield native(f"Three{node.op_type}s", inputs, [one.output[0] for one in group], **attributes(node))
+        elif name not in others:
+            yield node
+
+
+def _product_inputs(found: Found, node: NodeProto) -> list[str] | None:
+    """Levels, weights, their scales, the zero point and the bias or "" of a product in 8 bits; None for others."""
+    if node.op_type != "MatMulIntegerToFloat":
+        return None
+    levels, weights, scale, weight_scales, zero_point, weight_zero_point, bias = [*node.input, *[""] * 7][:7]
+    scalar, level, none = (found.constant(name) for name in (scale, zero_point, weight_zero_point))
+    scales = found.constants.get(weight_scales)  # one for each column
+    if scalar is None or level is None or none is None or scales is None or len(scales.dims) != 1:
+        return None
+    if bias and bias not in found.constants:
+        return None
+    if scalar.ndim != 0 or level.dtype != np.uint8 or level.ndim != 0 or none.dtype != np.int8 or np.any(none):
+        return None
+    return [levels, weights, scale, weight_scales, zero_point, bias]
+
+
+def _activation(found: Found, output: str) -> tuple[int, str]:
+    """Which activation alone reads an output, and what that gives."""
+    readers = found.readers.get(output, [])
+    reader = found.only_reader(output)
+    if reader is not None and reader.op_type == "Gelu" and attributes(reader).get("approximate", b"none") == b"none":
+        return GELU, reader.output[0]
+    if reader is not None and reader.op_type == "Relu":
+        return RELU, reader.output[0]
+    gate = next((each for each in readers if each.op_type == "Sigmoid"), None)
+    times = found.only_reader(gate.output[0]) if gate is not None else None
+    if gate is None or times is None or times.op_type != "Mul" or set(times.input) != {output, gate.output[0]}:
+        return NOTHING, output
+    return (SILU, times.output[0]) if len(readers) == 2 and output not in found.outputs else (NOTHING, output)

@@ -1,0 +1,1 @@
+"""Lexical shortlists: sources, alignment and the lexicon."""

@@ -1,0 +1,66 @@
+"""A lexicon: probabilities of target tokens given source tokens, and the shortlists that are made of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jumok_serve.bundle.shortlist import Shortlist
+from jumok_serve.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lexicon:
+    """Which target tokens translate which source tokens.
+
+    Attributes:
+        offsets: [source vocabulary + 1], where the entries of each source token begin and end.
+        targets: target token ids, entry by entry.
+        probabilities: of these given the source token.
+        frequencies: [target vocabulary], how frequent each target token is, on any scale.
+    """
+
+    offsets: NDArray[np.int64]
+    targets: NDArray[np.integer]
+    probabilities: NDArray[np.float32]
+    frequencies: NDArray[np.float64]
+
+    def shortlist(
+        self, tokenizer: Tokenizer, *, best: int, frequent: int, always: Sequence[int], never: Sequence[int]
+    ) -> Shortlist:
+        """The lists for a model: of every source token its likeliest translations, and itself if it is a target token.
+
+        Names and numbers are copied, token by token, whether or not the lexicon has met them.
+
+        Args:
+            tokenizer: of the model.
+            best: most translations of a source token.
+            frequent: how many of the most frequent target tokens are in every list.
+            always: others that are.
+            never: tokens that are in none, unless they are among those.
+        """
+        sources, vocabulary = len(self.offsets) - 1, tokenizer.vocab_size
+        barred = np.zeros(vocabulary, np.bool_)
+        barred[list(never)] = True
+        barred[list(always)] = False
+        by_frequency = np.argsort(-self.frequencies, kind="stable")[:frequent]
+        common = by_frequency[~barred[by_frequency] & (self.frequencies[by_frequency] > 0)]
+        in_all = np.union1d(common, np.array(always, np.int64))
+        barred[in_all] = True
+
+        source = np.repeat(np.arange(sources), np.diff(self.offsets))
+        order = np.lexsort((self.targets, -self.probabilities, source))
+        rank = np.arange(len(order)) - self.offsets[source[order]]
+        chosen = order[(rank < best) & (self.probabilities[order] > 0)]
+        spelled = {token: target for target, token in reversed(list(enumerate(tokenizer.tokens(range(vocabulary)))))}
+        same = [
+            (number, spelled.get(token, -1)) for number, token in enumerate(tokenizer.source_tokens(range(sources)))
+        ]
+        copies = np.array([pair for pair in same if pair[1] >= 0], np.int64).reshape(-1, 2)
+        keys = np.concatenate((source[chosen], copies[:, 0])) * vocabulary
+        keys += np.concatenate((self.targets[chosen], copies[:, 1]))
+        keys = np.unique(keys)
+        keys = keys[~barred[keys % vocabulary]]
+        offsets = np.searchsorted(keys, np.arange(sources + 1) * vocabulary)
+        return Shortlist(offsets, keys % vocabulary, in_all, vocabulary)

@@ -1,0 +1,1 @@
+"""Training of translation models, from a corpus to a checkpoint."""

@@ -1,0 +1,323 @@
+"""The training configuration: one TOML file, its schema, and errors that name what is wrong in it."""
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from jumok_export.models.cells import CellKind
+from jumok_export.models.recurrent import RecurrentSizes
+from jumok_export.models.recurrent_attention import AttentionKind
+from jumok_serve.errors import JumokError
+from jumok_serve.manifest.fields import LanguageTag, Name
+from jumok_serve.manifest.manifest import GenerationDefaults, Limits
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class ConfigurationError(JumokError, ValueError):
+    """A configuration file that cannot be used; the message lists every problem with its key."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class DataSection(_Section):
+    """`[data]`: parallel plain-text files, one sentence a line, plain or gzip; names are relative to the data folder.
+
+    Attributes:
+        source_language: code of the source language, such as "en".
+        target_language: code of the target language.
+        train_source: source sides of the training files.
+        train_target: target sides, file by file the translation of `train_source`.
+        validation_source: source side of the validation file.
+        validation_target: target side of the validation file.
+        description: what the corpus is, for the model's manifest.
+        max_length: longer sentence pairs (in tokens, either side) are left out of training.
+    """
+
+    source_language: LanguageTag
+    target_language: LanguageTag
+    train_source: tuple[str, ...] = Field(min_length=1)
+    train_target: tuple[str, ...] = Field(min_length=1)
+    validation_source: str
+    validation_target: str
+    description: str = ""
+    max_length: Positive = 128
+
+    @model_validator(mode="after")
+    def _same_number_of_files(self) -> "DataSection":
+        if len(self.train_source) != len(self.train_target):
+            raise ValueError(
+                f"train_source names {len(self.train_source)} files and train_target {len(self.train_target)}"
+            )
+        return self
+
+
+class TokenizerSection(_Section):
+    """`[tokenizer]`: the SentencePiece vocabulary that is trained on the training files.
+
+    Attributes:
+        kind: "unigram" or "bpe".
+        vocabulary_size: number of tokens (of each vocabulary, where there are two).
+        shared: one vocabulary for both languages, or one each.
+        character_coverage: share of characters that get a token of their own.
+        sampling_alpha: subword regularisation (Kudo, 2018): each epoch sees other segmentations; 0 turns it off.
+    """
+
+    kind: Literal["unigram", "bpe"] = "unigram"
+    vocabulary_size: Annotated[int, Field(ge=8)] = 8000
+    shared: bool = True
+    character_coverage: Annotated[float, Field(gt=0, le=1)] = 1.0
+    sampling_alpha: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class TransformerSection(_Section):
+    """`[model]` of family "transformer", which is the default: see `TransformerSizes`."""
+
+    family: Literal["transformer"] = "transformer"
+    width: Positive = 512
+    heads: Positive = 8
+    feed_forward: Positive = 2048
+    encoder_layers: Positive = 6
+    decoder_layers: Positive = 6
+    norm: Literal["pre", "post"] = "pre"
+    activation: Literal["relu", "gelu", "silu"] = "relu"
+    share_embeddings: bool = True
+    tie_output: bool = True
+    dropout: Fraction = 0.1
+    attention_dropout: Fraction = 0.0
+    activation_dropout: Fraction = 0.0
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "TransformerSection":
+        if self.width % self.heads or self.width % 2:
+            raise ValueError(
+                f"width must be even and a multiple of heads, got width {self.width} and heads {self.heads}"
+            )
+        return self
+
+
+class RecurrentSection(_Section):
+    """`[model]` of family "recurrent": see `RecurrentSizes`."""
+
+    family: Literal["recurrent"]
+    cell: CellKind = "lstm"
+    attention: AttentionKind = "general"
+    embedding: Positive = 256
+    width: Positive = 512
+    encoder_width: Positive | None = None
+    layers: Positive = 1
+    bidirectional: bool = True
+    reverse_source: bool = False
+    readout: Literal["direct", "attentional"] = "attentional"
+    tie_output: bool = False
+    input_feeding: bool = False
+    dropout: Fraction = 0.2
+
+    @model_validator(mode="after")
+    def _fits(self) -> "RecurrentSection":
+        RecurrentSizes(source_vocabulary=1, target_vocabulary=1, **self.model_dump(exclude={"family"}))
+        return self
+
+
+def _family(values: Any) -> str:
+    """Which branch of `ModelSection` values are meant for; named so that no key is called like it."""
+    family = values.get("family", "transformer") if isinstance(values, dict) else getattr(values, "family", "")
+    return f"({family})"
+
+
+ModelSection = Annotated[
+    Annotated[TransformerSection, Tag("(transformer)")] | Annotated[RecurrentSection, Tag("(recurrent)")],
+    Discriminator(
+        _family,
+        custom_error_type="family",
+        custom_error_message="family must be 'transformer' or 'recurrent'",
+    ),
+]
+
+
+class FeedingSection(_Section):
+    """`[training.feeding]`: what the decoder of a recurrent model is fed while it is trained.
+
+    Attributes:
+        mode: "teacher_forcing" feeds the target's tokens. "scheduled_sampling" (Bengio et al., 2015, section 2.4) feeds
+            each with a probability, and else the model's own most likely token. "two_phases" feeds the target's tokens
+            first, and the model's own in the last `free_epochs`.
+        decay: how the probability falls with the number i of updates: "constant" stays at `share`; "linear" is
+            max(`least`, `share` - `slope` * i); "inverse_sigmoid" is `pace` / (`pace` + exp(i / `pace`)).
+        share: the probability at first.
+        slope: by how much it falls at every update.
+        least: below which it does not fall.
+        pace: of the inverse sigmoid: at about `pace` * ln(`pace`) updates the probability is one half.
+        free_epochs: number of epochs of the second phase.
+    """
+
+    mode: Literal["teacher_forcing", "scheduled_sampling", "two_phases"] = "teacher_forcing"
+    decay: Literal["constant", "linear", "inverse_sigmoid"] = "linear"
+    share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    slope: Annotated[float, Field(ge=0)] = 1e-4
+    least: Annotated[float, Field(ge=0, le=1)] = 0.0
+    pace: Annotated[float, Field(ge=1)] = 1000.0
+    free_epochs: Annotated[int, Field(ge=0)] = 0
+
+    def forced_share(self, step: int, epoch: int, max_epochs: int) -> float:
+        """The probability of the target's own token at an update of an epoch; both count from 0."""
+        if self.mode == "teacher_forcing":
+            return 1.0
+        if self.mode == "two_phases":
+            return 1.0 if epoch < max_epochs - self.free_epochs else 0.0
+        if self.decay == "constant":
+            return self.share
+        if self.decay == "linear":
+            return max(self.least, self.share - self.slope * step)
+        return self.pace / (self.pace + math.exp(min(step / self.pace, 500.0)))
+
+
+class TrainingSection(_Section):
+    """`[training]`: how the model is trained.
+
+    Attributes:
+        max_epochs: passes over the corpus.
+        batch_tokens: tokens of the longer side, padding included, in one batch of one device.
+        accumulate_batches: batches whose gradients are summed into one update.
+        learning_rate: the highest, reached after `warmup_steps` updates.
+        warmup_steps: updates over which the learning rate rises from 0.
+        schedule: what follows: "inverse_sqrt" (the paper's, equation 3) or "cosine" down to 0 at the last epoch.
+        label_smoothing: weight of the uniform distribution in the target (Szegedy et al., 2016).
+        weight_decay: of AdamW.
+        adam_betas: of AdamW.
+        gradient_clip: largest norm of the gradient.
+        ema_decay: decay of the weights' moving average that is validated and kept; 0 keeps the weights themselves.
+        precision: "bf16-mixed" or "16-mixed" for mixed precision, "32-true" without.
+        accelerator: Lightning's: "auto", "cpu", "gpu".
+        devices: number of devices, or "auto" for all.
+        validate_every_epochs: epochs between validations.
+        seed: of initial weights, batches and sampling.
+        feeding: what the decoder of a recurrent model is fed.
+    """
+
+    max_epochs: Positive = 20
+    batch_tokens: Positive = 4096
+    accumulate_batches: Positive = 1
+    learning_rate: Annotated[float, Field(gt=0)] = 7e-4
+    warmup_steps: Annotated[int, Field(ge=0)] = 4000
+    schedule: Literal["inverse_sqrt", "cosine"] = "inverse_sqrt"
+    label_smoothing: Fraction = 0.1
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    adam_betas: tuple[Fraction, Fraction] = (0.9, 0.98)
+    gradient_clip: Annotated[float, Field(gt=0)] = 1.0
+    ema_decay: Fraction = 0.0
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: Positive | Literal["auto"] = "auto"
+    validate_every_epochs: Positive = 1
+    seed: int = 1
+    feeding: FeedingSection = FeedingSection()
+
+
+class BundleSection(_Section):
+    """`[bundle]`: name, limits and defaults that an export of the trained model carries."""
+
+    name: Name
+    version: Name = "1"
+    limits: Limits = Limits(max_source_length=256, max_target_length=256)
+    generation: GenerationDefaults = GenerationDefaults(max_length=128)
+
+    @model_validator(mode="after")
+    def _lengths_within_limits(self) -> "BundleSection":
+        longest, limit = self.generation.max_length, self.limits.max_target_length
+        if longest > limit:
+            raise ValueError(f"generation.max_length {longest} is over limits.max_target_length {limit}")
+        return self
+
+
+class Configuration(_Section):
+    """A whole training configuration."""
+
+    data: DataSection
+    tokenizer: TokenizerSection = TokenizerSection()
+    model: ModelSection = TransformerSection()
+    training: TrainingSection = TrainingSection()
+    bundle: BundleSection
+
+    @model_validator(mode="after")
+    def _shared_vocabulary(self) -> "Configuration":
+        if isinstance(self.model, TransformerSection) and self.model.share_embeddings and not self.tokenizer.shared:
+            raise ValueError("model.share_embeddings = true needs tokenizer.shared = true")
+        return self
+
+    @model_validator(mode="after")
+    def _feeding_of_recurrent_models(self) -> "Configuration":
+        feeding = self.training.feeding
+        if isinstance(self.model, TransformerSection) and feeding.mode != "teacher_forcing":
+            raise ValueError(
+                f"training.feeding.mode = {feeding.mode!r} is for models of family 'recurrent': a Transformer is "
+                "trained on all positions at once"
+            )
+        if feeding.mode == "two_phases" and not 0 < feeding.free_epochs < self.training.max_epochs:
+            raise ValueError(
+                "training.feeding.free_epochs must be at least 1 and less than max_epochs with mode 'two_phases', got "
+                f"{feeding.free_epochs} of {self.training.max_epochs}"
+            )
+        return self
+
+
+def configuration_from_values(values: Mapping[str, Any]) -> Configuration:
+    """The configuration that plain values (of TOML, or of a checkpoint) make.
+
+    Raises:
+        pydantic.ValidationError: they do not.
+    """
+    # As JSON, where an array may be a tuple, nothing else needs converting and so nothing is converted.
+    return Configuration.model_validate_json(json.dumps(values, default=str))
+
+
+def parse_configuration(text: str, origin: str) -> Configuration:
+    """The configuration that `text` (TOML) holds.
+
+    Args:
+        text: content of the file.
+        origin: its name, for error messages.
+
+    Raises:
+        ConfigurationError: not TOML, or an unknown key, a missing key or a bad value: all of them, each by its key.
+    """
+    try:
+        return configuration_from_values(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{origin} is not TOML: {error}") from error
+    except ValidationError as error:
+        problems = dict.fromkeys(map(_describe, error.errors(include_url=False)))
+        raise ConfigurationError("\n  ".join([f"{origin} cannot be used:", *problems])) from error
+
+
+def load_configuration(path: Path) -> Configuration:
+    """The configuration in a file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or as in `parse_configuration`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    return parse_configuration(text, str(path))
+
+
+def _describe(problem: ErrorDetails) -> str:
+    # Parts that are no names are pydantic's for the branches of a union.
+    key = ".".join(str(part) for part in problem["loc"] if str(part).isidentifier() or isinstance(part, int))
+    if problem["type"] == "extra_forbidden":
+        return f"{key}: unknown key"
+    if problem["type"] == "missing":
+        return f"{key}: missing"
+    value = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"
+    return f"{key}: {problem['msg'].removeprefix('Value error, ')}{value}".removeprefix(": ")

@@ -1,0 +1,157 @@
+"""The data of a training run as Lightning asks for it: vocabularies once, batches anew for every epoch and device."""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from torch.utils.data import DataLoader
+
+from jumok_export.training.configuration import Configuration
+from jumok_export.training.corpus import Batch, ParallelCorpus, TokenBudgetSampler, read_files
+from jumok_export.training.vocabulary import Vocabulary, train_vocabulary
+from jumok_serve.evaluation.parallel_text import CorpusError
+
+VOCABULARY_TIMEOUT_S = 3600.0
+"""How long a process waits for the vocabulary that the first one trains."""
+
+
+class TranslationData(pl.LightningDataModule):
+    """The training and validation batches of a configuration, and the vocabularies trained on them.
+
+    Args:
+        configuration: names the files.
+        folder: what they are relative to.
+        out: the run's folder, where the vocabularies are kept.
+
+    Raises:
+        CorpusError: a file cannot be used, or the corpus is too small for its vocabulary.
+    """
+
+    def __init__(self, configuration: Configuration, folder: Path, out: Path) -> None:
+        super().__init__()
+        self._configuration = configuration
+        data = configuration.data
+        self._sources, self._targets = read_files(
+            [folder / name for name in data.train_source], [folder / name for name in data.train_target]
+        )
+        validation = read_files([folder / data.validation_source], [folder / data.validation_target])
+        self.vocabularies = self._load_vocabularies(out)
+        self._validation = ParallelCorpus(*validation, *self.vocabularies)
+        self.files = corpus_files(configuration, folder)
+
+    @property
+    def description(self) -> str:
+        """How much there is."""
+        sizes = " and ".join(str(len(vocabulary)) for vocabulary in dict.fromkeys(self.vocabularies))
+        return (
+            f"{len(self._sources)} sentence pairs to train on, {len(self._validation)} to validate on; "
+            f"vocabulary of {sizes} tokens"
+        )
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """This epoch's batches: segmented and shuffled anew, within the token budget."""
+        assert self.trainer is not None
+        longest = self._configuration.data.max_length
+        seed = self._configuration.training.seed + 2 * self.trainer.current_epoch
+        corpus = ParallelCorpus(
+            self._sources,
+            self._targets,
+            *self.vocabularies,
+            sampling_alpha=self._configuration.tokenizer.sampling_alpha,
+            seed=seed,
+            max_length=longest,
+        )
+        if not len(corpus):
+            raise CorpusError(f"every sentence pair is longer than data.max_length = {longest}")
+        return self._loader(corpus, seed, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Validation batches in order of length."""
+        return self._loader(self._validation, 0, shuffle=False)
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Moves a batch, which is a dataclass of tensors."""
+        return batch.to(device)
+
+    def _loader(self, corpus: ParallelCorpus, seed: int, *, shuffle: bool) -> DataLoader[Any]:
+        assert self.trainer is not None
+        sampler = TokenBudgetSampler(
+            corpus.lengths,
+            self._configuration.training.batch_tokens,
+            seed=seed,
+            rank=self.trainer.global_rank,
+            devices=self.trainer.world_size,
+            shuffle=shuffle,
+        )
+        # A loader draws a number when it begins; from the generator of all, it would change the dropout that follows.
+        generator = torch.Generator()
+        return DataLoader(corpus, batch_sampler=sampler, collate_fn=ParallelCorpus.collate, generator=generator)
+
+    def _load_vocabularies(self, out: Path) -> tuple[Vocabulary, Vocabulary]:
+        section = self._configuration.tokenizer
+        texts = (
+            {"shared": self._sources + self._targets}
+            if section.shared
+            else {"source": self._sources, "target": self._targets}
+        )
+
+        def trained(lines: list[str]) -> bytes:
+            try:
+                return train_vocabulary(
+                    lines,
+                    size=section.vocabulary_size,
+                    kind=section.kind,
+                    character_coverage=section.character_coverage,
+                    seed=self._configuration.training.seed,
+                )
+            except ValueError as error:
+                raise CorpusError(str(error)) from error
+
+        models = [
+            _made_by_the_first(out / f"{name}.model", lambda lines=lines: trained(lines))  # type: ignore[misc]
+            for name, lines in texts.items()
+        ]
+        vocabularies = [Vocabulary(model) for model in models]
+        return vocabularies[0], vocabularies[-1]
+
+
+def corpus_files(configuration: Configuration, folder: Path) -> dict[str, str]:
+    """SHA-256 of the files that a configuration trains on, by name.
+
+    Raises:
+        CorpusError: a file cannot be read.
+    """
+    data = configuration.data
+    digests = {}
+    for name in (*data.train_source, *data.train_target):
+        try:
+            with (folder / name).open("rb") as file:
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise CorpusError(f"{folder / name} cannot be read: {error.strerror}") from error
+    return digests
+
+
+def is_first_process() -> bool:
+    """Whether this is the only process of a run, or the first of several."""
+    return not getattr(rank_zero_only, "rank", 0)
+
+
+def _made_by_the_first(path: Path, make: Callable[[], bytes]) -> bytes:
+    """The content of a file that, of several processes, the first one makes unless it is there already."""
+    if is_first_process() and not path.exists():
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(make())
+        os.replace(partial, path)
+    deadline = time.monotonic() + VOCABULARY_TIMEOUT_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise CorpusError(f"{path} was not made within {VOCABULARY_TIMEOUT_S:.0f} s by the first process")
+        time.sleep(0.1)
+    return path.read_bytes()

@@ -1,0 +1,116 @@
+"""From a checkpoint of `jumok train` to a bundle."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from jumok_export.bundles.export import DEFAULT_PRECISIONS, describe_architecture, describe_provenance, export_bundle
+from jumok_export.errors import ExportError
+from jumok_export.shortlists.sources import ShortlistPlan
+from jumok_export.training.checkpoint import Checkpoint
+from jumok_export.training.configuration import ConfigurationError, load_configuration
+from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.manifest.languages import Languages
+from jumok_serve.manifest.manifest import Score, SpecialTokens, TrainingData
+from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+
+_SCORES: TypeAdapter[tuple[Score, ...]] = TypeAdapter(tuple[Score, ...])
+
+
+def export_checkpoint(
+    checkpoint: Checkpoint,
+    out: Path,
+    *,
+    precisions: Sequence[str] = DEFAULT_PRECISIONS,
+    calibration: Sequence[str] | None = None,
+    scores: Sequence[Score] = (),
+    files: Mapping[str, str] | None = None,
+    shortlist: ShortlistPlan | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Bundle:
+    """Exports a trained model; name, languages, limits and defaults are those of its configuration.
+
+    Args:
+        checkpoint: of `load_checkpoint`.
+        out: the bundle's folder.
+        precisions: variants to write.
+        calibration: source texts to calibrate int8 on; default: activations have a scale a row.
+        scores: translation quality, as measured.
+        files: SHA-256 of the training files by name; default: as noted when the model was trained.
+        shortlist: how to make one; default: there is none.
+        overwrite: replace a bundle that is there already.
+        progress: told what is being done.
+
+    Raises:
+        ExportError, CalibrationError, ShortlistError, VerificationError, BundleError: as `export_bundle`.
+    """
+    configuration = checkpoint.configuration
+    data, section = configuration.data, configuration.bundle
+    shared = checkpoint.target_vocabulary is checkpoint.source_vocabulary
+    text = _configuration_text(checkpoint)
+    notes = f"trained for {checkpoint.epoch} epochs"
+    if checkpoint.validation_bleu is not None:
+        notes += f", greedy BLEU {checkpoint.validation_bleu:.2f} on validation"
+    return export_bundle(
+        checkpoint.model,
+        SentencePieceTokenizer(
+            checkpoint.source_vocabulary.model, None if shared else checkpoint.target_vocabulary.model
+        ),
+        out,
+        name=section.name,
+        version=section.version,
+        languages=Languages.of_pair(data.source_language, data.target_language, suffix=(END,)),
+        # None of the suppressed ones is text.
+        special_tokens=SpecialTokens(pad=PAD, start=START, eos=(END,), unk=UNKNOWN, suppress=(PAD, UNKNOWN, START)),
+        limits=section.limits,
+        generation=section.generation,
+        architecture=describe_architecture(
+            checkpoint.model,
+            family=configuration.model.family,
+            **configuration.model.model_dump(exclude={"family"}, exclude_none=True),
+        ),
+        provenance=describe_provenance(
+            training_data=TrainingData(
+                description=data.description or f"{data.source_language}-{data.target_language} text",
+                files=dict(checkpoint.files if files is None else files),
+            ),
+            configuration=text,
+            notes=notes,
+        ),
+        scores=scores,
+        precisions=precisions,
+        calibration=calibration,
+        shortlist=shortlist,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def read_scores(path: Path) -> tuple[Score, ...]:
+    """The scores in a JSON file: a list of objects with the manifest's fields for a score.
+
+    Raises:
+        ExportError: the file is something else; lists every problem.
+    """
+    try:
+        return _SCORES.validate_json(path.read_bytes())
+    except ValidationError as error:
+        problems = "".join(
+            f"\n  {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors(include_url=False)
+        )
+        raise ExportError(f"{path} is not a list of scores ({', '.join(Score.model_fields)}):{problems}") from error
+
+
+def _configuration_text(checkpoint: Checkpoint) -> str:
+    """The configuration as it was written, if it lies beside the checkpoint and is the one that it was trained by."""
+    beside = checkpoint.path.with_name("config.toml")
+    try:
+        if load_configuration(beside) == checkpoint.configuration:
+            return beside.read_text(encoding="utf-8")
+    except (ConfigurationError, OSError):
+        pass
+    return json.dumps(checkpoint.configuration.model_dump(mode="json"), indent=2, ensure_ascii=False)

@@ -1,0 +1,126 @@
+"""Training of a translation model, as PyTorch Lightning sees it: loss, schedule, validation by BLEU."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import sacrebleu
+import torch
+from sacrebleu.metrics.bleu import BLEU
+from torch import Tensor
+from torch.nn import functional as F
+
+from jumok_export.training.checkpoint import build_model, checkpoint_entry
+from jumok_export.training.configuration import Configuration, TrainingSection
+from jumok_export.training.corpus import Batch
+from jumok_export.training.greedy import greedy_decode
+from jumok_export.training.vocabulary import PAD, START, Vocabulary
+
+
+def learning_rate_factor(step: int, training: TrainingSection, total_steps: int) -> float:
+    """The share of the highest learning rate at an update: linear warm-up, then the schedule.
+
+    "inverse_sqrt" is equation 3 of "Attention Is All You Need", scaled so that its peak is 1; "cosine" falls to 0
+    at `total_steps`.
+    """
+    warmup = max(1, training.warmup_steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    if training.schedule == "inverse_sqrt":
+        return math.sqrt(warmup / (step + 1))
+    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+class TranslationTraining(pl.LightningModule):
+    """Cross-entropy with label smoothing; greedy BLEU on the validation set decides which checkpoint is best.
+
+    Args:
+        configuration: the whole run's configuration.
+        source_vocabulary: of the source language.
+        target_vocabulary: of the target language; the same object where they share one.
+        files: SHA-256 of the training files by name, noted in checkpoints.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        source_vocabulary: Vocabulary,
+        target_vocabulary: Vocabulary,
+        files: Mapping[str, str],
+    ) -> None:
+        super().__init__()
+        self.configuration = configuration
+        self.vocabularies = source_vocabulary, target_vocabulary
+        self.files = files
+        self.model = build_model(configuration, len(source_vocabulary), len(target_vocabulary))
+        self.decoded: list[str] = []
+        self.references: list[str] = []
+
+    def loss(self, batch: Batch, smoothing: float, forced_share: float = 1.0) -> Tensor:
+        """Mean cross-entropy of the target tokens, in nats; see `Recurrent.forward` for `forced_share`."""
+        start_ids = torch.full_like(batch.source_lengths, START)
+        sampling = {} if forced_share == 1.0 else {"forced_share": forced_share}
+        logits = self.model(batch.source_ids, batch.source_lengths, start_ids, batch.target_ids, **sampling)
+        return F.cross_entropy(
+            logits.flatten(0, 1), batch.target_ids.flatten(), ignore_index=PAD, label_smoothing=smoothing
+        )
+
+    def on_train_epoch_start(self) -> None:
+        """An epoch's dropout depends on the epoch alone, so that a resumed run is the same as one without a break."""
+        seeds = np.random.SeedSequence([self.configuration.training.seed, self.current_epoch, self.global_rank])
+        torch.manual_seed(int(seeds.generate_state(1)[0]))
+
+    def training_step(self, batch: Batch, _: int) -> Tensor:
+        """The loss of one batch."""
+        training = self.configuration.training
+        share = training.feeding.forced_share(self.global_step, self.current_epoch, training.max_epochs)
+        loss = self.loss(batch, training.label_smoothing, share)
+        tokens = int((batch.target_ids != PAD).sum())
+        self.log("train_loss", loss, prog_bar=True, on_step=False, on_epoch=True, batch_size=tokens, sync_dist=True)
+        return loss
+
+    def validation_step(self, batch: Batch, _: int) -> None:
+        """Loss without smoothing, and greedy translations for the epoch's BLEU."""
+        loss = self.loss(batch, smoothing=0.0)
+        tokens = int((batch.target_ids != PAD).sum())
+        self.log("validation_loss", loss, prog_bar=True, batch_size=tokens, sync_dist=True)
+        longest = min(self.configuration.bundle.limits.max_target_length, 2 * batch.source_ids.shape[1] + 10)
+        for row in greedy_decode(self.model, batch.source_ids, batch.source_lengths, longest):
+            self.decoded.append(self.vocabularies[1].decode(row))
+        self.references += batch.references
+
+    def on_validation_epoch_end(self) -> None:
+        """BLEU of this epoch's greedy translations, from the n-gram counts of all devices."""
+        part = sacrebleu.corpus_bleu(self.decoded, [self.references])
+        counts = torch.tensor([*part.counts, *part.totals, part.sys_len, part.ref_len], device=self.device)
+        orders = len(part.counts)
+        summed = [int(count) for count in self.trainer.strategy.reduce(counts, reduce_op="sum")]
+        hypothesis_length, reference_length = summed[2 * orders :]
+        bleu = BLEU.compute_bleu(
+            summed[:orders],
+            summed[orders : 2 * orders],
+            sys_len=hypothesis_length,
+            ref_len=reference_length,
+            smooth_method="exp",
+        )
+        self.log("validation_bleu", bleu.score, prog_bar=True)
+        self.decoded, self.references = [], []
+
+    def configure_optimizers(self) -> Any:
+        """AdamW under the configured schedule, stepped every update."""
+        training = self.configuration.training
+        optimizer = torch.optim.AdamW(
+            self.parameters(), training.learning_rate, betas=training.adam_betas, weight_decay=training.weight_decay
+        )
+        total = int(self.trainer.estimated_stepping_batches)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: learning_rate_factor(step, training, total)
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint carries its configuration and vocabularies, so that it can be exported on its own."""
+        checkpoint["jumok"] = checkpoint_entry(self.configuration, *self.vocabularies, self.files)

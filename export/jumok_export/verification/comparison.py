@@ -1,0 +1,151 @@
+"""Differences between two sides of a verification, gathered case by case into the checks of a report."""
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jumok_serve.manifest.manifest import Check
+
+ABSOLUTE_TOLERANCE = 1e-4
+RELATIVE_TOLERANCE = 1e-5
+"""In fp32 two values are equal within 1e-4 + 1e-5 * the largest magnitude of the tensor they are part of."""
+
+Candidates = tuple[NDArray[np.int64], NDArray[np.float32]]
+"""Tokens and running scores of rows."""
+
+UNBOUNDED = sys.float_info.max
+"""Stands for infinite and undefined differences, which a manifest cannot hold."""
+
+
+def tolerance(expected: NDArray[Any]) -> float:
+    """By how much values may differ from `expected`."""
+    finite = np.abs(expected[np.isfinite(expected)])
+    return ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * float(finite.max(initial=0.0))
+
+
+def largest_difference(expected: NDArray[Any], found: NDArray[Any]) -> float:
+    """The largest absolute difference; equal infinities differ by 0, other infinities, NaN and shapes without bound."""
+    if expected.shape != found.shape:
+        return UNBOUNDED
+    apart = expected != found  # NaN is apart from everything
+    differences = np.abs(expected[apart].astype(np.float64) - found[apart])
+    return float(np.nan_to_num(differences, nan=UNBOUNDED, posinf=UNBOUNDED).max(initial=0.0))
+
+
+def same_candidates(expected: Candidates, found: Candidates) -> bool:
+    """Whether what was found are the best candidates; those that are equally good may stand in for each other.
+
+    Args:
+        expected: tokens and running scores [R, D] of some more than are compared, best first.
+        found: tokens and running scores [R, C], best first.
+    """
+    same = found[0][:, :, None] == expected[0][:, None, :]  # [R, C, D]
+    own = np.take_along_axis(expected[1], same.argmax(axis=-1), axis=-1)
+    best = expected[1][:, : found[1].shape[1]]
+    return bool(
+        same.any(axis=-1).all()
+        and np.allclose(found[1], own, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE, equal_nan=True)
+        and np.allclose(found[1], best, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE, equal_nan=True)
+    )
+
+
+class Differences:
+    """The worst of many comparisons: the one whose difference takes the largest share of its tolerance.
+
+    Args:
+        name: of the check.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cases = 0
+        self.worst = 0.0
+        self.limit = ABSOLUTE_TOLERANCE
+
+    def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
+        """Counts one case."""
+        self.cases += 1
+        difference, limit = largest_difference(expected, found), tolerance(expected)
+        if self.cases == 1 or difference * self.limit > self.worst * limit:
+            self.worst, self.limit = difference, limit
+
+    def check(self, detail: str) -> Check:
+        """The outcome; worst and limit are of the worst case."""
+        return Check(
+            name=self.name,
+            cases=self.cases,
+            worst=self.worst,
+            limit=self.limit,
+            passed=self.worst <= self.limit,
+            detail=detail,
+        )
+
+
+class RelativeError:
+    """The root mean square of all differences, relative to that of what was expected.
+
+    Args:
+        name: of the check.
+        limit: of the error.
+    """
+
+    def __init__(self, name: str, limit: float) -> None:
+        self.name = name
+        self.limit = limit
+        self.cases = 0
+        self._difference = 0.0
+        self._expected = 0.0
+
+    def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
+        """Counts one case."""
+        self.cases += 1
+        self._expected += float((expected.astype(np.float64) ** 2).sum())
+        if expected.shape == found.shape:
+            self._difference += float(((found.astype(np.float64) - expected) ** 2).sum())
+        else:
+            self._difference = UNBOUNDED
+
+    def check(self, detail: str) -> Check:
+        """The outcome."""
+        ratio = np.sqrt(self._difference / self._expected) if self._expected else UNBOUNDED
+        worst = float(np.nan_to_num(ratio, nan=UNBOUNDED, posinf=UNBOUNDED))
+        return Check(
+            name=self.name, cases=self.cases, worst=worst, limit=self.limit, passed=worst <= self.limit, detail=detail
+        )
+
+
+class Moved:
+    """The share of cases that differ by more than fp32 tolerates.
+
+    Args:
+        name: of the check.
+        limit: of the share.
+    """
+
+    def __init__(self, name: str, limit: float) -> None:
+        self.name = name
+        self.limit = limit
+        self.cases = 0
+        self.moved = 0
+        self.largest = 0.0
+
+    def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
+        """Counts one case."""
+        difference = largest_difference(expected, found)
+        self.cases += 1
+        self.moved += difference > tolerance(expected)
+        self.largest = max(self.largest, difference)
+
+    def check(self, detail: str) -> Check:
+        """The outcome."""
+        share = self.moved / max(1, self.cases)
+        return Check(
+            name=self.name,
+            cases=self.cases,
+            worst=share,
+            limit=self.limit,
+            passed=share <= self.limit,
+            detail=f"{detail}; the largest difference is {self.largest:.2g}",
+        )

@@ -1,0 +1,284 @@
+"""Random multi-step decodes in which rows are reordered, dropped, duplicated and newly admitted, as a server does it.
+
+A rollout is planned once, and its moves are drawn at random, before it is played on any side of a verification, so that
+both sides decode the same tokens over their own memory and state.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jumok_export.verification.sides import Arrays, Side
+from jumok_serve.manifest.manifest import TensorSpec
+from jumok_serve.runtime.graphs import Floats, Integers
+from jumok_serve.runtime.slot_buffers import LENGTH_STEP
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSentence:
+    """What is decoded of one sentence.
+
+    Attributes:
+        source: its token ids.
+        tokens: what its rows get step by step, [T, K]; T + 1 steps decode it.
+    """
+
+    source: Integers
+    tokens: Integers
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStep:
+    """One decoder step of a rollout.
+
+    Attributes:
+        sentences: which sentence is in each slot, [B].
+        joined: those of them that are encoded before this step.
+        positions: of every row, [R].
+        parents: row of the step before that each row continues, [R]; -1 in a sentence's first step.
+        histories: every row's tokens, the start token and the one fed in this step included.
+        trimmed: whether the time axis is cut to what the rows need before this step, and sources get more padding.
+    """
+
+    sentences: tuple[int, ...]
+    joined: tuple[int, ...]
+    positions: Integers
+    parents: Integers
+    histories: tuple[tuple[int, ...], ...]
+    trimmed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row at its sentence's last step.
+
+    Attributes:
+        sentence: which sentence it translates.
+        source: the sentence's token ids.
+        history: the tokens that were fed, the start token first.
+    """
+
+    sentence: int
+    source: Integers
+    history: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """Sources, and the steps that decode them.
+
+    Attributes:
+        sources: token ids of every sentence.
+        steps: in order.
+        beam_size: rows of a sentence, K.
+        pad: token behind the end of shorter sources.
+    """
+
+    sources: tuple[Integers, ...]
+    steps: tuple[PlannedStep, ...]
+    beam_size: int
+    pad: int
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Every row as it is after its sentence's last step, in order of the sentences."""
+        last = {
+            sentence: step.histories[slot * self.beam_size : (slot + 1) * self.beam_size]
+            for step in self.steps
+            for slot, sentence in enumerate(step.sentences)
+        }
+        return tuple(
+            Row(sentence=sentence, source=self.sources[sentence], history=history)
+            for sentence in sorted(last)
+            for history in last[sentence]
+        )
+
+
+def plan_rollout(
+    sentences: Sequence[PlannedSentence], *, slots: int, start: int, pad: int, random: np.random.Generator
+) -> Rollout:
+    """A rollout in which sentences join and leave at random moments and change places.
+
+    Args:
+        sentences: at least one, each with as many rows.
+        slots: how many are decoded at the same time.
+        start: token that every row starts with.
+        pad: token behind the end of shorter sources.
+        random: decides what is left open.
+    """
+    k: int = sentences[0].tokens.shape[1]
+    waiting = list(range(len(sentences)))
+    running: dict[int, list[tuple[int, ...]]] = {}  # the histories of each sentence's rows
+    previous: dict[int, int] = {}  # each sentence's first row in the step before
+    steps = []
+    while waiting or running:
+        free = slots - len(running)
+        joined = tuple(waiting[: int(random.integers(0 if running else 1, free + 1))] if free else ())
+        del waiting[: len(joined)]
+        running |= {sentence: [] for sentence in joined}
+        present = tuple(int(sentence) for sentence in random.permutation(list(running)))
+        positions: list[int] = []
+        parents: list[int] = []
+        histories: list[tuple[int, ...]] = []
+        for sentence in present:
+            before = running[sentence]
+            chosen = random.integers(k, size=k)  # any order, some twice, some not at all
+            running[sentence] = [(start,)] * k
+            if before:
+                tokens: list[int] = sentences[sentence].tokens[len(before[0]) - 1].tolist()
+                running[sentence] = [(*before[parent], token) for parent, token in zip(chosen, tokens, strict=True)]
+            parents += (previous[sentence] + chosen).tolist() if before else [-1] * k
+            positions += [len(running[sentence][0]) - 1] * k
+            histories += running[sentence]
+        steps.append(
+            PlannedStep(
+                sentences=present,
+                joined=joined,
+                positions=np.array(positions),
+                parents=np.array(parents),
+                histories=tuple(histories),
+                trimmed=bool(random.integers(2)),
+            )
+        )
+        previous = {sentence: slot * k for slot, sentence in enumerate(present)}
+        running = {name: rows for name, rows in running.items() if len(rows[0]) <= len(sentences[name].tokens)}
+    sources = tuple(sentence.source for sentence in sentences)
+    return Rollout(sources=sources, steps=tuple(steps), beam_size=k, pad=pad)
+
+
+def alone(rollout: Rollout, sentence: int) -> Rollout:
+    """The part of a rollout that decodes one sentence: the same rows and tokens without company and without padding."""
+    k = rollout.beam_size
+    steps: list[PlannedStep] = []
+    before = 0  # the sentence's first row in the step before
+    for step in rollout.steps:
+        if sentence not in step.sentences:
+            continue
+        first = step.sentences.index(sentence) * k
+        parents = step.parents[first : first + k]
+        steps.append(
+            PlannedStep(
+                sentences=(0,),
+                joined=() if steps else (0,),
+                positions=step.positions[first : first + k],
+                parents=parents - before if steps else parents,
+                histories=step.histories[first : first + k],
+                trimmed=False,
+            )
+        )
+        before = first
+    return Rollout(sources=(rollout.sources[sentence],), steps=tuple(steps), beam_size=k, pad=rollout.pad)
+
+
+def play(
+    rollout: Rollout, side: Side, memory_specs: Sequence[TensorSpec], state_specs: Sequence[TensorSpec]
+) -> Iterator[Floats]:
+    """Decodes a rollout on one side, step by step.
+
+    Args:
+        rollout: what to decode.
+        side: the model.
+        memory_specs: axes of the decoder's memory.
+        state_specs: axes of its state.
+
+    Yields:
+        The logits [R, V] of every step.
+    """
+    random = np.random.default_rng(0)
+    padded = len(rollout.sources) > 1
+    memory: dict[int, Arrays] = {}
+    state = side.empty_state()
+    for step in rollout.steps:
+        parents = np.maximum(step.parents, 0)
+        if step.joined:
+            joining = [rollout.sources[sentence] for sentence in step.joined]
+            encoded, first_state = side.encode(*pad(joining, rollout.pad, int(random.integers(4)) if padded else 0))
+            for row, sentence in enumerate(step.joined):
+                memory[sentence] = {name: value[row] for name, value in encoded.items()}
+            if first_state:
+                first_row = len(next(iter(state.values())))
+                state = {name: np.concatenate((value, first_state[name])) for name, value in state.items()}
+                for slot, sentence in enumerate(step.sentences):
+                    if sentence in step.joined:
+                        rows = slice(slot * rollout.beam_size, (slot + 1) * rollout.beam_size)
+                        parents[rows] = first_row + step.joined.index(sentence)
+        if step.trimmed:
+            longest = int(step.positions.max())
+            state = {spec.name: _cut(state[spec.name], spec, longest) for spec in state_specs}
+        sources = [rollout.sources[sentence] for sentence in step.sentences]
+        lengths = np.array([len(source) for source in sources])
+        width = -(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP + (LENGTH_STEP if padded and step.trimmed else 0)
+        batch = {
+            spec.name: _stack(
+                [memory[sentence][spec.name] for sentence in step.sentences], spec, lengths, width, random
+            )
+            for spec in memory_specs
+        }
+        tokens = np.array([history[-1] for history in step.histories])
+        logits, state = side.step(tokens, step.positions, parents, lengths, batch, state)
+        yield logits
+
+
+class RowScores:
+    """What a search would give the rows of a rollout: log-probabilities summed up token by token.
+
+    Args:
+        rollout: what is decoded.
+    """
+
+    def __init__(self, rollout: Rollout) -> None:
+        self._rollout = rollout
+        self._steps = iter(rollout.steps)
+        self._wanted: dict[tuple[int, ...], set[int]] = {}
+        self._scores: dict[tuple[int, ...], float] = {}
+        for row in rollout.rows:
+            for end in range(1, len(row.history)):
+                self._wanted.setdefault((row.sentence, *row.history[:end]), set()).add(row.history[end])
+
+    def add(self, logits: Floats) -> None:
+        """Takes note of the next step's logits, [R, V]."""
+        step = next(self._steps)
+        for number, (history, row) in enumerate(zip(step.histories, logits.astype(np.float64), strict=True)):
+            place = (step.sentences[number // self._rollout.beam_size], *history)
+            tokens = self._wanted.get(place, ())
+            total = np.logaddexp.reduce(row) if tokens else 0.0
+            for token in tokens:
+                self._scores[*place, token] = float(row[token] - total)
+
+    @property
+    def totals(self) -> list[Floats]:
+        """For every row of `rollout.rows` its running score after each token behind the start token."""
+        return [
+            np.cumsum([self._scores[row.sentence, *row.history[: end + 1]] for end in range(1, len(row.history))])
+            for row in self._rollout.rows
+        ]
+
+
+def pad(sequences: Sequence[Integers], token: int, extra: int = 0) -> tuple[Integers, Integers]:
+    """Token ids padded with `token` to the longest plus `extra` places, [B, T], and their lengths, [B]."""
+    lengths = np.array([len(sequence) for sequence in sequences])
+    padded = np.full((len(sequences), int(lengths.max()) + extra), token)
+    for row, sequence in zip(padded, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return padded, lengths
+
+
+def _cut(value: NDArray[Any], spec: TensorSpec, longest: int) -> NDArray[Any]:
+    return value[tuple(slice(longest) if axis == "T" else slice(None) for axis in spec.axes)]
+
+
+def _stack(
+    rows: Sequence[NDArray[Any]], spec: TensorSpec, lengths: Integers, width: int, random: np.random.Generator
+) -> NDArray[Any]:
+    """Memory [B, ...] of some sentences; what lies behind a source's end is noise, for nothing may look at it."""
+    if "S" not in spec.axes:
+        return np.stack(list(rows))
+    shape = [len(rows), *(width if axis == "S" else int(axis) for axis in spec.axes[1:])]
+    stacked = random.standard_normal(shape).astype(spec.dtype)
+    for target, row, length in zip(stacked, rows, lengths, strict=True):
+        place = tuple(slice(length) if axis == "S" else slice(None) for axis in spec.axes[1:])
+        target[place] = row[place]
+    return stacked

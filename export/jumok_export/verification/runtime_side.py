@@ -1,0 +1,287 @@
+"""The side of a verification that is in ONNX Runtime: exported graphs, in the sessions that serve them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnxruntime import OrtValue
+
+from jumok_export.native.int8_cache import floats_spec, to_entries, to_floats
+from jumok_export.verification.comparison import same_candidates
+from jumok_export.verification.selection_cases import Drawing, Selection
+from jumok_export.verification.sides import Arrays
+from jumok_serve.manifest.manifest import TensorSpec
+from jumok_serve.runtime.decoder_step import Choice
+from jumok_serve.runtime.graphs import SLOTS, DecoderStep, Floats, Graphs, Integers
+from jumok_serve.runtime.output_columns import BIAS
+from jumok_serve.runtime.slot_buffers import padded_length
+from jumok_serve.search import Constraints, Entries
+
+UNSEEN = 7.0
+"""Fills what no row may attend to; drawing as many random numbers would take longer than all else."""
+
+SPARE = 8
+"""Candidates behind the last one that might be as good as that: native operators round scores otherwise."""
+
+
+class GraphFailed(Exception):  # noqa: N818 - it is caught and reported as a failed check
+    """A graph did not run."""
+
+
+class RuntimeSide:
+    """The exported graphs, in the sessions that serve them. What they have in fp16 or in entries of 8 bits is in fp32
+    outside.
+
+    Args:
+        graphs: of one precision. With those for shortlists, what says which columns logits have is among the memory.
+    """
+
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs = graphs
+
+    def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
+        """See `Side`."""
+        with _running("encoder"):
+            memory, first_state = self._graphs.encode(source_ids, source_lengths)
+        return _arrays(memory), _arrays(first_state)
+
+    @property
+    def memory_specs(self) -> tuple[TensorSpec, ...]:
+        """Names, types and axes of the memory that `step` takes, [B, ...]."""
+        return tuple(map(_in_fp32, self._graphs.memory_specs))
+
+    @property
+    def state_specs(self) -> tuple[TensorSpec, ...]:
+        """Names, types and axes of the state that `step` takes, [P, ...], whatever the graph's own state looks like."""
+        specs = map(_in_fp32, self._graphs.state_specs)
+        if not self._graphs.in_place:
+            return tuple(specs)
+        return tuple(
+            spec.model_copy(update={"axes": ("P", *("T" if axis == "E" else axis for axis in spec.axes[1:]))})
+            for spec in specs
+        )
+
+    def empty_state(self) -> Arrays:
+        """See `Side`."""
+        if not self._graphs.in_place:
+            return _arrays(self._graphs.empty_state())
+        return {
+            spec.name: np.zeros([1, *(axis if isinstance(axis, int) else 0 for axis in spec.axes[1:])], spec.dtype)
+            for spec in self.state_specs
+        }
+
+    def step(  # noqa: PLR0917
+        self,
+        token_ids: Integers,
+        positions: Integers,
+        parents: Integers,
+        source_lengths: Integers,
+        memory: Arrays,
+        state: Arrays,
+    ) -> tuple[Floats, Arrays]:
+        """See `Side`."""
+        with _running("decoder"):
+            if self._graphs.in_place:
+                return self._step_in_place(token_ids, positions, parents, source_lengths, memory, state)
+            inputs = {
+                "token_ids": token_ids,
+                "positions": positions,
+                "parents": parents,
+                "source_lengths": source_lengths,
+            }
+            step = self._bind(inputs, memory, {})
+            step.give_state(_values(state, self._graphs.state_specs))
+            return self._logits(step), _arrays(step.state)
+
+    def _bind(self, inputs: Arrays, memory: Arrays, state: Arrays) -> DecoderStep:
+        width = memory[BIAS].shape[1] if self._graphs.listed else self._graphs.vocabulary
+        memory_values = _values(memory, self._graphs.memory_specs)
+        return self._graphs.bind_step(inputs, memory_values, _values(state, self._graphs.state_specs), width=width)
+
+    def _logits(self, step: DecoderStep) -> Floats:
+        """The logits [R, U] of a step, of which `select` must choose what the step itself chooses."""
+        choice = _any_choice(step.rows, step.width)
+        (tokens, totals), logits = step.run(choice), step.logits()
+        more = replace(choice, candidates=choice.candidates + SPARE) if self._graphs.native else choice
+        expected_tokens, expected_totals = self._graphs.select(logits, more)
+        if self._graphs.native:
+            same = same_candidates((expected_tokens, expected_totals), (tokens, totals))
+        else:
+            same = np.array_equal(tokens, expected_tokens) and np.array_equal(totals, expected_totals, equal_nan=True)
+        if not same:
+            raise GraphFailed("decoder chooses other candidates than select")
+        found: Floats = logits.numpy()
+        return found
+
+    def _step_in_place(  # noqa: PLR0917
+        self,
+        token_ids: Integers,
+        positions: Integers,
+        parents: Integers,
+        source_lengths: Integers,
+        memory: Arrays,
+        state: Arrays,
+    ) -> tuple[Floats, Arrays]:
+        """A step over entries into which the rows' pasts are laid by turns, where sharing could have put them."""
+        rows, sentences = len(token_ids), len(source_lengths)
+        beam_size, time = rows // sentences, padded_length(int(positions.max()) + 1)
+        times, row = np.arange(time), np.arange(rows)[:, None]
+        turns = _turned(positions.reshape(sentences, beam_size), time).reshape(rows, time)
+        entries = times * beam_size + turns  # [R, T]
+        sentence = row // beam_size  # [R, 1]
+        past_rows, past_times = np.nonzero(times < positions[:, None])
+        buffers = {}
+        for spec in self._graphs.state_specs:
+            axis = spec.axes.index("E")
+            sizes = {"B": sentences, SLOTS: sentences, "E": time * beam_size}
+            # What lies where no row may look would be seen if any did.
+            shape = [size if isinstance(size, int) else sizes[size] for size in _in_fp32(spec).axes]
+            buffer = np.full(shape, UNSEEN, np.float32)
+            past = np.moveaxis(state[spec.name], axis, 1)[parents]  # [R, T, ...]
+            by_entry = np.moveaxis(buffer, axis, 1)  # [B, E, ...]
+            by_entry[sentence[past_rows, 0], entries[past_rows, past_times]] = past[past_rows, past_times]
+            buffers[spec.name] = _narrowed(buffer, spec.dtype)
+        visible = np.zeros((rows, time * beam_size), np.bool_)
+        known = times <= positions[:, None]
+        visible[np.nonzero(known)[0], entries[known]] = True
+        written = np.take_along_axis(entries, positions[:, None], axis=1)
+        by_sentence = (sentences, beam_size)
+        inputs = {
+            "token_ids": token_ids.reshape(by_sentence),
+            "positions": positions.reshape(by_sentence),
+            "places": np.concatenate((sentence, np.zeros_like(sentence), written), axis=1).reshape(*by_sentence, 3),
+            "visible": visible.reshape(*by_sentence, -1),
+            "entry_positions": np.broadcast_to(np.repeat(times, beam_size), (sentences, time * beam_size)),
+            "source_lengths": source_lengths,
+        }
+        logits = self._logits(self._bind(inputs, memory, buffers))
+        grown = {}
+        # Behind a row's tokens its state has no meaning; `step` repeats the new token there, and so does this.
+        found = np.take_along_axis(entries, np.minimum(times, positions[:, None]), axis=1)
+        for spec in self._graphs.state_specs:
+            axis = spec.axes.index("E")
+            by_entry = np.moveaxis(_widened(buffers[spec.name]), axis, 1)[sentence, found]
+            grown[spec.name] = np.moveaxis(by_entry, 1, axis)
+        return logits, grown
+
+    def select(self, selection: Selection) -> tuple[Integers, Floats]:
+        """Token ids and running scores [R, C] of every row's best candidates."""
+        with _running("select"):
+            return self._graphs.select(
+                OrtValue.ortvalue_from_numpy(selection.logits),
+                Choice(
+                    scores=selection.scores,
+                    candidates=selection.candidates,
+                    on_logits=selection.on_logits,
+                    on_log_probs=selection.on_log_probs,
+                    renormalize=selection.renormalize,
+                ),
+            )
+
+    def sample(self, drawing: Drawing) -> tuple[Integers, Floats]:
+        """Token ids and running scores [D, 1] of what is drawn."""
+        with _running("sampler"):
+            return self._graphs.sample(
+                OrtValue.ortvalue_from_numpy(drawing.logits),
+                drawing.rows,
+                drawing.scores,
+                drawing.draws,
+                drawing.on_logits,
+            )
+
+    def score(
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
+    ) -> Floats:
+        """See `Side`."""
+        with _running("scorer"):
+            return self._graphs.score(source_ids, source_lengths, start_ids, target_ids, target_lengths)
+
+    def align(
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
+    ) -> tuple[Floats, ...]:
+        """See `Side`."""
+        with _running("aligner"):
+            return self._graphs.align(source_ids, source_lengths, start_ids, target_ids, target_lengths)
+
+
+def _turned(positions: Integers, time: int) -> Integers:
+    """For rows at positions [B, K] the turns [B, K, T] of their tokens: one on from each time to the next.
+
+    Where a row writes its new token, all rows have their own turn.
+    """
+    beam_size = positions.shape[1]
+    times = np.arange(time)
+    turned = (np.arange(beam_size)[:, None] + times) % beam_size
+    writing = (positions[:, :, None] == times).any(axis=1)[:, None]
+    return np.where(writing, np.arange(beam_size)[:, None], turned)
+
+
+def _any_choice(rows: int, width: int) -> Choice:
+    """Candidates with constraints of every kind, on some of the rows."""
+    places = np.stack((np.arange(rows), np.arange(rows) * 7 % width), axis=1)
+
+    def entries(first: int, value: float) -> Entries:
+        some = places[first::2]
+        return Entries(some, np.full(len(some), value, np.float32))
+
+    return Choice(
+        scores=-np.arange(rows, dtype=np.float32),
+        candidates=1 + rows % 8,
+        on_logits=Constraints(entries(0, 1.5), entries(1, -np.inf)),
+        on_log_probs=Constraints(entries(1, 2.0), entries(0, -1.0)),
+        renormalize=np.arange(rows) % 3 == 1,
+        with_logits=True,
+    )
+
+
+@contextmanager
+def _running(graph: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # ONNX Runtime's exceptions have no class of their own in common
+        raise GraphFailed(f"{graph} did not run: {error}") from error
+
+
+def _arrays(values: Mapping[str, OrtValue]) -> Arrays:
+    return {name: _widened(value.numpy()) for name, value in values.items()}
+
+
+def _values(arrays: Arrays, specs: Iterable[TensorSpec]) -> dict[str, OrtValue]:
+    """The arrays as ONNX Runtime's tensors, of the types that the graphs want; without a copy where they have them."""
+    kinds = {spec.name: spec.dtype for spec in specs}
+    return {
+        name: OrtValue.ortvalue_from_numpy(np.ascontiguousarray(_narrowed(array, kinds.get(name, array.dtype.name))))
+        for name, array in arrays.items()
+    }
+
+
+def _in_fp32(spec: TensorSpec) -> TensorSpec:
+    if spec.dtype == "int8":
+        return floats_spec(spec)
+    return spec.model_copy(update={"dtype": "float32"}) if spec.dtype == "float16" else spec
+
+
+def _narrowed(array: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """An array in the type of memory or state; without a copy where it has that."""
+    if dtype == "int8" and array.dtype == np.float32:
+        return to_entries(array)
+    return array.astype(dtype, copy=False)
+
+
+def _widened(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype == np.int8:
+        return to_floats(array)
+    return array.astype(np.float32) if array.dtype == np.float16 else array

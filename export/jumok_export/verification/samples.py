@@ -1,0 +1,240 @@
+"""Inputs of every graph, in many shapes, for verification: random ones, or sentences."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jumok_export.quantization.calibration import Calibration
+from jumok_export.verification.rollout import PlannedSentence, Rollout, pad, plan_rollout
+from jumok_export.verification.sides import Arrays, Side
+from jumok_serve.runtime.graphs import Integers
+
+SHAPES = 12
+"""Random shapes that every graph is tried with, after the smallest one."""
+SOURCE_LENGTH, TARGET_LENGTH = 12, 10
+"""Bounds of random lengths: short ones leave time for many; a model's own limits are reached once."""
+SLOTS = 5
+"""Sentences that are decoded at the same time."""
+OTHER_TOKENS = 0.25
+"""Share of a translation's tokens that are changed, so that rows of a sentence differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """What inputs of a model keep to.
+
+    Attributes:
+        source_vocabulary: number of source tokens.
+        target_vocabulary: number of target tokens.
+        start: token that decoding starts from.
+        pad: token behind the end of shorter sources.
+        max_source_length: most tokens of a source.
+        max_target_length: most tokens of a target.
+    """
+
+    source_vocabulary: int
+    target_vocabulary: int
+    start: int
+    pad: int
+    max_source_length: int
+    max_target_length: int
+
+
+Sources = tuple[Integers, Integers]
+"""Source ids [B, S] and lengths [B]."""
+Pairs = tuple[Integers, Integers, Integers, Integers, Integers]
+"""Source ids [B, S] and lengths [B], start tokens [B], target ids [B, T] and lengths [B]."""
+StepInputs = tuple[Integers, Integers, Integers, Integers, Arrays, Arrays]
+"""Tokens, positions and parents [R], source lengths [B], memory [B, ...] and state [P, ...]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSizes:
+    """Sizes of a single decoder step, by the contract's symbols."""
+
+    sentences: int
+    beam_size: int
+    source: int
+    parents: int
+    time: int
+
+
+class Samples:
+    """Random inputs of every graph of a model; the same ones each time.
+
+    Args:
+        frame: vocabularies and limits.
+        side: gives steps their memory, and their state its shape.
+    """
+
+    def __init__(self, frame: Frame, side: Side) -> None:
+        self._frame = frame
+        self._side = side
+        self._source_length = min(SOURCE_LENGTH, frame.max_source_length)
+        self._target_length = min(TARGET_LENGTH, frame.max_target_length)
+
+    def sources(self) -> Iterator[Sources]:
+        """Sources of random shapes, the smallest first."""
+        random = np.random.default_rng(1)
+        yield self._source(random, 1, 1)
+        for _ in range(SHAPES):
+            yield self._source(random, *self._shape(random, self._source_length))
+
+    def pairs(self) -> Iterator[Pairs]:
+        """Sources and targets of random shapes, the smallest first."""
+        random = np.random.default_rng(2)
+        yield self._pair(random, 1, 1, 1)
+        for _ in range(SHAPES):
+            sentences, source = self._shape(random, self._source_length)
+            target = int(random.integers(1, self._target_length + 1))
+            yield self._pair(random, sentences, source, target)
+
+    def steps(self) -> Iterator[StepInputs]:
+        """Single steps over random memory and state, the smallest first."""
+        random = np.random.default_rng(3)
+        yield self._step(random, StepSizes(sentences=1, beam_size=1, source=1, parents=1, time=0))
+        yield self._step(random, StepSizes(sentences=3, beam_size=2, source=self._source_length, parents=1, time=0))
+        for _ in range(2 * SHAPES):
+            sentences, source = self._shape(random, self._source_length)
+            beam_size, parents = (int(size) for size in random.integers(1, (6, 9)))
+            time = int(random.integers(self._target_length))
+            yield self._step(
+                random,
+                StepSizes(sentences=sentences, beam_size=beam_size, source=source, parents=parents, time=time),
+            )
+
+    def longest(self) -> tuple[Pairs, StepInputs]:
+        """The longest source with the longest target, and the step at that target's last token."""
+        random = np.random.default_rng(4)
+        source, target = self._frame.max_source_length, self._frame.max_target_length
+        ids = random.integers(self._frame.source_vocabulary, size=(1, source))
+        targets = random.integers(self._frame.target_vocabulary, size=(1, target))
+        pair = ids, np.array([source]), np.array([self._frame.start]), targets, np.array([target])
+        tokens, _, parents, _, _, state = self._step(
+            random, StepSizes(sentences=1, beam_size=1, source=source, parents=1, time=target - 1)
+        )
+        memory, _ = self._side.encode(*pair[:2])
+        return pair, (tokens, np.array([target - 1]), parents, pair[1], memory, state)
+
+    def rollout(self, *, sentences: int, beam_size: int) -> Rollout:
+        """A decode of several steps."""
+        random = np.random.default_rng(beam_size)
+        vocabulary, longest = self._frame.target_vocabulary, self._target_length
+        planned = [
+            PlannedSentence(
+                source=random.integers(self._frame.source_vocabulary, size=random.integers(1, self._source_length + 1)),
+                tokens=random.integers(vocabulary, size=(random.integers(min(2, longest), longest + 1) - 1, beam_size)),
+            )
+            for _ in range(sentences)
+        ]
+        return plan_rollout(planned, slots=SLOTS, start=self._frame.start, pad=self._frame.pad, random=random)
+
+    def _shape(self, random: np.random.Generator, longest: int) -> tuple[int, int]:
+        sentences, length = random.integers(1, (6, longest + 1))
+        return int(sentences), int(length)
+
+    def _source(self, random: np.random.Generator, sentences: int, length: int) -> Sources:
+        return _padded(random, (sentences, length), self._frame.source_vocabulary, self._frame.pad)
+
+    def _pair(self, random: np.random.Generator, sentences: int, source: int, target: int) -> Pairs:
+        vocabulary = self._frame.target_vocabulary
+        sources = self._source(random, sentences, source)
+        # Behind a target's end stands any token of the target's vocabulary, which may not have the padding token.
+        targets = _padded(random, (sentences, target), vocabulary, 0)
+        return *sources, random.integers(vocabulary, size=sentences), *targets
+
+    def _step(self, random: np.random.Generator, sizes: StepSizes) -> StepInputs:
+        rows = sizes.sentences * sizes.beam_size
+        ids, lengths = self._source(random, sizes.sentences, sizes.source)
+        memory, _ = self._side.encode(ids, lengths)
+        state = {
+            name: _random_state(random, row, sizes.parents, sizes.time)
+            for name, row in self._side.empty_state().items()
+        }
+        return (
+            random.integers(self._frame.target_vocabulary, size=rows),
+            random.integers(sizes.time + 1, size=rows),
+            random.integers(sizes.parents, size=rows),
+            lengths,
+            memory,
+            state,
+        )
+
+
+class SentenceSamples(Samples):
+    """Sentences and their translations in place of random tokens and a random state.
+
+    Those might leave the range of what the model meets in text, for which scales were calibrated.
+
+    Args:
+        frame: vocabularies and limits.
+        side: gives steps their memory and their state.
+        calibration: has the sentences.
+    """
+
+    def __init__(self, frame: Frame, side: Side, calibration: Calibration) -> None:
+        super().__init__(frame, side)
+        self._start = calibration.start
+        self._sources, self._targets = calibration.sources, calibration.targets
+
+    def pairs(self) -> Iterator[Pairs]:
+        """Batches of one to five sentences."""
+        random = np.random.default_rng(2)
+        for size in (1, *random.integers(1, 6, SHAPES).tolist()):
+            chosen = random.integers(len(self._sources), size=size).tolist()
+            sources = pad([self._sources[sentence] for sentence in chosen], self._frame.pad)
+            targets = pad([self._targets[sentence] for sentence in chosen], 0)
+            yield *sources, np.full(size, self._start), *targets
+
+    def longest(self) -> tuple[Pairs, StepInputs]:
+        """Sentences in a row, up to the limits; the state is that of one of them, repeated."""
+        source = np.resize(np.concatenate(self._sources), (1, self._frame.max_source_length))
+        target = np.resize(np.concatenate(self._targets), (1, self._frame.max_target_length))
+        lengths, last = np.array([source.shape[1]]), target.shape[1] - 1
+        pair = source, lengths, np.array([self._start]), target, np.array([last + 1])
+        memory, _ = self._side.encode(source, lengths)
+        return pair, (target[:, -1], np.array([last]), np.array([0]), lengths, memory, self._state(last))
+
+    def rollout(self, *, sentences: int, beam_size: int) -> Rollout:
+        """A decode of several steps: rows get their sentence's translation, now and then another token of it."""
+        random = np.random.default_rng(beam_size)
+        planned = []
+        for sentence in np.linspace(0, len(self._sources) - 1, sentences).astype(int).tolist():
+            target = self._targets[sentence][: self._target_length - 1]
+            others = random.choice(target, (len(target), beam_size)) if len(target) else np.empty((0, beam_size), int)
+            tokens = np.where(random.random(others.shape) < OTHER_TOKENS, others, target[:, None])
+            planned.append(PlannedSentence(source=self._sources[sentence], tokens=tokens))
+        return plan_rollout(planned, slots=SLOTS, start=self._start, pad=self._frame.pad, random=random)
+
+    def _state(self, time: int) -> Arrays:
+        """One row of state after so many tokens: that of the sentence in the middle, over and over."""
+        middle = len(self._sources) // 2
+        source, target = self._sources[middle][None], self._targets[middle]
+        lengths = np.array([source.shape[1]])
+        memory, first_state = self._side.encode(source, lengths)
+        empty = self._side.empty_state()
+        state = {**empty, **first_state}
+        for position, token in enumerate([self._start, *target[:-1]]):
+            place = np.array([token]), np.array([position]), np.array([0])
+            _, state = self._side.step(*place, lengths, memory, state)
+        # An axis of size 0 before any token is time; behind its valid entries it may have room.
+        places = np.arange(time) % len(target)
+        for name, value in empty.items():
+            for axis in (axis for axis, size in enumerate(value.shape) if size == 0):
+                state[name] = state[name].take(places, axis)
+        return state
+
+
+def _padded(random: np.random.Generator, shape: tuple[int, int], vocabulary: int, pad: int) -> Sources:
+    ids = random.integers(vocabulary, size=shape)
+    lengths = random.integers(1, shape[1] + 1, size=shape[0])
+    ids[np.arange(shape[1]) >= lengths[:, None]] = pad
+    return ids, lengths
+
+
+def _random_state(random: np.random.Generator, row: NDArray[np.generic], rows: int, time: int) -> NDArray[np.generic]:
+    """A state of the shape of `row` [1, ...] for so many rows; an axis of size 0 is time."""
+    shape = (rows, *(size or time for size in row.shape[1:]))
+    return random.standard_normal(shape).astype(row.dtype)

@@ -1,0 +1,189 @@
+"""What verification asks of the graphs that choose tokens, and what these should answer, computed in PyTorch."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from jumok_serve.runtime.graphs import Booleans, Floats, Integers
+from jumok_serve.search import Constraints, Draw, Entries
+
+CASES = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """One call of the select graph.
+
+    Attributes:
+        logits: [R, V].
+        scores: [R], running scores.
+        candidates: how many of each row, C.
+        on_logits: constraints before the log-softmax.
+        on_log_probs: constraints after it.
+        renormalize: [R], whether a log-softmax follows.
+    """
+
+    logits: Floats
+    scores: Floats
+    candidates: int
+    on_logits: Constraints
+    on_log_probs: Constraints
+    renormalize: Booleans
+
+    def expected(self) -> tuple[Integers, Floats]:
+        """Token ids and running scores [R, C]: two log-softmaxes and a stable sort."""
+        log_probabilities = _constrained(torch.from_numpy(self.logits), self.on_logits).log_softmax(dim=-1)
+        constrained = _constrained(log_probabilities, self.on_log_probs)
+        asking = torch.from_numpy(self.renormalize)[:, None]
+        processed = torch.where(asking, constrained.log_softmax(dim=-1), constrained)
+        best, tokens = processed.sort(dim=-1, descending=True, stable=True)
+        totals = best + torch.from_numpy(self.scores)[:, None]
+        return tokens[:, : self.candidates].numpy(), totals[:, : self.candidates].numpy()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """One call of the sampler graph, with what it should draw.
+
+    Attributes:
+        logits: [R, V].
+        rows: [D], the rows that draw.
+        scores: [D], their running scores.
+        draws: how each draws, D.
+        on_logits: constraints on these rows.
+        tokens: [D, 1], what should be drawn.
+        totals: [D, 1], running score + log-probability of that.
+    """
+
+    logits: Floats
+    rows: Integers
+    scores: Floats
+    draws: tuple[Draw, ...]
+    on_logits: Constraints
+    tokens: Integers
+    totals: Floats
+
+
+def selections(vocabulary: int, unlisted: float = 0.0) -> Iterator[Selection]:
+    """Calls of the select graph in many shapes; the same ones each time.
+
+    Args:
+        vocabulary: width of the logits.
+        unlisted: the share of logits that are -inf.
+
+    Logits and constraints lie on a coarse grid: values are far apart or exactly equal, so that ties are met and
+    rounding makes none.
+    """
+    random = np.random.default_rng(5)
+    for rows in (1, *random.integers(2, 13, CASES).tolist()):
+        scores = random.integers(-9, 1, rows).astype(np.float32)
+        scores[random.random(rows) < 0.2] = -1e9  # rows that are dead
+        yield Selection(
+            logits=_logits(random, rows, vocabulary, unlisted),
+            scores=scores,
+            candidates=int(random.choice([1, 2, 10, vocabulary, vocabulary + 5])),
+            on_logits=_constraints(random, rows, vocabulary),
+            on_log_probs=_constraints(random, rows, vocabulary, biases=(-2.28, 4.06)),
+            renormalize=random.random(rows) < random.choice([0.0, 0.5]),
+        )
+
+
+def drawings(vocabulary: int, unlisted: float = 0.0) -> Iterator[Drawing]:
+    """Calls of the sampler graph in many shapes; the same ones each time.
+
+    Args:
+        vocabulary: width of the logits.
+        unlisted: the share of logits that are -inf.
+
+    What is to be drawn is chosen first, of the likelier tokens, and then a number in the middle of its share of the
+    distribution, so that rounding cannot change it.
+    """
+    random = np.random.default_rng(6)
+    for rows in (1, *random.integers(2, 13, CASES).tolist()):
+        drawing = np.sort(random.permutation(rows)[: int(random.integers(1, rows + 1))])
+        logits = _logits(random, rows, vocabulary, unlisted)
+        scores = random.integers(-9, 1, len(drawing)).astype(np.float32)
+        constraints = _constraints(random, len(drawing), vocabulary)
+        constrained = _constrained(torch.from_numpy(logits[drawing]), constraints)
+        draws, tokens, totals = [], [], []
+        for row, score in zip(constrained, scores, strict=True):
+            temperature = float(random.choice([0.5, 1.0, 2.0]))
+            top_k = int(random.choice([0, 1, 3, vocabulary, vocabulary + 7]))
+            top_p = float(random.choice([1e-6, 0.3, 0.9, 1.0]))
+            kept = nucleus(row, temperature=temperature, top_k=top_k, top_p=top_p)
+            probabilities = kept.double().softmax(dim=-1)
+            token = int(random.choice(np.flatnonzero(probabilities > probabilities.max() / 2)))
+            uniform = float(probabilities[:token].sum() + probabilities[token] / 2)
+            draws.append(Draw(temperature, top_k, top_p, uniform))
+            tokens.append(token)
+            totals.append(float(kept.log_softmax(dim=-1)[token]) + float(score))
+        yield Drawing(
+            logits=logits,
+            rows=drawing,
+            scores=scores,
+            draws=tuple(draws),
+            on_logits=constraints,
+            tokens=np.array(tokens)[:, None],
+            totals=np.array(totals, np.float32)[:, None],
+        )
+
+
+def nucleus(logits: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
+    """Logits [V] over the temperature, -inf where top-k or top-p (Holtzman et al., 2020) leave a token out.
+
+    Tokens that are as likely as the last one that stays, stay too.
+    """
+    warm = logits / temperature
+    if 0 < top_k < len(warm):
+        warm = warm.masked_fill(warm < warm.topk(top_k).values[-1], -torch.inf)
+    if top_p < 1:
+        ordered, _ = warm.sort(descending=True)
+        probabilities = ordered.double().softmax(dim=-1)
+        within = probabilities.cumsum(dim=-1) - probabilities < top_p
+        warm = warm.masked_fill(warm < ordered[within][-1], -torch.inf)
+    return warm
+
+
+def _logits(random: np.random.Generator, rows: int, vocabulary: int, unlisted: float) -> Floats:
+    logits = (random.integers(-40, 41, (rows, vocabulary)) / 4).astype(np.float32)
+    if unlisted:
+        logits[:, :-1][random.random((rows, vocabulary - 1)) < unlisted] = -np.inf  # one always remains
+    return logits
+
+
+def _constraints(
+    random: np.random.Generator, rows: int, vocabulary: int, biases: tuple[float, float] = (-1.6, 3.1)
+) -> Constraints:
+    """Up to a dozen entries of either kind, of which some forbid a token, and some forbid it twice.
+
+    Biases lie off the logits' grid, and before a log-softmax elsewhere than behind it: it rounds, and they must not
+    make two tokens nearly equal.
+    """
+    added = [(place, float(random.choice([-np.inf, *biases]))) for place in _places(random, rows, vocabulary)]
+    added += [(place, -np.inf) for place, value in added if value == -np.inf]
+    factors = [(place, float(random.choice([0.5, 1.25, 2.0]))) for place in _places(random, rows, vocabulary)]
+    return Constraints(_entries(factors), _entries(added))
+
+
+def _entries(entries: Sequence[tuple[tuple[int, int], float]]) -> Entries:
+    places = np.array([place for place, _ in entries], np.int64).reshape(-1, 2)
+    return Entries(places, np.array([value for _, value in entries], np.float32))
+
+
+def _places(random: np.random.Generator, rows: int, vocabulary: int) -> list[tuple[int, int]]:
+    """Up to a dozen (row, token), no two of them equal; the last token is left out, so that one always remains."""
+    places = random.integers((rows, vocabulary), size=(int(random.integers(12)), 2))
+    return sorted({(int(row), int(token)) for row, token in places if token < vocabulary - 1})
+
+
+def _constrained(scores: Tensor, constraints: Constraints) -> Tensor:
+    constrained = scores.clone()
+    for (row, token), factor in zip(*constraints.factors, strict=True):
+        value = constrained[row, token]
+        constrained[row, token] = value * factor if value < 0 else value / factor
+    for (row, token), added in zip(*constraints.biases, strict=True):
+        constrained[row, token] += added
+    return constrained

@@ -1,0 +1,105 @@
+"""Verification of the graphs for shortlists: their decoder against PyTorch or the other decoder, and selection."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from torch import nn
+
+from jumok_export.verification.comparison import Differences
+from jumok_export.verification.runtime_side import GraphFailed, RuntimeSide
+from jumok_export.verification.samples import Frame, Samples
+from jumok_export.verification.selection_cases import drawings, selections
+from jumok_export.verification.sides import Side, TorchSide
+from jumok_serve.bundle.shortlist import WIDTH_STEP
+from jumok_serve.manifest.manifest import Check
+from jumok_serve.runtime.graphs import Floats, Graphs, Integers
+from jumok_serve.runtime.output_columns import ListedColumns
+
+WIDTHS = (WIDTH_STEP, 5 * WIDTH_STEP)
+UNLISTED = 0.4
+"""Share of logits that may not be chosen."""
+LISTED = (0.02, 0.3, 1.0)
+"""Shares of the vocabulary that sentences may write."""
+
+
+def verify_shortlist(model: nn.Module, graphs: Graphs, listed: Graphs, frame: Frame, precision: str) -> list[Check]:
+    """Compares the graphs for shortlists with a model, and in int8 with its other decoder.
+
+    Args:
+        model: in evaluation mode, on the CPU.
+        graphs: without shortlists, verified.
+        listed: those for shortlists, of the same precision.
+        frame: vocabularies and limits.
+        precision: "fp32" or "int8".
+    """
+    torch_side = TorchSide(model)
+    whole, name = (
+        (torch_side, "PyTorch") if precision == "fp32" else (RuntimeSide(graphs), "the decoder without shortlists")
+    )
+    try:
+        steps = listed_steps(Samples(frame, torch_side), whole, listed, f"those of {name}")
+        return [steps, *_selection(RuntimeSide(listed))]
+    except GraphFailed as error:
+        return [Check(name="shortlist", cases=1, worst=1.0, limit=0.0, passed=False, detail=str(error))]
+
+
+def listed_steps(samples: Samples, whole: Side, graphs: Graphs, others: str) -> Check:
+    """Compares the logits of a decoder for shortlists with those of a side without, which are called `others`."""
+    logits, random, runtime = Differences("shortlist logits"), np.random.default_rng(7), RuntimeSide(graphs)
+    for tokens, positions, parents, lengths, memory, state in samples.steps():
+        sentences = len(lengths)
+        lists = list(_lists(random, sentences, graphs.vocabulary))
+        columns = ListedColumns(graphs)
+        columns.join(range(sentences), lists)
+        given = {name: value.numpy() for name, value in columns.inputs(sentences).items()}
+        found, _ = runtime.step(tokens, positions, parents, lengths, {**memory, **given}, state)
+        expected, _ = whole.step(tokens, positions, parents, lengths, memory, state)
+        every = columns.tokens(np.arange(columns.width))
+        logits.compare(_restricted(expected[:, every], lists, every), found)
+    return logits.check(f"logits of single steps with lists of tokens against {others}, -inf for other tokens")
+
+
+def _lists(random: np.random.Generator, sentences: int, vocabulary: int) -> Iterator[Integers]:
+    for share in random.choice(LISTED, sentences):
+        listed = np.flatnonzero(random.random(vocabulary) < share)
+        yield listed if len(listed) else np.array([vocabulary - 1])
+
+
+def _restricted(logits: Floats, lists: list[Integers], every: Integers) -> Floats:
+    """Logits [R, U], -inf where a column is not in a sentence's list or stands for nothing."""
+    restricted = np.full_like(logits, -np.inf)
+    beam_size = len(logits) // len(lists)
+    for sentence, listed in enumerate(lists):
+        rows, places = slice(sentence * beam_size, (sentence + 1) * beam_size), np.searchsorted(every, listed)
+        restricted[rows, places] = logits[rows, places]
+    return restricted
+
+
+def _selection(runtime: RuntimeSide) -> Iterator[Check]:
+    """What is chosen and drawn from logits of several widths, some of them -inf."""
+    select, sampler = Differences("shortlist select scores"), Differences("shortlist sampler scores")
+    wrong = 0
+    for width in WIDTHS:
+        for selection in selections(width, UNLISTED):
+            expected, found = selection.expected(), runtime.select(selection)
+            for row in zip(expected[1], found[1], strict=True):
+                select.compare(*row)
+            wrong += _different(expected[0], found[0])
+        for drawing in drawings(width, UNLISTED):
+            drawn, totals = runtime.sample(drawing)
+            sampler.compare(drawing.totals, totals)
+            wrong += _different(drawing.tokens, drawn)
+    yield select.check("running scores of the best candidates, at several widths")
+    yield sampler.check("running scores of what is drawn, at several widths")
+    yield Check(
+        name="shortlist columns",
+        cases=select.cases + sampler.cases,
+        worst=float(wrong),
+        limit=0.0,
+        passed=wrong == 0,
+        detail="columns that differ; of equally likely ones the lower comes first",
+    )
+
+
+def _different(expected: Integers, found: Integers) -> int:
+    return expected.size if expected.shape != found.shape else int((expected != found).sum())

@@ -1,0 +1,141 @@
+"""The two sides of a verification behind one face of NumPy arrays, and the one of them that is in PyTorch."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from jumok_export.graphs.tracing import TranslationModel
+from jumok_serve.runtime.graphs import Floats, Integers
+
+Arrays = dict[str, NDArray[Any]]
+"""Memory or state by the graphs' names for it: `memory.<name>`, `state.<name>`."""
+
+
+class Side(Protocol):
+    """A model that can be asked for everything that its graphs compute. Shapes are those of the graph contract."""
+
+    def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
+        """Memory and the decoder's first state, [B, ...]."""
+
+    def empty_state(self) -> Arrays:
+        """One row of state before any token, [1, ...]."""
+
+    def step(  # noqa: PLR0917 - the graph contract's inputs, in its order
+        self,
+        token_ids: Integers,
+        positions: Integers,
+        parents: Integers,
+        source_lengths: Integers,
+        memory: Arrays,
+        state: Arrays,
+    ) -> tuple[Floats, Arrays]:
+        """Logits [R, V] and the next state [R, ...]."""
+
+    def score(
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
+    ) -> Floats:
+        """Log-probability [B, T] of every target token."""
+
+    def align(
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
+    ) -> tuple[Floats, ...]:
+        """Attention weights."""
+
+
+class TorchSide:
+    """The PyTorch model.
+
+    Args:
+        model: a `TranslationModel` in evaluation mode.
+        arithmetic: what PyTorch's functions are replaced by while the model computes.
+    """
+
+    def __init__(self, model: nn.Module, arithmetic: TorchFunctionMode | None = None) -> None:
+        assert isinstance(model, TranslationModel)
+        self._model = model
+        self._align = getattr(model, "align", None)
+        self._arithmetic = nullcontext() if arithmetic is None else arithmetic
+
+    def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
+        """See `Side`."""
+        with torch.no_grad(), self._arithmetic:
+            memory, first_state = self._model.encode(torch.from_numpy(source_ids), torch.from_numpy(source_lengths))
+        return _with_prefix("memory", memory), _with_prefix("state", first_state)
+
+    def empty_state(self) -> Arrays:
+        """See `Side`."""
+        with torch.no_grad():
+            return _with_prefix("state", self._model.empty_state())
+
+    def step(  # noqa: PLR0917
+        self,
+        token_ids: Integers,
+        positions: Integers,
+        parents: Integers,
+        source_lengths: Integers,
+        memory: Arrays,
+        state: Arrays,
+    ) -> tuple[Floats, Arrays]:
+        """See `Side`."""
+        with torch.no_grad(), self._arithmetic:
+            logits, grown = self._model.step(
+                torch.from_numpy(token_ids),
+                torch.from_numpy(positions),
+                torch.from_numpy(parents),
+                torch.from_numpy(source_lengths),
+                _without_prefix(memory),
+                _without_prefix(state),
+            )
+        return logits.numpy(), _with_prefix("state", grown)
+
+    def score(
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
+    ) -> Floats:
+        """See `Side`."""
+        arrays = (source_ids, source_lengths, start_ids, target_ids, target_lengths)
+        with torch.no_grad(), self._arithmetic:
+            scores: Floats = self._model.score(*map(torch.from_numpy, arrays)).numpy()
+        return scores
+
+    def align(
+        self,
+        source_ids: Integers,
+        source_lengths: Integers,
+        start_ids: Integers,
+        target_ids: Integers,
+        target_lengths: Integers,
+    ) -> tuple[Floats, ...]:
+        """See `Side`."""
+        assert self._align is not None
+        arrays = (source_ids, source_lengths, start_ids, target_ids, target_lengths)
+        with torch.no_grad(), self._arithmetic:
+            return tuple(weights.numpy() for weights in self._align(*map(torch.from_numpy, arrays)))
+
+
+def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Arrays:
+    return {f"{prefix}.{name}": tensor.numpy() for name, tensor in tensors.items()}
+
+
+def _without_prefix(arrays: Arrays) -> dict[str, Tensor]:
+    return {name.partition(".")[2]: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}

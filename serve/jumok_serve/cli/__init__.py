@@ -1,0 +1,1 @@
+"""The commands that need the server's packages."""

@@ -1,0 +1,166 @@
+"""The commands about bundles: ``jumok inspect`` and ``jumok evaluate``."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Unpack
+
+import click
+
+from jumok_proto.options import EarlyStopping, Options
+from jumok_serve.bundle import describe
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.evaluation.parallel_text import read_parallel
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.translator import Translator
+
+BUNDLE = click.Path(exists=True, file_okay=False, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+POSITIVE = click.IntRange(min=1)
+
+device_option = click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda", "auto"]),
+    default="cpu",
+    show_default=True,
+    help="Where to run; auto takes CUDA where there is one, cuda fails where there is none.",
+)
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(["auto", "fp32", "fp16", "int8"]),
+    default="auto",
+    show_default=True,
+    help="Which of the bundle's precisions to run; auto takes what suits the device best.",
+)
+replicas_option = click.option(
+    "--replicas",
+    type=POSITIVE,
+    help="Batches that a model decodes at the same time, from one queue.  [default: one; on a CPU up to four, one a "
+    "core, for int8 and for small models in fp32]",
+)
+threads_option = click.option(
+    "--threads", type=POSITIVE, help="CPU threads of each replica.  [default: what the cores allow]"
+)
+
+shortlist_option = click.option(
+    "--shortlist/--no-shortlist",
+    default=False,
+    show_default=True,
+    help="Write only tokens of the bundle's shortlist: faster, and a few translations change.",
+)
+
+EARLY_STOPPING: dict[str, EarlyStopping] = {"false": False, "true": True, "never": "never"}
+DECODING_OPTIONS = (
+    click.option("--beam-size", type=int, help="Hypotheses kept while decoding, 1 to 64; 1 is greedy."),
+    click.option("--length-penalty", type=float, help="Divide scores by length to this power."),
+    click.option(
+        "--early-stopping",
+        type=click.Choice(list(EARLY_STOPPING)),
+        callback=lambda _context, _parameter, value: EARLY_STOPPING.get(value),
+        help="When a full beam stops: when a better candidate is unlikely, at once, or when none is possible.",
+    ),
+    click.option("--min-length", type=int, help="Tokens that a translation has at least."),
+    click.option("--max-length", type=int, help="Tokens that a translation has at most."),
+    click.option("--no-repeat-ngram-size", type=int, help="No sequence of so many tokens occurs twice."),
+    click.option("--repetition-penalty", type=float, help="Above 1, make tokens that have occurred less likely."),
+    click.option("--sample/--no-sample", default=None, help="Draw tokens at random instead of searching."),
+    click.option("--temperature", type=float, help="Divide logits by this before tokens are drawn."),
+    click.option("--top-k", type=int, help="Draw from so many of the most likely tokens."),
+    click.option("--top-p", type=float, help="Draw from the most likely tokens that reach this probability."),
+    click.option("--seed", type=int, help="Draw the same tokens every time."),
+)
+
+
+def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command those of ``jumok_proto.options.Options`` that change how good a translation is."""
+    for option in reversed(DECODING_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("bundle", type=BUNDLE)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+def inspect(*, bundle: Path, as_json: bool) -> None:
+    """Check BUNDLE and show what is in it, and how far it was verified."""
+    opened = Bundle.open(bundle)
+    if as_json:
+        click.echo(json.dumps(describe.as_json(opened), ensure_ascii=False, indent=2))
+    else:
+        click.echo(describe.describe(opened))
+
+
+@click.command()
+@click.argument("bundle", type=BUNDLE)
+@click.option("--source", required=True, type=FILE, help="Sentences to translate, one a line; plain or .gz.")
+@click.option("--reference", required=True, type=FILE, help="Their translations, one a line; plain or .gz.")
+@click.option("--source-language", metavar="TAG", help="Language of the sentences, where the bundle has several.")
+@click.option("--target-language", metavar="TAG", help="Language to translate into, where the bundle has several.")
+@decoding_options
+@device_option
+@precision_option
+@replicas_option
+@threads_option
+@shortlist_option
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write the translations to.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+def evaluate(
+    *,
+    bundle: Path,
+    source: Path,
+    reference: Path,
+    source_language: str | None,
+    target_language: str | None,
+    device: str,
+    precision: str,
+    replicas: int | None,
+    threads: int | None,
+    shortlist: bool,
+    output: Path | None,
+    as_json: bool,
+    **options: Unpack[Options],
+) -> None:
+    """Translate a test set with BUNDLE, and score it with BLEU and chrF.
+
+    Sentences that are too long for the model are cut, and counted. The signatures are sacreBLEU's. Decoding options
+    that are not given keep the bundle's defaults.
+    """
+    from jumok_serve.evaluation import evaluation  # noqa: PLC0415 - needs sacrebleu, which serving does not
+
+    sources, references = read_parallel(source, reference)
+    decoding = DecodingOptions(**options)
+    with (
+        Translator(
+            bundle, precision=precision, device=device, replicas=replicas, threads=threads, shortlist=shortlist
+        ) as translator,
+        click.progressbar(
+            length=len(sources), label="translating", file=sys.stderr, hidden=not sys.stderr.isatty()
+        ) as bar,
+    ):
+        submit = partial(
+            translator.submit,
+            options=decoding,
+            source_language=source_language,
+            target_language=target_language,
+            truncate=True,
+        )
+        scores, translations = evaluation.evaluate(submit, sources, references, bar.update)
+        model = f"{translator.manifest.name} {translator.manifest.version}"
+        setting = {"precision": translator.precision, "device": translator.device, "shortlist": translator.shortlisted}
+    if output is not None:
+        lines = (" ".join(translation.text.splitlines()) for translation in translations)
+        output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps({"model": model, **setting, **asdict(scores)}, ensure_ascii=False))
+        return
+    rate = scores.sentences / scores.duration_s
+    click.echo(f"{model} ({setting['precision']}, {setting['device']}{', shortlist' if shortlist else ''})")
+    click.echo(f"BLEU {scores.bleu:.2f}  {scores.bleu_signature}")
+    click.echo(f"chrF {scores.chrf:.2f}  {scores.chrf_signature}")
+    click.echo(
+        f"{scores.sentences} sentences ({scores.truncated} cut), {scores.output_tokens} tokens, "
+        f"{scores.duration_s:.1f} s: {rate:.1f} sentences a second"
+    )

@@ -1,0 +1,258 @@
+"""The commands that run a server: ``jumok serve`` and ``jumok token``."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, Configuration, flag, read_configuration
+from jumok_serve.errors import ConfigurationError, CredentialsError
+from jumok_serve.runtime.device import CudaSettings
+from jumok_serve.runtime.process_memory import set_aside, use_few_arenas
+from jumok_serve.service import Administration, Server, run_server
+from jumok_serve.service.address import check_address
+from jumok_serve.service.auth.tls import TlsFiles
+from jumok_serve.service.auth.tokens import SCOPES, TokenFile, make_token
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.interceptor import CallObserver
+from jumok_serve.service.telemetry.logs import CallLog, configure_logging
+from jumok_serve.service.telemetry.metrics import MetricsPort
+from jumok_serve.translator import Translator
+
+SWITCH_INTERVAL_S = 0.001
+"""How long a thread keeps Python's lock while another wants it. With Python's 5 ms the engine's threads, between two
+steps, and the event loop, with calls to refuse, wait for each other: in an overload a tenth less is translated."""
+
+
+def _settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a flag for every setting; what is said with them is judged with all the rest."""
+    for name in reversed(NAMES):
+        command = _setting(name)(command)
+    return command
+
+
+def _setting(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    field = Configuration.model_fields[name]
+    if name == "bundles":
+        return click.argument("bundles", metavar="BUNDLE...", nargs=-1)
+    help_text = field.description or ""
+    if field.annotation is bool:
+        spelled = f"{flag(name)}/--no-{flag(name).removeprefix('--')}"
+        return click.option(spelled, name, default=None, help=f"{help_text}  [default: no]")
+    if field.default is not None:
+        help_text += f"  [default: {field.default}]"
+    return click.option(flag(name), name, metavar=_metavar(field.annotation), help=help_text)
+
+
+def _metavar(annotation: Any) -> str:
+    """What the help calls a value of a type: its choices, or the kind of it."""
+    kinds = {int: "N", float: "N", str: "TEXT", Path: "FILE"}
+    if annotation in kinds:
+        return kinds[annotation]
+    arguments = get_args(annotation)
+    if all(isinstance(argument, str) for argument in arguments):
+        return "|".join(arguments)
+    return _metavar(arguments[0])  # of what may be None, or is annotated
+
+
+@click.command()
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar=CONFIGURATION_FILE,
+    show_envvar=True,
+    help="TOML file of settings: max_texts = 100 is what --max-texts 100 is.",
+)
+@click.option("--print-config", is_flag=True, help="Write the settings in force, as a file for --config, and end.")
+@_settings
+def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
+    """Serve BUNDLEs over gRPC, until SIGTERM or Ctrl-C; what runs then is finished.
+
+    Writes one line when it serves: the address, then each model's name, version, precision and device.
+
+    Every setting can also be a line of the file, or a variable of the environment: JUMOK_MAX_TEXTS is --max-texts. A
+    flag wins over the environment, that over the file.
+    """
+    try:
+        effective = read_configuration(config, os.environ, flags)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+    if print_config:
+        click.echo(effective.toml(), nl=False)
+        return
+    settings = effective.configuration
+    configure_logging(log_format=settings.log_format, level=settings.log_level)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    use_few_arenas()
+    # Until it serves: a container's first process would not be stopped without a handler.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with ExitStack() as opened:
+        observers = _observers(settings, opened)
+        # What can be wrong here is found before models are loaded, which takes longer.
+        tokens = None if settings.tokens is None else TokenFile(settings.tokens)
+        tls = _tls(settings)
+        _check_addresses(settings)
+        models: list[Translator] = []
+
+        def make_server() -> Server:
+            server = Server(
+                models,
+                host=settings.host,
+                port=settings.port,
+                limits=_limits(settings),
+                tls=tls,
+                tokens=tokens,
+                observers=observers,
+                administration=_administration(settings),
+            )
+            models.clear()  # whoever else held on to a model would keep it in memory when it is unloaded
+            return server
+
+        try:
+            for bundle in settings.bundles:
+                models.append(_translator(settings, bundle))
+            run_server(make_server, grace_s=settings.grace_s, on_start=partial(_started, settings))
+        finally:
+            for model in models:
+                model.close(drain=False)
+
+
+def _observers(settings: Configuration, opened: ExitStack) -> list[CallObserver]:
+    observers: list[CallObserver] = []
+    if settings.log_requests:
+        observers.append(CallLog(texts=settings.log_texts))
+    if settings.traces_endpoint is not None:
+        from jumok_serve.service.telemetry.tracing import CallTracer  # noqa: PLC0415 - needs OpenTelemetry, an extra
+
+        observers.append(opened.enter_context(CallTracer.to_collector(settings.traces_endpoint)))
+    return observers
+
+
+def _administration(settings: Configuration) -> Administration | None:
+    if settings.model_root is None:
+        return None
+    return Administration(
+        root=settings.model_root,
+        load=partial(_translator, settings),
+        host=settings.admin_host,
+        port=settings.admin_port,
+    )
+
+
+def _translator(settings: Configuration, bundle: Path) -> Translator:
+    """A model that has decoded."""
+    translator = Translator(
+        bundle,
+        precision=settings.precision,
+        device=settings.device,
+        cuda=CudaSettings(
+            memory_limit_mib=settings.gpu_mem_limit_mib,
+            arena=settings.gpu_arena,
+            allow_copies=settings.gpu_allow_copies,
+        ),
+        replicas=settings.replicas,
+        threads=settings.threads,
+        shortlist=settings.shortlist,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_queue_requests=settings.max_queue_requests,
+        max_queue_tokens=settings.max_queue_tokens,
+    )
+    try:
+        translator.warm_up()
+    except BaseException:
+        translator.close(drain=False)
+        raise
+    return translator
+
+
+def _limits(settings: Configuration) -> ServiceLimits:
+    return ServiceLimits(
+        max_message_bytes=settings.max_message_bytes,
+        max_texts=settings.max_texts,
+        max_characters=settings.max_characters,
+        max_hypotheses=settings.max_hypotheses,
+        max_beam_hypotheses=settings.max_beam_hypotheses,
+        max_streams=settings.max_streams,
+        max_calls=settings.max_calls,
+        requests_per_second=settings.requests_per_second,
+        request_burst=settings.request_burst,
+    )
+
+
+def _check_addresses(settings: Configuration) -> None:
+    for host, port, setting in (
+        (settings.host, settings.port, "port"),
+        (settings.admin_host, settings.admin_port, "admin_port"),
+        (settings.metrics_host, settings.metrics_port, "metrics_port"),
+    ):
+        if port is not None:
+            check_address(host, port, flag(setting))
+
+
+def _tls(settings: Configuration) -> TlsFiles | None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    files = TlsFiles(certificate=settings.tls_certificate, key=settings.tls_key, client_ca=settings.tls_client_ca)
+    files.credentials()
+    return files
+
+
+@contextmanager
+def _started(settings: Configuration, server: Server) -> Iterator[None]:
+    """Open what is open while a server serves, and say so."""
+    with ExitStack() as opened:
+        also = "" if server.admin_address is None else f"; administration on {server.admin_address}"
+        if settings.metrics_port is not None:
+            port = MetricsPort(server, host=settings.metrics_host, port=settings.metrics_port)
+            also += f"; metrics on {opened.enter_context(port).address}"
+        models = ", ".join(
+            f"{model.manifest.name} {model.manifest.version} ({model.precision}, {model.device})"
+            for model in server.models
+        )
+        set_aside()
+        click.echo(f"serving on {server.address}: {models or 'no model yet'}{also}")
+        yield
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    type=click.Choice(sorted(SCOPES)),
+    multiple=True,
+    default=["translate"],
+    show_default=True,
+    help="What the token is for; may be repeated.",
+)
+@click.option(
+    "--file", type=click.Path(dir_okay=False, path_type=Path), help="File to add the line to, instead of writing it."
+)
+def token(*, name: str, scopes: tuple[str, ...], file: Path | None) -> None:
+    """Make a bearer token for the caller NAME, and the line that the server's --tokens file needs of it.
+
+    Writes the token, which is kept nowhere else, and then the line, which holds only its hash.
+    """
+    try:
+        secret, made = make_token(name, scopes)
+    except CredentialsError as error:
+        raise click.UsageError(str(error)) from error
+    if file is None:
+        click.echo(f"{secret}\n{made.line()}")
+        return
+    if file.exists():
+        TokenFile(file)  # one that cannot be used should not become longer
+    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    if any(line.split()[:1] == [name] for line in before.splitlines()):
+        raise click.ClickException(
+            f"{file} has a token named {name!r} already: remove its line, or choose another name"
+        )
+    with open(file, "a", encoding="utf-8", opener=partial(os.open, mode=0o600)) as stream:
+        stream.write(f"{'' if not before or before.endswith(chr(10)) else chr(10)}{made.line()}\n")
+    click.echo(secret)

@@ -1,0 +1,1 @@
+"""The engine: scheduling and continuous batching."""

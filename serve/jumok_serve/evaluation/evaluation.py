@@ -1,0 +1,81 @@
+"""How good a model's translations are: BLEU and chrF of a test set, with sacreBLEU's signatures."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from jumok_proto.results import Translation
+from jumok_serve.service.models.loaded_model import Pending
+
+REQUEST_SENTENCES = 128
+REQUESTS_UNDER_WAY = 4
+
+
+Submit = Callable[[Sequence[str]], Pending]
+"""Queues texts, as a translator's ``submit`` does with languages and options already given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Scores of a test set; the signatures are what sacreBLEU needs to reproduce them."""
+
+    bleu: float
+    bleu_signature: str
+    chrf: float
+    chrf_signature: str
+    sentences: int
+    truncated: int
+    """Sentences that were too long for the model, and cut."""
+    output_tokens: int
+    duration_s: float
+    """Translating alone, from the first sentence to the last."""
+
+
+def translate_corpus(submit: Submit, sources: Sequence[str], advance: Callable[[int], None]) -> list[Translation]:
+    """Translate sentences in order; ``advance`` is told how many more are done."""
+    translations: list[Translation] = []
+    under_way: deque[Pending] = deque()
+
+    def collect() -> None:
+        done = under_way.popleft().collect()
+        translations.extend(done)
+        advance(len(done))
+
+    for start in range(0, len(sources), REQUEST_SENTENCES):
+        if len(under_way) == REQUESTS_UNDER_WAY:
+            collect()
+        under_way.append(submit(sources[start : start + REQUEST_SENTENCES]))
+    while under_way:
+        collect()
+    return translations
+
+
+def evaluate(
+    submit: Submit,
+    sources: Sequence[str],
+    references: Sequence[str],
+    advance: Callable[[int], None],
+) -> tuple[Evaluation, list[Translation]]:
+    """Translate a test set and score it against one reference a sentence."""
+    start = time.perf_counter()
+    translations = translate_corpus(submit, sources, advance)
+    duration_s = time.perf_counter() - start
+    texts = [translation.text for translation in translations]
+    bleu, chrf = BLEU(), CHRF()
+    bleu_score = bleu.corpus_score(texts, [list(references)]).score
+    chrf_score = chrf.corpus_score(texts, [list(references)]).score
+    evaluation = Evaluation(
+        bleu=bleu_score,
+        bleu_signature=str(bleu.get_signature()),
+        chrf=chrf_score,
+        chrf_signature=str(chrf.get_signature()),
+        sentences=len(texts),
+        truncated=sum(translation.source_truncated for translation in translations),
+        output_tokens=sum(translation.output_token_count for translation in translations),
+        duration_s=duration_s,
+    )
+    return evaluation, translations

@@ -1,0 +1,1 @@
+"""ONNX Runtime sessions, the KV cache and the decoder step."""

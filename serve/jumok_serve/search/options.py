@@ -1,0 +1,396 @@
+"""Decoding options: what a request may ask for, and the complete set that a search runs by."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from jumok_proto.options import EarlyStopping
+from jumok_serve.errors import InvalidRequest
+from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
+
+MAX_BEAM_SIZE: Final = 64
+MAX_TOKEN_LIST: Final = 4096
+"""Tokens that a request may suppress, or end with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are drawn: from softmax(logits / temperature), cut to the ``top_k`` most likely tokens (0: all) and
+    then to the fewest most likely ones whose probabilities reach ``top_p`` (1: all). The same seed draws the same.
+
+    Raises:
+        InvalidRequest: a value has the wrong type or lies outside its range.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int | None
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """All that a search runs by. Lengths count new tokens: start token and target prefix are left out, EOS is counted.
+
+    A search reaches EOS only after ``min_length`` other tokens, as with Hugging Face's ``min_new_tokens``. Beside what
+    ``DecodingOptions`` describes there are ``eos_ids``, each of which ends a hypothesis; ``begin_suppress_tokens``,
+    which the first token that is free to choose cannot be; ``bad_words``, sequences of tokens that are never completed;
+    ``forced_last_tokens``, one of which a hypothesis of the maximum length ends with; and ``renormalize``: log-softmax
+    once more over what the constraints have left of a beam's log-probabilities.
+
+    Raises:
+        InvalidRequest: a value has the wrong type or lies outside its range, or two contradict each other.
+    """
+
+    beam_size: int
+    num_hypotheses: int
+    length_penalty: float
+    early_stopping: EarlyStopping
+    min_length: int
+    max_length: int
+    eos_ids: tuple[int, ...]
+    suppress_tokens: tuple[int, ...]
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
+    begin_suppress_tokens: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    forced_first_token: int | None = None
+    forced_last_tokens: tuple[int, ...] = ()
+    renormalize: bool = False
+    sampling: Sampling | None = None
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        _check_beam(self.beam_size, self.num_hypotheses, samples=self.sampling is not None)
+        _check_lengths(self.min_length, self.max_length)
+        suppressed = set(self.suppress_tokens)
+        if self.forced_first_token in suppressed:
+            raise InvalidRequest(
+                f"forced_first_token {self.forced_first_token} is suppressed at the same time; leave it out of "
+                "suppress_tokens",
+                field="options.forced_first_token",
+            )
+        for tokens, role in ((self.eos_ids, "end token"), (self.forced_last_tokens, "forced last token")):
+            if tokens and suppressed.issuperset(tokens):
+                raise InvalidRequest(
+                    f"suppress_tokens hold every {role} ({', '.join(map(str, tokens))}): no translation could end",
+                    field="options.suppress_tokens",
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodingOptions:
+    """What a request asks for; ``None`` leaves the choice to the model's defaults.
+
+    Args:
+        beam_size: hypotheses kept at every step, 1 to 64; 1 is greedy search.
+        num_hypotheses: hypotheses returned, at most ``beam_size``; with sampling, how many are drawn, 1 to 64.
+        length_penalty: a hypothesis' score is its log-probability / length^length_penalty, so more than 0 favours
+            long ones and less than 0 short ones.
+        early_stopping: when a full list of ended hypotheses ends the search: ``True`` at once, ``False`` when the best
+            running one would not enter the list at its present length, ``"never"`` when it could not at any length.
+        min_length: tokens before EOS becomes possible.
+        max_length: most tokens of a hypothesis, EOS included.
+        no_repeat_ngram_size: no sequence of so many tokens occurs twice; 0: any may.
+        repetition_penalty: scores of tokens that have occurred are divided by it where they are above 0 and multiplied
+            where they are below (Keskar et al., 2019): more than 1 discourages repetition.
+        suppress_tokens: ids that are not written, besides those that the model never writes.
+        end_tokens: ids that end a hypothesis, instead of the model's.
+        forced_first_token: the id that every hypothesis begins with.
+        sample: draw tokens at random instead of searching for the best. Left open, asking for ``temperature``,
+            ``top_k``, ``top_p`` or ``seed`` asks for it.
+        temperature: logits are divided by it before tokens are drawn; above 0.
+        top_k: draw from so many of the most likely tokens; 0: from all.
+        top_p: draw from the fewest most likely tokens whose probabilities reach this; above 0, at most 1.
+        seed: the same seed draws the same tokens for the same text, whatever else is decoded; None: a new one.
+
+    Raises:
+        InvalidRequest: a value has the wrong type or lies outside its range; ``field`` is ``options.<name>``.
+    """
+
+    beam_size: int | None = None
+    num_hypotheses: int | None = None
+    length_penalty: float | None = None
+    early_stopping: EarlyStopping | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    no_repeat_ngram_size: int | None = None
+    repetition_penalty: float | None = None
+    suppress_tokens: Sequence[int] | None = None
+    end_tokens: Sequence[int] | None = None
+    forced_first_token: int | None = None
+    sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        if self.beam_size is not None:
+            may_sample = self.beam_size == 1 or bool(self._of_sampling)  # the former by the model's default
+            _check_beam(self.beam_size, self.num_hypotheses, samples=_first(self.sample, may_sample))
+        if self.min_length is not None and self.max_length is not None:
+            _check_lengths(self.min_length, self.max_length)
+        if self.end_tokens is not None and not self.end_tokens:
+            raise InvalidRequest("end_tokens must name at least one token", field="options.end_tokens")
+
+    @property
+    def _of_sampling(self) -> list[str]:
+        """Those of its options that are asked for."""
+        return [name for name in ("temperature", "top_k", "top_p", "seed") if getattr(self, name) is not None]
+
+    def resolve(
+        self,
+        generation: GenerationDefaults,
+        special: SpecialTokens,
+        limits: Limits,
+        *,
+        vocabulary: int,
+        forced_first: int | None = None,
+        prefix: Sequence[int] = (),
+    ) -> SearchOptions:
+        """Fill in a model's defaults and check what is asked for against its limits.
+
+        A default gives way to what was asked for (asking for ``beam_size=1`` also lowers the default
+        ``num_hypotheses`` to 1); a value that was asked for is never changed.
+
+        Args:
+            generation: the model's defaults.
+            special: its tokens with a role.
+            limits: its limits, in tokens.
+            vocabulary: number of its target tokens.
+            forced_first: the first token that the target language needs.
+            prefix: target prefix that the hypotheses continue, forced first token included.
+
+        Raises:
+            InvalidRequest: what is asked for does not fit the model's limits or its other defaults.
+        """
+        self._check_vocabulary(vocabulary)
+        self._check_written(special.suppress)
+        self._check_sampling(generation)
+        sample = self._samples(generation)
+        beam_size = _first(self.beam_size, 1 if sample else generation.beam_size)
+        whence = " by the model's default" if self.beam_size is None else ""
+        _check_beam(beam_size, self.num_hypotheses, samples=sample, whence=whence)
+        most_hypotheses = MAX_BEAM_SIZE if sample else beam_size
+        max_length = self._max_length(generation, limits.max_target_length, prefix)
+        if self.min_length is not None:
+            _check_lengths(self.min_length, max_length, described=f"{max_length} with this model{_behind(prefix)}")
+        forced = _first(self.forced_first_token, forced_first, generation.forced_first_token)
+        suppressed = dict.fromkeys((*special.suppress, *(self.suppress_tokens or ())))
+        return SearchOptions(
+            beam_size=beam_size,
+            num_hypotheses=_first(self.num_hypotheses, min(generation.num_hypotheses, most_hypotheses)),
+            length_penalty=_first(self.length_penalty, generation.length_penalty),
+            early_stopping=_first(self.early_stopping, generation.early_stopping),
+            min_length=_first(self.min_length, min(generation.min_length, max_length)),
+            max_length=max_length,
+            eos_ids=_first(self.end_tokens, special.eos),
+            suppress_tokens=tuple(suppressed),
+            no_repeat_ngram_size=_first(self.no_repeat_ngram_size, generation.no_repeat_ngram_size),
+            repetition_penalty=_first(self.repetition_penalty, generation.repetition_penalty),
+            begin_suppress_tokens=generation.begin_suppress_tokens,
+            bad_words=generation.bad_words,
+            forced_first_token=None if prefix else forced,
+            forced_last_tokens=generation.forced_last_tokens,
+            renormalize=generation.renormalize,
+            sampling=Sampling(
+                temperature=_first(self.temperature, generation.temperature),
+                top_k=_first(self.top_k, generation.top_k),
+                top_p=_first(self.top_p, generation.top_p),
+                seed=self.seed,
+            )
+            if sample
+            else None,
+        )
+
+    def _samples(self, generation: GenerationDefaults) -> bool:
+        if self.sample is not None:
+            return self.sample
+        return bool(self._of_sampling) or (generation.sample and (self.beam_size or 1) == 1)
+
+    def _check_sampling(self, generation: GenerationDefaults) -> None:
+        """Refuse what asks for sampling where that is ruled out; the model's own values, sent back, ask for nothing."""
+        if self.sample is not False:
+            return
+        for name in self._of_sampling:
+            if name == "seed" or getattr(self, name) != getattr(generation, name):
+                raise InvalidRequest(
+                    f"{name} has no meaning without sampling: leave it out, or set sample", field=f"options.{name}"
+                )
+
+    def _max_length(self, generation: GenerationDefaults, longest: int, prefix: Sequence[int]) -> int:
+        room = longest - len(prefix)
+        if room < 1:
+            raise InvalidRequest(
+                f"the target prefix has {len(prefix)} tokens, and the model writes at most {longest}: there is no room "
+                "for another",
+                field="target_prefix",
+            )
+        if self.max_length is None:
+            return min(max(generation.max_length, self.min_length or 1), room)
+        if self.max_length > room:
+            raise InvalidRequest(
+                f"max_length must be at most {room} with this model{_behind(prefix)}, got {self.max_length}",
+                field="options.max_length",
+            )
+        return self.max_length
+
+    def _check_vocabulary(self, vocabulary: int) -> None:
+        asked: dict[str, Sequence[int]] = {
+            "suppress_tokens": self.suppress_tokens or (),
+            "end_tokens": self.end_tokens or (),
+            "forced_first_token": () if self.forced_first_token is None else (self.forced_first_token,),
+        }
+        for name, tokens in asked.items():
+            for token in tokens:
+                if token >= vocabulary:
+                    raise InvalidRequest(
+                        f"{name}: token {token} lies beyond the model's vocabulary of {vocabulary}",
+                        field=f"options.{name}",
+                    )
+
+    def _check_written(self, never: Sequence[int]) -> None:
+        """Refuse tokens that the model does not write, whatever a request suppresses."""
+        if self.forced_first_token in never:
+            raise InvalidRequest(
+                f"forced_first_token {self.forced_first_token} is one that the model never writes: force another",
+                field="options.forced_first_token",
+            )
+        if self.end_tokens is not None and set(self.end_tokens) <= {*never}:
+            raise InvalidRequest(
+                f"end_tokens are such as the model never writes ({', '.join(map(str, self.end_tokens))}): no "
+                "translation could end; name another",
+                field="options.end_tokens",
+            )
+
+
+def _behind(prefix: Sequence[int]) -> str:
+    return f" behind a target prefix of {len(prefix)} tokens" if prefix else ""
+
+
+def _first(*values: Any) -> Any:
+    """The first value that is not None, or None."""
+    return next((value for value in values if value is not None), None)
+
+
+def _integer(least: int, most: int | None = None) -> Callable[[str, object], object]:
+    def check(name: str, value: object) -> object:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidRequest(f"{name} must be a whole number, got {value!r}", field=f"options.{name}")
+        if value < least:
+            raise InvalidRequest(f"{name} must be at least {least}, got {value}", field=f"options.{name}")
+        if most is not None and value > most:
+            raise InvalidRequest(f"{name} must be at most {most}, got {value}", field=f"options.{name}")
+        return value
+
+    return check
+
+
+def _number(
+    *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf, hint: str = ""
+) -> Callable[[str, object], object]:
+    bounds = {"above": above, "at least": least, "at most": most}
+    described = " and ".join(f"{words} {bound:g}" for words, bound in bounds.items() if math.isfinite(bound))
+
+    def check(name: str, value: object) -> object:
+        try:
+            finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        except OverflowError:  # an integer beyond every float
+            finite = False
+        if not finite or not isinstance(value, int | float):
+            raise InvalidRequest(f"{name} must be a finite number, got {value!r}{hint}", field=f"options.{name}")
+        if not (above < value and least <= value <= most):
+            raise InvalidRequest(f"{name} must be {described}, got {value!r}{hint}", field=f"options.{name}")
+        return float(value)
+
+    return check
+
+
+def _flag(name: str, value: object) -> object:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name} must be True or False, got {value!r}", field=f"options.{name}")
+    return value
+
+
+def _early_stopping(name: str, value: object) -> object:
+    if not isinstance(value, bool) and value != "never":
+        raise InvalidRequest(f'{name} must be True, False or "never", got {value!r}', field=f"options.{name}")
+    return value
+
+
+def _tokens(name: str, value: object) -> object:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise InvalidRequest(f"{name} must be a sequence of token ids, got {value!r}", field=f"options.{name}")
+    if len(value) > MAX_TOKEN_LIST:
+        raise InvalidRequest(f"{name} takes at most {MAX_TOKEN_LIST} tokens, got {len(value)}", field=f"options.{name}")
+    for token in value:
+        _integer(0)(name, token)
+    return tuple(dict.fromkeys(value))
+
+
+def _words(name: str, value: object) -> object:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not all(value):
+        raise InvalidRequest(f"{name} must be sequences of token ids, got {value!r}", field=f"options.{name}")
+    for word in value:
+        _tokens(name, word)
+    return tuple(tuple(word) for word in value)
+
+
+_CHECKS: dict[str, Callable[[str, object], object]] = {
+    "beam_size": _integer(1, MAX_BEAM_SIZE),
+    "num_hypotheses": _integer(1, MAX_BEAM_SIZE),
+    "length_penalty": _number(hint="; 0 compares sums, 1 compares means"),
+    "early_stopping": _early_stopping,
+    "min_length": _integer(0),
+    "max_length": _integer(1),
+    "no_repeat_ngram_size": _integer(0),
+    "repetition_penalty": _number(least=1e-6, most=1e6, hint="; 1 is none"),
+    "suppress_tokens": _tokens,
+    "begin_suppress_tokens": _tokens,
+    "bad_words": _words,
+    "end_tokens": _tokens,
+    "eos_ids": _tokens,
+    "forced_first_token": _integer(0),
+    "forced_last_tokens": _tokens,
+    "renormalize": _flag,
+    "sample": _flag,
+    "temperature": _number(above=0, hint="; 1 leaves the model's probabilities as they are"),
+    "top_k": _integer(0, 2**31 - 1),
+    "top_p": _number(above=0, most=1, hint="; 1 keeps all tokens"),
+    "seed": _integer(0, 2**63 - 1),
+}
+
+
+def _check_fields(options: SearchOptions | DecodingOptions | Sampling) -> None:
+    """Check every field that is set and has a check, and keep it in its one type."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value is not None and field.name in _CHECKS:
+            object.__setattr__(options, field.name, _CHECKS[field.name](field.name, value))
+
+
+def _check_beam(beam_size: int, num_hypotheses: int | None, *, samples: bool, whence: str = "") -> None:
+    if samples and beam_size > 1:
+        raise InvalidRequest(
+            f"sampling draws one token at a time: it excludes a beam_size above 1, got {beam_size}; for several "
+            "samples ask for num_hypotheses",
+            field="options.beam_size",
+        )
+    if num_hypotheses is not None and num_hypotheses > beam_size and not samples:
+        raise InvalidRequest(
+            f"num_hypotheses must be at most beam_size, which is {beam_size}{whence}, got {num_hypotheses}; ask for a "
+            "larger beam_size too",
+            field="options.num_hypotheses",
+        )
+
+
+def _check_lengths(min_length: int, max_length: int, *, described: str | None = None) -> None:
+    if min_length > max_length:
+        described = described or f"max_length, which is {max_length}"
+        raise InvalidRequest(f"min_length must be at most {described}, got {min_length}", field="options.min_length")

@@ -1,0 +1,1 @@
+"""Tokens, TLS and rate limits."""

@@ -1,0 +1,1 @@
+"""What surrounds every call: access, errors and counts."""

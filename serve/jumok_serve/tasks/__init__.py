@@ -1,0 +1,1 @@
+"""What is done with a text: translation, scoring and alignment."""

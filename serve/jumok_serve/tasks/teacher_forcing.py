@@ -1,0 +1,168 @@
+"""Teacher forcing: what a model makes of targets that are given to it, in one pass: their scores, and its attention."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jumok_proto.alignments import ATTENTION_KINDS, AttentionKind
+from jumok_serve.engine.deadline import Patience
+from jumok_serve.manifest.manifest import PrecisionVariant
+from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS, Floats, Graphs, Integers
+
+MAX_BATCH_LOGITS = 2**25
+"""Logits that the scorer computes at once; a longer target is scored alone."""
+MAX_BATCH_WEIGHTS = 2**24
+"""Attention weights that the aligner computes at once, of all layers and heads."""
+MAX_BATCH_TOKENS = 8192
+"""Tokens of sources and targets that either reads at once, padding included."""
+
+
+class GivenTarget(NamedTuple):
+    """A target, S source tokens that it is a translation of, and the token that it is decoded from."""
+
+    source_ids: Sequence[int]
+    start: int
+    target_ids: Sequence[int]
+
+
+class TeacherForcing:
+    """Runs a model's scorer and aligner over targets, in batches of like lengths and bounded size.
+
+    Args:
+        graphs: the model.
+        variant: what the manifest says of them.
+        pad: id of the padding token.
+        vocabulary: number of target tokens.
+    """
+
+    def __init__(self, graphs: Graphs, variant: PrecisionVariant, *, pad: int, vocabulary: int) -> None:
+        self._graphs = graphs
+        self._variant = variant
+        self._pad = pad
+        self._vocabulary = vocabulary
+
+    @property
+    def can_score(self) -> bool:
+        """Whether the model has a scorer."""
+        return "scorer" in self._variant.graphs
+
+    @property
+    def can_align(self) -> bool:
+        """Whether the model has an aligner."""
+        return "aligner" in self._variant.graphs
+
+    def heads(self, kind: AttentionKind) -> tuple[int, int]:
+        """Number of layers that attend in this way, and of heads in each; none without an aligner that tells of it."""
+        aligner = self._variant.graphs.get("aligner")
+        for spec in aligner.outputs if aligner is not None else ():
+            if spec.name == ATTENTION_OUTPUTS[kind]:
+                _, layers, heads, *_ = spec.axes
+                return int(layers), int(heads)
+        return 0, 0
+
+    def scores(self, given: Sequence[GivenTarget], patience: Patience) -> list[list[float]]:
+        """Log-probability of every token of every target, given those before it.
+
+        Raises:
+            DeadlineExceeded, CancelledError: between two batches, where nobody waits any more.
+        """
+
+        def cost(source: int, target: int) -> float:
+            return max(target * self._vocabulary / MAX_BATCH_LOGITS, (source + target) / MAX_BATCH_TOKENS)
+
+        scores: list[list[float]] = [[] for _ in given]
+        for batch in _batches(given, cost):
+            patience.check("the targets were scored")
+            results = self._graphs.score(*self._padded([given[index] for index in batch]))  # [B, T]
+            for index, row in zip(batch, results, strict=True):
+                scores[index] = row[: len(given[index].target_ids)].tolist()
+        return scores
+
+    def attention(self, given: Sequence[GivenTarget], patience: Patience) -> list[Floats]:
+        """Cross-attention [T, S] of every target, the mean over all layers and heads; no target may be empty.
+
+        Raises:
+            DeadlineExceeded, CancelledError: between two batches, where nobody waits any more.
+        """
+
+        def mean(weights: Floats) -> Floats:
+            averaged: Floats = weights.mean(axis=(1, 2), dtype=np.float32)  # [B, T, S]
+            return averaged
+
+        return [cross for (cross,) in self.attention_of(("cross",), given, mean, patience)]
+
+    def attention_of(
+        self,
+        kinds: Sequence[AttentionKind],
+        given: Sequence[GivenTarget],
+        reduce: Callable[[Floats], Floats],
+        patience: Patience,
+    ) -> list[list[Floats]]:
+        """Attention of some kinds, for every target, which may not be empty; one of the model's `heads` each at least.
+
+        Args:
+            kinds: of attention, in the order of the results.
+            given: the targets.
+            reduce: what is kept of the weights [B, layers, heads, rows, columns], so that no more of all batches is in
+                memory at the same time: [B, ..., rows, columns].
+            patience: how long it is waited for.
+
+        Returns:
+            For every target, of every kind, [..., T, S], [..., S, S] and [..., T, T].
+
+        Raises:
+            DeadlineExceeded, CancelledError: between two batches, where nobody waits any more.
+        """
+        cross, encoder, decoder = (math.prod(self.heads(kind)) for kind in ATTENTION_KINDS)
+
+        def cost(source: int, target: int) -> float:  # the aligner computes all kinds
+            weights = cross * target * source + encoder * source**2 + decoder * target**2
+            return max(weights / MAX_BATCH_WEIGHTS, (source + target) / MAX_BATCH_TOKENS)
+
+        attention: list[list[Floats]] = [[] for _ in given]
+        for batch in _batches(given, cost):
+            patience.check("attention was computed")
+            found = self._graphs.attention(kinds, *self._padded([given[index] for index in batch]))
+            for kind, weights in zip(kinds, found, strict=True):
+                for index, kept in zip(batch, reduce(weights), strict=True):
+                    source, target = len(given[index].source_ids), len(given[index].target_ids)
+                    rows = source if kind == "encoder" else target
+                    columns = target if kind == "decoder" else source
+                    attention[index].append(kept[..., :rows, :columns].copy())  # and let go of padding
+        return attention
+
+    def _padded(self, given: Sequence[GivenTarget]) -> tuple[Integers, Integers, Integers, Integers, Integers]:
+        """What scorer and aligner take: source ids and lengths, start ids, target ids and lengths."""
+        source_ids, source_lengths = _rectangle([one.source_ids for one in given], self._pad)
+        # The padding token may be one of the sources' vocabulary alone; behind a target any token does.
+        target_ids, target_lengths = _rectangle([one.target_ids for one in given], 0)
+        return source_ids, source_lengths, np.array([one.start for one in given]), target_ids, target_lengths
+
+
+def _rectangle(rows: Sequence[Sequence[int]], fill: int) -> tuple[Integers, Integers]:
+    lengths = np.array([len(row) for row in rows])
+    ids = np.full((len(rows), int(lengths.max())), fill)
+    for padded, row in zip(ids, rows, strict=True):
+        padded[: len(row)] = row
+    return ids, lengths
+
+
+def _batches(given: Sequence[GivenTarget], cost: Callable[[int, int], float]) -> Iterator[list[int]]:
+    """Indices of targets to run together, of like lengths; ``cost`` of S and T is one's part of what fits at once."""
+    batch: list[int] = []
+    longest_source = longest_target = 0
+    for index in sorted(
+        range(len(given)), key=lambda index: (len(given[index].target_ids), len(given[index].source_ids))
+    ):
+        source = max(longest_source, len(given[index].source_ids))
+        target = max(longest_target, len(given[index].target_ids))
+        if batch and (len(batch) + 1) * cost(source, target) > 1:
+            yield batch
+            batch = []
+            source, target = len(given[index].source_ids), len(given[index].target_ids)
+        batch.append(index)
+        longest_source, longest_target = source, target
+    if batch:
+        yield batch

@@ -1,0 +1,1 @@
+"""What happens to a text around the model."""

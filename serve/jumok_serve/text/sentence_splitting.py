@@ -1,0 +1,276 @@
+"""Texts of several sentences: split, translated sentence by sentence, and put together again."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
+from jumok_serve.engine.batch import Decoded
+from jumok_serve.engine.future import Future
+from jumok_serve.errors import InvalidRequest
+from jumok_serve.manifest.languages import Direction
+from jumok_serve.manifest.manifest import Manifest
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.translation import Pending
+from jumok_serve.tokenizers.input_processor import Reader
+
+MAX_SENTENCES = 4096
+"""Of all texts of a request together."""
+WITHOUT_SPACES = frozenset("zh zho cmn yue wuu ja jpn th tha lo lao km khm my mya bo bod".split())  # noqa: SIM905
+"""Languages that write sentences one behind the other, with no space between."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitText:
+    """A text's sentences, of which there is at least one, and the white space before, between and behind them."""
+
+    sentences: tuple[str, ...]
+    spaces: tuple[str, ...]
+
+
+def split(text: str, language: str) -> SplitText:
+    """Split a text into its sentences, by the rules of sentencex for the language; a line break ends one too.
+
+    Nothing is lost: sentences and spaces, one after the other, are the text. One without a sentence is its own.
+    """
+    from sentencex import segment  # noqa: PLC0415 - what splits nothing need not load it
+
+    sentences: list[str] = []
+    spaces = [""]
+    for line in text.splitlines(keepends=True):
+        for piece in segment(_primary(language), line):
+            sentence = piece.strip()
+            before, _, behind = piece.partition(sentence) if sentence else (piece, "", "")
+            spaces[-1] += before
+            if sentence:
+                sentences.append(sentence)
+                spaces.append(behind)
+    if not sentences:
+        return SplitText((text,), ("", ""))
+    return SplitText(tuple(sentences), tuple(spaces))
+
+
+def _primary(language: str) -> str:
+    return re.split("[-_]", language, maxsplit=1)[0].lower()
+
+
+class SplitPending:
+    """Texts whose sentences are on their way through the engine.
+
+    Args:
+        pending: their sentences, one behind the other.
+        texts: how they were split.
+        direction: what they are translated from and to.
+        length_penalty: exponent of the number of tokens that sums of their scores are divided by.
+    """
+
+    def __init__(
+        self, pending: Pending, texts: Sequence[SplitText], *, direction: Direction, length_penalty: float
+    ) -> None:
+        self._pending = pending
+        self._texts = texts
+        self._firsts = [0, *accumulate(len(text.sentences) for text in texts)][:-1]
+        self._decoded: list[list[str]] = [[] for _ in texts]  # what is known of each text's sentences
+        self._spaceless = _primary(direction.target) in WITHOUT_SPACES
+        self._length_penalty = length_penalty
+
+    @property
+    def futures(self) -> tuple[Future[Decoded], ...]:
+        """One for each sentence that needs decoding; cancelling one frees its rows before the next step."""
+        return self._pending.futures
+
+    def cancel(self) -> None:
+        """Gives up all sentences that are not done."""
+        self._pending.cancel()
+
+    def timings(self) -> Timings:
+        """Where the time went, of the sentence that took longest in each part; waits until all are done."""
+        return self._pending.timings()
+
+    def sure_texts(self) -> list[str]:
+        """What each translation is sure to begin with, so far: nothing behind the first sentence not decoded yet."""
+        return [
+            self._sure_text(text, first, decoded)
+            for text, first, decoded in zip(self._texts, self._firsts, self._decoded, strict=True)
+        ]
+
+    def _sure_text(self, text: SplitText, first: int, decoded: list[str]) -> str:
+        while len(decoded) < len(text.sentences) and self._pending.is_decoded(first + len(decoded)):
+            decoded.append(self._pending.sure_text(first + len(decoded)))
+        if len(decoded) == len(text.sentences):
+            return self._join(text, decoded) + text.spaces[-1]
+        return self._join(text, [*decoded, self._pending.sure_text(first + len(decoded))])
+
+    def collect(self) -> list[Translation]:
+        """Waits, and returns the translations in the order of the texts; see `Pending.collect`."""
+        translations = iter(self._pending.collect())
+        return [self._translation(text, [next(translations) for _ in text.sentences]) for text in self._texts]
+
+    def _translation(self, text: SplitText, parts: Sequence[Translation]) -> Translation:
+        best = [part.hypotheses[0] for part in parts]
+        token_scores = tuple(score for one in best for score in one.token_scores)
+        ended = all(one.finish_reason is FinishReason.EOS for one in best)
+        hypothesis = Hypothesis(
+            text=self._join(text, [one.text for one in best]) + text.spaces[-1],
+            score=sum(token_scores) / len(token_scores) ** self._length_penalty if token_scores else 0.0,
+            tokens=tuple(token for one in best for token in one.tokens),
+            token_ids=tuple(token for one in best for token in one.token_ids),
+            token_scores=token_scores,
+            finish_reason=FinishReason.EOS if ended else FinishReason.LENGTH,
+        )
+        return replace(
+            parts[0],
+            hypotheses=(hypothesis,),
+            source_token_count=sum(part.source_token_count for part in parts),
+            source_truncated=any(part.source_truncated for part in parts),
+        )
+
+    def _join(self, text: SplitText, translations: Sequence[str]) -> str:
+        """The first sentences' translations, with what stands before and between them."""
+        between = (self._between(space) for space in text.spaces[1 : len(translations)])
+        first, *others = translations
+        return text.spaces[0] + first + "".join(part for pair in zip(between, others, strict=True) for part in pair)
+
+    def _between(self, space: str) -> str:
+        """A single space, or none, is as the target language writes it; all else stays what it is."""
+        return ("" if self._spaceless else " ") if space in {"", " "} else space
+
+
+class SplitsTexts(ABC):
+    """What a translator does with texts of several sentences."""
+
+    _reader: Reader
+
+    @property
+    @abstractmethod
+    def manifest(self) -> Manifest:
+        """What the bundle says of itself."""
+
+    @abstractmethod
+    def submit(
+        self,
+        texts: Sequence[str],
+        options: DecodingOptions,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefixes: Sequence[str | None] | None = None,
+        attention: bool = False,
+        truncate: bool = False,
+        deadline: float | None = None,
+        on_progress: Callable[[], None] | None = None,
+    ) -> Pending:
+        """Queues texts, all or none, and returns at once.
+
+        Args:
+            texts: one sentence each.
+            options: how to decode them.
+            source_language: language of the texts; None: the bundle's default.
+            target_language: language to translate into; None: the bundle's default.
+            target_prefixes: what each translation begins with; None: none does.
+            attention: compute the hypotheses' attention when they are collected.
+            truncate: cut texts that are too long instead of refusing them.
+            deadline: in `time.monotonic()` seconds.
+            on_progress: is called when `sure_texts` of what is returned grow, in a thread of the engine that it must
+                not keep; also while this method still runs.
+
+        Raises:
+            InvalidRequest: a text or an option cannot be used; `field` is such as `contents[3]`.
+            LanguageNotFound: the model does not have a language, or not this pair.
+            AttentionUnavailable, SamplingUnavailable: the bundle lacks the graph for it.
+            Overloaded: the queue is full.
+            DeadlineExceeded: the texts cannot be done before the deadline.
+            Unavailable: the translator is closed.
+        """
+
+    def submit_sentences(
+        self,
+        texts: Sequence[str],
+        options: DecodingOptions,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefixes: Sequence[str | None] | None = None,
+        attention: bool = False,
+        truncate: bool = False,
+        deadline: float | None = None,
+        on_progress: Callable[[], None] | None = None,
+    ) -> SplitPending:
+        """Queues the sentences of texts, all or none, and returns at once.
+
+        A text's translation is made of its sentences' best ones, with the source's white space between. It has their
+        tokens one behind the other, and its score is the sum of all token scores divided by (number of tokens ** length
+        penalty). The arguments and errors are those of `submit`; what is said there of a text holds for a sentence.
+
+        Raises:
+            InvalidRequest: several hypotheses or attention are asked for too, or there are too many sentences.
+        """
+        generation = self.manifest.generation
+        hypotheses = generation.num_hypotheses if options.num_hypotheses is None else options.num_hypotheses
+        if hypotheses > 1:
+            raise InvalidRequest(
+                f"num_hypotheses must be 1 where sentences are split, got {hypotheses}: the best of each make the text",
+                field="options.num_hypotheses",
+            )
+        if attention:
+            raise InvalidRequest(
+                "attention is that of one sentence: split texts before, or leave out split_sentences", field="attention"
+            )
+        direction = self._reader.direction(source_language, target_language)
+        # What is no text is refused where it is read, which says why.
+        split_texts = [
+            split(text, direction.source) if _is_text(text) else SplitText((text,), ("", "")) for text in texts
+        ]
+        sentences = [sentence for text in split_texts for sentence in text.sentences]
+        if len(sentences) > MAX_SENTENCES:
+            raise InvalidRequest(
+                f"a request takes at most {MAX_SENTENCES} sentences, got {len(sentences)}: send several requests",
+                field="contents",
+            )
+        numbers = [index for index, text in enumerate(split_texts) for _ in text.sentences]
+        try:
+            pending = self.submit(
+                sentences,
+                options,
+                source_language=source_language,
+                target_language=target_language,
+                target_prefixes=_of_first_sentences(target_prefixes, split_texts),
+                truncate=truncate,
+                deadline=deadline,
+                on_progress=on_progress,
+            )
+        except InvalidRequest as error:
+            raise _naming_text(error, numbers) from error
+        penalty = generation.length_penalty if options.length_penalty is None else options.length_penalty
+        return SplitPending(pending, split_texts, direction=direction, length_penalty=penalty)
+
+
+def _is_text(text: object) -> bool:
+    try:
+        return isinstance(text, str) and bool(text.encode("utf-8") or True)
+    except UnicodeEncodeError:
+        return False
+
+
+def _of_first_sentences(prefixes: Sequence[str | None] | None, texts: Sequence[SplitText]) -> list[str | None] | None:
+    """What each sentence's translation begins with: that of a text's first with the text's prefix."""
+    if prefixes is None:
+        return None
+    if isinstance(prefixes, str) or len(prefixes) != len(texts):
+        raise InvalidRequest(f"target_prefixes must be one for each of {len(texts)} texts", field="target_prefixes")
+    return [
+        prefix if number == 0 else None
+        for prefix, text in zip(prefixes, texts, strict=True)
+        for number in range(len(text.sentences))
+    ]
+
+
+def _naming_text(error: InvalidRequest, numbers: Sequence[int]) -> InvalidRequest:
+    """The error of a sentence, with the field of its text."""
+    blamed = re.fullmatch(r"(contents|target_prefixes)\[(\d+)\]", error.field)
+    if blamed is None:
+        return error
+    field = f"{blamed[1]}[{numbers[int(blamed[2])]}]"
+    return InvalidRequest(str(error).replace(error.field, field), field=field)

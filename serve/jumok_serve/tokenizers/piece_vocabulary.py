@@ -1,0 +1,219 @@
+"""Tokens that SentencePiece cuts and a vocabulary of its own numbers: Marian's and M2M100's way."""
+
+import json
+from collections.abc import Mapping, Sequence, Set
+from itertools import repeat
+from pathlib import Path
+from typing import Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from jumok_serve.manifest.fields import TokenId
+from jumok_serve.manifest.tokenizers import PieceVocabularyDescription
+from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, sure_text
+from jumok_serve.tokenizers.sentencepiece_model import SentencePieceModel
+
+SPACE = "▁"
+"""SentencePiece's sign for a space."""
+
+_VOCABULARY: TypeAdapter[dict[str, int]] = TypeAdapter(dict[str, TokenId])
+
+
+class PieceVocabularyTokenizer:
+    """SentencePiece models, and vocabularies that number their pieces; one object serves any number of threads.
+
+    It encodes and decodes as Hugging Face's `MarianTokenizer` and `M2M100Tokenizer` (`skip_special_tokens`): a piece
+    that the vocabulary lacks becomes the unknown token; special tokens, the unknown one among them, decode to nothing.
+    So do language codes here, and ids without a piece, of which a model may have some. Text that spells a special token
+    is only text. Texts go to SentencePiece as they are: `MarianTokenizer` has a normalizer of punctuation as well, but
+    nothing in its encoding calls it.
+
+    Args:
+        source_model: SentencePiece model of source texts, and of translations where they have none of their own.
+        target_model: SentencePiece model of translations.
+        source_vocabulary: id of every source piece, and of every target piece where they have no other.
+        target_vocabulary: id of every target piece.
+        source_vocab_size: number of the model's source ids.
+        target_vocab_size: number of the model's target ids.
+        unknown: the token of unknown pieces.
+        special_tokens: tokens that no text becomes.
+        leading_codes: whether a language code that begins a text, `>>deu<<`, is a token.
+        clean_up_spaces: whether decoding ends with `jumok_serve.tokenizers.detokenize.clean_up_spaces`.
+
+    Raises:
+        ValueError: a model is no SentencePiece model; a vocabulary lacks the unknown token, or has ids beyond the
+            model's.
+    """
+
+    def __init__(
+        self,
+        source_model: Path | bytes,
+        target_model: Path | bytes | None = None,
+        *,
+        source_vocabulary: Mapping[str, int],
+        target_vocabulary: Mapping[str, int] | None = None,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        unknown: str,
+        special_tokens: Sequence[str],
+        leading_codes: bool = False,
+        clean_up_spaces: bool = False,
+    ) -> None:
+        self._source_model = SentencePieceModel(source_model)
+        self._target_model = self._source_model if target_model is None else SentencePieceModel(target_model)
+        self._sizes = (source_vocab_size, target_vocab_size)
+        special = {unknown, *special_tokens}
+
+        def numbered(ids: Mapping[str, int]) -> _Vocabulary:
+            return _Vocabulary(ids, unknown=unknown, special=special, leading_codes=leading_codes)
+
+        self._shared = target_vocabulary is None
+        self._source = numbered(source_vocabulary)
+        self._target = self._source if target_vocabulary is None else numbered(target_vocabulary)
+        self._source.check("source", source_vocab_size)
+        self._target.check("target", target_vocab_size)
+        # Where each language numbers its own, Hugging Face looks the special tokens up among the source's.
+        silent = self._target.silent | {source_vocabulary[token] for token in special & source_vocabulary.keys()}
+        self._shown = {token: piece for token, piece in self._target.spelling.items() if token not in silent}
+        # Pieces of a shared vocabulary are joined by the source's model, which is how MarianTokenizer does it.
+        self._joining = self._source_model if self._shared else self._target_model
+        self._unknown = unknown
+        self._special_tokens = tuple(special_tokens)
+        self._leading_codes = leading_codes
+        self._clean_up_spaces = clean_up_spaces
+
+    @classmethod
+    def load(cls, description: PieceVocabularyDescription, folder: Path) -> Self:
+        """The tokenizer that is described, from its files in ``folder``; ``ValueError`` if they do not load."""
+        target_model, target_vocabulary = description.target_model, description.target_vocabulary
+        return cls(
+            folder / description.source_model,
+            None if target_model is None else folder / target_model,
+            source_vocabulary=read_vocabulary(folder / description.source_vocabulary),
+            target_vocabulary=None if target_vocabulary is None else read_vocabulary(folder / target_vocabulary),
+            source_vocab_size=description.source_vocab_size,
+            target_vocab_size=description.target_vocab_size,
+            unknown=description.unknown,
+            special_tokens=description.special_tokens,
+            leading_codes=description.leading_codes,
+            clean_up_spaces=description.clean_up_spaces,
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of target token ids, the width of the logits."""
+        return self._sizes[1]
+
+    @property
+    def source_vocab_size(self) -> int:
+        """Number of source token ids."""
+        return self._sizes[0]
+
+    def encode(self, text: str) -> list[int]:
+        """Source token ids of ``text``; none for an empty text."""
+        return self._source.encode(self._source_model, text)
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode`` of each."""
+        return list(map(self.encode, texts))
+
+    def encode_target(self, text: str) -> list[int]:
+        """Target token ids of ``text``; none for an empty text."""
+        return self._target.encode(self._target_model, text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of target token ids; ``IndexError`` for an id beyond the model's."""
+        text = self._joined(ids)
+        return clean_up_spaces(text) if self._clean_up_spaces else text
+
+    def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """``decode`` of each."""
+        return list(map(self.decode, ids))
+
+    def _joined(self, ids: Sequence[int]) -> str:
+        pieces = [self._shown[token] for token in checked_ids(ids, self.vocab_size) if token in self._shown]
+        return self._joining.join(pieces).replace(SPACE, " ").strip()
+
+    def decode_sure(self, ids: Sequence[int]) -> str:
+        """What of ``decode(ids)`` begins the text of all ids that begin with these."""
+        return sure_text(self._joined(ids), clean_up=self._clean_up_spaces)
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Pieces of target token ids, "" for one without a piece; ``IndexError`` for an id beyond the model's."""
+        return list(map(self._target.spelling.get, checked_ids(ids, self.vocab_size), repeat("")))
+
+    def source_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Pieces of source token ids, "" for one without a piece; ``IndexError`` for an id beyond the model's."""
+        return list(map(self._source.spelling.get, checked_ids(ids, self.source_vocab_size), repeat("")))
+
+    def save(self, folder: Path) -> PieceVocabularyDescription:
+        """Write models and vocabularies into ``folder``: ``source.model``, ``vocabulary.json`` and their like."""
+        target_model = None if self._target_model is self._source_model else "target.model"
+        target_vocabulary = None if self._shared else "target_vocabulary.json"
+        (folder / "source.model").write_bytes(self._source_model.serialized)
+        self._source.write(folder / "vocabulary.json")
+        if target_model is not None:
+            (folder / target_model).write_bytes(self._target_model.serialized)
+        if target_vocabulary is not None:
+            self._target.write(folder / target_vocabulary)
+        return PieceVocabularyDescription(
+            source_model="source.model",
+            target_model=target_model,
+            source_vocabulary="vocabulary.json",
+            target_vocabulary=target_vocabulary,
+            source_vocab_size=self.source_vocab_size,
+            target_vocab_size=self.vocab_size,
+            unknown=self._unknown,
+            special_tokens=self._special_tokens,
+            leading_codes=self._leading_codes,
+            clean_up_spaces=self._clean_up_spaces,
+        )
+
+
+class _Vocabulary:
+    """The ids of one language's pieces, or of both languages'."""
+
+    def __init__(self, ids: Mapping[str, int], *, unknown: str, special: Set[str], leading_codes: bool) -> None:
+        if unknown not in ids:
+            raise ValueError(f"the vocabulary has no {unknown!r}, the token of unknown pieces")
+        self.spelling = {token: piece for piece, token in ids.items()}
+        self._text = {piece: token for piece, token in ids.items() if piece not in special}
+        self._special = {piece: token for piece, token in ids.items() if piece in special}
+        self._codes = {piece: token for piece, token in ids.items() if _is_code(piece)} if leading_codes else None
+        self._unknown = ids[unknown]
+
+    @property
+    def silent(self) -> set[int]:
+        """Ids that decode to nothing."""
+        return {*self._special.values(), *(self._codes or {}).values()}
+
+    def encode(self, model: SentencePieceModel, text: str) -> list[int]:
+        ids: list[int] = []
+        if self._codes is not None and text.startswith(">>") and "<<" in text:
+            end = text.index("<<") + len("<<")
+            ids.append(self._codes.get(text[:end], self._unknown))
+            text = text[end:]
+        return [*ids, *map(self._text.get, model.split(text), repeat(self._unknown))]
+
+    def check(self, side: str, size: int) -> None:
+        largest = max(self.spelling)
+        if largest >= size:
+            raise ValueError(f"the {side} vocabulary has ids up to {largest}, but the model has only {size}")
+
+    def write(self, path: Path) -> None:
+        ids = self._text | self._special
+        path.write_text(json.dumps(ids, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+
+
+def _is_code(piece: str) -> bool:
+    return piece.startswith(">>") and piece.endswith("<<")
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Id of every piece, from a JSON object; ``ValueError`` for a file that is none."""
+    try:
+        return _VOCABULARY.validate_json(path.read_bytes(), strict=True)
+    except ValidationError as exc:
+        error = exc.errors()[0]
+        where = f" at {'.'.join(map(str, error['loc']))!r}" if error["loc"] else ""
+        raise ValueError(f"{path.name} is not a JSON object from piece to id: {error['msg']}{where}") from exc

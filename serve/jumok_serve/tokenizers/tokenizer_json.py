@@ -1,0 +1,191 @@
+"""Tokens by a ``tokenizer.json``, the file of Hugging Face's `tokenizers`."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import tokenizers
+
+from jumok_serve.manifest.tokenizers import TokenizerJsonDescription
+from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, sure_text
+
+UNTYPABLE = "\x00"
+"""Begins the spelling of special tokens inside the library: a character that no text has."""
+
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+"""A token that is one byte, to decoders that know such."""
+
+
+class TokenizerJson:
+    """The tokenizer of a ``tokenizer.json``, for both languages; one object serves any number of threads.
+
+    It encodes and decodes as the library does without its post-processor (`add_special_tokens=False`) and leaving out
+    special tokens (`skip_special_tokens=True`), among them the unknown token; ids that the tokenizer does not have, of
+    which a model may have some, decode to nothing. Text that spells a special token is only text. Truncation and
+    padding that the file asks for are not applied.
+
+    Args:
+        file: path or content of the file.
+        source_vocab_size: number of the model's source ids; default: the tokenizer's.
+        target_vocab_size: number of the model's target ids; default: the tokenizer's.
+        clean_up_spaces: whether decoding ends with `jumok_serve.tokenizers.detokenize.clean_up_spaces`.
+
+    Raises:
+        ValueError: the library cannot read the file, or texts could become ids beyond the model's.
+    """
+
+    def __init__(
+        self,
+        file: Path | bytes,
+        *,
+        source_vocab_size: int | None = None,
+        target_vocab_size: int | None = None,
+        clean_up_spaces: bool = False,
+    ) -> None:
+        name = file.name if isinstance(file, Path) else "the tokenizer.json"
+        self._file = file
+        try:
+            fields = json.loads(self._content())
+            self._special = {token["id"]: token["content"] for token in fields["added_tokens"] if token["special"]}
+            _make_untypable(fields, set(self._special.values()))
+            self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(fields))
+        except Exception as exc:  # the library raises nothing more specific
+            raise ValueError(
+                f"{name} is not a tokenizer.json that tokenizers {tokenizers.__version__} reads: {exc}"
+            ) from exc
+        self._appends = _appends(fields.get("decoder"))
+        self._tokenizer.encode_special_tokens = True
+        vocabulary = self._tokenizer.get_vocab()
+        size = 1 + max(vocabulary.values(), default=0)
+        self._source_vocab_size = source_vocab_size or size
+        self._target_vocab_size = target_vocab_size or size
+        smallest = min(self._source_vocab_size, self._target_vocab_size)
+        largest = max((number for number in vocabulary.values() if number not in self._special), default=0)
+        if largest >= smallest:
+            raise ValueError(f"{name} has ids up to {largest}, but the model has only {smallest}")
+        self._clean_up_spaces = clean_up_spaces
+
+    def _content(self) -> bytes:
+        return self._file.read_bytes() if isinstance(self._file, Path) else self._file
+
+    @classmethod
+    def load(cls, description: TokenizerJsonDescription, folder: Path) -> Self:
+        """The tokenizer that is described, from its file in ``folder``; ``ValueError`` if it does not load."""
+        return cls(
+            folder / description.file,
+            source_vocab_size=description.source_vocab_size,
+            target_vocab_size=description.target_vocab_size,
+            clean_up_spaces=description.clean_up_spaces,
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of target token ids, the width of the logits."""
+        return self._target_vocab_size
+
+    @property
+    def source_vocab_size(self) -> int:
+        """Number of source token ids."""
+        return self._source_vocab_size
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of ``text``; none for an empty text."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode`` of each."""
+        return list(map(self.encode, texts))
+
+    def encode_target(self, text: str) -> list[int]:
+        """Token ids of ``text``: the same, whether it is read or written."""
+        return self.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of target token ids; ``IndexError`` for an id beyond the model's."""
+        text = self._decoded(checked_ids(ids, self.vocab_size))
+        return clean_up_spaces(text) if self._clean_up_spaces else text
+
+    def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """``decode`` of each."""
+        return list(map(self.decode, ids))
+
+    def decode_sure(self, ids: Sequence[int]) -> str:
+        """What of ``decode(ids)`` begins the text of all ids that begin with these; nothing where that is not known."""
+        if not self._appends:
+            return ""
+        known = checked_ids(ids, self.vocab_size)
+        # A run of bytes is decoded as a whole: more of them can make another text of the first.
+        while known and (known[-1] in self._special or _BYTE.fullmatch(self._tokenizer.id_to_token(known[-1]) or "")):
+            known.pop()
+        return sure_text(self._decoded(known), clean_up=self._clean_up_spaces)
+
+    def _decoded(self, ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return text
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Spelling of target token ids, "" for one without; ``IndexError`` for an id beyond the model's."""
+        return self._spelled(checked_ids(ids, self.vocab_size))
+
+    def source_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Spelling of source token ids, "" for one without; ``IndexError`` for an id beyond the model's."""
+        return self._spelled(checked_ids(ids, self.source_vocab_size))
+
+    def _spelled(self, ids: list[int]) -> list[str]:
+        return [self._special.get(token) or self._tokenizer.id_to_token(token) or "" for token in ids]
+
+    def save(self, folder: Path) -> TokenizerJsonDescription:
+        """Write ``tokenizer.json`` into ``folder``."""
+        (folder / "tokenizer.json").write_bytes(self._content())
+        return TokenizerJsonDescription(
+            file="tokenizer.json",
+            source_vocab_size=self.source_vocab_size,
+            target_vocab_size=self.vocab_size,
+            clean_up_spaces=self._clean_up_spaces,
+        )
+
+
+def _make_untypable(fields: dict[str, Any], special: set[str]) -> None:
+    """Spells the special tokens so that no text becomes one, and lets go of what would change or cut the ids.
+
+    That they are not split off as added tokens is not enough: a Unigram model finds ``</s>`` in its vocabulary like any
+    other piece. A BPE model writes only what its merges make, which refer to the spelling.
+    """
+    fields |= {"post_processor": None, "truncation": None, "padding": None}
+    model = fields["model"]
+    if "merges" in model:
+        return
+
+    def respelled(token: str) -> str:
+        return UNTYPABLE + token if token in special else token
+
+    for added in fields["added_tokens"]:
+        added["content"] = respelled(added["content"])
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {respelled(token): number for token, number in vocabulary.items()}
+    else:
+        model["vocab"] = [[respelled(token), score] for token, score in vocabulary]
+    if isinstance(model.get("unk_token"), str):
+        model["unk_token"] = respelled(model["unk_token"])
+
+
+def _appends(decoder: Any) -> bool:
+    """Whether a decoder leaves the text of tokens as it is when more are appended, but for its end.
+
+    That holds for those that look at one token at a time or join bytes; what changes the joined text must look at
+    single characters.
+    """
+    match decoder:
+        case None | {"type": "BPEDecoder" | "ByteFallback" | "ByteLevel" | "Fuse" | "Metaspace" | "WordPiece"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": str(one)}}:
+            return len(one) == 1
+        case {"type": "Strip", "stop": int(stop)}:
+            return stop == 0
+        case {"type": "Sequence", "decoders": [*decoders]}:
+            return all(map(_appends, decoders))
+    return False

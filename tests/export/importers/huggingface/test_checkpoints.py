@@ -1,0 +1,353 @@
+"""What is in checkpoints of old and new versions, and what is wrong with others, against transformers' own loading."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from jumok_export.errors import ExportError
+from jumok_export.importers.huggingface import CheckpointError, ImportedModel, build_model
+from jumok_export.importers.huggingface.bart import ALIASES, BART, M2M100, MARIAN, MBART
+from jumok_export.importers.huggingface.bart import build as build_bart
+from jumok_export.importers.huggingface.parameters import Weights
+from jumok_export.importers.huggingface.settings import Settings
+from jumok_export.importers.huggingface.t5 import ALIASES as T5_ALIASES
+from jumok_export.importers.huggingface.t5 import build as build_t5
+from jumok_export.models.t5 import T5
+from jumok_export.models.transformer import Transformer
+from tests.support.random_checkpoints import (
+    CONFIGURATIONS,
+    MODELS,
+    config_of,
+    random_checkpoint,
+    sentences,
+    source_mask,
+)
+
+Tensors = dict[str, Tensor]
+
+
+def logits(imported: ImportedModel, theirs: Any) -> Tensor:
+    source_ids, source_lengths, start_ids, target_ids, _ = sentences(theirs)
+    found: Tensor = imported.model(source_ids, source_lengths, start_ids, target_ids)
+    return found
+
+
+def their_logits(theirs: Any) -> Tensor:
+    source_ids, source_lengths, start_ids, target_ids, _ = sentences(theirs)
+    mask = source_mask(source_ids, source_lengths)
+    inputs = torch.cat((start_ids[:, None], target_ids[:, :-1]), dim=1)
+    with torch.no_grad():
+        expected: Tensor = theirs(input_ids=source_ids, attention_mask=mask, decoder_input_ids=inputs).logits
+    return expected
+
+
+def loaded(theirs: Any, tensors: Mapping[str, Tensor], folder: Path) -> Any:
+    """What transformers makes of these tensors."""
+    theirs.config.save_pretrained(folder)
+    save_file(
+        {name: tensor.clone() for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"}
+    )
+    return type(theirs).from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_what_save_pretrained_writes_is_all_used(name: str, tmp_path: Path) -> None:
+    theirs = random_checkpoint(name)
+    theirs.save_pretrained(tmp_path)
+    imported = build_model(config_of(theirs), load_file(tmp_path / "model.safetensors"))
+    torch.testing.assert_close(logits(imported, theirs), their_logits(theirs), atol=1e-4, rtol=1e-5)
+    # `shared` of a checkpoint in which nothing is tied is in no one's use, in transformers either.
+    untied = "untied" in name and not name.startswith("t5")
+    assert imported.unused == (("model.shared.weight",) if untied else ())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_in_half_precision_are_computed_with_in_float32(dtype: torch.dtype) -> None:
+    theirs = random_checkpoint("bart")
+    stored = {name: tensor.to(dtype) for name, tensor in theirs.state_dict().items()}
+    imported = build_model(config_of(theirs), stored)
+    assert {parameter.dtype for parameter in imported.model.parameters()} == {torch.float32}
+    same = build_model(config_of(theirs), {name: tensor.float() for name, tensor in stored.items()})
+    torch.testing.assert_close(logits(imported, theirs), logits(same, theirs), atol=0, rtol=0)
+
+
+def only(*kept: str) -> Callable[[Tensors], Tensors]:
+    """Of the copies of the embedding, those that end with one of these."""
+
+    def keep(tensors: Tensors) -> Tensors:
+        embeddings = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
+        return {name: value for name, value in tensors.items() if not name.endswith(embeddings) or name.endswith(kept)}
+
+    return keep
+
+
+def differing(part: str) -> Callable[[Tensors], Tensors]:
+    """One of the copies has other values than the rest."""
+
+    def change(tensors: Tensors) -> Tensors:
+        return {name: value.flip(0) if name.endswith(part) else value for name, value in tensors.items()}
+
+    return change
+
+
+ENCODER, DECODER = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+STORED = {
+    "all": only("shared.weight", "embed_tokens.weight", "lm_head.weight"),
+    "shared": only("shared.weight"),
+    "head": only("lm_head.weight"),
+    "encoder": only(ENCODER),
+    "decoder": only(DECODER),
+    "both-sides": only("embed_tokens.weight"),
+    "other-head": differing("lm_head.weight"),
+    "other-encoder": differing(ENCODER),
+    "other-decoder": differing(DECODER),
+    "other-shared": differing("shared.weight"),
+}
+
+
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize("name", ["marian", "m2m100", "bart", "mbart", "t5"])
+def test_tied_weights_are_found_where_transformers_finds_them(name: str, stored: str, tmp_path: Path) -> None:
+    theirs = random_checkpoint(name)
+    tensors = STORED[stored](theirs.state_dict())
+    imported = build_model(config_of(theirs), tensors)
+    expected = their_logits(loaded(theirs, tensors, tmp_path))
+    torch.testing.assert_close(logits(imported, theirs), expected, atol=1e-4, rtol=1e-5)
+    # One embedding is one tensor in the model too, and nothing of it is left over.
+    model = imported.model
+    assert isinstance(model, Transformer | T5)
+    assert (model.output.weight is model.target_embedding.weight) == (stored not in {"other-head", "other-decoder"})
+    assert (model.source_embedding is model.target_embedding) == (stored not in {"other-encoder", "other-decoder"})
+    assert [name for name in imported.unused if not name.endswith("shared.weight")] == []
+    assert bool(imported.unused) == (stored == "other-shared")
+
+
+def test_an_untied_head_of_an_early_version_stands_beside_shared_embeddings() -> None:
+    """Version 5 unties all of them; what an earlier one did can only be told by what is not stored."""
+    theirs = random_checkpoint("bart")
+    tensors = {**only("shared.weight")(theirs.state_dict()), "lm_head.weight": theirs.lm_head.weight.flip(0)}
+    imported = build_model({**config_of(theirs), "tie_word_embeddings": False}, tensors)
+    # The head's rows are the tokens' in reverse order, so the logits are too.
+    shift = theirs.final_logits_bias
+    torch.testing.assert_close(
+        logits(imported, theirs) - shift, (their_logits(theirs) - shift).flip(-1), atol=1e-4, rtol=1e-5
+    )
+    assert imported.unused == ()
+
+
+def test_marians_stored_positions_win_over_computed_ones(tmp_path: Path) -> None:
+    theirs = random_checkpoint("marian-uneven")
+    names = [f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")]
+    stored = theirs.state_dict() | {name: torch.randn(20, 12) for name in names}
+    imported = build_model(config_of(theirs), stored)
+    expected = their_logits(loaded(theirs, stored, tmp_path))
+    torch.testing.assert_close(logits(imported, theirs), expected, atol=1e-4, rtol=1e-5)
+    assert not torch.allclose(expected, their_logits(theirs), atol=1e-2)
+
+
+def test_what_no_model_uses_is_listed() -> None:
+    theirs = random_checkpoint("m2m100")
+    left = {
+        "model.encoder.embed_positions.weights": torch.zeros(22, 24),
+        "model.decoder.version": torch.zeros(1),
+        "final_logits_bias": torch.zeros(1, 37),
+    }
+    assert build_model(config_of(theirs), theirs.state_dict() | left).unused == tuple(sorted(left))
+    t5 = random_checkpoint("t5")
+    old = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.zeros(8, 2)}
+    assert build_model(config_of(t5), t5.state_dict() | old).unused == tuple(old)
+
+
+def test_a_bias_of_zeros_costs_nothing() -> None:
+    theirs = random_checkpoint("mbart")
+    without = theirs.state_dict() | {"final_logits_bias": torch.zeros(1, 37)}
+    model = build_model(config_of(theirs), without).model
+    assert isinstance(model, Transformer)
+    assert model.output.bias is None
+
+
+def problems(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    with pytest.raises(ExportError, match=r"the checkpoint cannot be imported:\n  - ") as caught:
+        build_model(config, tensors)
+    assert isinstance(caught.value, CheckpointError)
+    assert str(caught.value).count("\n") == len(caught.value.problems)
+    return caught.value.problems
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    theirs = random_checkpoint("bart")
+    tensors = theirs.state_dict()
+    del tensors["model.encoder.layers.0.fc1.bias"]
+    tensors["model.decoder.layers.0.fc2.weight"] = torch.zeros(24, 21)
+    tensors["model.decoder.layers.0.fc1.weight"] = torch.zeros(20, 24, dtype=torch.int8)
+    tensors["model.encoder.embed_positions.weight"] = torch.zeros(20, 24)
+    found = problems({**config_of(theirs), "activation_function": "prelu", "per_layer_config": {"0": {}}}, tensors)
+    assert len(found) == 6
+    assert found[0] == "per_layer_config is set: layers that differ from one another are not supported"
+    assert found[1].startswith("activation_function 'prelu' is not supported: there are relu, gelu, ")
+    assert found[2:] == (
+        "model.encoder.embed_positions.weight has shape (20, 24), expected (22, 24)",
+        "model.encoder.layers.0.fc1.bias is missing",
+        "model.decoder.layers.0.fc1.weight is int8: import the original weights instead of quantized ones",
+        "model.decoder.layers.0.fc2.weight has shape (24, 21), expected (24, 20)",
+    )
+
+
+def test_an_embedding_that_is_stored_nowhere_is_missed_once() -> None:
+    for name in ("marian", "t5"):
+        theirs = random_checkpoint(name)
+        (problem,) = problems(config_of(theirs), only()(theirs.state_dict()))
+        assert problem.endswith("shared.weight is missing")
+    untied = random_checkpoint("mbart-untied")
+    stored = only("embed_tokens.weight")(untied.state_dict())
+    assert problems(config_of(untied), stored) == ("lm_head.weight is missing",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (
+            {"d_model": 0, "encoder_layers": "six"},
+            [
+                "d_model must be an integer of at least 4, got 0",
+                "encoder_layers must be an integer of at least 1, got 'six'",
+            ],
+        ),
+        ({"d_model": None}, ["d_model must be an integer of at least 4, got None"]),
+        ({"encoder_attention_heads": 5}, ["d_model must be a multiple of encoder_attention_heads, got 24 and 5"]),
+        ({"pad_token_id": None}, ["pad_token_id must be an integer of at least 0, got None"]),
+        ({"pad_token_id": 37}, ["pad_token_id must be less than the vocabulary's 37 tokens, got 37"]),
+        ({"scale_embedding": "yes"}, ["scale_embedding must be true or false, got 'yes'"]),
+        ({"is_encoder_decoder": False}, ["is_encoder_decoder is false: only models with encoder and decoder"]),
+        ({"is_decoder": True}, ["is_decoder is true: only models with encoder and decoder"]),
+    ],
+)
+def test_settings_without_a_model_are_named(fields: dict[str, Any], expected: list[str]) -> None:
+    theirs = random_checkpoint("marian")
+    found = problems(config_of(theirs) | fields, theirs.state_dict())
+    for problem in expected:
+        assert any(each.startswith(problem) for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"relative_attention_max_distance": 4}, "relative_attention_max_distance must be more than half of"),
+        ({"relative_attention_num_buckets": 3}, "relative_attention_num_buckets must be an integer of at least 4"),
+        ({"layer_norm_epsilon": "tiny"}, "layer_norm_epsilon must be a number of at least 0, got 'tiny'"),
+        ({"feed_forward_proj": "gated-tanh", "dense_act_fn": "tanh"}, "dense_act_fn 'tanh' is not supported"),
+    ],
+)
+def test_settings_without_a_t5_are_named(fields: dict[str, Any], expected: str) -> None:
+    theirs = random_checkpoint("t5")
+    found = problems(config_of(theirs) | fields, theirs.state_dict())
+    assert any(each.startswith(expected) for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "architecture LlamaForCausalLM is not"),
+        ({"architectures": ["BartForSequenceClassification"]}, "architecture BartForSequenceClassification is not"),
+        ({"model_type": "umt5"}, "model_type 'umt5' is not supported: supported are MarianMTModel, M2M100For"),
+        ({}, "model_type None is not supported: supported are MarianMTModel"),
+        ({"architectures": ["MBartForConditionalGeneration"], "model_type": "bart"}, "architecture MBart"),
+        (
+            {"model_type": "t5", "quantization_config": {"quant_method": "gptq"}},
+            "its weights are quantized by 'gptq': import the original weights",
+        ),
+    ],
+)
+def test_other_models_are_refused_by_name(config: dict[str, Any], expected: str) -> None:
+    (problem,) = problems(config, {})
+    assert problem.startswith(expected)
+
+
+def test_an_architecture_and_its_quantization_are_refused_together() -> None:
+    config = {"architectures": ["LlamaForCausalLM"], "quantization_config": {"quant_method": "awq"}}
+    assert len(problems(config, {})) == 2
+
+
+def test_families_go_by_architecture_or_model_type() -> None:
+    theirs = random_checkpoint("t5")
+    config = config_of(theirs)
+    for fields in ({"architectures": None}, {"architectures": ["T5WithLMHeadModel"], "model_type": None}):
+        assert build_model(config | fields, theirs.state_dict()).family == "t5"
+
+
+@pytest.mark.parametrize("family", [MARIAN, M2M100, BART, MBART], ids=lambda family: str(family.name))
+def test_defaults_are_those_of_transformers(family: Any) -> None:
+    settings = Settings({}, ALIASES)
+    imported = build_bart(family, settings, Weights({}))
+    config = MODELS[family.name][0]()
+    assert isinstance(imported.model, Transformer)
+    sizes = imported.model.sizes
+    assert settings.problems == []
+    assert (imported.pad, imported.max_source_length) == (config.pad_token_id, config.max_position_embeddings)
+    assert (sizes.source_vocabulary, sizes.target_vocabulary) == (config.vocab_size, config.vocab_size)
+    assert (sizes.width, sizes.activation) == (config.d_model, config.activation_function)
+    assert (sizes.encoder_layers, sizes.heads, sizes.feed_forward) == (
+        config.encoder_layers,
+        config.encoder_attention_heads,
+        config.encoder_ffn_dim,
+    )
+    assert (sizes.decoder_layers, sizes.decoder_heads, sizes.decoder_feed_forward) == (
+        config.decoder_layers,
+        config.decoder_attention_heads,
+        config.decoder_ffn_dim,
+    )
+    assert sizes.scale_embeddings == config.scale_embedding
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tie_word_embeddings": False},
+        {"tie_word_embeddings": True, "scale_decoder_outputs": False},
+        {"feed_forward_proj": "gated-gelu"},
+        {"feed_forward_proj": "gated-gelu", "dense_act_fn": "relu", "is_gated_act": False},
+        {"feed_forward_proj": "gelu"},
+        {"feed_forward_proj": "gated-silu", "num_layers": 4},
+        {"num_layers": 3, "num_hidden_layers": 5, "num_decoder_layers": 2, "head_dim": 7, "hidden_size": 40},
+        {"num_heads": 3, "num_attention_heads": 4, "n_positions": 100},
+    ],
+    ids=str,
+)
+def test_a_t5_is_described_as_transformers_understands_it(fields: dict[str, Any]) -> None:
+    theirs = MODELS["t5"][0].from_dict(fields)
+    imported = build_t5(Settings(fields, T5_ALIASES), Weights({}))
+    assert isinstance(imported.model, T5)
+    sizes = imported.model.sizes
+    assert sizes.scale_output == theirs.scale_decoder_outputs
+    assert sizes.gated == theirs.is_gated_act
+    assert sizes.activation == {"gelu_new": "gelu_tanh"}.get(theirs.dense_act_fn, theirs.dense_act_fn)
+    assert (sizes.encoder_layers, sizes.decoder_layers) == (theirs.num_layers, theirs.num_decoder_layers)
+    assert (sizes.width, sizes.heads, sizes.head_width) == (theirs.d_model, theirs.num_heads, theirs.d_kv)
+    assert (sizes.vocabulary, sizes.feed_forward, sizes.epsilon) == (
+        theirs.vocab_size,
+        theirs.d_ff,
+        theirs.layer_norm_epsilon,
+    )
+    assert (sizes.buckets, sizes.max_distance) == (
+        theirs.relative_attention_num_buckets,
+        theirs.relative_attention_max_distance,
+    )
+    assert imported.pad == theirs.pad_token_id
+
+
+def test_other_names_of_fields_win_as_in_transformers() -> None:
+    fields = {"d_model": 16, "hidden_size": 32, "num_hidden_layers": 3, "encoder_layers": 2, "num_attention_heads": 2}
+    theirs = MODELS["marian"][0].from_dict(fields)
+    model = build_bart(MARIAN, Settings(fields, ALIASES), Weights({})).model
+    assert isinstance(model, Transformer)
+    assert (model.sizes.width, model.sizes.encoder_layers, model.sizes.heads) == (
+        theirs.d_model,
+        theirs.encoder_layers,
+        theirs.encoder_attention_heads,
+    )

@@ -1,0 +1,231 @@
+"""Checkpoints on their whole way, through the command: the bundle decodes as `generate` does by their own settings."""
+
+import contextlib
+import io
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jumok.commands._main import run
+from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_export.importers.huggingface.importing import import_checkpoint
+from jumok_serve import Translator
+from jumok_serve.bundle import describe
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.search.options import DecodingOptions
+from tests.parity.checkpoints import Checkpoint, Pair, make_checkpoint
+from tests.parity.oracle import Case, answer
+from tests.parity.run import quiet
+from tests.parity.shapes import SHAPES
+from tests.parity.texts import parallel_sentences
+
+BY_NAME = {shape.name: shape for shape in SHAPES}
+SENTENCES = [sentence.english for sentence in parallel_sentences(6, seed=5)]
+PAIRS = parallel_sentences(30, seed=1)
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """A checkpoint that has half learnt its sentences."""
+    with quiet():
+        return make_checkpoint(
+            replace(BY_NAME["marian-3-heads"], steps=80), tmp_path_factory.mktemp("import") / "opus mt, eng-deu"
+        )
+
+
+@pytest.fixture(scope="module")
+def nllb(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """A checkpoint of several languages that has learnt nothing."""
+    with quiet():
+        return make_checkpoint(replace(BY_NAME["nllb"], steps=1), tmp_path_factory.mktemp("import") / "nllb")
+
+
+def assert_equal(checkpoint: Checkpoint, bundle: Path, pair: Pair, languages: tuple[str | None, str | None]) -> None:
+    """Same tokens and scores as `generate`, for every sentence, by the checkpoint's own settings."""
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator, quiet():
+        translations = translator.translate(SENTENCES, source_language=languages[0], target_language=languages[1])
+        for text, translation in zip(SENTENCES, translations, strict=True):
+            expected = answer(checkpoint, Case(text=text, pair=pair, options=DecodingOptions())).hypotheses
+            found = translation.hypotheses
+            assert [one.token_ids for one in found] == [one.token_ids for one in expected]
+            assert [one.text for one in found] == [one.text for one in expected]
+            for one, other in zip(found, expected, strict=True):
+                assert one.score == pytest.approx(other.score, abs=1e-4)
+                assert one.token_scores == pytest.approx(other.token_scores, abs=1e-4)
+    assert len({translation.text for translation in translations}) > 2
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A bundle that the command has made, and what it has said."""
+
+    path: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def imported(marian: Checkpoint, text_files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Imported:
+    folder = tmp_path_factory.mktemp("imported")
+    calibration = folder / "sentences.txt"
+    calibration.write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
+    command = ["import-hf", str(marian.folder), "--out", str(folder / "bundle"), "--model-version", "7"]
+    command += ["--source-lang", "eng", "--target-lang", "deu", "--calibration", str(calibration)]
+    command += ["--shortlist-source", str(text_files[0]), "--shortlist-target", str(text_files[1])]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        assert run([*command, "--shortlist-best", "3", "--shortlist-frequent", "4"]) == 0
+    return Imported(folder / "bundle", said.getvalue())
+
+
+@pytest.fixture(scope="module")
+def text_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Sentences and their translations."""
+    folder = tmp_path_factory.mktemp("text")
+    files = [folder / "text.en", folder / "text.de"]
+    files[0].write_text("".join(f"{pair.english}\n" for pair in PAIRS), encoding="utf-8")
+    files[1].write_text("".join(f"{pair.german}\n" for pair in PAIRS), encoding="utf-8")
+    return files
+
+
+@pytest.mark.xdist_group("imported")
+def test_marian_through_the_command(marian: Checkpoint, imported: Imported) -> None:
+    out = imported.path
+    *steps, last = imported.said.splitlines()
+    told = [step.split(" s  ")[1] for step in steps]
+    assert [step for step in told if "calibrat" not in step and "shortlist" not in step and "align" not in step] == [
+        "reading the checkpoint",
+        "exporting the graphs",
+        "verifying fp32",
+        "quantizing to int8 and verifying it",
+    ]
+    assert f"s  wrote {out}: opus-mt-eng-deu 7, fp32 " in last
+    [pair] = marian.shape.pairs
+    assert_equal(marian, out, pair, (None, None))
+    manifest = Bundle.open(out).manifest
+    assert (manifest.generation.beam_size, manifest.generation.max_length) == (4, 39)
+    assert manifest.architecture.family == "marian"
+    assert manifest.architecture.sizes["heads"] == 3
+    checkpoint = manifest.provenance.checkpoint
+    assert checkpoint is not None
+    assert checkpoint.name == "opus mt, eng-deu"
+    assert checkpoint.weights.keys() == {"model.safetensors"}
+    assert json.loads(manifest.provenance.configuration)["model_type"] == "marian"
+    shown = describe.describe(Bundle.open(out))
+    assert "eng to deu" in shown
+    assert f"checkpoint    opus mt, eng-deu, saved by transformers {checkpoint.transformers_version}" in shown
+    assert checkpoint.weights["model.safetensors"][:16] in shown
+    assert run(["inspect", str(out)]) == 0
+
+
+@pytest.mark.xdist_group("imported")
+def test_a_shortlist_through_the_command(imported: Imported) -> None:
+    assert "aligned 30 sentence pairs, 5 of 5 times" in imported.said
+    described = Bundle.open(imported.path).manifest.shortlist
+    assert described is not None
+    assert (described.best, described.frequent, described.lexicon) == (3, 4, "IBM Model 1 of 30 sentence pairs")
+    with Translator(imported.path, threads=1, shortlist=True) as translator:
+        listed = translator._bundle.shortlist()
+        translations = translator.translate([pair.english for pair in PAIRS[:5]])
+        for pair, translation in zip(PAIRS, translations, strict=False):
+            source = translator._bundle.tokenizer.encode(pair.english)
+            assert {*translation.hypotheses[0].token_ids} <= {*listed.of(source).tolist()}
+
+
+def test_a_shortlist_of_what_does_not_fit_is_refused(
+    nllb: Checkpoint, text_files: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "short.de").write_text("Ein Satz\n", encoding="utf-8")
+    source, command = str(text_files[0]), ["import-hf", str(nllb.folder), "--out", str(tmp_path / "bundle")]
+    short = ["--shortlist-source", source, "--shortlist-target", str(tmp_path / "short.de")]
+    for wrong, problem in (
+        (short, "has 30 lines and"),
+        (short[:2], "--shortlist-source and --shortlist-target belong together"),
+        ([*short, "--lexical-table", source], "made of --lexical-table or of --shortlist-source"),
+        (
+            ["--lexical-table", source, "--source-lang", "eng_Latn", "--target-lang", "deu_Latn"],
+            "a line must be `target source probability`",
+        ),
+    ):
+        assert run([*command, *wrong]) != 0
+        assert problem in capfd.readouterr().err
+        assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (["{folder}/config.json", "--out", "{tmp}/b"], ["Directory '{folder}/config.json' is a file."]),
+        (["{tmp}", "--out", "{tmp}/b"], ["config.json is missing in {tmp}", "weights are missing in {tmp}"]),
+        (
+            ["{folder}", "--out", "{tmp}/b", "--source-lang", "xyz_Latn", "--target-lang", "klingon"],
+            ["--source-lang: the model has no source language 'xyz_Latn'", "--target-lang: the model has no target"],
+        ),
+        (["{folder}", "--out", "{tmp}/b", "--precision", "int4"], ["'int4' is none of fp32, fp16, int8"]),
+        (["{folder}", "--out", "{tmp}/b", "--name", "a b"], ["'a b' cannot be a model's name"]),
+        (
+            ["{folder}", "--out", "{tmp}/b", "--calibration", "{tmp}/empty.txt"],
+            ["{tmp}/empty.txt"],
+        ),
+        (
+            ["{folder}", "--out", "{tmp}/b", "--calibration", "{folder}/config.json"],
+            ["calibration translates in the default direction, and there is none: give both languages"],
+        ),
+        (["{folder}", "--out", "{tmp}"], ["{tmp}: exists already"]),
+    ],
+)
+def test_the_command_says_in_words_what_is_wrong(
+    arguments: list[str],
+    messages: list[str],
+    nllb: Checkpoint,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "empty.txt").touch()
+    places = {"folder": nllb.folder, "tmp": tmp_path}
+    assert run(["import-hf", *(argument.format(**places) for argument in arguments)]) in (1, 2)
+    said = capfd.readouterr().err
+    for message in messages:
+        assert message.format(**places) in said
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.fixture
+def copy(marian: Checkpoint, tmp_path: Path) -> Path:
+    """The checkpoint in a folder of its own, to be changed."""
+    return Path(shutil.copytree(marian.folder, tmp_path / "copy"))
+
+
+def change(file: Path, **settings: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+def refusal(folder: Path) -> tuple[str, ...]:
+    with pytest.raises(CheckpointError) as raised:
+        import_checkpoint(folder, folder.parent / "bundle", source_language="en", target_language="de")
+    assert not (folder.parent / "bundle").exists()
+    return raised.value.problems
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model(copy: Path) -> None:
+    size = len(json.loads((copy / "vocab.json").read_text()))
+    change(copy / "vocab.json", **{"▁more": size, "▁and_more": size + 1})
+    [problem] = refusal(copy)
+    assert str(size + 2) in problem or str(size + 1) in problem
+
+
+def test_a_checkpoint_without_a_tokenizer_or_an_end(copy: Path) -> None:
+    """Both are said, whatever was found first."""
+    (copy / "vocab.json").unlink()
+    change(copy / "generation_config.json", eos_token_id=None)
+    said = refusal(copy)
+    assert any("vocab.json" in problem for problem in said)
+    assert "eos_token_id is not given: translations would never end" in said
+
+
+def test_defaults_by_which_nothing_could_be_decoded(copy: Path) -> None:
+    generation = json.loads((copy / "generation_config.json").read_text())
+    change(copy / "generation_config.json", suppress_tokens=[generation["eos_token_id"]])
+    assert any(problem.startswith("every token of eos_token_id") for problem in refusal(copy))

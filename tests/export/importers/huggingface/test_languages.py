@@ -1,0 +1,234 @@
+"""What is read of a checkpoint beside its tokens: its languages, and what is wrong with its files."""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
+
+from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_export.importers.huggingface.tokenizer import M2M100_LANGUAGES
+from tests.support.tokenizer_checkpoints import ALL, CHECKPOINTS, change, lines, load_reference, pieces, read, size_of
+
+TEXTS = (
+    "The cat is sleeping .",
+    "  Der Hund läuft, und 猫 singt: »Straße«",
+    "고양이가\u00a0자고 있습니다. ﬁne 👍🏽",
+)
+
+
+@pytest.mark.parametrize(("named", "codes"), FAIRSEQ_LANGUAGE_CODES.items())
+def test_m2m100_has_the_languages_of_transformers(named: str, codes: list[str]) -> None:
+    assert M2M100_LANGUAGES[named].split() == codes
+
+
+def test_nllb_may_put_the_language_behind_the_text(make: Callable[[str], Path]) -> None:
+    folder = make("nllb")
+    change(folder, legacy_behaviour=True)
+    reference = load_reference(folder, src_lang="deu_Latn")
+    languages = read(folder, len(reference)).languages
+    source = languages.sources["deu-Latn"]
+    ids = reference("Der Hund")["input_ids"]
+    assert (*source.prefix, *ids[: -len(source.suffix)], *source.suffix) == tuple(ids)
+    assert source.suffix == (reference.eos_token_id, reference.convert_tokens_to_ids("deu_Latn"))
+    assert languages.targets["deu-Latn"].forced_first == reference.convert_tokens_to_ids("deu_Latn")
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "target", "default"),
+    [
+        ("marian", None, None, ("en", "de")),
+        ("marian", "en_GB", "de-AT", ("en-GB", "de-AT")),
+        ("marian-codes", "en", None, None),
+        ("marian-codes", "en", "CMN-hans", ("en", "cmn-Hans")),
+        ("m2m100", None, None, None),
+        ("m2m100", "EN", "ko", ("en", "ko")),
+        ("nllb", "eng_Latn", "deu-latn", ("eng-Latn", "deu-Latn")),
+        ("mbart", "en_XX", "de_DE", ("en-XX", "de-DE")),
+        ("mbart50", "ko-kr", "gl_ES", ("ko-KR", "gl-ES")),
+        ("bart", "en", "ko", ("en", "ko")),
+        ("t5", None, None, None),
+        ("t5", None, "fr", ("en", "fr")),
+    ],
+)
+def test_languages_that_are_asked_for_are_the_default(
+    make: Callable[[str], Path], kind: str, source: str | None, target: str | None, default: tuple[str, str] | None
+) -> None:
+    languages = read(make(kind), 1000, source, target).languages
+    assert (languages.default and (languages.default.source, languages.default.target)) == default
+
+
+def test_languages_that_the_checkpoint_names_are_the_default(make: Callable[[str], Path]) -> None:
+    folder = make("mbart50")
+    change(folder, src_lang="ko_KR", tgt_lang="ja_XX")
+    default = read(folder, 1000).languages.default
+    assert default is not None
+    assert (default.source, default.target) == ("ko-KR", "ja-XX")
+    default = read(folder, 1000, target="de_DE").languages.default
+    assert default is not None
+    assert (default.source, default.target) == ("ko-KR", "de-DE")
+
+
+def test_tasks_are_pairs_with_a_prefix(make: Callable[[str], Path]) -> None:
+    languages = read(make("t5"), 1000, "en", "fr").languages
+    assert [(pair.source, pair.target, pair.task_prefix) for pair in languages.pairs] == [
+        ("en", "de", "translate English to German: "),
+        ("en", "fr", "translate English to French: "),
+    ]
+    assert languages.direction().task_prefix == "translate English to French: "
+    alone = read(make("t5"), 1000, "ko", "en", task_specific_params=None).languages
+    assert alone.pairs == ()
+    assert alone.direction("ko", "en").task_prefix == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "target", "problems"),
+    [
+        ("bart", None, None, ["source language: give --source-lang", "target language: give --target-lang"]),
+        ("bart", "English!", "de", ["--source-lang 'English!' is no language tag such as 'en' or 'eng-Latn'"]),
+        ("marian-codes", None, "deu", ["the checkpoint does not name its source language: give --source-lang"]),
+        ("marian-codes", "en", "fra", ["--target-lang: the model has no target language 'fra'; it has deu, kor, "]),
+        ("m2m100", "xx", "yy", ["no source language 'xx'; it has af, am, ar", "no target language 'yy'"]),
+        ("m2m100", "en", None, ["--target-lang is missing: name both languages or none"]),
+        ("nllb", "en", "deu_Latn", ["no source language 'en'; it has deu-Latn, eng-Latn, jpn-Jpan, kor-Hang"]),
+        ("mbart", "en_XX", "gl_ES", ["no target language 'gl_ES'; it has ar-AR, "]),
+        ("t5", "en", "ko", ["no target language 'ko'; it has de, fr"]),
+        ("t5", "de", "fr", ["no source language 'de'; it has en"]),
+    ],
+)
+def test_languages_that_the_model_lacks_are_named(
+    make: Callable[[str], Path], kind: str, source: str | None, target: str | None, problems: list[str]
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        read(make(kind), 1000, source, target)
+    assert len(caught.value.problems) == len(problems)
+    for found, expected in zip(caught.value.problems, problems, strict=True):
+        assert expected in found
+
+
+def test_languages_beyond_the_model_are_left_out(make: Callable[[str], Path]) -> None:
+    folder = make("m2m100")
+    vocabulary = len(json.loads((folder / "vocab.json").read_text("utf-8")))
+    imported = read(folder, vocabulary + 3)
+    assert list(imported.languages.sources) == ["af", "am", "ar"]
+    assert imported.tokenizer.tokens([vocabulary + 2]) == ["__ar__"]
+    with pytest.raises(CheckpointError, match="no language tokens within the model's vocabulary"):
+        read(folder, vocabulary)
+
+
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+def test_model_with_fewer_tokens_than_the_tokenizer_is_refused(make: Callable[[str], Path], kind: str) -> None:
+    with pytest.raises(CheckpointError, match=r"has ids up to \d{3}, but the model has only 100"):
+        read(make(kind), 100, "en", "de")
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing", "problems"),
+    [
+        ("marian", ["source.spm", "vocab.json"], ["source.spm is missing", "vocab.json is missing"]),
+        ("marian-separate", ["target_vocab.json"], ["target_vocab.json is missing: MarianTokenizer is made of it"]),
+        ("m2m100", ["sentencepiece.bpe.model"], ["sentencepiece.bpe.model is missing"]),
+        ("t5", ["tokenizer.json"], ["T5Tokenizer is made of tokenizer.json, or spiece.model: neither is there"]),
+        ("bart", ["tokenizer.json"], ["is made of tokenizer.json, or vocab.json and merges.txt: neither is there"]),
+    ],
+)
+def test_missing_files_are_named(
+    make: Callable[[str], Path], kind: str, missing: list[str], problems: list[str]
+) -> None:
+    folder = make(kind)
+    for name in missing:
+        (folder / name).unlink()
+    with pytest.raises(CheckpointError) as caught:
+        read(folder, 1000, "en", "de")
+    assert len(caught.value.problems) == len(problems)
+    for found, expected in zip(caught.value.problems, problems, strict=True):
+        assert expected in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "message"),
+    [
+        ("marian", "vocab.json", b"[1, 2]", "vocab.json is not a JSON object from piece to id"),
+        ("marian", "vocab.json", b'{"a": "b"}', "vocab.json is not a JSON object from piece to id: .* at 'a'"),
+        ("marian", "vocab.json", b'{"</s>": 0}', "the vocabulary has no '<unk>', the token of unknown pieces"),
+        ("marian", "vocab.json", b'{"<unk>": 0}', "the tokenizer has no '</s>', the token that ends a sentence"),
+        ("marian", "target.spm", b"nothing", "target.spm is not a SentencePiece model"),
+        ("m2m100", "tokenizer_config.json", b"{", "tokenizer_config.json is not JSON"),
+        ("m2m100", "tokenizer_config.json", b"[]", "tokenizer_config.json is not a JSON object"),
+        ("t5", "tokenizer.json", b"{}", "cannot load the tokenizer"),
+    ],
+)
+def test_unusable_files_are_named(
+    make: Callable[[str], Path], kind: str, name: str, content: bytes, message: str
+) -> None:
+    folder = make(kind)
+    (folder / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=message):
+        read(folder, 1000, "en", "de")
+
+
+def use_readable_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SentencePiece's own description of its model files may ask for a newer protobuf; transformers brings another."""
+    try:
+        importlib.import_module("sentencepiece.sentencepiece_model_pb2")
+    except Exception:
+        readable = importlib.import_module("transformers.utils.sentencepiece_model_pb2_new")
+        converter = importlib.import_module("transformers.convert_slow_tokenizer")  # a function has its name as well
+        monkeypatch.setattr(converter, "import_protobuf", lambda *_: readable)
+
+
+def test_sentencepiece_model_alone_is_converted_by_transformers(
+    make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make("t5")
+    (folder / "tokenizer.json").unlink()
+    (folder / "spiece.model").write_bytes(pieces(lines(*ALL), 320, pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+    with monkeypatch.context() as patch:
+        use_readable_protobuf(patch)
+        reference = load_reference(folder)
+        imported = read(folder, size_of(reference))
+    for text in TEXTS:
+        assert imported.tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"]
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    monkeypatch.delattr(sentencepiece, "sentencepiece_model_pb2", raising=False)
+    with pytest.raises(CheckpointError, match="cannot load the tokenizer: it cannot read SentencePiece models here"):
+        read(folder, 1000)
+
+
+def test_settings_that_make_other_pieces_are_refused(make: Callable[[str], Path]) -> None:
+    folder = make("m2m100")
+    added = {"1000": {"content": "Schifffahrt", "special": False}, "1001": {"content": "<sep>", "special": True}}
+    change(folder, sp_model_kwargs={"enable_sampling": True}, added_tokens_decoder=added)
+    with pytest.raises(CheckpointError) as caught:
+        read(folder, 1000, "en", "de")
+    assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
+        "the added token 'Schifffahrt' is not special; texts that spell it cannot be cut there",
+        "sp_model_kwargs must be empty, got {'enable_sampling': True}",
+    ]
+    change(folder, sp_model_kwargs={}, added_tokens_decoder={}, language_codes="m2m200")
+    with pytest.raises(CheckpointError, match="language_codes is 'm2m200'; known are m2m100, wmt21"):
+        read(folder, 1000)
+
+
+def test_code_of_a_checkpoint_is_never_run(make: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = make("t5")
+    ran = tmp_path / "ran"
+    (folder / "tokenization_own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Own: ...\n", encoding="utf-8")
+    expected = read(folder, 1000, "en", "de").tokenizer.encode(TEXTS[0])
+    auto_map = {"AutoTokenizer": ["tokenization_own.Own", "tokenization_own.Own"]}
+    for class_name in ("OwnTokenizer", "T5Tokenizer"):
+        change(folder, tokenizer_class=class_name, auto_map=auto_map)
+        assert read(folder, 1000, "en", "de").tokenizer.encode(TEXTS[0]) == expected
+        assert not ran.exists()
+
+
+def test_family_without_a_class_is_told_apart_by_its_tokens(make: Callable[[str], Path]) -> None:
+    for kind in ("nllb", "mbart", "mbart50"):
+        folder = make(kind)
+        expected = read(folder, 1000).languages
+        change(folder, tokenizer_class="PreTrainedTokenizerFast")
+        assert read(folder, 1000).languages == expected

@@ -1,0 +1,428 @@
+"""Graphs in native operators: what is replaced and what is not, and that they compute what the others compute."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from jumok_export.bundles import add_native as native_bundle
+from jumok_export.bundles.add_native import add_native_graphs
+from jumok_export.bundles.variants import Folder
+from jumok_export.errors import ExportError
+from jumok_export.graphs import storage as weights
+from jumok_export.graphs.fuse_selection import with_selection
+from jumok_export.graphs.graph import Graph
+from jumok_export.graphs.storage import save_graphs
+from jumok_export.native.graphs import native_graph, with_native_graphs
+from jumok_export.native.operators import DOMAIN
+from jumok_export.quantization.int8 import Matrices, quantize_graph
+from jumok_export.verification.native import verify_native
+from jumok_export.verification.runtime_side import RuntimeSide
+from jumok_export.verification.samples import Frame
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.manifest.manifest import NATIVE_GRAPHS
+from jumok_serve.native import library
+from jumok_serve.runtime.device import CPU
+from jumok_serve.runtime.graphs import SLOTS, Graphs
+
+needs_library = pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
+
+KINDS = ("tiny", "marian-two-vocabularies", "t5-gated-silu")
+"""Norms before, behind and without means; ReLU, GELU and SiLU; T5 adds a bias by distance too."""
+FORMS = ("fp32", "int8 by row", "int8 calibrated")
+OPERATORS: Mapping[str, tuple[str, str, str]] = {
+    "fp32": ("SelfAttention", "CrossAttention", "AddNorm"),
+    "int8 by row": ("Int8SelfAttention", "Int8CrossAttention", "AddNorm"),
+    "int8 calibrated": ("Int8SelfAttentionQuantized", "Int8CrossAttentionQuantized", "AddNormQuantized"),
+}
+
+Make = Callable[[str, str], dict[str, Graph]]
+
+
+@pytest.fixture(scope="module")
+def make(tiny_graphs: dict[str, Graph], imported_graphs: Callable[[str], dict[str, Graph]]) -> Make:
+    """Gives the graphs of a kind of model in a form; not to be changed."""
+
+    def make_in_form(name: str, form: str) -> dict[str, Graph]:
+        graphs = dict(tiny_graphs if name == "tiny" else imported_graphs(name))
+        for each in ("encoder", "decoder") if form != "fp32" else ():
+            matrices = Matrices(graphs[each].model)
+            scales = {matrices.key(product): 0.02 for product in matrices.products()}
+            graphs[each] = quantize_graph(graphs[each], scales if form == "int8 calibrated" else {})
+        return graphs
+
+    return make_in_form
+
+
+def operators(graph: Graph) -> Counter[str]:
+    return Counter(node.op_type for node in graph.model.graph.node)
+
+
+def native_operators(graph: Graph) -> Counter[str]:
+    return Counter(node.op_type for node in graph.model.graph.node if node.domain == DOMAIN)
+
+
+def besides_products(graph: Graph) -> set[str]:
+    """The native operators of a graph in fp32 between embeddings and memory, and those that are part of a product's."""
+    others = {"", "ThreeFloatProducts", "FloatEmbedding", "FloatEntries"}
+    return {name.removeprefix("FloatProduct") for name in native_operators(graph)} - others
+
+
+def products(plain: Graph, at_once: int, rounded: int) -> Counter[str]:
+    """What the products of a graph become, of which so many threes have one input."""
+    before = operators(plain)
+    in_fp32, in_int8 = before["MatMul"] + before["Gemm"], before["MatMulIntegerToFloat"]
+    assert 0 in (in_fp32, in_int8)
+    if in_fp32:
+        return Counter({"ThreeFloatProducts": at_once, "FloatProduct": in_fp32 - 3 * at_once})
+    return Counter({"ThreeProducts": at_once, "ProductQuantized": rounded, "Product": in_int8 - 3 * at_once - rounded})
+
+
+def embeddings(plain: Graph) -> Counter[str]:
+    """What embeddings in 8 bits become, and those in floats that are scaled; others stay what they are."""
+    nodes = plain.model.graph.node
+    tables = {node.output[0]: node.input[0] for node in nodes if node.op_type == "Gather"}
+    scaled = {name for node in nodes if node.op_type == "Mul" for name in node.input}
+    in_int8 = sum(table.endswith(".rows") for table in tables.values())
+    in_floats = sum(table.endswith("weight") and name in scaled for name, table in tables.items())
+    return +Counter({"Int8Embedding": in_int8, "FloatEmbedding": in_floats})
+
+
+def with_norms_behind(expected: Counter[str], kind: str, form: str, norms: int) -> Counter[str]:
+    """The same where so many norms follow products; what is not calibrated is multiplied by a row's scale before."""
+    if form == "int8 by row" or kind == "t5-gated-silu":
+        return +expected
+    product, add_norm = ("FloatProduct", "AddNorm") if form == "fp32" else ("Product", "AddNormQuantized")
+    together = Counter({f"{product}{add_norm}": norms})
+    return expected + together - Counter({product: norms, add_norm: norms})
+
+
+def rounds_hidden_layers(kind: str, form: str) -> bool:
+    """Whether what a feed-forward layer's first product gives is rounded at once: a gate multiplies with it before."""
+    return form == "int8 calibrated" and kind != "t5-gated-silu"
+
+
+def assert_everything_is_read(graph: Graph) -> None:
+    read = {name for node in graph.model.graph.node for name in node.input}
+    given = {name for node in graph.model.graph.node for name in node.output}
+    assert given <= read | {spec.name for spec in graph.outputs} | {""}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoders_are_made_of_native_operators(make: Make, kind: str, form: str) -> None:
+    """Products, attention, sums with norms and the selection are one operator each."""
+    graphs = with_native_graphs(with_selection(make(kind, form)), int8=form != "fp32")
+    plain, native = graphs["decoder"], graphs["decoder_native"]
+    before, after = operators(plain), operators(native)
+    layers, norms = before["MultiHeadAttention"] // 2, before["LayerNormalization"]
+    assert norms == {"tiny": 3 * layers + 1, "marian-two-vocabularies": 3 * layers, "t5-gated-silu": 0}[kind]
+    self_attention, cross_attention, add_norm = OPERATORS[form]
+    expected = Counter({self_attention: layers, cross_attention: layers, add_norm: norms, "Select": 1})
+    expected += products(plain, layers, layers if rounds_hidden_layers(kind, form) else 0) + embeddings(plain)
+    assert native_operators(native) == with_norms_behind(expected, kind, form, 3 * layers)
+    replaced = {"MultiHeadAttention", "ScatterND", "LayerNormalization", "LogSoftmax", "TopK", "Where"}
+    assert replaced.isdisjoint(after)
+    assert (before["GatherND"], after["GatherND"]) == ((1, 1) if kind == "t5-gated-silu" else (1, 0))
+    assert "ReduceMean" in after if kind == "t5-gated-silu" else "ReduceMean" not in after
+    assert_everything_is_read(native)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_encoders_are_made_of_native_operators(make: Make, kind: str, form: str) -> None:
+    """So are they, but for attention with a bias by distance; memory is projected by two products for each layer."""
+    graphs = with_native_graphs(with_selection(make(kind, form)), int8=False)
+    layers, memory = (operators(graphs[name])["MultiHeadAttention"] for name in ("encoder", "decoder"))
+    expected = products(graphs["encoder"], layers + memory // 3, layers if rounds_hidden_layers(kind, form) else 0)
+    if kind != "t5-gated-silu":
+        # A norm before the first layer is behind positions, of which each sentence has the first.
+        _, attention, add_norm = OPERATORS[form]
+        norms = 2 * layers + (kind == "tiny")
+        expected += Counter({attention.removeprefix("Int8"): layers, add_norm: norms})
+    expected += embeddings(graphs["encoder"]) + Counter({"FloatEntries": len(graphs["encoder"].outputs)})
+    native = graphs["encoder_native"]
+    assert native_operators(native) == with_norms_behind(expected, kind, form, 2 * layers)
+    assert operators(native)["MultiHeadAttention"] == (layers if kind == "t5-gated-silu" else 0)
+    assert kind != "tiny" or operators(native).keys().isdisjoint({"Range", "Shape", "Gather", "GatherND", "Transpose"})
+    assert_everything_is_read(native)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_and_state_are_in_8_bits_in_int8_alone(make: Make, kind: str, form: str) -> None:
+    """Each entry has four bytes more, its scale; the encoder makes entries of what its products give.
+
+    Decoders take them by slot.
+    """
+    plain = with_selection(make(kind, form))
+    graphs = with_native_graphs(plain, int8=form != "fp32")
+    dtype, more = ("float32", 0) if form == "fp32" else ("int8", 4)
+    for name, native in (("decoder", graphs["decoder_native"]), ("encoder", graphs.get("encoder_native"))):
+        if native is None:
+            assert form == "fp32"
+            continue
+        for side in ("inputs", "outputs"):
+            specs, expected = ({spec.name: spec for spec in getattr(each, side)} for each in (native, plain[name]))
+            assert specs.keys() == expected.keys()
+            for spec in specs.values():
+                before = expected[spec.name]
+                if name == "decoder" and spec.name.startswith(("memory.", "state.", "next_state.", "visible")):
+                    before = before.model_copy(update={"axes": (SLOTS, *before.axes[1:])})
+                if spec.name.startswith(("memory.", "state.", "next_state.")):
+                    assert (spec.dtype, before.dtype) == (dtype, "float32")
+                    assert spec.axes == (*before.axes[:-1], int(before.axes[-1]) + more)
+                else:
+                    assert spec == before
+    if form != "fp32":
+        memory = [spec.name for spec in plain["encoder"].outputs]
+        found = operators(graphs["encoder_native"])
+        assert found["Int8Entries"] == len(memory)
+        assert found["Transpose"] == operators(plain["encoder"])["Transpose"] - len(memory)
+
+
+def edited(graph: Graph, edit: Callable[[onnx.GraphProto], None]) -> Graph:
+    model = onnx.ModelProto()
+    model.CopyFrom(graph.model)
+    edit(model.graph)
+    return Graph(model, graph.inputs, graph.outputs)
+
+
+def instead_of(name: str, operator: str, *others: str) -> Callable[[onnx.GraphProto], None]:
+    """Has everybody read what an operator makes of an input in place of that input."""
+
+    def edit(graph: onnx.GraphProto) -> None:
+        for node in graph.node:
+            node.input[:] = [f"other {name}" if read == name else read for read in node.input]
+        graph.node.insert(0, helper.make_node(operator, [name, *others], [f"other {name}"]))
+
+    return edit
+
+
+def with_another_mask(graph: onnx.GraphProto) -> None:
+    where = next(node for node in graph.node if node.op_type == "Where")
+    graph.initializer.append(numpy_helper.from_array(np.array(-1, np.float32), "little"))
+    where.input[2] = "little"
+
+
+def with_another_axis(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "LayerNormalization" and attribute.name == "axis":
+                attribute.i = 1
+
+
+def with_what_rows_share(graph: onnx.GraphProto) -> None:
+    """What is added before the first norm is one vector for all rows of a sentence, which is added to each."""
+    norm = next(node for node in graph.node if node.op_type == "LayerNormalization")
+    add = next(node for node in graph.node if node.output[0] == norm.input[0])
+    graph.initializer.append(numpy_helper.from_array(np.array([1]), "rows"))
+    at = next(index for index, node in enumerate(graph.node) if node is add)
+    graph.node.insert(at, helper.make_node("ReduceMean", [add.input[1], "rows"], ["shared"], keepdims=1))
+    add.input[1] = "shared"
+
+
+@pytest.mark.parametrize(
+    ("edit", "lost", "kept"),
+    [
+        (instead_of("visible", "Not"), {"SelfAttention"}, {"CrossAttention", "AddNorm", "Select"}),
+        (instead_of("places", "Neg"), {"SelfAttention"}, {"CrossAttention", "AddNorm", "Select"}),
+        (with_another_mask, {"SelfAttention"}, {"CrossAttention", "AddNorm", "Select"}),
+        (instead_of("source_lengths", "Abs"), {"CrossAttention"}, {"SelfAttention", "AddNorm", "Select"}),
+        (with_another_axis, {"AddNorm"}, {"SelfAttention", "CrossAttention", "Select"}),
+    ],
+)
+def test_what_computes_something_else_stays(
+    make: Make, edit: Callable[[onnx.GraphProto], None], lost: set[str], kept: set[str]
+) -> None:
+    native = native_graph(edited(with_selection(make("tiny", "fp32"))["decoder"], edit))
+    assert native is not None
+    assert besides_products(native) == kept
+    assert lost.isdisjoint(operators(native))
+
+
+@pytest.mark.parametrize("name", ["visible", "source_lengths"])
+def test_without_native_attention_alone_sentences_are_in_the_order_of_slots(make: Make, name: str) -> None:
+    graphs = with_selection(make("tiny", "fp32"))
+    graphs |= {"decoder": edited(graphs["decoder"], instead_of(name, "Not" if name == "visible" else "Abs"))}
+    native = with_native_graphs(graphs, int8=False)["decoder_native"]
+    assert native.inputs == graphs["decoder"].inputs
+    assert not any("places" in node.input for node in native.model.graph.node if "Cross" in node.op_type)
+
+
+def with_other_keys(graph: onnx.GraphProto) -> None:
+    """Keys come from an operator of which it is not known that it gives one for each token."""
+    at, attention = next((at, each) for at, each in enumerate(graph.node) if each.op_type == "MultiHeadAttention")
+    graph.node.insert(at, helper.make_node("CumSum", [attention.input[1], "axis"], ["sums"]))
+    graph.initializer.append(numpy_helper.from_array(np.array(1), "axis"))
+    attention.input[1] = "sums"
+
+
+@pytest.mark.parametrize("edit", [instead_of("source_lengths", "Abs"), with_other_keys], ids=["lengths", "keys"])
+def test_attention_of_sources_to_something_else_stays(make: Make, edit: Callable[[onnx.GraphProto], None]) -> None:
+    native = native_graph(edited(make("tiny", "fp32")["encoder"], edit))
+    assert native is not None
+    assert besides_products(native) == {"AddNorm"}
+    assert operators(native)["MultiHeadAttention"] == 1
+
+
+def test_a_sum_of_vectors_that_are_not_all_of_one_row_each_stays(make: Make) -> None:
+    decoder = with_selection(make("tiny", "fp32"))["decoder"]
+    before, after = (native_graph(graph) for graph in (decoder, edited(decoder, with_what_rows_share)))
+    assert before is not None
+    assert after is not None
+    assert operators(after)["AddNorm"] == operators(before)["AddNorm"] - 1
+    assert operators(after)["LayerNormalization"] == 1
+
+
+def with_other_positions(name: str, value: int) -> Callable[[onnx.GraphProto], None]:
+    """Positions have another first number, or other steps between them."""
+
+    def edit(graph: onnx.GraphProto) -> None:
+        numbers = next(node for node in graph.node if node.op_type == "Range")
+        numbers.input[("first", "length", "step").index(name)] = "other"
+        graph.initializer.append(numpy_helper.from_array(np.array(value), "other"))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [with_other_positions("first", 1), with_other_positions("step", 2), with_other_positions("length", 3)],
+    ids=["first", "step", "length"],
+)
+def test_other_positions_than_the_first_ones_stay(make: Make, edit: Callable[[onnx.GraphProto], None]) -> None:
+    encoder = make("tiny", "fp32")["encoder"]
+    before, after = (native_graph(graph) for graph in (encoder, edited(encoder, edit)))
+    assert before is not None
+    assert after is not None
+    assert operators(after)["AddNorm"] == operators(before)["AddNorm"] - 1 == 0
+    assert operators(after)["LayerNormalization"] == 1
+
+
+def test_a_product_keeps_apart_from_positions_that_are_added_to_it(make: Make) -> None:
+    def project(graph: onnx.GraphProto) -> None:
+        add = next(node for node in graph.node if node.op_type == "Range")
+        while add.op_type != "Add":  # the numbers become places, and these rows
+            [rows] = add.output
+            add = next(node for node in graph.node if rows in node.input)
+        [embedded] = set(add.input) - {rows}
+        norm = next(node for node in graph.node if node.op_type == "LayerNormalization")
+        [width] = next(each.dims for each in graph.initializer if each.name == norm.input[1])
+        graph.initializer.append(numpy_helper.from_array(np.eye(width, dtype=np.float32), "projection"))
+        at = next(index for index, node in enumerate(graph.node) if node is add or node.output == add.output)
+        graph.node.insert(at, helper.make_node("MatMul", [embedded, "projection"], ["projected"]))
+        add.input[list(add.input).index(embedded)] = "projected"
+
+    encoder = make("tiny", "fp32")["encoder"]
+    before, after = (native_graph(graph) for graph in (encoder, edited(encoder, project)))
+    assert before is not None
+    assert after is not None
+    assert operators(after)["AddNorm"] == operators(before)["AddNorm"] == 1
+    assert operators(after)["FloatProduct"] == operators(before)["FloatProduct"] + 1
+
+
+def test_nothing_is_in_8_bits_that_something_else_reads(make: Make) -> None:
+    def read(graph: onnx.GraphProto) -> None:
+        attention = next(node for node in graph.node if node.op_type == "MultiHeadAttention" and node.input[4])
+        graph.node.insert(0, helper.make_node("Abs", [attention.input[1]], ["absolute"]))
+        at = next(index for index, node in enumerate(graph.node) if node is attention)
+        graph.node.insert(at, helper.make_node("Neg", ["absolute"], ["negative"]))
+        attention.input[1] = "negative"
+
+    graphs = with_selection(make("tiny", "int8 by row"))
+    graphs["decoder"] = edited(graphs["decoder"], read)
+    native = with_native_graphs(graphs, int8=True)
+    assert {spec.dtype for spec in native["decoder_native"].inputs if "." in spec.name} == {"float32", "int64"}
+    assert {spec.dtype for spec in native["encoder_native"].outputs} == {"float32"}
+
+
+@needs_library
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_compute_what_the_others_compute(make: Make, kind: str, form: str, tmp_path: Path) -> None:
+    precision = form.partition(" ")[0]
+    folder = Folder(tmp_path, save_graphs(make(kind, form), tmp_path, precision))
+    plain, native = (Graphs(folder, precision, device=CPU, threads=1, native=native) for native in (False, True))
+    assert (plain.native, native.native) == (False, True)
+    frame = Frame(
+        source_vocabulary=plain.vocabulary,
+        target_vocabulary=plain.vocabulary,
+        start=2,
+        pad=1,
+        max_source_length=18,
+        max_target_length=18,
+    )
+    checks = verify_native(RuntimeSide(plain), native, None, frame, precision)
+    assert [check for check in checks if not check.passed] == []
+    assert {check.name for check in checks} == {"native: step logits", "native: step state", "native: decode"}
+    assert all(check.cases for check in checks)
+
+
+@needs_library
+def test_bundles_have_them_and_say_that_they_were_verified(tiny_bundle: Path, listed_bundle: Path) -> None:
+    for path, more in ((tiny_bundle, set[str]()), (listed_bundle, {"decoder_shortlist_native"})):
+        manifest = Bundle.open(path).manifest
+        for precision in ("fp32", "int8"):
+            graphs = set(manifest.precisions[precision].graphs)
+            assert graphs & set(NATIVE_GRAPHS) == {"decoder_native", "encoder_native"} | more
+            checks = {check.name for check in manifest.verification[precision].checks}
+            assert {"native: step logits", "native: step state", "native: decode"} <= checks
+            assert ("native: shortlist logits" in checks) == bool(more)
+
+
+def test_they_are_not_written_without_the_library(
+    tiny_graphs: dict[str, Graph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "library", lambda: None)
+    variant = save_graphs(tiny_graphs, tmp_path, "fp32")
+    assert not variant.native
+    assert set(variant.graphs) == set(tiny_graphs)
+
+
+def stripped(bundle: Path, copy: Path) -> Path:
+    """A copy of a bundle as it is made without the library."""
+    shutil.copytree(bundle, copy)
+    manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
+    for precision, variant in manifest["precisions"].items():
+        for name in NATIVE_GRAPHS:
+            graph = variant["graphs"].pop(name, None)
+            if graph is not None:
+                (copy / graph["file"]).unlink()
+                del manifest["files"][graph["file"]]
+        report = manifest["verification"][precision]
+        report["checks"] = [check for check in report["checks"] if not check["name"].startswith("native: ")]
+    (copy / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return copy
+
+
+@needs_library
+def test_a_bundle_without_gets_those_that_the_export_writes(listed_bundle: Path, tmp_path: Path) -> None:
+    without = stripped(listed_bundle, tmp_path / "without")
+    assert not any(variant.native for variant in Bundle.open(without).manifest.precisions.values())
+    (without / "README.md").write_text("A card.", encoding="utf-8")
+    added = add_native_graphs(without, without, overwrite=True)
+    expected = Bundle.open(listed_bundle)
+    assert added.manifest.files == expected.manifest.files
+    assert (without / "README.md").read_text(encoding="utf-8") == "A card."
+    for precision, report in added.manifest.verification.items():
+        names = [check.name for check in report.checks]
+        assert names == [check.name for check in expected.manifest.verification[precision].checks]
+    again = add_native_graphs(without, tmp_path / "again")
+    assert again.manifest.files == expected.manifest.files
+    assert [check.name for check in again.manifest.verification["int8"].checks] == names
+
+
+def test_nothing_is_added_without_the_library(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_bundle, "library", lambda: None)
+    with pytest.raises(ExportError, match=r"no native kernels here: install jumok again"):
+        add_native_graphs(tiny_bundle, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

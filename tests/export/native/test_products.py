@@ -1,0 +1,311 @@
+"""Products in native operators: what is computed at once with them, and which are left as they are."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import NodeProto, helper, numpy_helper
+
+from jumok_export.graphs.graph import OPSET, Graph, declare
+from jumok_export.graphs.matching import attributes
+from jumok_export.native.graphs import native_graph
+from jumok_export.native.operators import DOMAIN
+from jumok_serve.manifest.manifest import TensorSpec
+from jumok_serve.native import library
+
+DEPTH, COLUMNS = 6, 10
+ROWS = "positions"
+"""The input; of this name, the rules know that it has one vector for each row."""
+RANDOM = np.random.default_rng(9)
+CONSTANTS: Mapping[str, Any] = {
+    "scale": np.array(0.02, np.float32),
+    "zero_point": np.array(128, np.uint8),
+    "weights": RANDOM.integers(-64, 65, (DEPTH, COLUMNS), np.int8),  # products of these are cut off nowhere
+    "weight_scales": RANDOM.uniform(0.01, 0.03, COLUMNS).astype(np.float32),
+    "weight_zero_point": np.array(0, np.int8),
+    "bias": RANDOM.normal(size=COLUMNS).astype(np.float32),
+}
+TYPES: Mapping[str, Literal["uint8", "int8"]] = {"rounded": "uint8", "signed": "int8"}
+INPUTS = ("levels", "weights", "scale", "weight_scales", "zero_point", "weight_zero_point", "bias")
+
+
+def node(operator: str, inputs: str, output: str, **chosen: Any) -> NodeProto:
+    domain = "com.microsoft" if operator == "MatMulIntegerToFloat" else ""
+    return helper.make_node(operator, inputs.split(), [output], domain=domain, **chosen)
+
+
+def product(output: str = "product", **others: str) -> NodeProto:
+    """A product of the levels; some of its inputs may be others, or "" for none."""
+    return node("MatMulIntegerToFloat", " ".join(others.get(name, name) for name in INPUTS), output)
+
+
+def graph_of(nodes: Sequence[NodeProto], *outputs: str, **constants: NDArray[Any]) -> Graph:
+    """A graph that makes levels of `ROWS` [B, DEPTH], with nodes behind that and constants of another value."""
+    rounded = node("QuantizeLinear", f"{ROWS} scale zero_point", "levels")
+    values = [numpy_helper.from_array(array, name) for name, array in {**CONSTANTS, **constants}.items()]
+    model = helper.make_model(
+        helper.make_graph([rounded, *nodes], "products", [], [], values),
+        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)],
+        ir_version=10,
+    )
+    inputs = (TensorSpec(name=ROWS, dtype="float32", axes=("B", DEPTH)),)
+    given = tuple(TensorSpec(name=name, dtype=TYPES.get(name, "float32"), axes=("B", COLUMNS)) for name in outputs)
+    declare(model, inputs, given)
+    return Graph(model, inputs, given)
+
+
+def kinds(nodes: Sequence[NodeProto]) -> Counter[str]:
+    return Counter(each.op_type for each in nodes)
+
+
+def made_native(graph: Graph) -> Graph:
+    """The graph in native operators, which computes the same."""
+    native = native_graph(graph)
+    assert native is not None
+    if library() is None:
+        return native
+    x = RANDOM.normal(size=(7, DEPTH)).astype(np.float32)
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(str(library()))
+    expected, found = (
+        onnxruntime.InferenceSession(each.model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(
+            [spec.name for spec in graph.outputs], {ROWS: x}
+        )
+        for each in (graph, native)
+    )
+    for spec, one, other in zip(graph.outputs, expected, found, strict=True):
+        if spec.dtype == "float32":
+            np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-5)
+        else:  # what is in the middle between two levels becomes one or the other
+            assert np.abs(one.astype(int) - other).max() <= 1
+    return native
+
+
+def rounding(name: str) -> NodeProto:
+    return node("QuantizeLinear", f"{name} scale zero_point", "rounded")
+
+
+SIGMOID = node("Sigmoid", "product", "share")
+SILU = [product(), SIGMOID, node("Mul", "product share", "silu")]
+GELU = [product(), node("Gelu", "product", "gelu")]
+RELU = [product(), node("Relu", "product", "relu")]
+TURNED = [node("Transpose", "turned", "weights.turned", perm=[1, 0]), product(weights="weights.turned")]
+
+
+@pytest.mark.parametrize("rounds", [False, True], ids=["float", "rounded"])
+@pytest.mark.parametrize(
+    ("nodes", "settings"),
+    [
+        pytest.param([product()], (0, 1, 0), id="bias"),
+        pytest.param([product(bias="")], (0, 0, 0), id="no bias"),
+        pytest.param(TURNED, (1, 1, 0), id="transposed"),
+        pytest.param(SILU, (0, 1, 1), id="silu"),
+        pytest.param([*SILU[:2], node("Mul", "share product", "silu")], (0, 1, 1), id="silu, turned around"),
+        pytest.param(GELU, (0, 1, 2), id="gelu"),
+        pytest.param(RELU, (0, 1, 3), id="relu"),
+        pytest.param([product(), node("Gelu", "product", "gelu", approximate="none")], (0, 1, 2), id="exact gelu"),
+    ],
+)
+def test_a_product_is_one_operator_with_what_is_behind_it(
+    nodes: list[NodeProto], settings: tuple[int, ...], rounds: bool
+) -> None:
+    output = nodes[-1].output[0]
+    behind, output = ([rounding(output)], "rounded") if rounds else ([], output)
+    native = made_native(graph_of([*nodes, *behind], output, turned=CONSTANTS["weights"].T))
+    operator = "ProductQuantized" if rounds else "Product"
+    assert kinds(native.model.graph.node) == {"QuantizeLinear": 1, operator: 1}
+    only = next(each for each in native.model.graph.node if each.domain == DOMAIN)
+    assert attributes(only) == dict(zip(("transposed", "biased", "activation"), settings, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs"),
+    [
+        pytest.param([*SILU, node("Neg", "share", "other")], ["silu", "other"], id="its sigmoid is read"),
+        pytest.param([*SILU, node("Neg", "product", "other")], ["silu", "other"], id="it is read"),
+        pytest.param(SILU, ["silu", "product"], id="it is given"),
+        pytest.param(SILU, ["silu", "share"], id="its sigmoid is given"),
+        pytest.param([*SILU[:2], node("Mul", "share share", "silu")], ["silu"], id="a square of its sigmoid"),
+        pytest.param([*SILU[:2], node("Mul", "share bias", "silu")], ["silu"], id="a gate of something else"),
+        pytest.param([*SILU[:2], node("Add", "product share", "silu")], ["silu"], id="a sum with its sigmoid"),
+        pytest.param(
+            [product(), node("Mul", "product bias", "more"), node("Sigmoid", "more", "share"), SILU[2]],
+            ["silu"],
+            id="a sigmoid of more",
+        ),
+        pytest.param([product(), node("Gelu", "product", "gelu", approximate="tanh")], ["gelu"], id="another gelu"),
+        pytest.param(GELU, ["gelu", "product"], id="what becomes gelu is given"),
+        pytest.param([*GELU, node("Neg", "product", "other")], ["gelu", "other"], id="what becomes gelu is read"),
+        pytest.param([*RELU, node("Neg", "product", "other")], ["relu", "other"], id="what becomes relu is read"),
+        pytest.param([product(), node("Tanh", "product", "other")], ["other"], id="another activation"),
+        pytest.param([product(), rounding("product")], ["rounded", "product"], id="what is rounded is given"),
+        pytest.param(
+            [product(), rounding("product"), node("Neg", "product", "other")],
+            ["rounded", "other"],
+            id="what is rounded is read",
+        ),
+        pytest.param(
+            [product(), node("QuantizeLinear", "product weight_scales zero_points", "rounded", axis=1)],
+            ["rounded"],
+            id="a scale for each column",
+        ),
+        pytest.param(
+            [product(), node("QuantizeLinear", "product scale weight_zero_point", "signed")],
+            ["signed"],
+            id="levels with signs",
+        ),
+    ],
+)
+def test_something_else_behind_a_product_stays(nodes: list[NodeProto], outputs: list[str]) -> None:
+    graph = graph_of(nodes, *outputs, zero_points=np.full(COLUMNS, 128, np.uint8))
+    native = made_native(graph)
+    renamed = Counter(
+        {"Product" if name == "MatMulIntegerToFloat" else name: n for name, n in kinds(graph.model.graph.node).items()}
+    )
+    assert kinds(native.model.graph.node) == renamed
+    only = next(each for each in native.model.graph.node if each.domain == DOMAIN)
+    assert attributes(only)["activation"] == 0
+
+
+def test_what_is_read_besides_is_given() -> None:
+    """What an activation gives may be an output of the graph, or be read by others, and is rounded for itself then."""
+    for nodes, name in ((SILU, "silu"), (GELU, "gelu"), (RELU, "relu")):
+        for more, outputs in (([], [name]), ([node("Neg", name, "other")], ["other"])):
+            native = made_native(graph_of([*nodes, rounding(name), *more], "rounded", *outputs))
+            assert kinds(native.model.graph.node) == kinds(more) + Counter({"QuantizeLinear": 2, "Product": 1})
+
+
+@pytest.mark.parametrize(
+    ("others", "constants"),
+    [
+        pytest.param({"weights": "computed"}, {}, id="weights that are computed"),
+        pytest.param({"bias": "computed"}, {"data": CONSTANTS["bias"]}, id="a bias that is computed"),
+        pytest.param({}, {"weight_zero_point": np.array(1, np.int8)}, id="weights around another level"),
+        pytest.param({}, {"weight_zero_point": np.eye(COLUMNS, dtype=np.int8)[0]}, id="a column around another level"),
+        pytest.param({}, {"weights": CONSTANTS["weights"].astype(np.uint8)}, id="weights without signs"),
+        pytest.param({}, {"weight_scales": np.array(0.02, np.float32)}, id="one scale of weights"),
+        pytest.param({"zero_point": "", "weight_zero_point": "", "bias": ""}, {}, id="levels around 0"),
+        pytest.param({"scale": "scales"}, {"scales": np.full(1, 0.02, np.float32)}, id="a vector of scales"),
+    ],
+)
+def test_other_products_stay(others: Mapping[str, str], constants: Mapping[str, Any]) -> None:
+    data = CONSTANTS["weights"] if "data" not in constants else constants["data"]
+    nodes = [node("Identity", "data", "computed"), product(**others)]
+    assert native_graph(graph_of(nodes, "product", **{**constants, "data": data})) is None
+
+
+def test_three_products_of_the_same_levels_are_one_operator() -> None:
+    """Every three with the same settings, in the order in which they are."""
+    names = ["query", "key", "value", "gate", "more"]
+    turned = node("Transpose", "turned", "weights.turned", perm=[1, 0])
+    again = node("QuantizeLinear", f"{ROWS} weight_scale zero_point", "again")
+    cases = (
+        ([product(name) for name in names[:2]], {"Product": 2}),
+        ([product(name) for name in names[:3]], {"ThreeProducts": 1}),
+        ([product(name) for name in names], {"ThreeProducts": 1, "Product": 2}),
+        ([*map(product, names[:2]), product("value", bias="")], {"Product": 3}),
+        ([turned, *map(product, names[:2]), product("value", weights="weights.turned")], {"Product": 3}),
+        ([again, *map(product, names[:2]), product("value", levels="again")], {"QuantizeLinear": 1, "Product": 3}),
+        ([*map(product, names[:2]), *SILU], {"Product": 3}),
+        ([*map(product, names[:2]), product(), rounding("product")], {"Product": 2, "ProductQuantized": 1}),
+    )
+    constants = {"turned": CONSTANTS["weights"].T, "weight_scale": np.array(0.03, np.float32)}
+    for nodes, expected in cases:
+        outputs = [*(set(names) & {each.output[0] for each in nodes}), nodes[-1].output[0]]
+        native = made_native(graph_of(nodes, *dict.fromkeys(outputs), **constants))
+        assert kinds(native.model.graph.node) == Counter({"QuantizeLinear": 1}) + Counter(expected)
+
+
+ADDED = [
+    node("MatMul", f"{ROWS} computed", "added"),
+    node("Add", "product added", "sum"),
+    node("LayerNormalization", "sum weight_scales bias", "normal", epsilon=1e-4),
+]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "expected"),
+    [
+        pytest.param([product(), *ADDED], ["normal"], {"ProductAddNorm": 1}, id="floats"),
+        pytest.param([product(), *ADDED], ["normal", "sum"], {"ProductAddNorm": 1}, id="the sum is given"),
+        pytest.param(
+            [product(), *ADDED, rounding("normal")], ["rounded"], {"ProductAddNormQuantized": 1}, id="rounded"
+        ),
+        pytest.param(
+            [product(), ADDED[0], node("Add", "added product", "sum"), ADDED[2]],
+            ["normal"],
+            {"ProductAddNorm": 1},
+            id="the product last",
+        ),
+        pytest.param([product(), *ADDED], ["normal", "product"], {"Product": 1, "AddNorm": 1}, id="it is given"),
+        pytest.param(
+            [product(), node("Neg", "product", "other"), *ADDED],
+            ["normal", "other"],
+            {"Product": 1, "Neg": 1, "AddNorm": 1},
+            id="it is read",
+        ),
+        pytest.param(
+            [*SILU, ADDED[0], node("Add", "silu added", "sum"), ADDED[2]],
+            ["normal"],
+            {"Product": 1, "AddNorm": 1},
+            id="an activation between",
+        ),
+        pytest.param(
+            [product(), product("more", bias=""), node("Add", "product more", "sum"), ADDED[2]],
+            ["normal"],
+            {"ProductAddNorm": 1, "Product": 1},
+            id="two products",
+        ),
+    ],
+)
+def test_the_norm_of_a_sum_with_a_product_is_computed_with_it(
+    nodes: list[NodeProto], outputs: list[str], expected: Mapping[str, int]
+) -> None:
+    weights = RANDOM.normal(size=(DEPTH, COLUMNS)).astype(np.float32)
+    nodes = [node("Identity", "projection", "computed"), *nodes]
+    native = made_native(graph_of(nodes, *outputs, projection=weights))
+    others = Counter({"Identity": 1, "MatMul": 1} if ADDED[0] in nodes else {})
+    assert kinds(native.model.graph.node) == Counter({"QuantizeLinear": 1}) + others + Counter(expected)
+
+
+def test_products_of_floats_are_one_operator_with_what_is_behind_them() -> None:
+    weights = RANDOM.normal(size=(DEPTH, COLUMNS)).astype(np.float32)
+    multiplied = node("MatMul", f"{ROWS} projection", "multiplied")
+    product = node("Add", "multiplied bias", "product")
+    gemm = node("Gemm", f"{ROWS} turned bias", "product", transB=1)
+    for nodes, output, settings in (
+        ([multiplied], "multiplied", (0, 0, 0)),
+        ([multiplied, product], "product", (0, 1, 0)),
+        ([gemm], "product", (1, 1, 0)),
+        ([multiplied, product, *SILU[1:]], "silu", (0, 1, 1)),
+        ([gemm, GELU[1]], "gelu", (1, 1, 2)),
+        ([gemm, RELU[1]], "relu", (1, 1, 3)),
+    ):
+        native = made_native(graph_of(nodes, output, projection=weights, turned=weights.T))
+        assert kinds(native.model.graph.node) == {"FloatProduct": 1}
+        (only,) = native.model.graph.node
+        assert attributes(only) == dict(zip(("transposed", "biased", "activation"), settings, strict=True))
+    norm = [node("Add", f"product {ROWS}.added", "sum"), ADDED[2]]
+    others = [node("Neg", "twice", f"{ROWS}.added"), node("Add", "product product", "twice")]
+    native = made_native(graph_of([gemm, others[1], others[0], *norm], "normal", turned=weights.T))
+    assert kinds(native.model.graph.node) == {"FloatProduct": 1, "Add": 2, "Neg": 1, "LayerNormalization": 1}
+    added = [node("Gemm", f"{ROWS} again bias", "more", transB=1), node("Add", "product more", "sum"), ADDED[2]]
+    native = made_native(graph_of([gemm, *added], "normal", turned=weights.T, again=weights.T[::-1]))
+    assert kinds(native.model.graph.node) == {"FloatProduct": 1, "FloatProductAddNorm": 1}
+    rows = [node("MatMul", f"{ROWS} projection", name) for name in ("query", "key", "value")]
+    native = made_native(graph_of(rows, "query", "key", "value", projection=weights))
+    assert kinds(native.model.graph.node) == {"ThreeFloatProducts": 1}
+
+
+def test_what_is_reshaped_is_rounded_before() -> None:
+    """Unless somebody else reads what is reshaped."""
+    nodes = [product(), node("Reshape", "product shape", "spread"), rounding("spread")]
+    shape = np.array([-1, COLUMNS])
+    native = made_native(graph_of(nodes, "rounded", shape=shape))
+    assert kinds(native.model.graph.node) == {"QuantizeLinear": 1, "ProductQuantized": 1, "Reshape": 1}
+    native = made_native(graph_of(nodes, "rounded", "spread", shape=shape))
+    assert kinds(native.model.graph.node) == {"QuantizeLinear": 2, "Product": 1, "Reshape": 1}

@@ -1,0 +1,363 @@
+"""Shortlists: lexicons by hand, and the graphs that lists are for."""
+
+import gzip
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+from jumok_export.errors import ExportError, VerificationError
+from jumok_export.graphs.graph import Graph
+from jumok_export.graphs.shortlist_decoder import with_shortlist
+from jumok_export.graphs.tracing import export_graphs
+from jumok_export.models.transformer import Transformer
+from jumok_export.quantization.int8 import Scales, quantize_graph, weight_key
+from jumok_export.shortlists.lexicon import Lexicon
+from jumok_export.shortlists.sources import LexicalTable, ParallelText, ShortlistError, ShortlistPlan
+from jumok_export.training.vocabulary import END, Vocabulary
+from jumok_serve import Translator
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.manifest.languages import Languages, SourceLanguage, TargetLanguage
+from jumok_serve.manifest.manifest import GenerationDefaults, TensorSpec
+from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+
+
+class Letters:
+    """A tokenizer whose tokens are letters, source and target each with its own."""
+
+    source, target = "abcde?", "edcba!"
+    source_vocab_size, vocab_size = 6, 6
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self.target[token] for token in ids]
+
+    def source_tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self.source[token] for token in ids]
+
+
+LETTERS: Any = Letters()
+
+
+def lexicon_of(rows: Sequence[dict[int, float]], frequencies: Sequence[float]) -> Lexicon:
+    return Lexicon(
+        offsets=np.cumsum([0, *map(len, rows)]),
+        targets=np.array([target for row in rows for target in row]),
+        probabilities=np.array([probability for row in rows for probability in row.values()], np.float32),
+        frequencies=np.array(frequencies, np.float64),
+    )
+
+
+ROWS = [{0: 0.2, 1: 0.5, 2: 0.2}, {}, {5: 0.9, 3: 0.1}, {0: 0.0, 2: 1.0}, {1: 0.3, 4: 0.7}, {1: 1.0}]
+
+
+@pytest.mark.parametrize(
+    ("best", "frequent", "always", "never", "in_all", "others"),
+    [
+        # a is 4 among the targets, b 3, c 2, d 1, e 0: each is in its own list.
+        (2, 0, [5], [], [5], [[0, 1, 4], [3], [2, 3], [1, 2], [0, 1, 4], [1]]),
+        (1, 0, [5], [], [5], [[1, 4], [3], [2], [1, 2], [0, 4], [1]]),
+        (9, 2, [5], [], [2, 3, 5], [[0, 1, 4], [], [], [1], [0, 1, 4], [1]]),
+        (2, 0, [5], [1, 2, 5], [5], [[0, 4], [3], [3], [], [0, 4], []]),
+        (2, 3, [5, 4], [2], [0, 3, 4, 5], [[0, 1], [], [], [1], [0, 1], [1]]),
+        (2, 6, [5], [], [0, 2, 3, 5], [[1, 4], [], [], [1], [1, 4], [1]]),
+    ],
+)
+def test_lists_have_the_best_the_frequent_and_copies(
+    best: int, frequent: int, always: list[int], never: list[int], in_all: list[int], others: list[list[int]]
+) -> None:
+    lexicon = lexicon_of(ROWS, [1, 0, 3, 2, 0, 1])
+    shortlist = lexicon.shortlist(LETTERS, best=best, frequent=frequent, always=always, never=never)
+    assert shortlist.of([]).tolist() == in_all
+    for source, expected in enumerate(others):
+        assert shortlist.of([source]).tolist() == sorted({*in_all, *expected}), source
+
+
+@pytest.mark.parametrize("name", ["table.txt", "table.txt.gz"])
+def test_a_lexical_table_is_read(name: str, tmp_path: Path) -> None:
+    text = b"d a 0.5\ne\ta\t0.25\n\nNULL a 0.25\n! NULL 1\nz ? 1\nc c 1e0\n! b 0\n"
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    lexicon = LexicalTable(path=tmp_path / name).lexicon(LETTERS, lambda _: None)
+    expected = lexicon_of([{0: 0.25, 1: 0.5}, {5: 0.0}, {2: 1.0}, {}, {}, {}], [0.25, 0.5, 1.0, 0, 0, 0])
+    for name_, value in vars(expected).items():
+        np.testing.assert_array_equal(getattr(lexicon, name_), value, err_msg=name_)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "names no tokens of the model's vocabularies: it must be made of text in the model's own tokens"),
+        ("house Haus 1\n", "names no tokens of the model's vocabularies: it must"),
+        ("? d 0.5\n", "its lines begin with the source token, and must begin with the target token"),
+        ("d a 0.5\nd a\n\nd b x\nd b 1.5\n", "a line must be `target source probability`:\n  line 2: 'd a'\n  line 4"),
+        ("d a -0.5\n", "line 1: 'd a -0.5'"),
+        ("d a nan\n" * 9, "\n  line 5: 'd a nan'\n  and 4 more"),
+    ],
+)
+def test_a_table_of_something_else_is_refused(text: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "table").write_text(text)
+    with pytest.raises(ShortlistError) as raised:
+        LexicalTable(path=tmp_path / "table").lexicon(LETTERS, lambda _: None)
+    assert problem in str(raised.value)
+
+
+def test_text_that_nothing_can_be_aligned_in_is_refused(vocabulary: Vocabulary) -> None:
+    with pytest.raises(ShortlistError, match="a translation of every source, got 2 and 1"):
+        ParallelText(sources=["a", "b"], targets=["c"])
+    tokenizer = SentencePieceTokenizer(vocabulary.model)
+    with pytest.raises(ShortlistError, match="none of the 3 sentence pairs has 1 to 200 tokens on both sides"):
+        ParallelText(sources=["", "a", "a " * 300], targets=["a", " ", "a"]).lexicon(tokenizer, lambda _: None)
+    for plan in ({"best": 0}, {"frequent": -1}):
+        with pytest.raises(ShortlistError, match="of a shortlist must be at least"):
+            ShortlistPlan(lexicon=LexicalTable(path=Path("table")), **plan)
+
+
+WIDTH, TOKENS = 24, 300
+
+
+def decoder_of(nodes: Sequence[onnx.NodeProto], constants: dict[str, Any]) -> dict[str, Graph]:
+    """A decoder whose one input is what its projection is applied to."""
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["R", WIDTH]),
+        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["R", TOKENS]),
+    ]
+    initializers = [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in constants.items()]
+    graph = helper.make_graph(list(nodes), "decoder", values[:1], values[1:], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    specs = [
+        TensorSpec(name=name, dtype="float32", axes=("R", size)) for name, size in (("x", WIDTH), ("logits", TOKENS))
+    ]
+    return {"decoder": Graph(model, (specs[0],), (specs[1],))}
+
+
+def run(graph: Graph, outputs: Sequence[str], feeds: dict[str, Any]) -> list[Any]:
+    session = onnxruntime.InferenceSession(graph.model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found: list[Any] = session.run(outputs, feeds)
+    return found
+
+
+RANDOM = np.random.default_rng(3)
+MATRIX = RANDOM.standard_normal((WIDTH, TOKENS)).astype(np.float32)
+BIASES = RANDOM.standard_normal((2, TOKENS)).astype(np.float32)
+node = helper.make_node
+FORMS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
+    "product": ([node("MatMul", ["x", "w"], ["logits"])], {"w": MATRIX}),
+    "transposed": (
+        [node("Transpose", ["w"], ["wt"], perm=[1, 0]), node("MatMul", ["x", "wt"], ["logits"])],
+        {"w": MATRIX.T},
+    ),
+    "with bias": ([node("Gemm", ["x", "w", "b"], ["logits"], transB=1)], {"w": MATRIX.T, "b": BIASES[0]}),
+    "with two biases": (
+        [node("Gemm", ["x", "w", "b"], ["y"]), node("Add", ["c", "y"], ["logits"])],
+        {"w": MATRIX, "b": BIASES[0], "c": BIASES[1:]},
+    ),
+    "with factors": (
+        [
+            node("MatMul", ["x", "w"], ["y"]),
+            node("Mul", ["y", "half"], ["z"]),
+            node("ReduceMax", ["x", "last"], ["most"], keepdims=1),
+            node("Mul", ["most", "z"], ["scaled"]),
+            node("Add", ["scaled", "b"], ["logits"]),
+        ],
+        {"w": MATRIX, "half": 0.5, "b": BIASES[0]},
+    ),
+}
+
+
+@pytest.mark.parametrize("saturates", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int8, calibrated"])
+@pytest.mark.parametrize("form", FORMS)
+def test_projections_of_any_form_are_parted(form: str, precision: str, saturates: bool) -> None:
+    nodes, constants = FORMS[form]
+    graphs = decoder_of(nodes, constants)
+    graphs["decoder"].model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "last"))
+    if precision != "fp32":
+        scales: Scales = {weight_key(MATRIX): 0.03} if "calibrated" in precision else {}
+        graphs = {"decoder": quantize_graph(graphs["decoder"], scales)}
+    parted = with_shortlist(graphs)
+    x = np.random.default_rng(4).standard_normal((6, WIDTH)).astype(np.float32)
+    tokens = np.sort(np.random.default_rng(5).integers(TOKENS, size=256))
+    names = [spec.name for spec in parted["projection"].outputs]
+    given = dict(zip(names, run(parted["projection"], names, {"tokens": tokens}), strict=True))
+    bias = given.pop("bias", np.zeros(len(tokens), np.float32))
+    biases = np.stack([bias, np.where(tokens % 2, bias, -np.inf).astype(np.float32), bias])  # of three sentences
+    if precision != "fp32":
+        given["saturates"] = np.array(saturates)
+    (logits,) = run(graphs["decoder"], ["logits"], {"x": x})
+    (found,) = run(parted["decoder_shortlist"], ["logits"], {"x": x, **given, "bias": biases})
+    expected = logits[:, tokens]
+    expected[2:4, tokens % 2 == 0] = -np.inf
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("Mul", ["x", "x"], ["y"]), node("Identity", ["y"], ["logits"])],
+        [node("MatMul", ["x", "w"], ["y"]), node("LogSoftmax", ["y"], ["logits"])],
+        [node("MatMul", ["x", "w"], ["y"]), node("Mul", ["y", "b"], ["logits"])],
+        [node("MatMul", ["x", "w"], ["y"]), node("Add", ["y", "b"], ["z"]), node("Mul", ["z", "half"], ["logits"])],
+        [node("MatMul", ["x", "w"], ["y"]), node("Add", ["y", "b"], ["z"]), node("Add", ["z", "y"], ["logits"])],
+        [node("Identity", ["w"], ["same"]), node("MatMul", ["x", "same"], ["logits"])],
+    ],
+)
+def test_logits_that_are_no_product_have_no_shortlist(nodes: list[onnx.NodeProto]) -> None:
+    with pytest.raises(ValueError, match="its logits are no product with a constant matrix"):
+        with_shortlist(decoder_of(nodes, {"w": MATRIX, "b": BIASES[0], "half": 0.5}))
+
+
+def plan(sentences: tuple[list[str], list[str]]) -> ShortlistPlan:
+    return ShortlistPlan(lexicon=ParallelText(sources=sentences[0], targets=sentences[1]), best=4, frequent=5)
+
+
+def test_a_model_that_cannot_have_one_is_not_exported_with_one(
+    export_tiny: Callable[..., Bundle],
+    tiny_graphs: dict[str, Graph],
+    sentences: tuple[list[str], list[str]],
+    tmp_path: Path,
+) -> None:
+    decoder = tiny_graphs["decoder"]
+    model = onnx.ModelProto()
+    model.CopyFrom(decoder.model)
+    (last,) = (each for each in model.graph.node if "logits" in each.output)
+    last.output[0] = "projected"
+    model.graph.node.append(node("Identity", ["projected"], ["logits"]))
+    graphs = {**tiny_graphs, "decoder": Graph(model, decoder.inputs, decoder.outputs)}
+    with pytest.raises(ExportError, match="Transformer cannot have a shortlist: its logits are no product"):
+        export_tiny(tmp_path / "bundle", graphs=graphs, shortlist=plan(sentences), precisions=["fp32"])
+    assert not (tmp_path / "bundle").exists()
+
+
+def _turn_weight(graphs: dict[str, Graph]) -> None:
+    _turn(graphs["projection"], "weight")
+
+
+def _turn_scale(graphs: dict[str, Graph]) -> None:
+    if graphs["projection"].outputs[0].dtype == "int8":
+        _turn(graphs["projection"], "scale")
+
+
+def _turn(graph: Graph, name: str) -> None:
+    (tensor,) = (each for each in graph.model.graph.initializer if each.name == name)
+    tensor.CopyFrom(numpy_helper.from_array(np.roll(numpy_helper.to_array(tensor), 1, axis=0), name))
+
+
+def _forget_bias(graphs: dict[str, Graph]) -> None:
+    (last,) = (each for each in graphs["decoder_shortlist"].model.graph.node if "bias.added" in each.output)
+    last.op_type = "Max"
+
+
+def _subtract_scores(graphs: dict[str, Graph]) -> None:
+    (last,) = (each for each in graphs["select_shortlist"].model.graph.node if "totals" in each.output)
+    last.op_type = "Sub"
+
+
+def _subtract_drawn_scores(graphs: dict[str, Graph]) -> None:
+    (last,) = (each for each in graphs["sampler_shortlist"].model.graph.node if "totals" in each.output)
+    last.op_type = "Sub"
+
+
+def _read_nothing(graphs: dict[str, Graph]) -> None:
+    (last,) = (each for each in graphs["select_shortlist"].model.graph.node if "by_block" in each.output)
+    last.input[1] = "by_row"
+
+
+@pytest.mark.parametrize(
+    ("break_graphs", "problem"),
+    [
+        (_turn_weight, "failed in fp32; no bundle was written:\n  - shortlist logits"),
+        (_turn_scale, "failed in int8; no bundle was written:\n  - shortlist logits"),
+        (_forget_bias, "  - shortlist logits"),
+        (_subtract_scores, "  - shortlist: .*decoder chooses other candidates than select"),
+        (_subtract_drawn_scores, "  - shortlist sampler scores"),
+        (_read_nothing, "  - shortlist: .*did not run"),
+    ],
+)
+def test_graphs_that_are_broken_are_refused(
+    break_graphs: Callable[[dict[str, Graph]], None],
+    problem: str,
+    export_tiny: Callable[..., Bundle],
+    sentences: tuple[list[str], list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(graphs: dict[str, Graph]) -> dict[str, Graph]:
+        parted = with_shortlist(graphs)
+        break_graphs(parted)
+        return parted
+
+    monkeypatch.setattr("jumok_export.bundles.variants.with_shortlist", broken)
+    with pytest.raises(VerificationError, match=problem):
+        export_tiny(tmp_path / "bundle", shortlist=plan(sentences))
+
+
+def test_tokens_that_end_translations_or_are_forced_are_in_every_list(
+    export_tiny: Callable[..., Bundle], sentences: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    tokens = export_tiny(tmp_path / "plain", precisions=["fp32"]).tokenizer.tokens(range(180))
+    table.write_text(f"{tokens[70]} {tokens[60]} 1\n")
+    generation = GenerationDefaults(
+        max_length=40, forced_first_token=50, forced_last_tokens=(END, 51), bad_words=((70,),)
+    )
+    bundle = export_tiny(
+        tmp_path / "bundle",
+        precisions=["fp32"],
+        generation=generation,
+        shortlist=ShortlistPlan(lexicon=LexicalTable(path=table), frequent=0),
+    )
+    shortlist = bundle.shortlist()
+    assert shortlist.of([]).tolist() == [END, 50, 51]
+    assert shortlist.of([60]).tolist() == [END, 50, 51, 60]  # 70 is never written
+    described = bundle.manifest.shortlist
+    assert described is not None
+    assert (described.source, described.target, described.lexicon) == ("en", "de", "lexical table table")
+
+
+def test_languages_without_a_default_need_one(
+    export_tiny: Callable[..., Bundle], sentences: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    languages = Languages(sources={"en": SourceLanguage()}, targets={"de": TargetLanguage(), "nl": TargetLanguage()})
+    with pytest.raises(ExportError, match="a shortlist needs a default language"):
+        export_tiny(tmp_path / "bundle", languages=languages, shortlist=plan(sentences))
+
+
+class Gathering(nn.Module):
+    """A model whose decoder makes its state anew at every step."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+        self.encode, self.empty_state, self.step, self.score = (
+            model.encode,
+            model.empty_state,
+            model.step,
+            model.score,
+        )
+
+
+def test_a_decoder_that_gathers_its_state_has_one_too(
+    tiny_model: Transformer,
+    vocabulary: Vocabulary,
+    export_tiny: Callable[..., Bundle],
+    listed_bundle: Path,
+    sentences: tuple[list[str], list[str]],
+    tmp_path: Path,
+) -> None:
+    model = Gathering(tiny_model).eval()
+    graphs = export_graphs(model, len(vocabulary), len(vocabulary))
+    same = ShortlistPlan(lexicon=plan(sentences).lexicon, best=5, frequent=8)
+    export_tiny(tmp_path / "bundle", model=model, graphs=graphs, precisions=["fp32"], shortlist=same)
+    with (
+        Translator(tmp_path / "bundle", threads=1, shortlist=True) as gathering,
+        Translator(listed_bundle, precision="fp32", replicas=1, threads=1, shortlist=True) as in_place,
+    ):
+        for texts in (sentences[0], sentences[0][:1]):
+            for found, expected in zip(gathering.translate(texts), in_place.translate(texts), strict=True):
+                assert found.hypotheses[0].token_ids == expected.hypotheses[0].token_ids
+                assert found.hypotheses[0].score == pytest.approx(expected.hypotheses[0].score, abs=1e-4)

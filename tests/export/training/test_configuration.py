@@ -1,0 +1,143 @@
+"""Training configurations: what is wrong in one is said by name, all at once."""
+
+from pathlib import Path
+
+import pytest
+
+from jumok_export.training.configuration import ConfigurationError, configuration_from_values, load_configuration
+
+GOOD = """
+[data]
+source_language = "en"
+target_language = "de"
+train_source = ["a.en", "b.en"]
+train_target = ["a.de", "b.de"]
+validation_source = "v.en"
+validation_target = "v.de"
+
+[model]
+width = 64
+heads = 4
+
+[training]
+adam_betas = [0.9, 0.99]
+devices = 2
+
+[bundle]
+name = "small"
+"""
+
+
+def problems(tmp_path: Path, text: str) -> list[str]:
+    """What is said to be wrong, line by line."""
+    path = tmp_path / "config.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError) as caught:
+        load_configuration(path)
+    first, *others = str(caught.value).splitlines()
+    assert first == f"{path} cannot be used:"
+    return [line.strip() for line in others]
+
+
+def test_a_good_one_is_read_and_survives_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(GOOD, encoding="utf-8")
+    configuration = load_configuration(path)
+    assert configuration.data.train_source == ("a.en", "b.en")
+    assert configuration.model.width == 64
+    assert configuration.training.adam_betas == (0.9, 0.99)
+    assert configuration.training.devices == 2
+    assert configuration_from_values(configuration.model_dump(mode="json")) == configuration
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("width = 64", "widht = 64", ["model.widht: unknown key"]),
+        ("[bundle]", "[bundles]", ["bundle: missing", "bundles: unknown key"]),
+        ('validation_target = "v.de"', "", ["data.validation_target: missing"]),
+        ("width = 64", 'width = "64"', ["model.width: Input should be a valid integer, got '64'"]),
+        ("width = 64", "width = 64.0", ["model.width: Input should be a valid integer, got 64.0"]),
+        ("width = 64", "width = true", ["model.width: Input should be a valid integer, got True"]),
+        ("width = 64", "width = 0", ["model.width: Input should be greater than or equal to 1, got 0"]),
+        (
+            "width = 64",
+            "width = 66",
+            ["model: width must be even and a multiple of heads, got width 66 and heads 4"],
+        ),
+        (
+            'train_target = ["a.de", "b.de"]',
+            'train_target = ["a.de"]',
+            ["data: train_source names 2 files and train_target 1"],
+        ),
+        ('"de"', '"German!"', ["data.target_language: String should match pattern"]),
+        ("[0.9, 0.99]", "[0.9, 1.0]", ["training.adam_betas.1: Input should be less than 1, got 1.0"]),
+        (
+            "devices = 2",
+            'devices = "all"',
+            [
+                "training.devices: Input should be a valid integer, got 'all'",
+                "training.devices: Input should be 'auto', got 'all'",
+            ],
+        ),
+        ('name = "small"', 'name = "so small"', ["bundle.name: String should match pattern"]),
+        (
+            'name = "small"',
+            'name = "small"\nlimits = {max_source_length = 9, max_target_length = 9}',
+            ["bundle: generation.max_length 128 is over limits.max_target_length 9"],
+        ),
+        (
+            "width = 64\nheads = 4",
+            'family = "recurrent"\nattention = "dot"\nwidth = 64\nencoder_width = 32\nheads = 4',
+            ["model.heads: unknown key"],
+        ),
+        (
+            "width = 64\nheads = 4",
+            'family = "recurrent"\nattention = "none"\ninput_feeding = true',
+            ["model: input_feeding feeds the attentional vector"],
+        ),
+        ("width = 64", 'family = "recurent"', ["model: family must be 'transformer' or 'recurrent'"]),
+        (
+            "[bundle]",
+            '[training.feeding]\nmode = "scheduled_sampling"\n[bundle]',
+            ["training.feeding.mode = 'scheduled_sampling' is for models of family 'recurrent'"],
+        ),
+        (
+            "width = 64\nheads = 4",
+            'family = "recurrent"\n[training.feeding]\nmode = "two_phases"',
+            ["training.feeding.free_epochs must be at least 1 and less than max_epochs"],
+        ),
+        (
+            "[model]",
+            "[tokenizer]\nshared = false\n[model]",
+            ["model.share_embeddings = true needs tokenizer.shared = true"],
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(old: str, new: str, expected: list[str], tmp_path: Path) -> None:
+    assert old in GOOD
+    found = problems(tmp_path, GOOD.replace(old, new, 1))
+    assert len(found) == len(expected)
+    for line, start in zip(found, expected, strict=True):
+        assert line.startswith(start)
+
+
+def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+    text = GOOD.replace("width", "widht").replace("heads = 4", "heads = -1").replace('name = "small"', "")
+    assert problems(tmp_path, text) == [
+        "model.heads: Input should be greater than or equal to 1, got -1",
+        "model.widht: unknown key",
+        "bundle.name: missing",
+    ]
+
+
+def test_what_is_no_toml_is_said_to_be_none(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("[data\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"config.toml is not TOML: .*line 1"):
+        load_configuration(path)
+    path.write_bytes(b'name = "\xff"')
+    with pytest.raises(ConfigurationError, match=r"config.toml cannot be read"):
+        load_configuration(path)
+    with pytest.raises(ConfigurationError, match=r"nowhere.toml cannot be read"):
+        load_configuration(tmp_path / "nowhere.toml")

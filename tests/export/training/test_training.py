@@ -1,0 +1,314 @@
+"""Training: it learns, is resumed exactly, can be stopped, and its checkpoint is exported and translates."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sacrebleu
+import torch
+
+from jumok.commands._main import run
+from jumok_export.models.recurrent import AttentiveRecurrent
+from jumok_export.models.transformer import Transformer
+from jumok_export.training.callbacks import read_metrics
+from jumok_export.training.checkpoint import LAST, load_checkpoint
+from jumok_export.training.configuration import TrainingSection
+from jumok_export.training.module import learning_rate_factor
+from jumok_export.training.train import train
+from jumok_export.training.vocabulary import PAD, START, UNKNOWN
+from jumok_serve import Translator
+from jumok_serve.bundle.bundle import Bundle
+
+DATA = Path(__file__).parents[2] / "data"
+
+CONFIGURATION = """
+[data]
+source_language = "en"
+target_language = "de"
+train_source = ["train.en"]
+train_target = ["train.de"]
+validation_source = "train.en"
+validation_target = "train.de"
+description = "sentences of the tests"
+
+[tokenizer]
+vocabulary_size = 180
+sampling_alpha = 0.5
+
+[model]
+width = 16
+heads = 2
+feed_forward = 32
+encoder_layers = 1
+decoder_layers = 1
+dropout = 0.2
+
+[training]
+max_epochs = 2
+batch_tokens = 300
+learning_rate = 3e-3
+warmup_steps = 5
+ema_decay = 0.9
+accelerator = "cpu"
+devices = 1
+
+[bundle]
+name = "tests-en-de"
+"""
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes the configuration into a file, with changes."""
+
+    def written(name: str = "config.toml", **changes: str) -> Path:
+        text = CONFIGURATION
+        for key, value in changes.items():
+            (line,) = (line for line in text.splitlines() if line.startswith(f"{key} = "))
+            text = text.replace(line, f"{key} = {value}")
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(run / LAST, weights_only=True)["state_dict"]
+    return state
+
+
+def test_a_resumed_run_is_one_without_a_break(write: Write, tmp_path: Path) -> None:
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    said: list[str] = []
+    train(write(), straight, data=DATA)
+    train(write("short.toml", max_epochs="1"), resumed, data=DATA)
+    assert [row["epoch"] for row in read_metrics(resumed)] == ["1"]
+    train(write(), resumed, data=DATA, progress=said.append)
+    assert said[1] == f"going on with the run in {resumed}"
+    for name, expected in weights(straight).items():
+        torch.testing.assert_close(weights(resumed)[name], expected, rtol=0, atol=0)
+    rows = {run: read_metrics(run) for run in (straight, resumed)}
+    for row in (*rows[straight], *rows[resumed]):
+        assert 0 <= float(row.pop("seconds")) < 300
+    assert rows[resumed] == rows[straight]
+    assert [row["epoch"] for row in rows[resumed]] == ["1", "2"]
+    assert (resumed / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in resumed.iterdir()} == {
+        "best.ckpt",
+        "last.ckpt",
+        "config.toml",
+        "curves.png",
+        "metrics.csv",
+        "shared.model",
+    }
+
+
+@pytest.mark.parametrize(
+    "feeding",
+    ['mode = "scheduled_sampling"\ndecay = "constant"\nshare = 0.5', 'mode = "two_phases"\nfree_epochs = 1'],
+    ids=["scheduled sampling", "two phases"],
+)
+def test_a_recurrent_model_is_trained_and_resumed_alike(feeding: str, write: Write, tmp_path: Path) -> None:
+    def recurrent(name: str, max_epochs: str) -> Path:
+        path = write(name, max_epochs=max_epochs)
+        text = path.read_text(encoding="utf-8")
+        model = '[model]\nfamily = "recurrent"\ncell = "gru"\nattention = "bahdanau"\nembedding = 8\nwidth = 12\n'
+        start, end = text.index("[model]"), text.index("[training]")
+        text = f"{text[:start]}{model}{text[end:]}".replace("[bundle]", f"[training.feeding]\n{feeding}\n\n[bundle]")
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    train(recurrent("config.toml", "3"), straight, data=DATA)
+    train(recurrent("short.toml", "2"), resumed, data=DATA)
+    train(recurrent("config.toml", "3"), resumed, data=DATA)
+    if "two_phases" not in feeding:  # whose second phase is told from the end
+        for name, expected in weights(straight).items():
+            torch.testing.assert_close(weights(resumed)[name], expected, rtol=0, atol=0)
+    checkpoint = load_checkpoint(straight)
+    assert isinstance(checkpoint.model, AttentiveRecurrent)
+    assert checkpoint.model.sizes.attention == "bahdanau"
+    losses = [float(row["train_loss"]) for row in read_metrics(straight)]
+    assert losses[1] < losses[0]
+
+
+def test_validation_only_now_and_then(write: Write, tmp_path: Path) -> None:
+    path = write(max_epochs="3")
+    path.write_text(path.read_text().replace("[training]", "[training]\nvalidate_every_epochs = 2"))
+    train(path, tmp_path / "run", data=DATA)
+    validated = [bool(row["validation_bleu"]) for row in read_metrics(tmp_path / "run")]
+    assert validated == [False, True, False]
+    assert load_checkpoint(tmp_path / "run").epoch == 2
+    assert load_checkpoint(tmp_path / "run" / LAST).epoch == 3
+
+
+def test_a_run_of_an_earlier_version_goes_on(write: Write, tmp_path: Path) -> None:
+    """Its metrics had no seconds."""
+    run = tmp_path / "run"
+    train(write("short.toml", max_epochs="1"), run, data=DATA)
+    lines = (run / "metrics.csv").read_text().splitlines()
+    (run / "metrics.csv").write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
+    assert "seconds" not in read_metrics(run)[0]
+    train(write(), run, data=DATA)
+    before, after = read_metrics(run)
+    assert (before["epoch"], before["seconds"]) == ("1", "")
+    assert float(after["seconds"]) >= 0
+
+
+def test_two_vocabularies_and_a_projection_of_its_own(write: Write, tmp_path: Path) -> None:
+    path = write(max_epochs="1", vocabulary_size="100")
+    text = path.read_text().replace("[model]", "[model]\nshare_embeddings = false\ntie_output = false\nnorm = 'post'")
+    path.write_text(text.replace("[tokenizer]", "[tokenizer]\nshared = false"))
+    train(path, tmp_path / "run", data=DATA)
+    checkpoint = load_checkpoint(tmp_path / "run")
+    assert checkpoint.source_vocabulary is not checkpoint.target_vocabulary
+    assert (
+        checkpoint.source_vocabulary.decode(checkpoint.source_vocabulary.encode("The cat sleeps.")) == "The cat sleeps."
+    )
+    assert checkpoint.target_vocabulary.decode(checkpoint.target_vocabulary.encode("Die Katze.")) == "Die Katze."
+    assert isinstance(checkpoint.model, Transformer)
+    assert checkpoint.model.output.weight is not checkpoint.model.target_embedding.weight
+    assert not checkpoint.model.training
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_resumed(write: Write, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "jumok", "train", str(write(max_epochs="100000")), "--out", str(out)]
+    process = subprocess.Popen(
+        [*command, "--data", str(DATA)], stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:  # a line an epoch
+        lines.append(line)
+        if line.startswith("epoch 2/"):
+            process.send_signal(signal.SIGINT)
+            break
+    lines += process.communicate(timeout=120)[1].splitlines(keepends=True)
+    assert process.returncode == 130
+    assert lines[-1].startswith("stopped; training again into the same folder goes on")
+    assert lines[0].startswith("48 sentence pairs to train on, 48 to validate on; vocabulary of 180 tokens")
+    assert all(line.startswith("epoch ") for line in lines[1:-1]), lines
+    done = int(read_metrics(out)[-1]["epoch"])
+    assert done >= 2
+    assert load_checkpoint(out / LAST).epoch in (done, done + 1)  # the signal may come between file and row
+    assert (out / "curves.png").exists()
+    train(write(max_epochs=str(done + 2)), out, data=DATA)
+    assert int(read_metrics(out)[-1]["epoch"]) == done + 2
+
+
+def test_a_run_goes_on_only_with_its_own_configuration(
+    write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "config.toml").write_text(write().read_text())
+    arguments = ["--out", str(out), "--data", str(DATA)]
+    assert run(["train", str(write("other.toml", width="32")), *arguments]) == 1
+    assert f"Error: {out} holds a run with another configuration" in capfd.readouterr().err
+
+
+def test_reversal_is_learnt_and_its_export_translates(
+    write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sun", "moon", "star", "tree", "leaf", "bird", "fish", "stone", "river", "cloud"]
+    dice = random.Random(1)
+    sources = [" ".join(dice.choices(words, k=dice.randint(2, 4))) for _ in range(200)]
+    targets = [" ".join(reversed(line.split())) for line in sources]
+    for name, lines in (("train.en", sources), ("train.de", targets)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    path = write(
+        vocabulary_size="50",
+        sampling_alpha="0",
+        width="32",
+        feed_forward="64",
+        dropout="0.0",
+        max_epochs="40",
+        learning_rate="6e-3",
+        warmup_steps="40",
+    )
+    text = path.read_text().replace("[training]", "[training]\nvalidate_every_epochs = 10")
+    path.write_text(text.replace("[tokenizer]", '[tokenizer]\nkind = "bpe"'))
+    assert run(["train", str(path), "--out", str(tmp_path / "run")]) == 0
+    scores = [{"metric": "BLEU", "value": 1.5, "signature": "s", "dataset": "d", "precision": "int8", "beam_size": 2}]
+    (tmp_path / "scores.json").write_text(json.dumps(scores))
+    out = tmp_path / "bundle"
+    exported = ["export", str(tmp_path / "run"), "--out", str(out), "--precision", "int8"]
+    assert run([*exported, "--scores", str(tmp_path / "scores.json")]) == 0
+    said = capfd.readouterr().err
+    assert "exporting the graphs\nverifying fp32\nquantizing to int8 and verifying it\nwrote" in said
+    with Translator(out, threads=1) as translator:
+        translations = translator.translate(sources, beam_size=2)
+    assert sacrebleu.corpus_bleu([translation.text for translation in translations], [targets]).score > 90
+    manifest = Bundle.open(out).manifest
+    assert (manifest.name, manifest.version, list(manifest.precisions)) == ("tests-en-de", "1", ["int8"])
+    assert manifest.special_tokens.suppress == (PAD, UNKNOWN, START)
+    assert manifest.architecture.family == "transformer"
+    assert manifest.architecture.sizes["width"] == 32
+    assert manifest.scores[0].value == 1.5
+    assert manifest.provenance.training_data is not None
+    assert set(manifest.provenance.training_data.files) == {"train.en", "train.de"}
+    assert manifest.provenance.configuration == path.read_text()
+    names = [check.name for check in manifest.verification["int8"].checks]
+    assert "before quantization: step logits" in names
+    assert "excess" in names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "{tmp}/config.toml", "--out", "{tmp}/run"], "{tmp}/train.en cannot be read: No such file"),
+        (["train", "{tmp}/nowhere.toml", "--out", "{tmp}/run"], "File '{tmp}/nowhere.toml' does not exist"),
+        (["export", "{tmp}/nowhere", "--out", "{tmp}/b"], "Path '{tmp}/nowhere' does not exist"),
+        (["export", "{tmp}", "--out", "{tmp}/b"], "{tmp}: no best.ckpt in it: has `jumok train` finished an epoch?"),
+        (["export", "{tmp}/config.toml", "--out", "{tmp}/b"], "{tmp}/config.toml is not a checkpoint of `jumok train`"),
+        (["export", "{tmp}", "--out", "{tmp}/b", "--precision", "fp32,int4"], "'int4' is none of fp32, fp16, int8"),
+        (
+            ["export", "{tmp}", "--out", "{tmp}/b", "--scores", "{tmp}/scores.json"],
+            "{tmp}/scores.json is not a list of scores (metric, value, signature, dataset, precision, beam_size):\n"
+            "  0.value: Input should be a valid number\n  0.signature: Field required",
+        ),
+    ],
+)
+def test_commands_say_in_words_what_is_wrong(
+    arguments: list[str], message: str, write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write()
+    (tmp_path / "scores.json").write_text('[{"metric": "BLEU", "value": "high"}]')
+    assert run([argument.format(tmp=tmp_path) for argument in arguments]) in (1, 2)
+    assert message.format(tmp=tmp_path) in capfd.readouterr().err
+
+
+def test_a_vocabulary_larger_than_the_corpus(write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write(vocabulary_size="5000")
+    assert run(["train", str(path), "--out", str(tmp_path / "run"), "--data", str(DATA)]) == 1
+    assert "could not train a vocabulary of 5000 tokens" in capfd.readouterr().err
+
+
+def test_a_corpus_of_which_nothing_is_short_enough(
+    write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write(description='""\nmax_length = 1')
+    assert run(["train", str(path), "--out", str(tmp_path / "run"), "--data", str(DATA)]) == 1
+    assert capfd.readouterr().err.endswith("Error: every sentence pair is longer than data.max_length = 1\n")
+
+
+def test_learning_rates_follow_their_schedules() -> None:
+    inverse = TrainingSection(warmup_steps=100)
+    cosine = TrainingSection(warmup_steps=100, schedule="cosine")
+    for section in (inverse, cosine):
+        assert learning_rate_factor(0, section, 1100) == pytest.approx(0.01)
+        assert learning_rate_factor(49, section, 1100) == pytest.approx(0.5)
+        assert learning_rate_factor(99, section, 1100) == pytest.approx(1.0)
+    assert learning_rate_factor(399, inverse, 1100) == pytest.approx(0.5)  # the square root of 100 / 400
+    assert learning_rate_factor(600, cosine, 1100) == pytest.approx(0.5)
+    assert learning_rate_factor(1100, cosine, 1100) == pytest.approx(0.0)

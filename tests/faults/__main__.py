@@ -1,0 +1,164 @@
+"""``jumok serve`` under load and faults: restarted, killed, overloaded, fed nonsense, cut off, and left to run.
+
+Every scenario starts servers of its own, in processes of their own, and calls them through the client SDK. A line of
+the table is something that was found, beside what it had to be; the exit status is 1 where anything was not. The
+committed Transformer is served, but in overload a model of OPUS-MT's size: a small one translates so much that calls of
+five times as many sentences take most of the cores, which clients share, by themselves.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.progress import described, progress
+from benchmarks.common.ratios import aligned
+from benchmarks.common.server_process import ServerError
+from tests.faults.callers import killed_callers, slow_reader
+from tests.faults.files import certificates, disks
+from tests.faults.findings import Findings, Plan
+from tests.faults.fuzzing import fuzz
+from tests.faults.network import broken_frames
+from tests.faults.overload import overload
+from tests.faults.restarts import kills, rolling_restarts
+from tests.faults.soak import plot, soak
+from tests.faults.swaps import swaps
+from tests.faults.texts import scenes
+
+MODELS = Path(__file__).parents[2] / "models"
+BUNDLE, OTHER = MODELS / "multi30k-en-de-transformer", MODELS / "multi30k-en-de-lstm"
+CORES = len(os.sched_getaffinity(0))
+PACKAGES = ("jumok", "grpcio", "onnxruntime", "protobuf")
+TEXTS, MOST_A_CALL = 400, 256
+SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
+    "restart": rolling_restarts,
+    "kill": kills,
+    "overload": overload,
+    "fuzz": fuzz,
+    "network": broken_frames,
+    "caller": killed_callers,
+    "reader": slow_reader,
+    "certificate": certificates,
+    "disk": disks,
+    "swap": swaps,
+    "soak": soak,
+}
+
+
+async def run(names: Sequence[str], plan: Plan) -> list[Findings]:
+    """Run scenarios one after the other."""
+    everything = []
+    for name in names:
+        progress(f"{name}: {(SCENARIOS[name].__doc__ or '').splitlines()[0]}")
+        findings = Findings(scenario=name)
+        began = time.monotonic()
+        await SCENARIOS[name](plan, findings)
+        findings.seconds = time.monotonic() - began
+        everything.append(findings)
+    return everything
+
+
+def table(everything: Sequence[Findings]) -> str:
+    """A line for each thing that was found."""
+    rows = [["scenario", "what", "found", "goal", ""]]
+    for findings in everything:
+        for check in findings.checks:
+            verdict = "" if not check.goal else "passed" if check.passed else "MISSED"
+            rows.append([findings.scenario, check.what, check.found, check.goal, verdict])
+    return aligned(rows)
+
+
+def main() -> int:
+    """Run the scenarios, and print the table; the exit status."""
+    parser = argparse.ArgumentParser(description="Put jumok serve under load and faults, and see that nothing is lost.")
+    parser.add_argument(
+        "scenarios", nargs="*", metavar="SCENARIO", help=f"any of {', '.join(SCENARIOS)}; default: all of them"
+    )
+    parser.add_argument("--restarts", type=int, default=3, help="of each server, in each way; default: 3")
+    parser.add_argument("--messages", type=int, default=10_000, help="that are made at random; default: 10000")
+    parser.add_argument("--overload", type=float, default=20, metavar="SECONDS", help="of each overload; default: 20")
+    parser.add_argument(
+        "--sentences-a-call", type=int, nargs="+", metavar="N", default=[64, 8, 1], help="in overload; default: 64 8 1"
+    )
+    parser.add_argument("--soak", type=float, default=1200, metavar="SECONDS", help="of the soak; default: 1200")
+    parser.add_argument("--seed", type=int, default=1, help="of all that is random; default: 1")
+    parser.add_argument(
+        "--bundle",
+        type=Path,
+        help="to serve; default: the committed Transformer, and in overload a Marian model of OPUS-MT's size with "
+        "random weights, which is made for it in a few minutes",
+    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="make overload's model here, and use it if it is here")
+    parser.add_argument("--other", type=Path, default=OTHER, help="to swap it with; default: the committed LSTM")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw memory in the soak: a .png, .svg or .pdf")
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.scenarios if name not in SCENARIOS]:
+        parser.error(f"there is no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
+    if min(arguments.restarts, arguments.messages, arguments.overload, arguments.soak) < 1:
+        parser.error("--restarts, --messages, --overload and --soak must be at least 1")
+    if wrong := [number for number in arguments.sentences_a_call if not 1 <= number <= MOST_A_CALL]:
+        parser.error(f"--sentences-a-call must be 1 to {MOST_A_CALL}, got {wrong[0]}")
+    names = [name for name in SCENARIOS if not arguments.scenarios or name in arguments.scenarios]
+    plan = Plan(
+        bundle=(arguments.bundle or BUNDLE).resolve(),
+        overloaded=arguments.bundle and arguments.bundle.resolve(),
+        other=arguments.other.resolve(),
+        texts=scenes(TEXTS, arguments.seed),
+        restarts=arguments.restarts,
+        messages=arguments.messages,
+        overload_s=arguments.overload,
+        sentences_a_call=arguments.sentences_a_call,
+        soak_s=arguments.soak,
+        seed=arguments.seed,
+    )
+    where = described(CORES, PACKAGES)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the servers are stopped then, too
+    try:
+        with tempfile.TemporaryDirectory(prefix="jumok-faults-") as folder:
+            if "overload" in names and plan.overloaded is None:
+                plan = replace(plan, overloaded=_model_of_opus_mts_size((arguments.keep or Path(folder)).resolve()))
+            everything = asyncio.run(run(names, plan))
+    except ServerError as error:
+        print(f"faults failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    print(report(everything, where))
+    if arguments.json:
+        content = {**where, "scenarios": [asdict(findings) for findings in everything]}
+        arguments.json.write_text(json.dumps(content, indent=2), encoding="utf-8")
+    if arguments.plot:
+        for findings in everything:
+            if findings.scenario == "soak":
+                plot(findings, arguments.plot)
+    return 0 if all(findings.passed for findings in everything) else 1
+
+
+def _model_of_opus_mts_size(folder: Path) -> Path:
+    """The bundle of a model, which is made in the folder where it is not there."""
+    from benchmarks.common.random_marian import MarianSizes
+    from benchmarks.common.served_models import random_marian
+
+    return random_marian(MarianSizes(), folder / "marian-load", progress).bundle
+
+
+def report(everything: Sequence[Findings], where: dict[str, Any]) -> str:
+    """What was found, and with what."""
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+    return (
+        f"{where['cores']} cores of {where['processor']}; {versions}; load before: {where['load_before']}\n\n"
+        + table(everything)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""Random calls of every service of a server: none may break it, and each is answered as documented."""
+
+import asyncio
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from hypothesis import strategies as st
+
+from benchmarks.common.progress import progress
+from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
+from tests.faults.findings import Findings, Plan
+from tests.faults.random_messages import RandomCall, each_random_call
+from tests.faults.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
+from tests.faults.swaps import model_name
+
+AT_ONCE = 16
+TIMEOUT_S = 10.0
+IDLE_WITHIN_S = 10.0
+OURS = "jumok."
+SERVICES: tuple[ServiceDescriptor, ...] = tuple(
+    service
+    for module in (translation_pb2, model_pb2, health_pb2, reflection_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+)
+ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+OTHER, BROKEN = "other", "broken"
+"""Bundles that a server may be told to load; the second cannot be."""
+DOCUMENTED = {
+    "OK",
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "FAILED_PRECONDITION",
+    "RESOURCE_EXHAUSTED",
+    "DEADLINE_EXCEEDED",
+    "CANCELLED",
+}
+"""What a server that is neither loading nor stopping, and asks for no token, answers."""
+
+
+def likely_values(model: str, texts: Sequence[str], others: Sequence[str] = ()) -> Mapping[str, st.SearchStrategy[Any]]:
+    """What fields may hold for a server of one model to go on to the next; others may be loaded, and unloaded."""
+    text = st.one_of(st.sampled_from(texts), st.text(max_size=20))
+    token = st.integers(0, 300)
+    return {
+        "model": st.sampled_from(("", model)),
+        "name": st.just(model),
+        "UnloadModelRequest.name": st.sampled_from(("", "nothing", *others)),
+        "bundle": st.sampled_from(("nothing", "../broken", BROKEN, BROKEN, OTHER)),
+        "service": st.sampled_from(("", f"models/{model}", *(service.full_name for service in SERVICES))),
+        "file_containing_symbol": st.sampled_from([service.full_name for service in SERVICES]),
+        "content": text,
+        "contents": text,
+        "targets": text,
+        "target_prefix": st.text(max_size=5),
+        "target_prefixes": st.text(max_size=5),
+        "source_language_code": st.sampled_from(("", "en")),
+        "target_language_code": st.sampled_from(("", "de")),
+        "beam_size": st.integers(1, 6),
+        "num_hypotheses": st.integers(1, 3),
+        "length_penalty": st.floats(-1, 2),
+        "early_stopping": st.integers(0, 3),
+        "min_length": st.integers(0, 5),
+        "max_length": st.integers(1, 30),
+        "no_repeat_ngram_size": st.integers(0, 3),
+        "repetition_penalty": st.floats(0.5, 2),
+        "ids": token,
+        "forced_first_token": token,
+        "temperature": st.floats(0.1, 2),
+        "top_k": st.integers(0, 20),
+        "top_p": st.floats(0.1, 1),
+        "kinds": st.integers(1, 3),
+        "layer": st.integers(0, 2),
+        "head": st.integers(0, 4),
+        "window": st.integers(0, 300),
+        "order": st.integers(0, 2),
+    }
+
+
+class Answers:
+    """Sends calls, several at a time, and keeps what was answered.
+
+    Args:
+        address: of the server.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.insecure_channel(address, options=(("grpc.max_receive_message_length", -1),))
+        self._threads = ThreadPoolExecutor(AT_ONCE)
+        self._free = threading.Semaphore(AT_ONCE)
+        self._changing = threading.Lock()
+        self.codes: Counter[str] = Counter()
+        self.methods: Counter[str] = Counter()
+        self.undocumented: list[str] = []
+        self.without_details: list[str] = []
+
+    def send(self, call: RandomCall) -> None:
+        """Send a call, once there are few enough."""
+        self._free.acquire()
+        self._threads.submit(self._send, call).add_done_callback(lambda _: self._free.release())
+
+    def close(self) -> None:
+        """Wait for all answers."""
+        self._threads.shutdown()
+        self._channel.close()
+
+    def _send(self, call: RandomCall) -> None:
+        try:
+            code, details = self._ask(call)
+        except Exception as error:  # a fault of this program, which must not be lost in a thread
+            code, details = type(error).__name__, b""
+        with self._changing:
+            self.codes[code] += 1
+            self.methods[call.path] += 1
+            if code not in DOCUMENTED:
+                self.undocumented.append(f"{code}: {call}")
+            elif call.path.startswith(f"/{OURS}") and code not in ("OK", "CANCELLED") and not _has_reason(details):
+                self.without_details.append(f"{code}: {call}")
+
+    def _ask(self, call: RandomCall) -> tuple[str, bytes]:
+        """Make a call: the name of its status, and the details of an error."""
+        method = call.method
+        kinds: dict[tuple[bool, bool], Any] = {
+            (False, False): self._channel.unary_unary,
+            (False, True): self._channel.unary_stream,
+            (True, False): self._channel.stream_unary,
+            (True, True): self._channel.stream_stream,
+        }
+        make = kinds[method.client_streaming, method.server_streaming]
+        ask = make(
+            call.path, request_serializer=None, response_deserializer=GetMessageClass(method.output_type).FromString
+        )
+        try:
+            if not method.server_streaming:
+                ask(call.data[0], timeout=TIMEOUT_S)
+                return "OK", b""
+            answers = ask(iter(call.data) if method.client_streaming else call.data[0], timeout=TIMEOUT_S)
+            for _ in answers:
+                if method.name == "Watch":  # which does not end by itself
+                    answers.cancel()
+                    return "OK", b""
+        except grpc.RpcError as error:
+            trailing = dict(cast("Any", error).trailing_metadata() or ())
+            return cast("Any", error).code().name, trailing.get("grpc-status-details-bin", b"")
+        return "OK", b""
+
+
+def _has_reason(details: bytes) -> bool:
+    """Whether an error says why, in a way that programs understand."""
+    info = error_details_pb2.ErrorInfo()
+    try:
+        return any(detail.Unpack(info) and info.reason for detail in status_pb2.Status.FromString(details).details)
+    except DecodeError:
+        return False
+
+
+def call_at_random(
+    address: str,
+    likely: Mapping[str, st.SearchStrategy[Any]],
+    services: Sequence[ServiceDescriptor] = SERVICES,
+    *,
+    count: int,
+    seed: int,
+) -> Answers:
+    """Send random calls of services to a server, and give what it answered."""
+    answers = Answers(address)
+    sent = 0
+
+    def send(call: RandomCall) -> None:
+        nonlocal sent
+        sent += 1
+        if sent % 1000 == 0:
+            progress(f"fuzz: {sent} calls")
+        answers.send(call)
+
+    try:
+        each_random_call(services, likely, send, count=count, seed=seed)
+    finally:
+        answers.close()
+    return answers
+
+
+async def fuzz(plan: Plan, findings: Findings) -> None:
+    """Random messages to all methods of all services, several at a time."""
+    likely = likely_values(model_name(plan.bundle), plan.texts, [model_name(plan.other)])
+    with TemporaryDirectory() as root:
+        shutil.copytree(plan.other, Path(root) / OTHER)
+        (Path(root) / BROKEN).mkdir()
+        (Path(root) / BROKEN / "manifest.json").write_text("{}", encoding="utf-8")
+        async with jumok_serve(plan.bundle, "--model-root", root) as server:
+            answers = await asyncio.to_thread(
+                call_at_random, server.address, likely, (*SERVICES, ADMIN), count=plan.messages, seed=plan.seed
+            )
+            idle_s = await seconds_until_idle(server, IDLE_WITHIN_S)
+            healthy = await is_healthy(server.address)
+            faults = [line for line in faults_logged(server) if f"bundle {Path(root).resolve() / BROKEN}: " not in line]
+    found = sum(answers.codes.values())
+    findings.expect("random calls", found, str(plan.messages), found == plan.messages)
+    findings.tell("methods that they called", len(answers.methods))
+    findings.tell("of these answered", ", ".join(f"{code} {number}" for code, number in answers.codes.most_common()))
+    findings.expect_none("answers with a status that is not documented", answers.undocumented)
+    findings.expect_none("errors that do not say their reason", answers.without_details)
+    findings.expect_none("faults in the server's log", faults)
+    findings.expect(
+        "until queue and rows are empty again, s",
+        "never" if idle_s is None else f"{idle_s:.2f}",
+        f"< {IDLE_WITHIN_S:g}",
+        idle_s is not None,
+    )
+    findings.expect("health afterwards", "serving" if healthy else "not serving", "serving", healthy)
+    findings.data |= {"codes": dict(answers.codes), "methods": dict(answers.methods)}

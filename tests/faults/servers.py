@@ -1,0 +1,129 @@
+"""``jumok serve`` in processes of its own: started, restarted where it was, and asked how it is."""
+
+import asyncio
+import re
+import signal
+import time
+import urllib.request
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.common.server_process import Server, serving
+
+IDLE = ("jumok_open_requests", "jumok_queue_requests", "jumok_queue_tokens", "jumok_running_sentences", "jumok_rows")
+"""Metrics that are 0 where nothing is done for anybody."""
+POLL_S = 0.05
+
+
+def jumok_serve(*arguments: str | Path, within: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Server]:
+    """Serve with these arguments on a free port, if none is named, and tell metrics on another."""
+    port = () if "--port" in arguments else ("--port", "0")
+    return serving("jumok", "serve", *port, "--metrics-port", "0", *arguments, within=within)
+
+
+class Restarted:
+    """A server that is ended and started again on the same port, as often as one likes.
+
+    Args:
+        arguments: of ``jumok serve``.
+    """
+
+    def __init__(self, *arguments: str | Path) -> None:
+        self._arguments = arguments
+        self._running = AsyncExitStack()
+        self.server: Server
+
+    async def __aenter__(self) -> Self:
+        self.server = await self._running.enter_async_context(jumok_serve(*self._arguments))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._running.aclose()
+
+    async def restart(self, number: signal.Signals) -> int:
+        """End it with a signal, start it again, and give the exit status that it ended with."""
+        port = self.server.address.rpartition(":")[2]
+        status = await self.server.end(number)
+        await self._running.aclose()
+        self.server = await self._running.enter_async_context(jumok_serve(*self._arguments, "--port", port))
+        return status
+
+
+class Metrics:
+    """What a server told when it was asked.
+
+    Args:
+        samples: value of every sample, by its name and its labels.
+    """
+
+    def __init__(self, samples: Mapping[tuple[str, frozenset[tuple[str, str]]], float]) -> None:
+        self._samples = samples
+
+    def sum(self, name: str, **labels: str) -> float:
+        """The sum of all samples of a name that have these labels; 0 where there are none."""
+        wanted = set(labels.items())
+        return sum(value for (own, of), value in self._samples.items() if own == name and wanted <= of)
+
+    def buckets(self, name: str, **labels: str) -> dict[float, float]:
+        """How many values of a histogram lie up to each bound, over all samples that have these labels."""
+        wanted = set(labels.items())
+        found: dict[float, float] = {}
+        for (own, of), value in self._samples.items():
+            if own == f"{name}_bucket" and wanted <= of:
+                bound = float(dict(of)["le"])
+                found[bound] = found.get(bound, 0.0) + value
+        return dict(sorted(found.items()))
+
+
+async def metrics(server: Server) -> Metrics:
+    """Ask a server for its metrics."""
+
+    def read() -> str:
+        with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=60) as answer:
+            return str(answer.read().decode())
+
+    families = text_string_to_metric_families(await asyncio.to_thread(read))
+    return Metrics(
+        {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in families
+            for sample in family.samples
+        }
+    )
+
+
+async def seconds_until_idle(server: Server, within_s: float) -> float | None:
+    """How long it takes until nothing waits, runs or is open; None where that takes longer than it may."""
+    began = time.monotonic()
+    while time.monotonic() - began < within_s:
+        told = await metrics(server)
+        if not any(told.sum(name) for name in IDLE):
+            return time.monotonic() - began
+        await asyncio.sleep(POLL_S)
+    return None
+
+
+async def is_healthy(address: str) -> bool:
+    """Whether the standard health service says so."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        try:
+            answer = await HealthStub(channel).Check(HealthCheckRequest(), timeout=60)
+        except grpc.aio.AioRpcError:
+            return False
+    return bool(answer.status == HealthCheckResponse.SERVING)
+
+
+def faults_logged(server: Server) -> list[str]:
+    """Lines of the server's log that tell of a fault of its own."""
+    fault = re.compile(r"\bERROR\b|\bCRITICAL\b|Traceback|exception was never retrieved|Fatal Python error")
+    return [line for line in server.logged().splitlines() if fault.search(line)]

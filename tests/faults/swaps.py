@@ -1,0 +1,100 @@
+"""A model that is replaced by another version of itself while it is used."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import jumok
+from benchmarks.common.progress import progress
+from benchmarks.common.server_process import Server
+from tests.faults.findings import Findings, Plan
+from tests.faults.restarts import Load, translations
+from tests.faults.servers import faults_logged, jumok_serve, metrics, seconds_until_idle
+
+VERSIONS = ("1.0", "2.0")
+OTHER = "other"
+IDLE_WITHIN_S = 10.0
+
+
+@contextmanager
+def model_root(plan: Plan) -> Iterator[Path]:
+    """A folder with two versions of the bundle, which differ in nothing else, and with the other bundle."""
+    with TemporaryDirectory() as name:
+        root = Path(name)
+        for version in VERSIONS:
+            shutil.copytree(plan.bundle, root / version)
+            manifest = root / version / "manifest.json"
+            content = json.loads(manifest.read_text(encoding="utf-8")) | {"version": version}
+            manifest.write_text(json.dumps(content), encoding="utf-8")
+        shutil.copytree(plan.other, root / OTHER)
+        yield root
+
+
+class Swapper:
+    """Replaces a server's model, and brings another in and out.
+
+    Args:
+        server: that has a model root, and the first version of the model.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.swaps = 0
+
+    async def swap(self) -> None:
+        """Replace the model by its other version, load the other model, and unload it.
+
+        Raises:
+            jumok.CallError: the server has refused.
+            RuntimeError: it has replaced another version.
+        """
+        await asyncio.to_thread(self._swap)
+        self.swaps += 1
+
+    def _swap(self) -> None:
+        before, after = VERSIONS[self.swaps % 2], VERSIONS[1 - self.swaps % 2]
+        with jumok.AdminClient(self._server.address, timeout_s=120) as admin:
+            replaced = admin.load_model(after).replaced_version
+            if replaced != before:
+                raise RuntimeError(f"version {after} replaced {replaced!r}, not {before}")
+            other = admin.load_model(OTHER).model.name
+            admin.unload_model(other)
+
+
+async def swaps(plan: Plan, findings: Findings) -> None:
+    """The model is replaced again and again under constant load, and another comes and goes."""
+    with model_root(plan) as root:
+        first = root / VERSIONS[0]
+        async with jumok_serve(first, "--model-root", root) as server:
+            expected = await translations(server.address, plan.texts)
+            swapper = Swapper(server)
+            async with jumok.AsyncClient(server.address, max_attempts=1) as client:
+                load = Load(client, expected, plan.seed, model=model_name(first))
+                running = asyncio.create_task(load.run())
+                try:
+                    for _ in range(2 * plan.restarts):
+                        await load.goes_on(running)
+                        await swapper.swap()
+                        progress(f"swap: {swapper.swaps} swaps, {load.given} sentences")
+                    await load.goes_on(running)
+                    load.stop()
+                    await running
+                finally:
+                    running.cancel()
+            idle_s, faults = await seconds_until_idle(server, IDLE_WITHIN_S), faults_logged(server)
+            held = (await metrics(server)).sum("jumok_model_info")
+    findings.expect(
+        "models replaced under load", swapper.swaps, str(2 * plan.restarts), swapper.swaps == 2 * plan.restarts
+    )
+    load.judge(findings)
+    findings.expect_none("faults in the server's log", faults)
+    findings.expect("models held, and idle afterwards", f"{held:g}", "1", held == 1 and idle_s is not None)
+
+
+def model_name(bundle: Path) -> str:
+    """What requests call the model of a bundle."""
+    return str(json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))["name"])

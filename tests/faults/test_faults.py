@@ -1,0 +1,226 @@
+"""The scenarios of ``make faults``, as far as seconds go: what they send, what they notice, and what they say."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import grpc
+import numpy as np
+import pytest
+from scipy import stats
+
+import jumok
+from benchmarks.common.server_process import Server
+from benchmarks.common.server_process import serving as serving_process
+from jumok.testing import FakeServer
+from jumok_proto.v1.decoding_pb2 import DecodingOptions
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_serve.translator import Translator
+from tests.faults import __main__ as faults
+from tests.faults.findings import Findings, Plan
+from tests.faults.fuzzing import call_at_random, likely_values
+from tests.faults.light_calls import OK, RESOURCE_EXHAUSTED, LightCalls
+from tests.faults.network import broken_connections, send
+from tests.faults.overload import Floor
+from tests.faults.restarts import Load
+from tests.faults.servers import is_healthy
+from tests.faults.slope import slope
+from tests.faults.soak import plot
+from tests.faults.texts import scenes
+from tests.support.in_process_server import check_idle, serving
+
+CODES = grpc.StatusCode
+RANDOM_CALLS = 200
+SETTINGS = b"\x04\x00\x00\x00\x00\x00"
+"""How a frame of settings goes on after its length: type, no flags, the connection itself (RFC 9113, 4.1)."""
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def address(translator: Translator) -> Iterator[str]:
+    with serving(translator) as served:
+        yield served
+
+
+def test_random_messages_are_answered_as_documented(
+    translator: Translator, address: str, sentences: tuple[list[str], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = call_at_random(address, likely_values("tiny-en-de", sentences[0][:10]), count=RANDOM_CALLS, seed=1)
+    assert answers.undocumented == []
+    assert answers.without_details == []
+    assert answers.codes.total() == RANDOM_CALLS
+    assert answers.codes["OK"] > RANDOM_CALLS / 10  # or they would say little
+    assert len(answers.methods) >= 10
+    assert not caplog.records
+    check_idle(translator)
+    assert asyncio.run(is_healthy(address))
+
+
+def test_broken_connections_harm_nobody(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(address=address, pid=0)
+    broken = broken_connections()
+
+    async def scenario() -> None:
+        await asyncio.gather(*(send(server, data) for data in broken.values()))
+        for name, awaited in (
+            ("the preface alone", SETTINGS),  # so what follows it in others is read as HTTP/2
+            ("a method that is not there", b"grpc-status"),
+        ):
+            assert awaited in await send(server, broken[name], whole_s=60, awaited=awaited), name
+
+    asyncio.run(scenario())
+    with jumok.Client(address, timeout_s=60) as client:
+        assert client.translate("a man", max_length=3).hypotheses
+    assert not caplog.records
+
+
+def test_light_calls_learn_what_other_clients_do(translator: Translator, address: str) -> None:
+    """Texts, no texts, bytes that are no request, and more at once than a connection takes."""
+    text = TranslateTextRequest(contents=["a man"], options=DecodingOptions(max_length=2)).SerializeToString()
+    took: list[tuple[int, float]] = []
+
+    async def scenario() -> list[int]:
+        async with await LightCalls.connect(address, timeout_s=60) as calls:
+            before = translator.counters().finished
+            statuses = await asyncio.gather(*map(calls.ask, [text, b"", b"\xff", text]))
+            assert translator.counters().finished == before + 2
+            many = await asyncio.gather(*(calls.ask(b"\xff" * 100) for _ in range(2000)))
+            assert set(many) == {CODES.INVALID_ARGUMENT.value[0]}
+            ended = asyncio.get_running_loop().create_future()
+            calls.call(text, lambda *told: ended.set_result(told))
+            took.append(await ended)
+        return statuses
+
+    assert asyncio.run(scenario()) == [code.value[0] for code in (CODES.OK, *[CODES.INVALID_ARGUMENT] * 2, CODES.OK)]
+    assert [status for status, _ in took] == [OK]
+    assert took[0][1] > 0
+
+
+def test_the_floor_refuses_everything() -> None:
+    async def scenario() -> list[int]:
+        async with serving_process("tests.faults.refusing") as server:
+            async with await LightCalls.connect(server.address, timeout_s=60) as calls:
+                statuses = await asyncio.gather(*(calls.ask(b"") for _ in range(3)))
+            with pytest.raises(jumok.ResourceExhausted) as refused, jumok.Client(server.address, timeout_s=1) as client:
+                client.translate("a man")
+            assert (refused.value.reason, refused.value.retry_after_s) == ("OVERLOADED", 1.0)
+        return statuses
+
+    assert asyncio.run(scenario()) == [RESOURCE_EXHAUSTED] * 3
+
+
+def test_what_refusals_leave_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.faults.overload.CORES", 4)
+    floor = Floor(server_s=0.0003, client_s=0.0001)
+    assert floor.left(0) == 1
+    assert floor.left(1000) == pytest.approx(0.9)
+    assert floor.left(1e6) == 0
+
+
+def test_what_is_lost_or_wrong_is_noticed() -> None:
+    async def scenario() -> Findings:
+        findings = Findings(scenario="load")
+        with FakeServer({"a": "right", "b": "wrong"}) as server:
+            async with jumok.AsyncClient(server.address) as client:
+                load = Load(client, {"a": "right", "b": "right"}, seed=1)
+                running = asyncio.create_task(load.run())
+                await load.goes_on(running)
+                load.stop()
+                await running
+                load.read += 1
+                load.judge(findings)
+        return findings
+
+    findings = asyncio.run(scenario())
+    missed = {check.what for check in findings.checks if not check.passed}
+    assert missed == {"of these lost or given twice", "translations that differ from those before"}
+    assert not findings.passed
+
+
+def test_a_slope_is_that_of_the_line() -> None:
+    times = [float(second) for second in range(203)]
+    found = slope(times, [100 + 3 * second / 60 for second in times])
+    assert found.per_minute == pytest.approx(3)
+    assert found.start == pytest.approx(100)
+    assert found.low <= found.per_minute <= found.high
+    with pytest.raises(ValueError, match="19 samples are too few for 10 blocks"):
+        slope(times[:19], times[:19])
+
+
+def test_the_interval_of_a_slope_holds_it_as_often_as_it_says_though_samples_depend_on_those_before() -> None:
+    """Of 400 series of 900 samples, each nine tenths of the one before; least squares over all samples is far off."""
+    random = np.random.default_rng(1)
+    times = np.arange(900.0)
+    holds = naive = 0
+    for _ in range(400):
+        noise = random.standard_normal(len(times))
+        for index in range(1, len(noise)):
+            noise[index] += 0.9 * noise[index - 1]
+        values = 2.0 * times / 60 + noise
+        found = slope(list(times), list(values))
+        holds += found.low <= 2.0 <= found.high
+        line = stats.linregress(times / 60, values)
+        naive += abs(line.slope - 2.0) <= 1.96 * line.stderr
+    assert 0.92 <= holds / 400 <= 0.98
+    assert naive / 400 < 0.6
+
+
+def test_all_scenarios_are_run_and_a_goal_that_is_missed_is_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = SimpleNamespace(plan=None)
+
+    async def good(plan: Plan, findings: Findings) -> None:
+        """Passes."""
+        asked.plan = plan
+        findings.tell("calls", 7)
+        findings.expect_none("errors", [])
+
+    async def bad(plan: Plan, findings: Findings) -> None:
+        """Misses."""
+        findings.expect_none("errors", [ValueError("lost")])
+
+    monkeypatch.setattr(faults, "SCENARIOS", {"good": good, "bad": bad})
+    monkeypatch.setattr("faults.signal.signal", lambda *_: None)
+    file = tmp_path / "faults.json"
+    monkeypatch.setattr(sys, "argv", ["faults", "--json", str(file), "--soak", "60", "--seed", "3"])
+    assert faults.main() == 1
+    printed = capsys.readouterr().out
+    assert "1, the first: lost" in printed
+    assert printed.count("MISSED") == 1
+    assert (asked.plan.soak_s, asked.plan.seed) == (60, 3)
+    record = json.loads(file.read_text(encoding="utf-8"))
+    assert [(one["scenario"], len(one["checks"])) for one in record["scenarios"]] == [("good", 2), ("bad", 1)]
+    monkeypatch.setattr(sys, "argv", ["faults", "good"])
+    assert faults.main() == 0
+    monkeypatch.setattr(sys, "argv", ["faults", "other"])
+    with pytest.raises(SystemExit):
+        faults.main()
+    assert "there is no scenario 'other'; there are good, bad" in capsys.readouterr().err
+
+
+def test_memory_over_time_is_drawn(tmp_path: Path) -> None:
+    findings = Findings(scenario="soak")
+    findings.data |= {
+        "settles_s": 10.0,
+        "times_s": [float(second) for second in range(60)],
+        "rss_mib": [100.0] * 60,
+        "swaps": 2,
+        "start_mib": 100.0,
+        "mib_per_minute": [-0.1, 0.0, 0.1],
+    }
+    plot(findings, tmp_path / "soak.png")
+    assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_texts_are_different_and_the_same_again() -> None:
+    assert scenes(400, 1) == scenes(400, 1) != scenes(400, 2)
+    assert len(set(scenes(400, 1))) == 400

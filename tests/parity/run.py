@@ -1,0 +1,105 @@
+"""One checkpoint on its whole way: trained, imported, translated by both sides, compared."""
+
+import logging
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from jumok_export.importers.huggingface.importing import import_checkpoint
+from jumok_proto.results import Translation
+from jumok_serve import Translator
+from tests.parity.checkpoints import Checkpoint, Shape, make_checkpoint
+from tests.parity.compare import Tally
+from tests.parity.grid import OptionSet, cases
+from tests.parity.oracle import Case, answer
+from tests.parity.texts import Parallel
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one checkpoint."""
+
+    shape: str
+    family: str
+    tally: Tally
+    seconds: float
+
+
+def compare_shape(
+    shape: Shape,
+    option_sets: Callable[[Checkpoint], Sequence[OptionSet]],
+    sentences: Sequence[Parallel],
+    progress: Progress,
+) -> Outcome:
+    """Makes a checkpoint, imports it, and compares every sentence with every set of options."""
+    started = time.monotonic()
+    tally = Tally()
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        checkpoint = make_checkpoint(shape, Path(folder) / shape.name)
+        progress(f"{shape.name}: trained")
+        asked = list(cases(checkpoint, option_sets(checkpoint), sentences))
+        with imported(checkpoint, Path(folder) / "bundle") as translator:
+            progress(f"{shape.name}: imported")
+            translations = translate(translator, [case for _, case in asked])
+        progress(f"{shape.name}: translated {len(asked)} cases")
+        for (chosen, case), translation in zip(asked, translations, strict=True):
+            tally.add(checkpoint, chosen.name, case, translation, answer(checkpoint, case))
+    seconds = time.monotonic() - started
+    progress(f"{shape.name}: {tally.equal} of {tally.cases} equal, {tally.ties} ties, {seconds:.0f} s")
+    return Outcome(shape=shape.name, family=shape.family, tally=tally, seconds=seconds)
+
+
+@contextmanager
+def imported(checkpoint: Checkpoint, bundle: Path) -> Iterator[Translator]:
+    """A translator with what importing has made of the checkpoint; its queue takes any number of cases."""
+    pair = checkpoint.shape.pairs[0]
+    named = checkpoint.shape.named_languages
+    import_checkpoint(
+        checkpoint.folder,
+        bundle,
+        precisions=("fp32",),
+        source_language=pair.source if named else None,
+        target_language=pair.target if named else None,
+    )
+    translator = Translator(
+        bundle, precision="fp32", threads=torch.get_num_threads(), max_queue_requests=10**6, max_queue_tokens=10**9
+    )
+    with translator:
+        yield translator
+
+
+def translate(translator: Translator, asked: Sequence[Case]) -> list[Translation]:
+    """Translates all cases at once: everything is submitted before anything is collected."""
+    pending = [
+        translator.submit(
+            [case.text],
+            case.options,
+            source_language=case.pair.source,
+            target_language=case.pair.target,
+            target_prefixes=[case.prefix] if case.prefix else None,
+        )
+        for case in asked
+    ]
+    return [one.collect()[0] for one in pending]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the libraries' hints and progress bars."""
+    hints: Any = transformers.utils.logging  # untyped
+    hints.set_verbosity_error()
+    hints.disable_progress_bar()
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,130 @@
+"""The T5 checkpoints to compare: one as first published, and two as revised."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import T5Config
+
+from tests.parity.checkpoints import Pair, Shape
+from tests.parity.texts import Parallel, all_texts
+from tests.parity.tokenizers import save_t5
+
+TASKS = {
+    "translation_en_to_de": {"prefix": "translate English to German: "},
+    "translation_en_to_fr": {"prefix": "translate English to French: "},
+}
+
+
+def t5() -> list[Shape]:
+    """T5 as first published and as revised: gated, and with an output layer of its own."""
+    special = {"pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "<pad>"}
+    tasks = tuple(
+        Pair(source="en", target=target, task_prefix=TASKS[f"translation_en_to_{target}"]["prefix"])
+        for target in ("de", "fr")
+    )
+
+    def tokenize(folder: Path, sentences: Sequence[Parallel], *, sentinels: int) -> None:
+        save_t5(folder, [*all_texts(sentences), *(task["prefix"] for task in TASKS.values())], sentinels=sentinels)
+
+    def configuration(
+        *,
+        width: int,
+        heads: int,
+        head_width: int,
+        layers: tuple[int, int],
+        feed_forward: str,
+        distance: int,
+        more: Mapping[str, Any],
+    ) -> T5Config:
+        sizes: dict[str, Any] = {
+            "d_model": width,
+            "num_heads": heads,
+            "d_kv": head_width,
+            "d_ff": 2 * width,
+            "num_layers": layers[0],
+            "num_decoder_layers": layers[1],
+            "feed_forward_proj": feed_forward,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": distance,
+            "dropout_rate": 0.0,
+            **more,
+        }
+        return T5Config(**sizes)
+
+    return [
+        Shape(
+            family="T5",
+            name="t5-3-heads",
+            pairs=tasks,
+            configuration=partial(
+                configuration,
+                width=32,
+                heads=3,
+                head_width=10,
+                layers=(1, 1),
+                feed_forward="relu",
+                distance=20,
+                more={"task_specific_params": TASKS},
+            ),
+            tokenize=partial(tokenize, sentinels=100),
+            special=special,
+            generation=lambda token: {
+                "num_beams": 4,
+                "early_stopping": True,
+                "no_repeat_ngram_size": 3,
+                "forced_eos_token_id": token("</s>"),
+                "bad_words_ids": [[token("▁der")], [token("▁un"), token("▁chien")]],
+            },
+            multiple_of=32,
+        ),
+        Shape(
+            family="T5",
+            name="t5-gated-untied",
+            pairs=(Pair(source="en", target="de"),),
+            configuration=partial(
+                configuration,
+                width=24,
+                heads=2,
+                head_width=12,
+                layers=(2, 1),
+                feed_forward="gated-gelu",
+                distance=32,
+                more={"tie_word_embeddings": False},
+            ),
+            tokenize=partial(tokenize, sentinels=10),
+            special=special,
+            generation=lambda token: {
+                "eos_token_id": [token("</s>"), token("▁!")],
+                "suppress_tokens": [token("<unk>"), token("▁der")],
+                "begin_suppress_tokens": [token("</s>"), token("▁ein")],
+            },
+            named_languages=True,
+            steps=400,
+        ),
+        Shape(
+            family="T5",
+            name="t5-deep-decoder",
+            pairs=tasks,
+            configuration=partial(
+                configuration,
+                width=24,
+                heads=1,
+                head_width=8,
+                layers=(1, 2),
+                feed_forward="gated-silu",
+                distance=16,
+                more={"task_specific_params": TASKS},
+            ),
+            tokenize=partial(tokenize, sentinels=10),
+            special=special,
+            uncached=True,
+            generation=lambda _: {
+                "num_beams": 2,
+                "repetition_penalty": 1.2,
+                "length_penalty": 0.0,
+                "renormalize_logits": True,
+            },
+        ),
+    ]

@@ -1,0 +1,215 @@
+"""Every command and example in the documents is run, and every link leads somewhere.
+
+The fenced blocks of kind ``sh`` of a document run in order, as they stand, and then those of kind ``python``, each as a
+program of its own, in a folder that looks like a checkout to them: a tiny bundle and a configuration under the
+committed model's name, a small corpus under Multi30k's file names in ``corpus``, tiny checkpoints of Hugging Face's in
+``checkpoints``, ``sentences.txt`` in their source language, and this environment as ``.venv``. Five things differ from
+a reader's terminal:
+
+- a block that begins with ``jumok serve`` runs in the background, and is stopped with SIGTERM at the end;
+- port 50051 is another, free one;
+- ``make`` only shows what it would do: ``.ci/run`` really runs what a newcomer is told to run first;
+- ``pip install`` does nothing: `tests/project/test_packaging.py` installs the extras;
+- ``docker`` and ``kubectl`` do nothing either: `tests/project/test_deployment.py` tests what they are given.
+"""
+
+import contextlib
+import gzip
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.parity.checkpoints import make_checkpoint
+from tests.parity.run import quiet
+from tests.parity.shapes import SHAPES
+from tests.parity.texts import parallel_sentences
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests/data"
+MODEL = "models/multi30k-en-de-transformer"
+RUN_ELSEWHERE = {"docs/own-model.md": "tests/export/bundles/test_own_model.py"}
+"""Documents whose examples have a test of their own, which looks at the results too."""
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")])
+SHELL = """
+make() { command make --dry-run --directory "$REPOSITORY" "$@"; }
+pip() { [ "$1" = install ]; }
+docker() { case $1 in build | run | compose) ;; *) return 1 ;; esac; }
+kubectl() { [ "$1 $2" = "apply -f" ] && [ -d "$REPOSITORY/$3" ]; }
+"""
+ALONE = "exec({!r}, {{'__name__': '__main__'}})"
+"""Runs a program that knows nothing of those before it; a process for each would take longer."""
+BLOCK_S = 400
+RECURRENT = """
+[model]
+family = "recurrent"
+embedding = 16
+width = 16
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a document."""
+
+    kind: str
+    text: str
+
+
+def blocks(document: Path) -> Iterator[Block]:
+    """The blocks of a document, which may stand in lists."""
+    text = document.read_text(encoding="utf-8")
+    for found in re.finditer(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL):
+        lines = (line.removeprefix(found[1]) for line in found[3].splitlines(keepends=True))
+        yield Block(found[2], "".join(lines))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Someone who tries what a document says."""
+
+    folder: Path
+    port: int
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        here = {"PATH": path, "JUMOK_SERVER": f"localhost:{self.port}", "REPOSITORY": str(ROOT)}
+        return os.environ | here
+
+    def run(self, *command: str) -> None:
+        """Run a command to its end; it must succeed."""
+        done = subprocess.run(
+            [argument.replace("50051", str(self.port)) for argument in command],
+            cwd=self.folder,
+            env=self._variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=BLOCK_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command[-1]}\n{done.stdout}"
+
+    @contextmanager
+    def serve(self, block: Block) -> Iterator[None]:
+        """Run a block that serves, until the document's end."""
+        (command,) = block.text.replace("50051", str(self.port)).replace("\\\n", " ").splitlines()
+        with subprocess.Popen(
+            ["sh", "-euc", f"exec {command}"],
+            cwd=self.folder,
+            env=self._variables,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as server:
+            try:
+                assert server.stdout is not None
+                assert server.stdout.readline().startswith(f"serving on 127.0.0.1:{self.port}: ")
+                yield
+                server.send_signal(signal.SIGTERM)
+                assert server.wait(60) == 0
+            finally:
+                server.kill()
+
+
+@pytest.fixture(scope="session")
+def checkpoints(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+    """Of Hugging Face's layout; they have learnt nothing."""
+
+    def make(folder: Path) -> None:
+        shapes = {shape.name: shape for shape in SHAPES}
+        with quiet():
+            for name, shape in (("opus-mt-en-de", "marian-3-heads"), ("nllb", "nllb")):
+                make_checkpoint(replace(shapes[shape], steps=1), folder / name)
+
+    return made_once("checkpoints", make)
+
+
+@pytest.fixture
+def reader(tiny_bundle: Path, checkpoints: Path, tmp_path: Path) -> Reader:
+    shutil.copytree(tiny_bundle, tmp_path / MODEL)
+    shutil.copytree(checkpoints, tmp_path / "checkpoints")
+    sentences = (f"{sentence.english}\n" for sentence in parallel_sentences(20, seed=1))
+    (tmp_path / "sentences.txt").write_text("".join(sentences), encoding="utf-8")
+    configuration = (DATA / "tiny.toml").read_text(encoding="utf-8")
+    # Of the family that is exported in a fraction of the time.
+    configuration = re.sub(r"\[model\][^\[]*", f"{RECURRENT}\n", configuration)
+    (tmp_path / MODEL / "config.toml").write_text(configuration, encoding="utf-8")
+    (tmp_path / "corpus").mkdir()
+    for part in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            lines = (DATA / f"train.{language}").read_bytes()
+            (tmp_path / f"corpus/{part}.{language}.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/bin").symlink_to(Path(sys.executable).parent)
+    shutil.copy(ROOT / ".pre-commit-config.yaml", tmp_path)
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    return Reader(tmp_path, free_port())
+
+
+def free_port() -> int:
+    """A port that is free and stays so: no system gives out one below 32768 unasked."""
+    for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_and_examples_run(document: Path, reader: Reader) -> None:
+    elsewhere = RUN_ELSEWHERE.get(str(document.relative_to(ROOT)))
+    if elsewhere is not None:
+        assert document.name in (ROOT / elsewhere).read_text(encoding="utf-8")
+        return
+    programs = [block.text for block in blocks(document) if block.kind == "python"]
+    with ExitStack() as servers:
+        for block in blocks(document):
+            if block.kind == "sh" and block.text.startswith("jumok serve"):
+                servers.enter_context(reader.serve(block))
+            elif block.kind == "sh":
+                reader.run("sh", "-euc", SHELL + block.text)
+        reader.run(sys.executable, "-W", "error", "-c", "\n".join(map(ALONE.format, programs)))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
+    local = [link for link in links if not link.startswith("https://")]
+    assert [link for link in local if not (document.parent / link).exists()] == []
+
+
+def test_blocks_say_what_they_are() -> None:
+    """So that none is left out: what is not run is plain text or data."""
+    kinds = {block.kind for document in DOCUMENTS for block in blocks(document)}
+    assert {"sh", "python"} <= kinds <= {"sh", "python", "text", "toml", "json"}
+
+
+def test_extras_exist() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as stream:
+        extras = set(tomllib.load(stream)["project"]["optional-dependencies"])
+    named = re.findall(
+        r"pip install '\.\[([\w,-]+)\]'", "".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    )
+    assert named
+    assert {extra for group in named for extra in group.split(",")} <= extras
+
+
+def test_make_targets_run_in_ci() -> None:
+    """Those a newcomer is told to run first; ``check`` is lint and types."""
+    ci = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    assert set(re.findall(r"make (\w+)", ci)) == {"lint", "types", "demo", "test"}
+    dry = subprocess.run(["make", "-C", ROOT, "--dry-run", "check"], capture_output=True, text=True, check=True)
+    for command in ("ruff check", "ruff format --check", "mypy"):
+        assert f"/{command}\n" in dry.stdout

@@ -1,0 +1,220 @@
+"""What compiles the native kernels: when there is a library, of what, and what is said where there is none.
+
+`tests/project/test_packaging.py` builds whole wheels with and without it.
+"""
+
+import ctypes
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jumok_serve import native
+
+ROOT = Path(__file__).parents[2]
+COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+HEADER = "constexpr int kAnswer = 42;\n"
+SOURCE = """#include "answer.h"
+extern "C" __attribute__((visibility("default"))) int Answer() { return kAnswer; }
+extern "C" int Hidden() { return kAnswer; }
+"""
+REGISTER_SOURCE = """// What a session asks of a library.
+extern "C" __attribute__((visibility("default"))) void* RegisterCustomOps(void*, const void*) { return nullptr; }
+"""
+FAST_SOURCE = """// For processors that have it.
+// compile: -mavx2 -DFAST=7
+#if !defined(__AVX2__)
+#error "without its flags"
+#endif
+extern "C" __attribute__((visibility("default"))) int Fast() { return FAST; }
+"""
+
+compiles = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
+on_x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the compiler is for another processor")
+
+
+@dataclass
+class Tree:
+    """The sources of a distribution with kernels of their own, and what a build of them was told."""
+
+    root: Path
+    module: Any
+    said: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "serve/jumok_serve/kernels"
+
+    @property
+    def library(self) -> Path:
+        return self.folder / "libjumok_kernels.so"
+
+    def build(self, version: str = "standard") -> bool:
+        """Build a wheel as far as this goes; whether it is to have the library."""
+        hook = self.module.KernelsHook(str(self.root), {}, None, None, str(self.root / "dist"), "wheel")
+        before = {"force_include": {}, "pure_python": True}
+        self.said = {"force_include": {}, "pure_python": True}
+        hook.initialize(version, self.said)
+        return self.said != before
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    for name in ("CXX", "JUMOK_NATIVE"):
+        monkeypatch.delenv(name, raising=False)
+    specification = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    tree = Tree(tmp_path, module)
+    tree.folder.mkdir(parents=True)
+    (tree.folder / "answer.h").write_text(HEADER, encoding="utf-8")
+    (tree.folder / "answer.cc").write_text(SOURCE, encoding="utf-8")
+    return tree
+
+
+@compiles
+def test_the_library_holds_what_is_exported(tree: Tree, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tree.build()
+    assert tree.said["force_include"] == {str(tree.library): "jumok_serve/kernels/libjumok_kernels.so"}
+    assert not tree.said["pure_python"]
+    assert tree.said["tag"] == f"py3-none-linux_{os.uname().machine}"
+    library = ctypes.CDLL(str(tree.library))
+    assert library.Answer() == 42
+    assert not hasattr(library, "Hidden")
+    assert {path.name for path in tree.folder.iterdir()} == {"answer.cc", "answer.h", "libjumok_kernels.so"}
+    assert capfd.readouterr() == ("", "")
+
+
+@compiles
+@on_x86_64
+def test_a_source_has_its_own_flags(tree: Tree) -> None:
+    (tree.folder / "fast.cc").write_text(FAST_SOURCE, encoding="utf-8")
+    assert tree.build()
+    assert ctypes.CDLL(str(tree.library)).Fast() == 7
+
+
+@compiles
+def test_other_machines_leave_such_sources_out(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree.folder / "fast.cc").write_text(FAST_SOURCE, encoding="utf-8")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert tree.build()
+    library = ctypes.CDLL(str(tree.library))
+    assert library.Answer() == 42
+    assert not hasattr(library, "Fast")
+
+
+@compiles
+@pytest.mark.parametrize("version", ["standard", "editable"])
+def test_it_is_compiled_again_only_when_a_source_has_changed(
+    tree: Tree, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tree.build(version)
+    first = tree.library.stat()
+    with monkeypatch.context() as patch:
+        patch.setenv("CXX", "no-such-compiler")  # which nobody misses
+        assert tree.build(version)
+    assert tree.library.stat() == first
+    (tree.folder / "answer.h").write_text("constexpr int kAnswer = 43;\n", encoding="utf-8")
+    os.utime(tree.folder / "answer.h", ns=(0, 0))  # as what was changed long ago and comes from elsewhere
+    assert tree.build(version)
+    assert tree.library.stat().st_ino != first.st_ino
+    assert ctypes.CDLL(str(tree.library)).Answer() == 43
+
+
+@pytest.fixture
+def served(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The tree's library, where servers look for theirs."""
+    (tree.folder / "register.cc").write_text(REGISTER_SOURCE, encoding="utf-8")
+    monkeypatch.setattr(native, "LIBRARY", tree.library)
+    native.library.cache_clear()
+    yield tree.library
+    native.library.cache_clear()
+
+
+@compiles
+def test_a_library_of_other_sources_is_not_used(tree: Tree, served: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert tree.build("editable")
+    assert native.library() == served
+    (tree.folder / "answer.h").write_text("constexpr int kAnswer = 43;\n", encoding="utf-8")
+    native.library.cache_clear()
+    with caplog.at_level("INFO", native.logger.name):
+        assert native.library() is None
+    assert f"{served} was compiled from other sources than those beside it; install jumok again" in caplog.text
+    assert tree.build("editable")
+    native.library.cache_clear()
+    assert native.library() == served
+
+
+@compiles
+def test_cxx_names_the_compiler_and_its_arguments(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree.folder / "answer.h").write_text("constexpr int kAnswer = ANSWER;\n", encoding="utf-8")
+    monkeypatch.setenv("CXX", f"{COMPILER} -DANSWER=6")
+    assert tree.build()
+    assert ctypes.CDLL(str(tree.library)).Answer() == 6
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"CXX": "no-such-compiler"}, "there is no compiler 'no-such-compiler', which CXX names"),
+        ({"PATH": ""}, "there is no C++ compiler (c++, g++, clang++): install one, or name it with CXX"),
+    ],
+)
+def test_without_a_compiler_there_is_no_library(
+    tree: Tree,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    variables: dict[str, str],
+    reason: str,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert not tree.build()
+    out, err = capfd.readouterr()
+    assert out + err == f"jumok works without native kernels, and translates slower on a CPU: {reason}\n"
+    monkeypatch.setenv("JUMOK_NATIVE", "required")
+    with pytest.raises(SystemExit) as ended:
+        tree.build()
+    assert ended.value.code == 1
+    out, err = capfd.readouterr()
+    assert out + err == f"JUMOK_NATIVE is required, but the native kernels were not compiled: {reason}\n"
+
+
+@compiles
+def test_sources_that_do_not_compile_leave_the_rest_to_be_installed(
+    tree: Tree, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tree.build()
+    (tree.folder / "answer.cc").write_text('#error "as the test has it"\n', encoding="utf-8")
+    assert not tree.build()
+    assert "as the test has it" in "".join(capfd.readouterr())
+    assert tree.library.exists()
+    assert not tree.build("editable")
+    assert {path.name for path in tree.folder.iterdir()} == {"answer.cc", "answer.h"}
+
+
+@compiles
+def test_it_can_be_left_out(tree: Tree, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tree.build()
+    monkeypatch.setenv("JUMOK_NATIVE", "off")
+    assert not tree.build()
+    assert "JUMOK_NATIVE is off" in "".join(capfd.readouterr())
+    assert tree.library.exists()
+    assert not tree.build("editable")
+    assert not tree.library.exists()
+
+
+def test_a_choice_that_is_none_is_refused(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JUMOK_NATIVE", "maybe")
+    with pytest.raises(SystemExit):
+        tree.build()
+    assert "JUMOK_NATIVE must be one of auto, required, off, got 'maybe'" in "".join(capfd.readouterr())

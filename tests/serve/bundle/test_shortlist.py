@@ -1,0 +1,306 @@
+"""Shortlists: the lists themselves, and translations that are made of them alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jumok.commands._main import run
+from jumok_serve import BundleError, DecodingOptions, Translator
+from jumok_serve.bundle import describe
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.bundle.shortlist import Shortlist
+from jumok_serve.runtime import graphs as session
+from jumok_serve.runtime.device import CPU
+from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.runtime.saturation import products_saturate
+from jumok_serve.search.options import SearchOptions
+from tests.support import command as commands
+from tests.support.reference_search import reference_search
+from tests.support.search_cases import make_options
+from tests.support.stepping import logits_of
+from tests.support.variants import edited, multilingual, unconstrained
+
+EOS, START = 3, 2
+SUPPRESS = (0, 1, 2)
+LISTS = Shortlist(np.array([0, 2, 2, 5]), np.array([7, 4, 4, 9, 2]), np.array([3, 9]), 10)
+"""Of three source tokens."""
+
+
+@pytest.mark.parametrize(
+    ("source_ids", "expected"),
+    [
+        ([], [3, 9]),
+        ([1, 1], [3, 9]),
+        ([0], [3, 4, 7, 9]),
+        ([2, 0, 2], [2, 3, 4, 7, 9]),
+    ],
+)
+def test_a_text_may_be_translated_with_the_tokens_of_its_tokens(source_ids: list[int], expected: list[int]) -> None:
+    assert LISTS.of(source_ids).tolist() == expected
+
+
+def test_lists_come_back_from_their_file(tmp_path: Path) -> None:
+    LISTS.save(tmp_path / "lists.npz")
+    loaded = Shortlist.load(tmp_path / "lists.npz", sources=3, vocabulary=10)
+    assert (loaded.sources, loaded.entries) == (3, 5)
+    assert loaded.of([2, 0]).tolist() == LISTS.of([2, 0]).tolist()
+    with pytest.raises(ValueError, match="lists for 3 source tokens, and the vocabulary has 4"):
+        Shortlist.load(tmp_path / "lists.npz", sources=4, vocabulary=10)
+    with pytest.raises(ValueError, match="lists 9, which lies beyond the target vocabulary of 9"):
+        Shortlist.load(tmp_path / "lists.npz", sources=3, vocabulary=9)
+
+
+@pytest.mark.parametrize("content", [b"", b"lists", b"PK\x03\x04 lists"])
+def test_what_is_no_file_of_lists_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "lists.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="it has no arrays offsets, targets and always"):
+        Shortlist.load(tmp_path / "lists.npz", sources=3, vocabulary=10)
+
+
+def test_other_arrays_and_pickles_are_refused(tmp_path: Path) -> None:
+    for arrays in ({"offsets": np.zeros(1)}, dict.fromkeys(("offsets", "targets", "always"), np.array([{}]))):
+        np.savez(tmp_path / "lists.npz", **arrays)
+        with pytest.raises(ValueError, match="it has no arrays"):
+            Shortlist.load(tmp_path / "lists.npz", sources=3, vocabulary=10)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "targets", "always", "problem"),
+    [
+        ([0, 1], [4], [], "tokens that are in every list"),
+        ([0, 2], [4], [3], "ascend from 0 to 1"),
+        ([1, 1], [4], [3], "ascend from 0 to 1"),
+        ([0, 2, 1], [4], [3], "ascend from 0 to 1"),
+        ([], [], [3], "ascend from 0 to 0"),
+        ([0, 1], [-1], [3], "beyond"),
+        ([0, 1], [4], [30], "lists 30"),
+        ([0.0, 1.0], [4], [3], "must be integers"),
+        ([[0, 1]], [4], [3], "must be integers in one axis"),
+    ],
+)
+def test_arrays_that_are_no_lists_are_refused(
+    offsets: Sequence[Any], targets: Sequence[int], always: Sequence[int], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Shortlist(np.array(offsets or np.zeros(0, int)), np.array(targets, int), np.array(always, int), 10)
+
+
+FORCED = START
+KINDS: dict[str, SearchOptions] = {
+    "greedy": make_options(eos_ids=(EOS,), suppress_tokens=SUPPRESS, max_length=14),
+    "greedy, all free": make_options(eos_ids=(EOS,), suppress_tokens=(), max_length=14),
+    "greedy without repetition": make_options(
+        eos_ids=(EOS,), suppress_tokens=(*SUPPRESS, *range(30, 90)), max_length=14, repetition_penalty=1.3, min_length=4
+    ),
+    "beams": make_options(beam_size=4, num_hypotheses=4, eos_ids=(EOS,), suppress_tokens=SUPPRESS, max_length=10),
+    "beams, all free": make_options(beam_size=3, num_hypotheses=3, eos_ids=(EOS,), suppress_tokens=(), max_length=10),
+    "beams with a forced token": make_options(
+        beam_size=3,
+        num_hypotheses=3,
+        eos_ids=(EOS,),
+        suppress_tokens=(),
+        max_length=8,
+        forced_first_token=FORCED,  # in no list
+        no_repeat_ngram_size=2,
+        renormalize=True,
+    ),
+    "wide beams": make_options(beam_size=40, num_hypotheses=3, eos_ids=(EOS,), suppress_tokens=(), max_length=4),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(listed_bundle: Path) -> Graphs:
+    """The model with all tokens."""
+    return Graphs(Bundle.open(listed_bundle), "fp32", device=CPU, threads=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_finds_what_brute_force_over_the_list_does(
+    kind: str, whole: Graphs, listed_bundle: Path, sentences: tuple[list[str], list[str]]
+) -> None:
+    """A forced token and a target prefix are not in the lists."""
+    options = KINDS[kind]
+    shortlist = Bundle.open(listed_bundle).shortlist()
+    with Translator(listed_bundle, precision="fp32", replicas=1, threads=1, shortlist=True) as translator:
+        searches = []
+        for text in sentences[0][:4]:
+            source = [*translator._bundle.tokenizer.encode(text), EOS]
+            listed = shortlist.of(source)
+            assert len(listed) < 60
+            assert FORCED not in listed
+            barred = np.setdiff1d(np.arange(whole.vocabulary), listed)
+            prefix = () if options.forced_first_token else (int(barred[50]), int(barred[60]))
+            searches.append((source, barred, prefix, _submit(translator, source, listed, options, prefix)))
+        for source, barred, prefix, future in searches:
+
+            def step(tokens: tuple[int, ...], source: list[int] = source, barred: np.ndarray = barred) -> np.ndarray:
+                logits = logits_of(whole, source, tokens)
+                logits[barred] = -np.inf
+                return logits
+
+            expected = reference_search(step, options, START, prefix)
+            found = future.result(timeout=60).hypotheses
+            assert [one.token_ids for one in found] == [one.token_ids for one in expected]
+            for one, other in zip(found, expected, strict=True):
+                assert one.score == pytest.approx(other.score, abs=1e-4)
+                assert one.token_scores == pytest.approx(other.token_scores, abs=1e-4)
+
+
+def _submit(
+    translator: Translator, source: list[int], listed: np.ndarray, options: SearchOptions, prefix: tuple[int, ...]
+) -> Any:
+    from jumok_serve.engine.batch import Sentence
+    from jumok_serve.search import make_search
+
+    sentence = Sentence(source_ids=source, search=make_search(options, START, prefix, source), listed=listed)
+    translator._engine.submit([sentence])
+    return sentence.future
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_company_changes_nothing(precision: str, listed_bundle: Path, sentences: tuple[list[str], list[str]]) -> None:
+    with Translator(listed_bundle, precision=precision, threads=1, shortlist=True) as translator:
+        for beam_size in (1, 3):
+            together = translator.translate(sentences[0], beam_size=beam_size)
+            for text, joined in zip(sentences[0], together, strict=True):
+                alone = translator.translate(text, beam_size=beam_size)
+                assert joined.hypotheses[0].token_ids == alone.hypotheses[0].token_ids
+                assert joined.hypotheses[0].score == pytest.approx(alone.hypotheses[0].score, abs=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_list_of_all_tokens_is_no_list(
+    precision: str, listed_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]]
+) -> None:
+    """And so is the list of a text in another direction."""
+    bundle = edited(listed_bundle, tmp_path / "bundle", multilingual)
+    options: dict[str, Any] = {"beam_size": 2, "source_language": "fr-FR", "target_language": "nl"}
+    with (
+        Translator(bundle, precision=precision, threads=1) as free,
+        Translator(bundle, precision=precision, threads=1, shortlist=True) as listed,
+    ):
+        pending = listed.submit(sentences[0][:4], DecodingOptions(beam_size=2))  # may share the others' batch
+        others = free.translate(sentences[0], **options)
+        for expected, found in zip(others, listed.translate(sentences[0], **options), strict=True):
+            assert found.hypotheses[0].token_ids == expected.hypotheses[0].token_ids
+            assert found.hypotheses[0].score == pytest.approx(expected.hypotheses[0].score, abs=1e-4)
+        pending.collect()
+        assert (free.shortlisted, listed.shortlisted) == (False, True)
+
+
+@pytest.mark.skipif(products_saturate(), reason="this processor cuts off products of signed weights")
+def test_translations_are_the_same_with_the_weights_made_unsigned(
+    listed_bundle: Path, sentences: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = []
+    for saturates in (False, True):
+        monkeypatch.setattr(session, "products_saturate", lambda saturates=saturates: saturates)
+        with Translator(listed_bundle, precision="int8", threads=1, shortlist=True) as translator:
+            outcomes.append([each.hypotheses[0] for each in translator.translate(sentences[0], beam_size=2)])
+    for signed, unsigned in zip(*outcomes, strict=True):
+        assert signed.token_ids == unsigned.token_ids
+        assert signed.score == pytest.approx(unsigned.score, abs=1e-5)
+
+
+def test_a_prefix_is_followed_by_as_many_candidates_as_a_beam_has(
+    tiny_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]]
+) -> None:
+    """Nothing constrains these steps, of which the first ones look at no candidate but one."""
+    with Translator(
+        edited(tiny_bundle, tmp_path / "bundle", unconstrained), precision="fp32", replicas=1, threads=1
+    ) as translator:
+        whole = translator.translate(sentences[0][0], beam_size=3, max_length=12)
+        prefixed = translator.translate(sentences[0][0], target_prefix=whole.text, beam_size=3, max_length=12)
+        assert prefixed.text.startswith(whole.text)
+
+
+def test_only_one_decoder_is_loaded(listed_bundle: Path) -> None:
+    bundle = Bundle.open(listed_bundle)
+    for listed, names in (
+        (False, {"encoder", "decoder", "select", "sampler"}),
+        (True, {"encoder", "decoder", "select", "sampler", "projection"}),
+    ):
+        graphs = Graphs(bundle, "int8", device=CPU, threads=1, listed=listed)
+        assert graphs._sessions.keys() == names
+        inputs = {value.name for value in graphs._sessions["decoder"].get_inputs()}
+        assert ("projection.weight" in inputs) is listed
+
+
+def test_a_bundle_without_lists_says_how_to_get_them(tiny_bundle: Path) -> None:
+    with pytest.raises(BundleError, match="has no shortlist: export or import the model again with --shortlist-source"):
+        Translator(tiny_bundle, shortlist=True)
+    done = commands.run("serve", tiny_bundle, "--shortlist", "--port", "0")
+    assert done.returncode != 0
+    assert b"has no shortlist: export or import the model again" in done.stderr
+
+
+def test_a_file_of_other_lists_is_refused(listed_bundle: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(listed_bundle)
+    LISTS.save(tmp_path / "shortlist.npz")
+    with pytest.raises(BundleError, match=r"shortlist.npz is no shortlist of this model: it has lists for 3 source"):
+        replace(bundle, path=tmp_path).shortlist()
+    with pytest.raises(BundleError, match=r"shortlist.npz is no shortlist of this model: .*No such file"):
+        replace(bundle, path=tmp_path / "elsewhere").shortlist()
+
+
+def _without_description(manifest: dict[str, Any]) -> None:
+    manifest["shortlist"] = None
+    del manifest["files"]["shortlist.npz"]
+
+
+def _without_graphs(manifest: dict[str, Any]) -> None:
+    for name in ("projection", "decoder_shortlist", "select_shortlist", "sampler_shortlist"):
+        del manifest["precisions"]["int8"]["graphs"][name]
+
+
+def _without_sampler(manifest: dict[str, Any]) -> None:
+    del manifest["precisions"]["int8"]["graphs"]["sampler_shortlist"]
+
+
+def _of_another_direction(manifest: dict[str, Any]) -> None:
+    manifest["shortlist"]["target"] = "fr"
+
+
+def _without_file(manifest: dict[str, Any]) -> None:
+    del manifest["files"]["shortlist.npz"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (_without_description, "precisions.fp32.graphs: there are graphs for a shortlist, and there is none"),
+        (_without_graphs, "precisions.int8.graphs: graph 'projection' is missing"),
+        (_without_sampler, "graph 'sampler_shortlist' is missing; a shortlist needs projection, decoder_shortlist"),
+        (_of_another_direction, "shortlist: en to fr is none of the model's pairs"),
+        (_without_file, "shortlist.file: 'shortlist.npz' is not among the files"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(
+    edit: Callable[[dict[str, Any]], None], problem: str, listed_bundle: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(BundleError) as raised:
+        Bundle.open(edited(listed_bundle, tmp_path / "bundle", edit))
+    assert any(problem in line for line in raised.value.problems), raised.value.problems
+
+
+def test_a_bundle_tells_of_its_lists(listed_bundle: Path, tiny_bundle: Path) -> None:
+    row = "  shortlist     en to de: 5 tokens for each source token and the 8 most frequent; IBM Model 1 of 48"
+    assert row in describe.describe(Bundle.open(listed_bundle))
+    assert "  shortlist     " not in describe.describe(Bundle.open(tiny_bundle))
+
+
+def test_evaluation_says_that_translations_are_made_of_lists(
+    listed_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, lines in zip(("source", "reference"), sentences, strict=True):
+        (tmp_path / name).write_text("\n".join(lines[:5]), encoding="utf-8")
+    command = ["evaluate", str(listed_bundle), "--source", str(tmp_path / "source"), "--threads", "1"]
+    command += ["--reference", str(tmp_path / "reference"), "--shortlist"]
+    assert run(command) == 0
+    assert "(int8, cpu, shortlist)" in capfd.readouterr().out
+    assert run([*command, "--json"]) == 0
+    assert '"shortlist": true' in capfd.readouterr().out

@@ -1,0 +1,128 @@
+"""``jumok attention`` as a user meets it, against a real server and a real bundle."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from jumok.commands import _main as _cli
+from jumok_serve.translator import Translator
+from tests.support.command import run as run_process
+from tests.support.command import serve
+from tests.support.variants import edited, without
+
+
+@pytest.fixture(scope="module")
+def server(tiny_bundle: Path) -> Iterator[str]:
+    with serve(tiny_bundle) as (_, address):
+        yield address
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command has written, and its exit code."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Run a command in this process, which need not be started for it."""
+
+    def run(*arguments: str | Path) -> Done:
+        code = _cli.run(list(map(str, arguments)))
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+def test_a_server_and_a_bundle_give_the_same_picture(server: str, tiny_bundle: Path, tmp_path: Path) -> None:
+    files = [tmp_path / "server.png", tmp_path / "bundle.PNG"]
+    with Translator(tiny_bundle, threads=1) as translator:
+        wanted = translator.translate("A dog runs.").text
+    for place, file in zip((["--server", server], ["--bundle", str(tiny_bundle)]), files, strict=True):
+        done = run_process("attention", "A dog runs.", *place, "--out", file)
+        assert (done.returncode, done.stderr, done.stdout.decode()) == (0, b"", f"{wanted}\n")
+    one, other = (imread(file) for file in files)
+    assert one.shape == other.shape
+    assert abs(one - other).max() <= 2 / 255  # weights may differ in their last bits
+
+
+def test_what_is_asked_for_is_drawn(run: Callable[..., Done], server: str, tmp_path: Path) -> None:
+    shapes = {}
+    for name, options in {
+        "pieces": ["--pieces"],
+        "words": ["--words"],
+        "encoder": ["--kind", "encoder", "--layer", "0"],
+        "decoder": ["--kind", "decoder", "--head", "1"],
+        "heads": ["--each-head"],
+    }.items():
+        file = tmp_path / f"{name}.png"
+        languages = ["--source-language", "en", "--target-language", "de", "--model", "tiny-en-de"]
+        target = ["--target", "Ein braunes Pferd."]
+        done = run("attention", "Photographs of it.", "--server", server, *target, *languages, *options, "--out", file)
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", "Ein braunes Pferd.\n")
+        shapes[name] = imread(file).shape
+    assert len(set(shapes.values())) == len(shapes)
+
+
+def test_a_cut_text_is_told_in_one_line(run: Callable[..., Done], server: str, tmp_path: Path) -> None:
+    long = "a man in a blue shirt " * 100
+    done = run("attention", long, "--truncate", "--server", server, "--out", tmp_path / "a.png")
+    assert done.returncode == 0
+    (cut,) = done.stderr.splitlines()
+    assert cut == "Warning: the text: too long for the model, cut to 48 tokens"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (
+            ["A dog.", "--layer", "7"],
+            1,
+            "layer must lie between 0 and 0, which model 'tiny-en-de' has of cross-attention; got 7",
+        ),
+        (["A dog.", "--layer", "-1"], 2, "-1 is not in the range x>=0"),
+        (["A dog.", "--kind", "self"], 2, "'self' is not one of"),
+        ([" "], 1, "the text has no content: there is no attention to draw"),
+        (["A dog.", "--model", "other"], 1, "model 'other' is not loaded"),
+    ],
+)
+def test_a_refusal_is_one_line_and_leaves_no_file(
+    run: Callable[..., Done], server: str, tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    done = run("attention", *arguments, "--server", server, "--out", tmp_path / "a.png")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_a_model_without_attention_says_so(run: Callable[..., Done], tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = edited(tiny_bundle, tmp_path / "plain", without("aligner"))
+    with serve(bundle) as (_, address):
+        for place in (["--server", address], ["--bundle", str(bundle)]):
+            done = run("attention", "A dog.", *place, "--out", tmp_path / "a.png")
+            assert (done.returncode, done.stdout) == (1, "")
+            (error,) = done.stderr.splitlines()
+            message = (
+                "model 'tiny-en-de' has no attention to show: it decodes without, or has no aligner, which computes it"
+            )
+            assert error == f"Error: {message}"
+
+
+@pytest.mark.parametrize("out", ["a.pdf", "a"])
+def test_only_png_is_written(run: Callable[..., Done], tmp_path: Path, out: str) -> None:
+    done = run("attention", "A dog.", "--server", "127.0.0.1:1", "--out", tmp_path / out)
+    assert done.returncode == 2
+    assert "--out must end in .png, got" in done.stderr
+
+
+def test_a_folder_that_is_not_there_is_named_before_anything_is_asked(run: Callable[..., Done], tmp_path: Path) -> None:
+    out = tmp_path / "pictures/a.png"
+    done = run("attention", "A dog.", "--server", "127.0.0.1:1", "--out", out)
+    assert done.returncode == 2
+    assert f"--out {out}: there is no folder {out.parent}" in done.stderr

@@ -1,0 +1,98 @@
+"""``jumok score`` as a user meets it, against a real server and a real bundle."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jumok_serve.translator import Translator
+from tests.support.command import run, serve
+
+LONG = "a man in a blue shirt " * 100
+
+
+@pytest.fixture(scope="module")
+def server(tiny_bundle: Path) -> Iterator[str]:
+    with serve(tiny_bundle) as (_, address):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, threads=1) as opened:
+        yield opened
+
+
+def test_a_pair_of_arguments_has_a_score(server: str, translator: Translator) -> None:
+    done = run("score", "--server", server, "--length-penalty", "0.5", "A\tdog.", "Ein Hund.")
+    assert (done.returncode, done.stderr) == (0, b"")
+    wanted = translator.score("A\tdog.", "Ein Hund.", length_penalty=0.5)
+    assert float(done.stdout) == pytest.approx(wanted.score, abs=1e-4)
+
+
+def test_lines_of_pairs_are_scored_in_order(
+    server: str, tiny_bundle: Path, translator: Translator, sentences: tuple[list[str], list[str]]
+) -> None:
+    given = "".join(f"{source}\t{target}\n" for source, target in zip(*sentences, strict=True)) * 4 + "\t\n"
+    wanted = [score.score for score in translator.score(*sentences)] * 4 + [0.0]
+    for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+        languages = ["--source-language", "EN", "--target-language", "de"]
+        done = run("score", *place, *languages, given=given.encode())
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert [float(line) for line in done.stdout.splitlines()] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_json_says_all_there_is(server: str, translator: Translator) -> None:
+    done = run("score", "--server", server, "--json", "--truncate", given=f"A dog\tEin Hund 😀\n{LONG}\tEin\n".encode())
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    wanted = translator.score("A dog", "Ein Hund 😀")
+    assert (first["source"], first["target"]) == ("A dog", "Ein Hund 😀")
+    assert first["score"] == pytest.approx(wanted.score, abs=1e-4)
+    assert (first["tokens"], first["token_ids"]) == (list(wanted.tokens), list(wanted.token_ids))
+    assert first["token_scores"] == pytest.approx(list(wanted.token_scores), abs=1e-4)
+    assert (first["source_truncated"], second["source_truncated"]) == (False, True)
+    assert second["source_token_count"] == translator.manifest.limits.max_source_length
+    (warning,) = done.stderr.decode().splitlines()
+    assert warning.startswith("Warning: standard input, line 2: too long for the model, cut to ")
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "message"),
+    [
+        (b"a\tb\nc\n", 1, "standard input, line 2: must be a text and its translation with one tab between, has 0"),
+        (b"a\tb\tc\n", 0, "standard input, line 1: must be a text and its translation with one tab between, has 2"),
+        (b"a\tb\n" + LONG.encode() + b"\tb\n", 1, "standard input, line 2: the text has"),
+        (b"a\tb\nc\t" + LONG.encode() + b"\n", 1, "standard input, line 2: the target"),
+        (b"a\tb\n\td\n", 1, "standard input, line 2: the text has no content"),
+        (b"a\tb\xff\n", 0, "standard input, line 1: byte 4: 0xff is not UTF-8"),
+    ],
+)
+def test_a_bad_line_is_named_and_those_before_it_are_scored(
+    server: str, given: bytes, before: int, message: str
+) -> None:
+    done = run("score", "--server", server, given=given)
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) == before
+    (error,) = done.stderr.decode().splitlines()
+    assert error.startswith(f"Error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--length-penalty", "nan"], "length_penalty must be a finite number"),
+        (["--model", "other"], "model 'other' is not loaded"),
+        (["--source-language", "xx"], "no source language 'xx'; it has en"),
+    ],
+)
+def test_a_refused_option_is_one_line(server: str, arguments: list[str], message: str) -> None:
+    done = run("score", "--server", server, *arguments, "a man", "ein Mann")
+    assert (done.returncode, done.stdout) == (1, b"")
+    (error,) = done.stderr.decode().splitlines()
+    assert message in error
+
+
+def test_an_empty_input_has_an_empty_output(server: str) -> None:
+    done = run("score", "--server", server)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -1,0 +1,238 @@
+"""``jumok serve`` and ``jumok inspect`` as a user meets them: what they print, how they end, what they refuse."""
+
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import jumok
+from jumok_proto.v1.decoding_pb2 import DecodingOptions
+from jumok_proto.v1.model_pb2 import ListModelsRequest
+from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.runtime.process_memory import ARENAS
+from tests.support.command import run, serve
+
+HEAP = 64 * 2**20
+"""Bytes of address space that glibc's arenas of threads reserve at a time, where addresses have 64 bits."""
+
+
+def test_it_says_in_one_line_what_it_serves_and_where(tiny_bundle: Path) -> None:
+    manifest = Bundle.open(tiny_bundle).manifest
+    with serve(tiny_bundle, "--precision", "fp32") as (process, address):
+        with jumok.Client(address) as client:
+            (model,) = client.list_models()
+            assert (model.name, model.precision, model.device) == (manifest.name, "fp32", "cpu")
+            assert client.translate("a man", max_length=3).model == manifest.name
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert out == ""
+        assert "SIGTERM" in err
+        assert "Traceback" not in err
+
+
+def test_sigterm_ends_it_while_it_loads_too(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    os.mkfifo(bundle / "manifest.json")  # whoever reads it waits for a writer
+    command = [sys.executable, "-m", "jumok", "serve", str(bundle), "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    with (bundle / "manifest.json").open("wb"):  # opened as soon as it is read, and then nothing is written
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")
+
+
+def test_replicas_share_a_server(tiny_bundle: Path) -> None:
+    with serve(tiny_bundle, "--replicas", "2", "--threads", "2") as (_, address), jumok.Client(address) as client:
+        texts = ["a man in a blue shirt", "two dogs", "a girl reads"] * 10
+        assert len({answer.text for answer in client.translate(texts)}) <= 3
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no arenas")
+@pytest.mark.parametrize(("told", "most"), [({}, ARENAS), ({"MALLOC_ARENA_MAX": "1"}, 1)])
+def test_its_threads_share_few_arenas(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, str], most: int
+) -> None:
+    for name in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    with serve(tiny_bundle, "--replicas", "4") as (process, address), jumok.Client(address) as client:
+        client.translate(["a man in a blue shirt", "two dogs", "a girl reads"] * 10)
+        assert 1 + arenas_of_threads(process.pid) <= most
+
+
+def arenas_of_threads(pid: int) -> int:
+    """How many there are beside the first: each begins a piece of 64 MiB, of which it can use only a part so far."""
+    lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    maps = [re.match(r"([0-9a-f]+)-([0-9a-f]+) (....)", line) for line in lines]
+    places = [(int(found[1], 16), int(found[2], 16), found[3]) for found in maps if found]
+    return sum(
+        start % HEAP == 0 and rights == "rw-p" and behind == (end, start + HEAP, "---p")
+        for (start, end, rights), behind in pairwise(places)
+    )
+
+
+@contextmanager
+def translating(bundle: Path, address: str, texts: int, beam_size: int) -> Iterator[Any]:
+    """A long call that the server has begun."""
+    longest = Bundle.open(bundle).manifest.limits.max_target_length
+    options = DecodingOptions(beam_size=beam_size, min_length=longest - 1, max_length=longest)
+    request = TranslateTextRequest(contents=["a man in a blue shirt"] * texts, options=options)
+    with grpc.insecure_channel(address) as channel:
+        grpc.channel_ready_future(channel).result()
+        call = TranslationServiceStub(channel).TranslateText.future(request)
+        # A connection keeps the order of its calls: this one's answer says that the one before has arrived.
+        ModelServiceStub(channel).ListModels(ListModelsRequest())
+        yield call
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_finishes_what_runs(tiny_bundle: Path, number: signal.Signals) -> None:
+    with serve(tiny_bundle) as (process, address), translating(tiny_bundle, address, 200, beam_size=8) as call:
+        process.send_signal(number)
+        assert len(call.result().translations) == 200
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def test_a_second_signal_ends_it_at_once(tiny_bundle: Path) -> None:
+    with (
+        serve(tiny_bundle, "--grace", "3600") as (process, address),
+        translating(tiny_bundle, address, 1000, beam_size=64) as call,
+    ):
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        while "SIGTERM" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert call.exception() is not None
+
+
+def renamed(bundle: Path, copy: Path, name: str) -> Path:
+    """A copy of a bundle under another name."""
+    shutil.copytree(bundle, copy)
+    manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
+    (copy / "manifest.json").write_text(json.dumps(manifest | {"name": name}), encoding="utf-8")
+    return copy
+
+
+def test_several_bundles_are_served_by_name(tiny_bundle: Path, tmp_path: Path) -> None:
+    name = Bundle.open(tiny_bundle).manifest.name
+    other = renamed(tiny_bundle, tmp_path / "other", "a-second-model")
+    with serve(tiny_bundle, other) as (_, address), jumok.Client(address) as client:
+        assert [model.name for model in client.list_models()] == sorted([name, "a-second-model"])
+        assert client.translate("a man", model="a-second-model", max_length=2).model == "a-second-model"
+        with pytest.raises(jumok.InvalidArgument, match="name a model") as caught:
+            client.translate("a man")
+        assert caught.value.field == "model"
+
+
+def refusal(done_stderr: bytes) -> str:
+    """The text of a failure that left no traceback, without what was logged before."""
+    text = re.sub(r"^\d{4}-\S+ \S+ INFO .*\n", "", done_stderr.decode(), flags=re.MULTILINE)
+    assert "Traceback" not in text
+    assert text.startswith("Error: ")
+    return text
+
+
+def test_two_bundles_of_a_name_are_refused(tiny_bundle: Path) -> None:
+    done = run("serve", tiny_bundle, tiny_bundle, "--port", "0")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert f"two bundles are named '{Bundle.open(tiny_bundle).manifest.name}'" in refusal(done.stderr)
+
+
+@pytest.mark.parametrize("setting", ["--port", "--admin-port", "--metrics-port"])
+def test_a_port_in_use_is_refused_before_models_are_loaded(tmp_path: Path, setting: str) -> None:
+    no_bundle = tmp_path
+    ports = {"--port": "0", "--admin-port": "0", "--metrics-port": "0"}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports[setting] = str(taken.getsockname()[1])
+        done = run("serve", no_bundle, "--model-root", tmp_path, *chain.from_iterable(ports.items()))
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert refusal(done.stderr) == (
+        f"Error: cannot listen on 127.0.0.1:{ports[setting]}: Address already in use; another program has it, so "
+        f"choose another {setting}\n"
+    )
+
+
+def test_a_port_of_another_server_is_refused_and_that_one_still_serves(tiny_bundle: Path) -> None:
+    with serve(tiny_bundle) as (_, address), jumok.Client(address) as client:
+        done = run("serve", tiny_bundle, "--port", address.rpartition(":")[2])
+        assert done.returncode == 1
+        assert "in use" in refusal(done.stderr)
+        assert client.list_models()
+
+
+def test_a_host_that_is_not_here_is_refused_before_models_are_loaded(tmp_path: Path) -> None:
+    no_bundle = tmp_path
+    done = run("serve", no_bundle, "--port", "0", "--host", "no-such-host.invalid")
+    assert done.returncode == 1
+    assert refusal(done.stderr).startswith("Error: cannot listen on no-such-host.invalid:0: ")
+
+
+def test_a_damaged_bundle_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(tiny_bundle, tmp_path / "damaged"))
+    weights = next(damaged.rglob("weights.bin"))
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+    for command in (["serve"], ["inspect"], ["translate", "a", "--bundle"]):
+        done = run(*command, damaged)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert "weights.bin" in refusal(done.stderr)
+
+
+def test_cuda_without_cuda_is_refused(tiny_bundle: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this ONNX Runtime has CUDA")
+    done = run("serve", tiny_bundle, "--device", "cuda", "--port", "0")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert "CUDA" in refusal(done.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--port", "65536"],
+        ["--replicas", "0"],
+        ["--threads", "0"],
+        ["--precision", "int3"],
+        ["--max-batch-tokens", "0"],
+        ["--grace", "-1"],
+    ],
+)
+def test_a_wrong_option_is_explained(tiny_bundle: Path, arguments: list[str]) -> None:
+    done = run("serve", tiny_bundle, *arguments)
+    assert done.returncode == 2
+    assert arguments[0] in done.stderr.decode()
+
+
+def test_inspect_shows_what_is_in_a_bundle(tiny_bundle: Path) -> None:
+    manifest = Bundle.open(tiny_bundle).manifest
+    shown = run("inspect", tiny_bundle)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert manifest.name in shown.stdout.decode()
+    machine = run("inspect", tiny_bundle, "--json")
+    assert machine.returncode == 0
+    assert json.loads(machine.stdout)["limits"] == manifest.limits.model_dump()

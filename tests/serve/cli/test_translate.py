@@ -1,0 +1,305 @@
+"""``jumok translate`` as a user meets it, against a real server and a real bundle."""
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jumok.commands._line_requests import MAX_LINE_BYTES
+from jumok_serve.translator import Translator
+from tests.support.command import JUMOK, run, serve
+
+SHORT = ("--beam-size", "2", "--max-length", "5")
+LONG = "a man in a blue shirt " * 100
+
+
+@pytest.fixture(scope="module")
+def server(tiny_bundle: Path) -> Iterator[str]:
+    with serve(tiny_bundle) as (_, address):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, threads=1) as opened:
+        yield opened
+
+
+def expected(translator: Translator, *texts: str) -> list[str]:
+    return [" ".join(answer.text.split()) for answer in translator.translate(texts, beam_size=2, max_length=5)]
+
+
+def lines(output: bytes) -> list[str]:
+    text = output.decode()
+    assert text == "" or text.endswith("\n")
+    return [" ".join(line.split()) for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def test_arguments_are_translated_a_line_each(server: str, translator: Translator) -> None:
+    texts = ["a man in a blue shirt", "", "two young\nmales"]
+    done = run("translate", "--server", server, *SHORT, *texts)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert lines(done.stdout) == expected(translator, *texts)
+
+
+def test_lines_of_standard_input_are_translated_in_order(server: str, translator: Translator) -> None:
+    texts = [f"{'a man ' * (number % 4)}{number}" for number in range(700)]
+    done = run("translate", "--server", server, *SHORT, given="\n".join(texts).encode())
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert lines(done.stdout) == expected(translator, *texts)
+
+
+def test_a_bundle_is_translated_with_as_a_server_is(tiny_bundle: Path, translator: Translator) -> None:
+    done = run("translate", "--bundle", tiny_bundle, *SHORT, given=b"a man\n\ntwo young males\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert lines(done.stdout) == expected(translator, "a man", "", "two young males")
+
+
+def test_candidates_are_written_with_number_rank_and_score(server: str, translator: Translator) -> None:
+    done = run("translate", "--server", server, *SHORT, "--num-hypotheses", "2", "a man", "two")
+    wanted = translator.translate(["a man", "two"], beam_size=2, max_length=5, num_hypotheses=2)
+    rows = [line.split("\t") for line in done.stdout.decode().splitlines()]
+    assert [(row[0], row[1]) for row in rows] == [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")]
+    scores = [hypothesis.score for answer in wanted for hypothesis in answer.hypotheses]
+    assert [float(row[2]) for row in rows] == pytest.approx(scores, abs=1e-4)
+    assert [row[3] for row in rows] == [hypothesis.text for answer in wanted for hypothesis in answer.hypotheses]
+
+
+def test_json_says_all_there_is(server: str, translator: Translator) -> None:
+    done = run("translate", "--server", server, "--json", "--truncate", *SHORT, given=f"a man 😀\n{LONG}\n".encode())
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert (first["source"], first["source_truncated"], second["source_truncated"]) == ("a man 😀", False, True)
+    assert second["source_token_count"] == translator.manifest.limits.max_source_length
+    assert first["model"] == translator.name
+    hypothesis = first["hypotheses"][0]
+    assert len(hypothesis["tokens"]) == len(hypothesis["token_ids"]) == len(hypothesis["token_scores"])
+    assert hypothesis["finish_reason"] in {"eos", "length"}
+    assert (first["text"], first["score"]) == (hypothesis["text"], hypothesis["score"])
+
+
+def test_every_option_reaches_the_model(server: str, tiny_bundle: Path, translator: Translator) -> None:
+    options: list[tuple[list[str], dict[str, Any]]] = [
+        (
+            ["--no-repeat-ngram-size", "2", "--repetition-penalty", "1.3", "--early-stopping", "never"],
+            {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3, "early_stopping": "never"},
+        ),
+        (
+            ["--suppress-token", "4", "--suppress-token", "6", "--end-token", "15", "--forced-first-token", "53"],
+            {"suppress_tokens": [4, 6], "end_tokens": [15], "forced_first_token": 53},
+        ),
+        (["--min-length", "3", "--length-penalty", "-1"], {"min_length": 3, "length_penalty": -1.0}),
+        (
+            ["--sample", "--temperature", "1.5", "--top-k", "30", "--top-p", "0.9", "--seed", "5"],
+            {"sample": True, "temperature": 1.5, "top_k": 30, "top_p": 0.9, "seed": 5},
+        ),
+        (["--no-sample", "--source-language", "EN", "--target-language", "de"], {"sample": False}),
+    ]
+    for arguments, asked in options:
+        wanted = translator.translate(["a man", "two"], max_length=6, **asked)
+        for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+            done = run("translate", *place, "--json", "--max-length", "6", *arguments, given=b"a man\ntwo\n")
+            assert (done.returncode, done.stderr) == (0, b"")
+            answers = [json.loads(line) for line in done.stdout.splitlines()]
+            assert [answer["hypotheses"][0]["token_ids"] for answer in answers] == [
+                list(answer.hypotheses[0].token_ids) for answer in wanted
+            ]
+            assert [(answer["source_language"], answer["target_language"]) for answer in answers] == [("en", "de")] * 2
+
+
+def test_texts_of_several_sentences_are_split(server: str, tiny_bundle: Path, translator: Translator) -> None:
+    wanted = " ".join(expected(translator, "a man.", "two males."))
+    for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+        done = run("translate", *place, *SHORT, "--split-sentences", "a man. two males.")
+        assert (done.returncode, lines(done.stdout)) == (0, [wanted])
+
+
+def test_a_target_prefix_begins_every_translation(server: str, translator: Translator) -> None:
+    done = run("translate", "--server", server, *SHORT, "--target-prefix", "Ein Mann", given=b"a man\n\ntwo\n")
+    wanted = translator.translate(["a man", "", "two"], beam_size=2, max_length=5, target_prefix=["Ein Mann"] * 3)
+    assert lines(done.stdout) == [" ".join(answer.text.split()) for answer in wanted]
+    assert wanted[0].text.startswith("Ein Mann")
+    done = run("translate", "--server", server, *SHORT, "--target-prefix", "Ein " * 60, "a man")
+    assert (done.returncode, done.stdout) == (1, b"\n")
+    assert done.stderr.startswith(b"Error: text 1: ")
+    assert b"no room for another" in done.stderr
+
+
+def test_json_has_attention_where_it_is_asked_for(server: str) -> None:
+    done = run("translate", "--server", server, *SHORT, "--json", "--attention", "a man", "")
+    first, empty = (json.loads(line) for line in done.stdout.splitlines())
+    attention = first["hypotheses"][0]["attention"]
+    assert len(attention) == len(first["hypotheses"][0]["tokens"])
+    assert {len(row) for row in attention} == {len(first["source_tokens"])} == {first["source_token_count"]}
+    assert (empty["source_tokens"], empty["hypotheses"][0]["attention"]) == ([], [])
+    plain = json.loads(run("translate", "--server", server, *SHORT, "--json", "a man").stdout)
+    assert "source_tokens" not in plain
+    assert "attention" not in plain["hypotheses"][0]
+
+
+def test_a_truncated_line_is_said(server: str) -> None:
+    done = run("translate", "--server", server, "--truncate", *SHORT, given=f"a\n{LONG}\n".encode())
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 2
+    (warning,) = done.stderr.decode().splitlines()
+    assert warning.startswith("Warning: standard input, line 2: too long for the model, cut to ")
+
+
+@pytest.mark.parametrize("place", ["server", "bundle"])
+def test_bad_lines_are_named_and_all_others_are_translated(
+    place: str, server: str, tiny_bundle: Path, translator: Translator
+) -> None:
+    bad = {
+        b"b\xff": "byte 2: 0xff is not UTF-8",
+        b"\xed\xa0\x80": "byte 1: 0xed is not UTF-8",
+        b"b\0": "",
+        LONG.encode(): "the text has",
+        b"x" * (MAX_LINE_BYTES + 9): f"longer than {MAX_LINE_BYTES} bytes",
+    }
+    given = b"a man\n" + b"".join(line + b"\ntwo\n" for line in bad) + b"males"
+    where = ["--server", server] if place == "server" else ["--bundle", str(tiny_bundle)]
+    done = run("translate", *where, *SHORT, given=given)
+    man, two, males = expected(translator, "a man", "two", "males")
+    assert lines(done.stdout) == [man, *["", two] * len(bad), males]
+    errors = done.stderr.decode().splitlines()
+    for number, (error, message) in enumerate(zip(errors, bad.values(), strict=True), start=1):
+        assert error.startswith(f"Error: standard input, line {2 * number}: {message}")
+    assert done.returncode == 1
+
+
+def test_json_says_what_is_wrong_with_a_line(server: str) -> None:
+    done = run("translate", "--server", server, *SHORT, "--json", given=f"a\n{LONG}\n".encode() + b"\xff\n")
+    translated, long, unreadable = (json.loads(line) for line in done.stdout.splitlines())
+    assert (done.returncode, translated["source"]) == (1, "a")
+    assert (long["source"], long["error"].startswith("the text has")) == (LONG, True)
+    assert unreadable == {"source": None, "error": "byte 1: 0xff is not UTF-8 (invalid start byte)"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--beam-size", "0"], "beam_size must be at least 1, got 0"),
+        (["--beam-size", "65"], "beam_size must be at most 64, got 65"),
+        (
+            ["--beam-size", "99999999999"],
+            "options.beam_size: must lie between -2147483648 and 2147483647, got",
+        ),
+        (["--beam-size", "2", "--num-hypotheses", "3"], "num_hypotheses must be at most beam_size"),
+        (["--length-penalty", "nan"], "length_penalty must be a finite number"),
+        (["--top-p", "2"], "top_p must be above 0 and at most 1, got 2.0"),
+        (["--seed", "99999999999999999999"], "options.seed: must lie between"),
+        (["--target-language", "xx"], "no target language 'xx'; it has de"),
+        (["--model", "other"], "model 'other' is not loaded"),
+        (["--timeout", "0.000001"], "no text was answered"),
+    ],
+)
+def test_a_refused_option_is_one_line(server: str, arguments: list[str], message: str) -> None:
+    done = run("translate", "--server", server, *arguments, "a man")
+    assert (done.returncode, done.stdout) == (1, b"")
+    (error,) = done.stderr.decode().splitlines()
+    assert error.startswith("Error: ")
+    assert message.lower() in error.lower()
+    assert run("translate", "--server", server, *SHORT, "a man").returncode == 0
+
+
+def test_an_argument_that_is_not_utf8_is_refused(server: str) -> None:
+    done = subprocess.run(
+        [*map(os.fsencode, JUMOK), b"translate", b"--server", server.encode(), b"a", b"b\xff"],
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, len(done.stdout.splitlines())) == (1, 2)
+    assert done.stderr.decode().startswith("Error: text 2: holds a lone surrogate (U+DCFF at 1)")
+
+
+def test_each_line_is_answered_before_the_next_is_typed(server: str, translator: Translator) -> None:
+    wanted = expected(translator, "a man", "two young males")
+    with subprocess.Popen(
+        [*JUMOK, "translate", "--server", server, *SHORT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for text, answer in zip(["a man", "two young males"], wanted, strict=True):
+            process.stdin.write(f"{text}\n".encode())
+            process.stdin.flush()
+            assert lines(process.stdout.readline()) == [answer]
+        process.stdin.close()
+        assert process.stdout.read() == b""
+    assert process.returncode == 0
+
+
+def test_ctrl_c_ends_it_quietly(server: str) -> None:
+    with subprocess.Popen(
+        [*JUMOK, "translate", "--server", server, *SHORT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b"a man\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read() == b""
+
+
+def test_a_reader_who_leaves_ends_it_quietly(server: str) -> None:
+    with subprocess.Popen(
+        [*JUMOK, "translate", "--server", server, *SHORT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b"a man\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write(b"two\n")
+        process.stdin.flush()
+        assert process.wait(60) == 141
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_progress_is_shown_on_a_terminal(server: str, tmp_path: Path, piped: bool) -> None:
+    source = tmp_path / "source.txt"
+    source.write_text("a man\n" * 300, encoding="utf-8")
+    terminal, other_end = pty.openpty()
+    with source.open("rb") as file, ThreadPoolExecutor(1) as pool:
+        process = subprocess.Popen(
+            [*JUMOK, "translate", "--server", server, *SHORT],
+            stdin=subprocess.PIPE if piped else file,
+            stdout=subprocess.PIPE,
+            stderr=other_end,
+        )
+        os.close(other_end)
+        reading = pool.submit(read_terminal, terminal)
+        output, _ = process.communicate(source.read_bytes() if piped else None, timeout=60)
+        shown = reading.result()
+    assert process.returncode == 0
+    assert output.count(b"\n") == 300
+    assert b"translating" in shown
+    assert (b"300" if piped else b"100%") in shown
+
+
+def read_terminal(terminal: int) -> bytes:
+    """All that is written to a terminal until its other end closes, which Linux calls an error."""
+    shown = bytearray()
+    with contextlib.suppress(OSError):
+        while data := os.read(terminal, 4096):
+            shown += data
+    os.close(terminal)
+    return bytes(shown)

@@ -1,0 +1,429 @@
+"""The engine under a test's control: admission, bounds, deadlines, cancellation, sentences that fail, and closing."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jumok_proto.results import FinishReason
+from jumok_serve import (
+    DeadlineExceeded,
+    DecodingOptions,
+    InvalidRequest,
+    Overloaded,
+    Translator,
+    Unavailable,
+)
+from jumok_serve.engine.batch import Batch, Sentence
+from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.occupancy import Load
+from jumok_serve.engine.scheduler import AHEAD_SHARE
+from jumok_serve.errors import ModelFailed
+from jumok_serve.runtime.decoder_step import Choice
+from jumok_serve.runtime.graphs import DecoderStep, Integers
+from jumok_serve.runtime.slot_buffers import padded_length
+
+IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
+TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
+PATIENCE_S = 30.0
+"""Bound on every wait; reached only where something is broken."""
+
+
+class Gate:
+    """Stands before every decoder step: lets through as many as it is told to, and notes rows and longest source."""
+
+    def __init__(self, translator: Translator) -> None:
+        self.rows: list[int] = []
+        self.sources: list[int] = []
+        self._permits = threading.Semaphore(0)
+        self._arrived = threading.Semaphore(0)
+        self._open = False
+        graphs = translator._graphs
+        bind_step = graphs.bind_step
+
+        def gated_bind_step(rows: dict[str, Integers], *others: Any, **width: Any) -> DecoderStep:
+            bound = bind_step(rows, *others, **width)
+            run = bound.run
+
+            def gated_run(choice: Choice) -> Any:
+                self._pass(rows["token_ids"].ravel(), rows["source_lengths"])
+                return run(choice)
+
+            vars(bound)["run"] = gated_run
+            return bound
+
+        vars(graphs).update(bind_step=gated_bind_step)
+
+    def _pass(self, token_ids: Integers, source_lengths: Integers) -> None:
+        self._arrived.release()
+        if not self._open and not self._permits.acquire(timeout=PATIENCE_S):
+            raise AssertionError("no permit for a step")
+        self.rows.append(len(token_ids))
+        self.sources.append(int(source_lengths.max()))
+
+    def arrive(self) -> None:
+        """Waits until the engine stands before its next step."""
+        assert self._arrived.acquire(timeout=PATIENCE_S)
+
+    def step(self) -> None:
+        """Lets the step through before which the engine stands, and waits until it stands before the next."""
+        self._permits.release()
+        self.arrive()
+
+    def open(self) -> None:
+        """Lets everything through from now on."""
+        self._open = True
+        self._permits.release()
+
+
+@pytest.fixture
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        yield translator
+
+
+@pytest.fixture
+def gate(translator: Translator) -> Iterator[Gate]:
+    gate = Gate(translator)
+    yield gate
+    gate.open()
+
+
+def wait_until_idle(translator: Translator) -> None:
+    """The last future is done a moment before its rows are counted out."""
+    limit = time.monotonic() + PATIENCE_S
+    while translator.load() != IDLE:
+        assert time.monotonic() < limit, translator.load()
+
+
+def test_sentences_join_between_steps_and_rows_follow(translator: Translator, gate: Gate) -> None:
+    options = DecodingOptions(beam_size=3, min_length=8, max_length=8)
+    first = translator.submit(TEXTS[:1], options)
+    gate.arrive()
+    second = translator.submit(TEXTS[1:3], options)
+    gate.step()
+    assert translator.load().rows == 9
+    gate.open()
+    first.collect()
+    second.collect()
+    # The first joins alone; all three go on together; the first has its 8 steps behind it one step before the others.
+    assert gate.rows == [3, *[9] * 7, 6]
+    wait_until_idle(translator)
+
+
+def test_different_beam_sizes_take_turns(translator: Translator, gate: Gate) -> None:
+    wide = translator.submit(TEXTS[:2], DecodingOptions(beam_size=4, min_length=3, max_length=3))
+    gate.arrive()
+    narrow = translator.submit(TEXTS[:3], DecodingOptions(beam_size=1, min_length=3, max_length=3))
+    gate.open()
+    assert len(wide.collect()) == 2
+    assert len(narrow.collect()) == 3
+    assert gate.rows == [8, 8, 3, 8, 3, 3]
+
+
+def test_a_cancelled_sentence_leaves_before_the_next_step(translator: Translator, gate: Gate) -> None:
+    options = DecodingOptions(beam_size=2, min_length=20, max_length=20)
+    first, leaving, last = translator.submit(TEXTS[:3], options).futures
+    gate.arrive()
+    gate.step()
+    gate.step()
+    assert leaving.cancel()
+    gate.open()
+    with pytest.raises(CancelledError):
+        leaving.result()
+    assert len(first.result().hypotheses[0].token_ids) == 20
+    assert len(last.result().hypotheses[0].token_ids) == 20
+    # The engine stood before its third step when the future was cancelled; the fourth is without its rows.
+    assert gate.rows[:4] == [6, 6, 6, 4]
+    wait_until_idle(translator)
+
+
+def test_nobody_waits_for_what_was_cancelled(translator: Translator, gate: Gate) -> None:
+    pending = translator.submit(TEXTS[:3], DecodingOptions(beam_size=1, min_length=20, max_length=20))
+    gate.arrive()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(pending.collect)
+        assert pending.futures[1].cancel()
+        with pytest.raises(CancelledError):
+            waiting.result(PATIENCE_S)
+    assert all(future.cancelled() for future in pending.futures)
+    gate.open()
+    wait_until_idle(translator)
+
+
+def test_a_cancelled_sentence_never_leaves_the_queue_for_the_batch(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as translator:
+        gate = Gate(translator)
+        options = DecodingOptions(beam_size=1, min_length=4, max_length=4)
+        first = translator.submit(TEXTS[:1], options)
+        gate.arrive()
+        waiting = translator.submit(TEXTS[1:2], options)
+        assert translator.load().queued_requests == 1
+        waiting.cancel()
+        gate.open()
+        first.collect()
+        wait_until_idle(translator)
+        assert gate.rows == [1] * 4
+
+
+def test_who_leaves_while_others_are_encoded_is_not_encoded(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+    encoded: list[int] = []
+    encode = Batch.encode
+
+    def hold(batch: Batch, sentences: Sequence[Sentence]) -> None:
+        encoded.extend(len(sentence.source_ids) for sentence in sentences)
+        begun.set()
+        assert cancelled.wait(PATIENCE_S)
+        encode(batch, sentences)
+
+    monkeypatch.setattr(Batch, "encode", hold)
+    short, long = translator.submit(["a dog", "a dog " * 12], DecodingOptions(max_length=3)).futures
+    assert begun.wait(PATIENCE_S)
+    assert long.cancel()
+    cancelled.set()
+    assert short.result(PATIENCE_S)
+    assert len(encoded) == 1
+    wait_until_idle(translator)
+
+
+def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """So much later it is from now on to all who look at the clock."""
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + seconds)
+
+
+def test_a_deadline_in_the_batch_and_in_the_queue(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as translator:
+        gate = Gate(translator)
+        options = DecodingOptions(beam_size=1, min_length=10, max_length=10)
+        deadline = time.monotonic() + 600
+        decoding = translator.submit(TEXTS[:1], options, deadline=deadline)
+        gate.arrive()
+        waiting = translator.submit(TEXTS[1:2], options, deadline=deadline)
+        pass_time(monkeypatch, 600)
+        gate.open()
+        with pytest.raises(DeadlineExceeded, match="being translated"):
+            decoding.collect()
+        with pytest.raises(DeadlineExceeded, match="in the queue"):
+            waiting.collect()
+        wait_until_idle(translator)
+        assert len(gate.rows) == 1
+        assert translator.translate(TEXTS[0], beam_size=1).hypotheses
+
+
+def test_a_timeout_of_translate(translator: Translator, gate: Gate) -> None:
+    opener = threading.Timer(0.1, gate.open)
+    opener.start()
+    with pytest.raises(DeadlineExceeded):
+        translator.translate(TEXTS[0], timeout_s=0.01)
+    opener.join()
+
+
+def test_what_is_decoded_together_stays_within_the_token_budget(tiny_bundle: Path) -> None:
+    budget = 300
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=budget) as translator:
+        gate = Gate(translator)
+        gate.open()
+        translator.translate(TEXTS * 10, beam_size=2)
+        assert max(gate.rows) > 2
+        assert max(rows * source for rows, source in zip(gate.rows, gate.sources, strict=True)) <= budget
+
+
+def test_a_sentence_over_the_budget_is_decoded_alone(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as translator:
+        gate = Gate(translator)
+        gate.open()
+        assert len(translator.translate(TEXTS, beam_size=2, max_length=5)) == len(TEXTS)
+        assert set(gate.rows) == {2}
+
+
+@pytest.mark.parametrize(
+    ("most_sentences", "most_tokens", "message"),
+    [
+        (2, 1000, "a request takes at most 2 sentences here, got 4"),
+        (1000, 5, "a request takes at most 5 tokens here, got"),
+    ],
+)
+def test_a_request_that_never_fits_is_wrong_and_is_not_to_be_tried_again(
+    tiny_bundle: Path, most_sentences: int, most_tokens: int, message: str
+) -> None:
+    with Translator(
+        tiny_bundle,
+        precision="fp32",
+        replicas=1,
+        threads=1,
+        max_queue_requests=most_sentences,
+        max_queue_tokens=most_tokens,
+    ) as translator:
+        with pytest.raises(InvalidRequest, match=message) as refused:
+            translator.translate(TEXTS)
+        assert refused.value.field == "contents"
+        assert translator.load() == IDLE
+        assert translator.translate("a").model == translator.name
+
+
+def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
+    with Translator(
+        tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1, max_queue_requests=4
+    ) as translator:
+        gate = Gate(translator)
+        options = DecodingOptions(beam_size=1, min_length=3, max_length=3)
+        running = translator.submit(TEXTS[:1], options)
+        gate.arrive()
+        waiting = translator.submit(TEXTS[1:], options)
+        assert not translator.full
+        with pytest.raises(Overloaded, match="holds 3 of at most 4 sentences: no room for 2 more") as refused:
+            translator.submit(TEXTS[:2], options)
+        assert refused.value.retry_after_s == 1.0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(translator._reader, "sources", None)  # refused before anything is tokenized
+            with pytest.raises(Overloaded):
+                translator.submit(TEXTS[:2], options)
+        assert translator.load().queued_requests == 3
+        last = translator.submit(TEXTS[:1], options)
+        assert translator.full
+        with pytest.raises(Overloaded):
+            translator.submit(TEXTS[:1], options)
+        gate.open()
+        assert len(running.collect() + waiting.collect() + last.collect()) == 5
+        assert not translator.full
+        wait_until_idle(translator)
+
+
+def test_a_sentence_for_which_the_model_computes_nan_fails_alone(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = translator._graphs.encode
+
+    def spoil(source_ids: Integers, source_lengths: Integers) -> Any:
+        memory, first_state = encode(source_ids, source_lengths)
+        for value in memory.values():
+            broken = value.numpy().copy()
+            broken[source_lengths == middle + 1] = np.nan
+            value.update_inplace(broken)
+        return memory, first_state
+
+    options = DecodingOptions(beam_size=2, min_length=3, max_length=3)
+    expected = translator.submit(TEXTS[:3], options).collect()
+    lengths = [len(translator._bundle.tokenizer.encode(text)) for text in TEXTS[:3]]
+    middle = lengths[1]
+    assert lengths.count(middle) == 1
+    monkeypatch.setattr(translator._graphs, "encode", spoil)
+    futures = translator.submit(TEXTS[:3], options).futures
+    errors = [future.exception(PATIENCE_S) for future in futures]
+    assert [type(error) for error in errors if error] == [ModelFailed]
+    for future, error, other in zip(futures, errors, expected, strict=True):
+        assert error or future.result().hypotheses[0].token_ids == other.hypotheses[0].token_ids
+    wait_until_idle(translator)
+
+
+@pytest.mark.parametrize(("beam_size", "sample"), [(1, False), (1, True), (3, False)])
+def test_constraints_that_leave_no_token_end_a_translation_and_fail_nothing(
+    translator: Translator, beam_size: int, sample: bool
+) -> None:
+    (eos,) = translator.manifest.special_tokens.eos
+    special = translator.manifest.special_tokens.suppress
+    writable = [token for token in range(translator.manifest.tokenizer.target_vocab_size) if token not in special]
+    writable.remove(eos)
+    two = DecodingOptions(
+        beam_size=beam_size, sample=sample, suppress_tokens=writable[2:], no_repeat_ngram_size=1, min_length=20
+    )
+    others = DecodingOptions(beam_size=beam_size, sample=False)
+    pending = [translator.submit(TEXTS[:2], two), translator.submit(TEXTS[2:], others)]
+    cut, free = (one.collect() for one in pending)
+    for translation in cut:
+        assert {len(h.token_ids) for h in translation.hypotheses} == {2}
+        assert set(translation.hypotheses[0].token_ids) == set(writable[:2])
+        assert translation.hypotheses[0].finish_reason is FinishReason.LENGTH
+    assert [t.text for t in free] == [t.text for t in translator.submit(TEXTS[2:], others).collect()]
+
+
+def test_closing_finishes_what_was_submitted(tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle, precision="fp32", replicas=1, threads=1)
+    pending = translator.submit(TEXTS * 5, DecodingOptions(beam_size=2))
+    translator.close()
+    assert len(pending.collect()) == 20
+    with pytest.raises(Unavailable, match="being stopped"):
+        translator.translate(TEXTS[0])
+    translator.close()
+
+
+def test_closing_without_draining_fails_what_is_left(tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1)
+    gate = Gate(translator)
+    pending = translator.submit(TEXTS, DecodingOptions(beam_size=1, min_length=30, max_length=30))
+    gate.arrive()
+    closing = threading.Thread(target=translator.close, kwargs={"drain": False})
+    closing.start()
+    while not translator._engine._queue._aborting:
+        pass
+    gate.open()
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()
+    for future in pending.futures:
+        with pytest.raises(Unavailable, match="was stopped"):
+            future.result(timeout=0)
+    assert translator.load() == IDLE
+
+
+def test_limits_are_checked() -> None:
+    with pytest.raises(ValueError, match="max_batch_tokens must be at least 1, got 0"):
+        EngineLimits(max_batch_tokens=0)
+
+
+def test_threads_are_checked(tiny_bundle: Path) -> None:
+    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
+        Translator(tiny_bundle, threads=0)
+
+
+def test_no_texts_are_refused(translator: Translator) -> None:
+    with pytest.raises(InvalidRequest, match="send at least one") as refused:
+        translator.translate([])
+    assert refused.value.field == "contents"
+
+
+def test_what_is_encoded_ahead_is_translated_as_if_alone(
+    translator: Translator, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [" ".join(TEXTS[: 1 + number % 2]) for number in range(4 * AHEAD_SHARE)]
+    expected = [translator.translate(text, beam_size=2, max_length=6).hypotheses for text in texts]
+    runs: list[int] = []
+    encode = Batch.encode
+
+    def noted(batch: Batch, sentences: Sequence[Sentence]) -> None:
+        runs.append(len(sentences))
+        encode(batch, sentences)
+
+    monkeypatch.setattr(Batch, "encode", noted)
+    longest = max(translator.translate(text).source_token_count for text in texts)
+    room = 2 * padded_length(longest)
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=room) as narrow:
+        gate = Gate(narrow)
+        runs.clear()
+        pending = narrow.submit(texts, DecodingOptions(beam_size=2, max_length=6))
+        gate.arrive()
+        assert sum(runs) == 1 + (len(texts) - 1) // AHEAD_SHARE
+        assert narrow.load().queued_requests == len(texts) - 1
+        gate.open()
+        assert [one.hypotheses for one in pending.collect()] == expected
+        assert gate.rows[0] == 2
+        assert sum(runs) == len(texts) > len(runs)
+
+
+def test_nobody_decodes_what_was_encoded_ahead_for_who_has_left(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=32) as narrow:
+        gate = Gate(narrow)
+        pending = narrow.submit(TEXTS * 4 * AHEAD_SHARE, DecodingOptions(beam_size=1, max_length=4))
+        gate.arrive()
+        pending.cancel()
+        gate.open()
+        wait_until_idle(narrow)
+        assert len(gate.rows) == 1

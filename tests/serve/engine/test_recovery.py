@@ -1,0 +1,249 @@
+"""An engine that fails: who is told, when it is tried again, and that it then goes on."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jumok_serve import DecodingOptions, Translator
+from jumok_serve.engine.batch import Batch
+from jumok_serve.engine.scheduler import SentenceQueue
+from jumok_serve.errors import BundleError, EngineFailed
+from jumok_serve.runtime.graphs import Graphs
+from tests.serve.engine.test_engine import TEXTS, wait_until_idle
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        yield translator
+
+
+def fail_once(patched: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException) -> None:
+    """Have a method fail at its next call, and then be what it was."""
+    original, calls = getattr(owner, name), count()
+
+    def method(*arguments: Any) -> Any:
+        if next(calls) == 0:
+            raise error
+        return original(*arguments)
+
+    patched.setattr(owner, name, method)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory, say"), SystemExit("out of memory, say")])
+def test_a_failing_step_fails_its_sentences_and_the_engine_is_started_anew(
+    translator: Translator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    expected = translator.translate(TEXTS[0])
+    with monkeypatch.context() as patched, caplog.at_level("INFO"):
+        fail_once(patched, Batch, "step", error)
+        with pytest.raises(EngineFailed, match="failed while it translated") as failed:
+            translator.translate(TEXTS)
+        # It waits for the trial, which succeeds.
+        assert translator.translate(TEXTS[0]) == expected
+    assert failed.value.__cause__ is error
+    assert failed.value.retry_after_s
+    assert "out of memory, say" in caplog.text
+    assert "started anew" in caplog.text
+    assert translator.ready
+    wait_until_idle(translator)
+
+
+def test_a_failing_encoder_fails_the_sentences_that_were_to_join(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        fail_once(patched, translator._graphs, "encode", RuntimeError("no such shape"))
+        with pytest.raises(EngineFailed):
+            translator.translate(TEXTS, timeout_s=PATIENCE_S)
+        assert translator.translate(TEXTS[0]).hypotheses
+    wait_until_idle(translator)
+
+
+class Breakdown:
+    """Has every step fail, and every wait for the next trial end when the test says; notes how long these were."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.present = True
+        self.waits: list[float] = []
+        self._waiting = threading.Semaphore(0)
+        self._over = threading.Semaphore(0)
+        step = Batch.step
+
+        def failing_step(batch: Batch) -> None:
+            if self.present:
+                raise RuntimeError("the device is lost, say")
+            step(batch)
+
+        def held_wait(queue: SentenceQueue, timeout_s: float) -> bool:
+            self.waits.append(timeout_s)
+            self._waiting.release()
+            while not queue._closed.is_set():  # what is closed waits for no test
+                if self._over.acquire(timeout=0.01):
+                    return False
+            return True
+
+        monkeypatch.setattr(Batch, "step", failing_step)
+        monkeypatch.setattr(SentenceQueue, "wait_for_close", held_wait)
+
+    def wait_for_trial(self) -> None:
+        """Let a trial fail."""
+        assert self._waiting.acquire(timeout=PATIENCE_S)
+
+    def end_wait(self) -> None:
+        """Let the next trial begin."""
+        self._over.release()
+
+
+@pytest.fixture
+def breakdown(monkeypatch: pytest.MonkeyPatch) -> Breakdown:
+    return Breakdown(monkeypatch)
+
+
+def test_while_trials_fail_requests_do_at_once_and_trials_become_rarer(
+    translator: Translator, breakdown: Breakdown
+) -> None:
+    told = []
+    translator.on_ready_change(lambda: told.append(translator.ready))
+    with pytest.raises(EngineFailed, match="failed while it translated"):
+        translator.translate("A dog runs.")
+    for _ in range(9):
+        breakdown.wait_for_trial()
+        assert not translator.ready
+        with pytest.raises(EngineFailed, match="being started anew") as refused:
+            translator.translate("A dog runs.")
+        assert refused.value.retry_after_s is not None
+        assert 0.1 <= refused.value.retry_after_s <= breakdown.waits[-1] + 0.1
+        breakdown.end_wait()
+    assert breakdown.waits[:9] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]  # the next may have begun
+    breakdown.wait_for_trial()
+    breakdown.present = False
+    breakdown.end_wait()
+    until(lambda: translator.ready)
+    assert translator.translate("A dog runs.").text
+    until(lambda: told == [False] * 10 + [True])
+    breakdown.present = True
+    with pytest.raises(EngineFailed):
+        translator.translate("A dog runs.")
+    breakdown.wait_for_trial()
+    assert breakdown.waits[-1] == 0.1  # counted anew
+    breakdown.present = False
+    breakdown.end_wait()
+
+
+def test_who_waits_is_told_when_the_first_trial_fails(translator: Translator, breakdown: Breakdown) -> None:
+    trying, fails = threading.Event(), threading.Event()
+
+    def trial(graphs: Graphs) -> None:
+        trying.set()
+        assert fails.wait(PATIENCE_S)
+        raise RuntimeError("still lost")
+
+    (replica,) = translator._engine._replicas
+    replica._trial = trial
+    with pytest.raises(EngineFailed):
+        translator.translate("A dog runs.")
+    assert trying.wait(PATIENCE_S)
+    assert translator.ready
+    waiting = translator.submit(["A dog runs."], DecodingOptions())
+    fails.set()
+    with pytest.raises(EngineFailed, match="being started anew"):
+        waiting.collect()
+
+
+def test_a_model_that_is_down_can_be_closed(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(batch: Batch) -> None:
+        raise RuntimeError("the device is lost, say")
+
+    monkeypatch.setattr(Batch, "step", fail)
+    monkeypatch.setattr("jumok_serve.engine.engine.FIRST_RESTART_S", PATIENCE_S)
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        with pytest.raises(EngineFailed):
+            translator.translate("A dog runs.")
+        until(lambda: not translator.ready)
+        started = time.monotonic()
+    assert time.monotonic() - started < PATIENCE_S
+
+
+def test_what_fails_without_any_text_is_not_tried_at_once(
+    translator: Translator, breakdown: Breakdown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breakdown.present = False
+    with monkeypatch.context() as patched:
+
+        def fail(*_: object) -> None:
+            raise RuntimeError("no memory for a list, say")
+
+        patched.setattr(SentenceQueue, "take", fail)
+        with pytest.raises(EngineFailed):  # wakes it
+            translator.translate("A dog runs.", min_length=8)
+        for _ in range(3):
+            breakdown.wait_for_trial()
+            breakdown.end_wait()
+        breakdown.wait_for_trial()
+    breakdown.end_wait()
+    assert breakdown.waits == [0.1, 0.2, 0.4, 0.8]
+    until(lambda: translator.ready)
+    assert translator.translate("A dog runs.").text
+
+
+def test_the_other_replicas_go_on(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken: list[str] = []
+    step = Batch.step
+
+    def failing_step(batch: Batch) -> None:
+        name = threading.current_thread().name
+        if not broken:
+            broken.append(name)
+        if name in broken:
+            raise RuntimeError("the device is lost, say")
+        step(batch)
+
+    monkeypatch.setattr(Batch, "step", failing_step)
+    monkeypatch.setattr("jumok_serve.engine.engine.FIRST_RESTART_S", PATIENCE_S)
+    with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1) as translator:
+        with pytest.raises(EngineFailed):
+            translator.translate("A dog runs.")
+        until(lambda: bool(translator._engine._queue._gave_up))
+        assert len(translator.translate(["A dog runs.", "Two men are cooking food."] * 20)) == 40
+        assert translator.ready
+        assert len(broken) == 1
+
+
+def test_warming_up_decodes_every_shape_and_says_what_is_wrong(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = []
+    step = Batch.step
+
+    def noted(batch: Batch) -> None:
+        rows.append(batch.rows)
+        step(batch)
+
+    monkeypatch.setattr(Batch, "step", noted)
+    with caplog.at_level("INFO"):
+        translator.warm_up()
+    assert rows == [2] * 8 + [1] * 8 + [16] * 8 + [1] * 8  # the model's beam, a beam of one, a batch, a sample
+    assert "warmed up tiny-en-de 1 in " in caplog.text
+    assert translator.counters().step_rows.total == 0  # nobody asked for these
+
+    def fail(batch: Batch) -> None:
+        raise RuntimeError("no kernel for this")
+
+    monkeypatch.setattr(Batch, "step", fail)
+    with pytest.raises(BundleError, match="decoding with it fails: no kernel for this"):
+        translator.warm_up()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for another thread."""
+    limit = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < limit

@@ -1,0 +1,306 @@
+"""Several replicas over one queue: the results of one, work for all, and failures that stay where they happen."""
+
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jumok_serve import DeadlineExceeded, DecodingOptions, EngineLimits, Translator, Unavailable
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.engine.batch import Batch
+from jumok_serve.errors import EngineFailed
+from jumok_serve.runtime.device import CPU, Device
+from jumok_serve.runtime.loader import load_graphs
+from jumok_serve.runtime.sessions import session_options
+from tests.serve.engine.test_engine import IDLE, PATIENCE_S, TEXTS, pass_time, wait_until_idle
+from tests.serve.engine.test_invariance import most_off, scores_off, sentences
+
+OPTIONS = DecodingOptions(beam_size=2, min_length=12, max_length=12)
+
+
+class Steps:
+    """Notes the rows of every step by thread; holds all threads before a step until `opened`, and fails one's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: dict[str, list[int]] = defaultdict(list)
+        self.failing: set[str] = set()
+        self.opened = threading.Event()
+        self._arrived = threading.Semaphore(0)
+        step = Batch.step
+
+        def noted(batch: Batch) -> None:
+            name = threading.current_thread().name
+            self.rows[name].append(batch.rows)
+            self._arrived.release()
+            assert self.opened.wait(PATIENCE_S)
+            if name in self.failing:
+                raise RuntimeError("out of memory, say")
+            step(batch)
+
+        monkeypatch.setattr(Batch, "step", noted)
+
+    def arrive(self) -> None:
+        """Waits until one more thread stands before a step."""
+        assert self._arrived.acquire(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def translator(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Translator]:
+    monkeypatch.setattr("jumok_serve.translator.EngineLimits", partial(EngineLimits, max_alone_rows=1))
+    with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1) as translator:
+        yield translator
+
+
+@pytest.fixture
+def steps(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+    """Opened before the translator closes."""
+    steps = Steps(monkeypatch)
+    yield steps
+    steps.opened.set()
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has every model count as one whose replicas use each other's threads when they are alone."""
+    monkeypatch.setattr("jumok_serve.runtime.loader.SMALL_WEIGHTS", 0)
+    monkeypatch.setattr("jumok_serve.runtime.loader.SEVERAL_IN_FP32", 0)
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_results_are_those_of_one_replica(
+    tiny_bundle: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = sentences()[:80]
+    jobs = [(index, beam_size) for index in range(len(texts)) for beam_size in (1, 4)]
+    generator = random.Random(5)
+    with Translator(tiny_bundle, precision=precision, threads=1) as one:
+        expected = {
+            (i, k): translation
+            for k in (1, 4)
+            for i, translation in enumerate(one.translate(texts, beam_size=k, truncate=True))
+        }
+    with Translator(tiny_bundle, precision=precision, replicas=2, threads=1, max_batch_tokens=1000) as translator:
+        steps = Steps(monkeypatch)
+        steps.opened.set()
+        together = {(i, 4): t for i, t in enumerate(translator.translate(texts, beam_size=4, truncate=True))}
+        off = scores_off(together, expected)
+        generator.shuffle(jobs)
+        pending = []
+        for i, k in jobs:
+            pending.append(((i, k), translator.submit([texts[i]], DecodingOptions(beam_size=k), truncate=True)))
+            if generator.random() < 0.2:  # the engine works while the others wait outside
+                generator.choice(pending)[1].collect()
+        off += scores_off({job: joined.collect()[0] for job, joined in pending}, expected)
+        assert off <= most_off(precision, len(together) + len(jobs))
+        assert len(steps.rows) == 2
+        wait_until_idle(translator)
+
+
+def test_idle_replicas_divide_a_request_and_load_sums_up(translator: Translator, steps: Steps) -> None:
+    pending = translator.submit(TEXTS * 2, OPTIONS)
+    steps.arrive()
+    steps.arrive()
+    assert list(steps.rows.values()) == [[8], [8]]
+    load = translator.load()
+    assert (load.queued_requests, load.running_sentences, load.rows) == (0, 8, 16)
+    steps.opened.set()
+    assert len(pending.collect()) == 8
+    assert list(steps.rows.values()) == [[8] * 12] * 2
+    wait_until_idle(translator)
+
+
+def test_a_single_text_is_decoded_by_one_and_the_next_by_the_other(translator: Translator, steps: Steps) -> None:
+    first = translator.submit(TEXTS[:1], OPTIONS)
+    steps.arrive()
+    assert list(steps.rows.values()) == [[2]]
+    second = translator.submit(TEXTS[1:2], OPTIONS)
+    steps.arrive()
+    assert list(steps.rows.values()) == [[2], [2]]
+    steps.opened.set()
+    first.collect()
+    second.collect()
+
+
+def test_a_failing_step_fails_its_replicas_sentences_alone(
+    translator: Translator, steps: Steps, caplog: pytest.LogCaptureFixture
+) -> None:
+    futures = translator.submit(TEXTS, OPTIONS).futures
+    steps.arrive()
+    steps.arrive()
+    failing = next(iter(steps.rows))
+    steps.failing.add(failing)
+    steps.opened.set()
+    errors = [future.exception(PATIENCE_S) for future in futures]
+    assert [type(error) for error in errors if error] == [EngineFailed] * 2
+    assert "out of memory, say" in caplog.text
+    assert [rows for rows in list(steps.rows[failing]) if rows != 2] == [4]  # trials have 2
+    assert translator.ready
+    steps.failing.clear()
+    assert len(translator.translate(TEXTS)) == len(TEXTS)
+    wait_until_idle(translator)
+
+
+def test_cancelled_and_late_sentences_leave_every_replica_within_one_step(
+    translator: Translator, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadline = time.monotonic() + 600
+    leaving = translator.submit(TEXTS[:2], OPTIONS)
+    steps.arrive()
+    steps.arrive()
+    late = translator.submit(TEXTS[2:], OPTIONS, deadline=deadline)
+    for future in leaving.futures:
+        assert future.cancel()
+    pass_time(monkeypatch, 600)
+    steps.opened.set()
+    for future in leaving.futures:
+        with pytest.raises(CancelledError):
+            future.result()
+    with pytest.raises(DeadlineExceeded):
+        late.collect()
+    wait_until_idle(translator)
+    assert list(steps.rows.values()) == [[2], [2]]
+
+
+def test_closing_finishes_what_all_replicas_have(tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle, precision="fp32", replicas=3, threads=1, max_batch_tokens=100)
+    pending = translator.submit(TEXTS * 5, DecodingOptions(beam_size=2))
+    translator.close()
+    assert len(pending.collect()) == 20
+    with pytest.raises(Unavailable, match="being stopped"):
+        translator.translate(TEXTS[0])
+    assert translator.load() == IDLE
+
+
+def test_closing_without_draining_fails_what_all_replicas_have(translator: Translator, steps: Steps) -> None:
+    running = translator.submit(TEXTS, OPTIONS).futures
+    steps.arrive()
+    steps.arrive()
+    waiting = translator.submit(TEXTS, OPTIONS).futures
+    closing = threading.Thread(target=translator.close, kwargs={"drain": False})
+    closing.start()
+    for future in waiting:
+        with pytest.raises(Unavailable, match="was stopped"):
+            future.result(PATIENCE_S)
+    steps.opened.set()
+    closing.join(PATIENCE_S)
+    assert not closing.is_alive()
+    for future in running:
+        with pytest.raises(Unavailable, match="was stopped"):
+            future.result(timeout=0)
+    assert list(map(len, steps.rows.values())) == [1, 1]
+    assert translator.load() == IDLE
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(
+    ("replicas", "threads", "made"), [(1, 1, [1]), (1, 3, [3]), (2, 1, [2, 1]), (2, 3, [6, 5]), (4, None, [4, 1])]
+)
+def test_pools_have_workers_for_one_replica_alone_and_for_all(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, replicas: int, threads: int | None, made: list[int]
+) -> None:
+    options: list[int] = []
+
+    def note(threads: int | None, device: Device) -> Any:
+        options.append(threads or 0)
+        return session_options(threads, device)
+
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("jumok_serve.runtime.graphs.session_options", note)
+    Translator(tiny_bundle, precision="fp32", replicas=replicas, threads=threads).close()
+    assert options == made
+
+
+@pytest.mark.parametrize(
+    ("precision", "cores", "threads", "replicas"),
+    [("int8", 1, None, 1), ("int8", 2, None, 2), ("int8", 64, None, 4), ("int8", 8, 4, 2), ("fp32", 8, None, 4)],
+)
+def test_a_small_model_has_several_replicas_where_there_are_cores_for_them(
+    tiny_bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+    cores: int,
+    threads: int | None,
+    replicas: int,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    loaded = load_graphs(Bundle.open(tiny_bundle), precision, [CPU], replicas=None, threads=threads)
+    assert loaded.replicas == replicas
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(("precision", "replicas"), [("int8", 4), ("fp32", 1)])
+def test_of_large_models_those_in_int8_have_several_replicas(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, precision: str, replicas: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    assert load_graphs(Bundle.open(tiny_bundle), precision, [CPU], replicas=None, threads=None).replicas == replicas
+
+
+@pytest.mark.usefixtures("large")
+def test_few_rows_are_decoded_by_one_replica_with_the_threads_of_all(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: dict[str, set[int]] = defaultdict(set)
+    step = Batch.step
+
+    def noted(batch: Batch) -> None:
+        used[threading.current_thread().name].add(id(batch.graphs))
+        step(batch)
+
+    monkeypatch.setattr(Batch, "step", noted)
+    with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1) as translator:
+        translator.translate(TEXTS, beam_size=4)
+        assert list(used.values()) == [{id(translator._graphs)}]
+
+
+def test_replicas_of_a_small_model_share_one_session_and_divide_few_rows_too(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_graphs(Bundle.open(tiny_bundle), "int8", [CPU], replicas=2, threads=1)
+    assert loaded.shared is loaded.graphs
+    steps = Steps(monkeypatch)
+    with Translator(tiny_bundle, precision="int8", replicas=2, threads=1) as translator:
+        pending = translator.submit(TEXTS[:2], OPTIONS)
+        steps.arrive()
+        steps.arrive()
+        assert list(steps.rows.values()) == [[2], [2]]
+        steps.opened.set()
+        pending.collect()
+
+
+@pytest.mark.parametrize(
+    ("replicas", "threads", "said"),
+    [
+        (None, None, "replicas: 3, threads of each: 1"),
+        (1, None, "replicas: 1, threads of each: 3"),
+        (2, 2, "replicas: 2, threads of each: 2, cores that this process may use: 3"),
+        (None, 4, "replicas: 1, threads of each: 4, cores that this process may use: 3"),
+    ],
+)
+def test_the_log_says_how_many_there_are_and_warns_of_more_than_the_cores(
+    tiny_bundle: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    replicas: int | None,
+    threads: int | None,
+    said: str,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(3)))
+    with caplog.at_level("INFO", logger="jumok_serve.runtime.loader"):
+        load_graphs(Bundle.open(tiny_bundle), "int8", [CPU], replicas=replicas, threads=threads)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said in caplog.text
+    assert len(warned) == ("cores" in said)
+
+
+def test_replicas_are_checked(tiny_bundle: Path) -> None:
+    with pytest.raises(ValueError, match="replicas must be at least 1, got 0"):
+        Translator(tiny_bundle, replicas=0)

@@ -1,0 +1,253 @@
+"""Norms, embeddings and the selection in native operators against NumPy, in one thread and in several."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.support.native_operators import AS_LEVELS, CONSTANTS, NOT_CONSTANT, levels, needs_library, rounding, run
+
+pytestmark = needs_library
+
+Arrays = dict[str, NDArray[Any]]
+OTHERS = ("native_attention", "products", "float_products")
+"""Of which test files test the other operators."""
+LIST_NAMES = ("logit_factors", "logit_biases", "log_prob_factors", "log_prob_biases")
+
+
+@pytest.mark.parametrize("count", [1, 7, 300])
+@pytest.mark.parametrize("width", [3, 64, 500])
+def test_add_norm(count: int, width: int) -> None:
+    """The sum, its normalisation and its levels; outputs that nobody reads are left out."""
+    random = np.random.default_rng(3)
+    x, y = (random.normal(2, 3, (count, 1, width)).astype(np.float32) for _ in range(2))
+    weight, bias = (random.normal(size=width).astype(np.float32) for _ in range(2))
+    total = x.astype(np.float64) + y
+    centred = total - total.mean(axis=-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-3) * weight + bias
+    inputs = {"x": x, "y": y, "weight": weight, "bias": bias}
+    floats = {"sum": np.float32, "norm": np.float32}
+    added, norm = run("AddNorm", inputs, floats, epsilon=1e-3)
+    np.testing.assert_array_equal(added, x + y)
+    np.testing.assert_allclose(norm, expected, rtol=2e-5, atol=2e-5)
+    (alone,) = run("AddNorm", inputs, {"sum": None, "norm": np.float32}, epsilon=1e-3)
+    np.testing.assert_array_equal(alone, norm)
+    for wanted in (floats, {"sum": np.float32, "norm": None}, {"sum": None, "norm": None}):
+        outputs = {**wanted, "quantized": np.uint8}
+        *_, found = run("AddNormQuantized", {**inputs, **rounding(0.03, 100)}, outputs, epsilon=1e-3)
+        np.testing.assert_array_equal(found, levels(norm, 0.03, 100))
+
+
+@pytest.mark.parametrize("width", [3, 64, 500])
+def test_a_table_is_added_to_each_sentence(width: int) -> None:
+    """Its first rows, as many as a sentence has; what comes of it is the same as if it were given for all of them."""
+    random = np.random.default_rng(14)
+    for sentences, length in ((1, 1), (3, 5), (40, 9)):
+        x = random.normal(size=(sentences, length, width)).astype(np.float32)
+        table = random.normal(size=(9, width)).astype(np.float32)
+        norm = {name: random.normal(size=width).astype(np.float32) for name in ("weight", "bias")}
+        outputs = {"sum": np.float32, "norm": np.float32, "quantized": np.uint8}
+        repeated = np.broadcast_to(table[:length], x.shape)
+        for found, one in zip(
+            *(
+                run("AddNormQuantized", {"x": x, "y": y, **norm, **AS_LEVELS}, outputs, epsilon=1e-3)
+                for y in (table, repeated)
+            ),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(found, one)
+
+
+@pytest.mark.parametrize("zero_point", [0, 128, 255])
+def test_levels_end_where_bytes_do(zero_point: int) -> None:
+    """What is too large or too small for a byte becomes the last one."""
+    x = np.array([[-1e30, -300.0, -1.5, -0.5, 0.0, 0.5, 1.5, 2.5, 300.0, 1e30]], np.float32)
+    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+    found = []
+    for number in x[0]:  # a row of one number is normalised to nothing, so that its bias is the result
+        inputs = {"x": zero[None], "y": zero[None], "weight": one, "bias": np.array([number])}
+        outputs = {"sum": None, "norm": None, "quantized": np.uint8}
+        (level,) = run("AddNormQuantized", {**inputs, **rounding(1, zero_point)}, outputs, epsilon=1e-5)
+        found.append(level[0, 0])
+    np.testing.assert_array_equal(found, levels(x, 1, zero_point)[0])
+
+
+def selected(
+    logits: NDArray[Any],
+    scores: NDArray[Any],
+    candidates: int,
+    lists: Mapping[str, Any],
+    renormalize: Sequence[int] = (),
+) -> list[NDArray[Any]]:
+    """What the operator gives for lists of (place, value)."""
+    inputs: Arrays = {"logits": logits, "scores": scores, "candidates": np.array([candidates])}
+    for name in LIST_NAMES:
+        entries = lists.get(name, [])
+        inputs[f"{name}.places"] = np.array([place for place, _ in entries], np.int64)
+        inputs[f"{name}.values"] = np.array([value for _, value in entries], np.float32)
+    inputs["renormalize"] = np.array(renormalize, np.int64)
+    return run("Select", inputs, {"tokens": np.int64, "totals": np.float32})
+
+
+def expected_selection(
+    logits: NDArray[Any],
+    scores: NDArray[Any],
+    candidates: int,
+    lists: Mapping[str, Any],
+    renormalize: Sequence[int] = (),
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The same in doubles, with a whole sort."""
+
+    def constrained(numbers: NDArray[Any], stage: str) -> NDArray[Any]:
+        flat = numbers.ravel().copy()
+        for place, factor in lists.get(f"{stage}_factors", []):
+            flat[place] = flat[place] * factor if flat[place] < 0 else flat[place] / factor
+        for place, bias in lists.get(f"{stage}_biases", []):
+            flat[place] += bias
+        return flat.reshape(numbers.shape)
+
+    def normalised(numbers: NDArray[Any]) -> NDArray[Any]:
+        most = numbers.max(axis=-1, keepdims=True)
+        probabilities: NDArray[Any] = numbers - most - np.log(np.exp(numbers - most).sum(axis=-1, keepdims=True))
+        return probabilities
+
+    processed = constrained(normalised(constrained(logits.astype(np.float64), "logit")), "log_prob")
+    for row in renormalize:
+        processed[row] = normalised(processed[row])
+    order = np.argsort(-processed, axis=-1, kind="stable")[:, :candidates]
+    return order, np.take_along_axis(processed, order, axis=-1) + scores[:, None]
+
+
+@pytest.mark.parametrize("candidates", [1, 2, 10, 70, 10_000])
+@pytest.mark.parametrize(("rows", "width"), [(1, 5), (3, 64), (40, 1000), (8, 4999)])
+@pytest.mark.parametrize("constrained", [False, True], ids=["free", "constrained"])
+def test_select(rows: int, width: int, candidates: int, constrained: bool) -> None:
+    """The best of every row, with and without constraints of either stage."""
+    random = np.random.default_rng(4)
+    logits = (5 * random.normal(size=(rows, width))).astype(np.float32)
+    scores = random.normal(size=rows).astype(np.float32)
+    lists: dict[str, list[tuple[int, float]]] = {}
+    renormalize: list[int] = []
+    if constrained:
+        for name in LIST_NAMES:
+            places = random.choice(rows * width, size=min(rows * width, 30), replace=False)
+            values = random.uniform(0.5, 3, len(places)) if "factors" in name else random.normal(0, 4, len(places))
+            lists[name] = [(int(place), float(np.float32(value))) for place, value in zip(places, values, strict=True)]
+        lists["log_prob_biases"].append((0, -np.inf))
+        renormalize = sorted({0, rows - 1})
+    tokens, totals = selected(logits, scores, candidates, lists, renormalize)
+    best, expected = expected_selection(logits, scores, candidates, lists, renormalize)
+    np.testing.assert_allclose(totals, expected, rtol=2e-6, atol=2e-5)
+    if candidates < width:
+        np.testing.assert_array_equal(tokens, best)
+    else:  # among all, some are so close that floats do not tell which is better
+        np.testing.assert_array_equal(np.sort(tokens, axis=-1), np.sort(best, axis=-1))
+
+
+@pytest.mark.parametrize("candidates", [1, 40])
+def test_select_under_many_constraints(candidates: int) -> None:
+    """So many that they are not looked at one by one, in a row that nothing renormalizes."""
+    random = np.random.default_rng(6)
+    logits, scores = (5 * random.normal(size=(2, 3000))).astype(np.float32), np.zeros(2, np.float32)
+    lists = {
+        "log_prob_factors": [(place, 1.5) for place in range(0, 3000, 7)],
+        "log_prob_biases": [(place, -2.0) for place in range(0, 3000, 5)],
+    }
+    tokens, totals = selected(logits, scores, candidates, lists)
+    best, expected = expected_selection(logits, scores, candidates, lists)
+    np.testing.assert_allclose(totals, expected, rtol=2e-6, atol=2e-5)
+    np.testing.assert_array_equal(tokens, best)
+
+
+def test_equal_candidates_come_by_token() -> None:
+    """Within a block and from block to block, also where only log-probabilities are equal."""
+    logits = np.zeros((2, 300), np.float32)
+    logits[0, [7, 70, 250]] = 1
+    logits[1] = np.float32(1e-3)
+    logits[1, 200] = np.nextafter(np.float32(1e-3), np.float32(1))  # rounds to the log-probability of the others
+    tokens, totals = selected(logits, np.zeros(2, np.float32), 5, {})
+    assert tokens.tolist() == [[7, 70, 250, 0, 1], [0, 1, 2, 3, 4]]
+    assert len(set(totals[1].tolist())) == 1
+
+
+@pytest.mark.parametrize("width", [200, 3000])
+def test_rows_without_numbers(width: int) -> None:
+    """NaN, an infinite logit and nothing but -inf give NaN; -inf before a number does not, nor what other rows have."""
+    logits = np.random.default_rng(5).normal(size=(5, width)).astype(np.float32)
+    logits[0, width - 50] = np.nan
+    logits[1, 3] = np.inf
+    logits[2] = -np.inf
+    logits[3, : width - 70] = -np.inf
+    scores = np.zeros(5, np.float32)
+    tokens, totals = selected(logits, scores, 4, {})
+    assert np.isnan(totals[:3]).all()
+    best, expected = expected_selection(logits[3:], scores[3:], 4, {})
+    np.testing.assert_array_equal(tokens[3:], best)
+    np.testing.assert_allclose(totals[3:], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("width", [16, 37, 512])
+@pytest.mark.parametrize("shape", [(1,), (3, 4), (2, 300)])
+def test_embedding(shape: tuple[int, ...], width: int) -> None:
+    random = np.random.default_rng(width)
+    levels = random.integers(-127, 128, (50, width)).astype(np.int8)
+    scales = random.uniform(0.001, 0.1, 50).astype(np.float32)
+    tokens = random.integers(0, 50, shape)
+    inputs = {"levels": levels, "scales": scales, "tokens": tokens}
+    (found,) = run("Int8Embedding", inputs, {"embedded": np.float32}, factor=22.5)
+    assert np.array_equal(found, levels[tokens].astype(np.float32) * scales[tokens][..., None] * np.float32(22.5))
+    table = random.normal(size=(50, width)).astype(np.float32)
+    (found,) = run("FloatEmbedding", {"table": table, "tokens": tokens}, {"embedded": np.float32}, factor=22.5)
+    assert np.array_equal(found, table[tokens] * np.float32(22.5))
+    for unknown in (-1, 50):
+        tokens.flat[-1] = unknown
+        for name, others in (("Int8Embedding", inputs), ("FloatEmbedding", {"table": table})):
+            with pytest.raises(Exception, match="a token is none of the vocabulary's"):
+                run(name, {**others, "tokens": tokens}, {"embedded": np.float32}, factor=1.0)
+    with pytest.raises(Exception, match="rows, scales and tokens do not fit each other"):
+        run("Int8Embedding", {**inputs, "scales": scales[1:]}, {"embedded": np.float32}, factor=1.0)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    """By a message, before anything is read."""
+    logits, scores = np.zeros((2, 9), np.float32), np.zeros(2, np.float32)
+    with pytest.raises(Exception, match="outside of the logits"):
+        selected(logits, scores, 1, {"logit_biases": [(18, 1.0)]})
+    with pytest.raises(Exception, match="different rows"):
+        selected(logits, scores[:1], 1, {})
+    with pytest.raises(Exception, match="a row to renormalize is outside"):
+        selected(logits, scores, 1, {}, [2])
+    with pytest.raises(Exception, match="at least one candidate"):
+        selected(logits, scores, 0, {})
+    norm = {"weight": np.ones(8, np.float32), "bias": np.ones(8, np.float32)}
+    for other in ((1, 8), (2, 7), (3, 3, 8)):
+        inputs = {"x": np.zeros((3, 2, 8), np.float32), "y": np.zeros(other, np.float32), **norm}
+        with pytest.raises(Exception, match="what is added and normalised does not fit"):
+            run("AddNorm", inputs, {"sum": None, "norm": np.float32}, epsilon=1e-5)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "scale", "zero_point"])
+def test_norms_refuse_what_is_not_constant(name: str) -> None:
+    """When a session is made: kernels read these once."""
+    row, per_column = np.zeros((1, 8), np.float32), np.ones(8, np.float32)
+    inputs = {"x": row, "y": row, "weight": per_column, "bias": per_column, **AS_LEVELS}
+    outputs = {"sum": None, "norm": None, "quantized": np.uint8}
+    with pytest.raises(Exception, match=NOT_CONSTANT):
+        run("AddNormQuantized", inputs, outputs, CONSTANTS - {name}, epsilon=1e-5)
+
+
+@pytest.mark.skipif("JUMOK_TEST_KERNELS" in os.environ, reason="this is the run for older processors")
+def test_processors_without_avx512() -> None:
+    """All of the above, attention and products, with the functions for these, which a newer processor has too."""
+    files = [__file__, *(str(Path(__file__).with_name(f"test_{name}.py")) for name in OTHERS)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+    run = subprocess.run(
+        command, env={**os.environ, "JUMOK_TEST_KERNELS": "avx2"}, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout

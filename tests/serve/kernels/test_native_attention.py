@@ -1,0 +1,414 @@
+"""Attention in native operators against NumPy, with keys and values in every type."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from jumok_export.native.int8_cache import to_entries, to_floats
+from tests.support.native_operators import AS_LEVELS, CONSTANTS, NOT_CONSTANT, levels, needs_library, run
+
+pytestmark = needs_library
+
+
+def attended(
+    query: NDArray[Any], keys: NDArray[Any], values: NDArray[Any], mask: NDArray[Any], scale: float
+) -> NDArray[Any]:
+    """Attention of [B, K, heads * D] over [B, heads, E, D], with a mask that is added to scores [B, heads, K, E]."""
+    sentences, heads, _, width = keys.shape
+    split = query.reshape(sentences, -1, heads, width).transpose(0, 2, 1, 3).astype(np.float64)
+    scores = scale * split @ keys.astype(np.float64).transpose(0, 1, 3, 2) + mask
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    together: NDArray[Any] = (weights @ values.astype(np.float64)).transpose(0, 2, 1, 3).reshape(query.shape)
+    return together
+
+
+SHAPES = [
+    (1, 1, 1, 8, 5),
+    (3, 4, 8, 64, 24),
+    (64, 1, 8, 64, 40),
+    (2, 5, 2, 20, 16),
+    (5, 2, 4, 32, 8),
+    (1, 3, 2, 128, 33),
+    (7, 1, 3, 64, 20),
+    (3, 1, 3, 20, 9),
+]
+"""Sentences, beams, heads, width of a head, entries."""
+PREFIXES: Mapping[Any, str] = {np.float32: "", np.float16: "Half", np.int8: "Int8"}
+"""How operators are called that take keys and values of a type."""
+CLOSE: Mapping[Any, float] = {np.float32: 1e-5, np.float16: 1e-5, np.int8: 5e-4}
+"""How far results may be from exact ones: with VNNI queries and weights are rounded where keys and values are."""
+UNSEEN = {np.float32: np.nan, np.float16: np.nan, np.int8: -1}
+"""What nobody may look at: scales of such bytes are no numbers either."""
+
+
+def kept(floats: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """Keys or values [..., D] as operators take them."""
+    return to_entries(floats) if dtype == np.int8 else floats.astype(dtype)
+
+
+def meant(kept: NDArray[Any]) -> NDArray[Any]:
+    """The numbers that keys or values stand for."""
+    return to_floats(kept) if kept.dtype == np.int8 else kept
+
+
+@pytest.mark.parametrize("dtype", PREFIXES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cross_attention(shape: tuple[int, ...], dtype: Any) -> None:
+    """Sources end where their lengths say; what lies behind is not looked at."""
+    sentences, beams, heads, width, entries = shape
+    random = np.random.default_rng(1)
+    query = random.normal(size=(sentences, beams, heads * width)).astype(np.float32)
+    keys, values = (kept(random.normal(size=(sentences, heads, entries, width)), dtype) for _ in range(2))
+    lengths = random.integers(1, entries + 1, sentences)
+    mask = np.where(np.arange(entries) < lengths[:, None], 0, -np.inf)[:, None, None]
+    expected = attended(query, meant(keys), meant(values), mask, 0.3)
+    for sentence, length in enumerate(lengths):
+        keys[sentence, :, length:] = values[sentence, :, length:] = UNSEEN[dtype]
+    inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
+    name = f"{PREFIXES[dtype]}CrossAttention"
+    (found,) = run(name, inputs, {"output": np.float32}, num_heads=heads, scale=0.3)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=CLOSE[dtype])
+    (in_levels,) = run(f"{name}Quantized", {**inputs, **AS_LEVELS}, {"output": np.uint8}, num_heads=heads, scale=0.3)
+    np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cross_attention_of_tokens(shape: tuple[int, ...], half: bool) -> None:
+    """Keys and values of an encoder's own tokens lie by tokens, not by heads; a single row is added up differently."""
+    sentences, queries, heads, width, entries = shape
+    random = np.random.default_rng(7)
+    dtype = np.float16 if half else np.float32
+    query = random.normal(size=(sentences, queries, heads * width)).astype(np.float32)
+    keys, values = (random.normal(size=(sentences, entries, heads * width)).astype(dtype) for _ in range(2))
+    lengths = random.integers(1, entries + 1, sentences)
+    mask = np.where(np.arange(entries) < lengths[:, None], 0, -np.inf)[:, None, None]
+    split = (sentences, entries, heads, width)
+    by_head = {name: array.reshape(split).transpose(0, 2, 1, 3) for name, array in (("key", keys), ("value", values))}
+    expected = attended(query, by_head["key"], by_head["value"], mask, 0.3)
+    for sentence, length in enumerate(lengths):
+        keys[sentence, length:] = values[sentence, length:] = np.nan
+    inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
+    settings = {"num_heads": heads, "scale": 0.3}
+    name = "HalfCrossAttention" if half else "CrossAttention"
+    (found,) = run(name, inputs, {"output": np.float32}, **settings)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    (of_heads,) = run(name, {**inputs, **by_head}, {"output": np.float32}, **settings)
+    np.testing.assert_allclose(found, of_heads, rtol=1e-5, atol=2e-6)
+    (in_levels,) = run(f"{name}Quantized", {**inputs, **AS_LEVELS}, {"output": np.uint8}, **settings)
+    np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
+
+
+@pytest.mark.parametrize("bias_axes", [None, (0, 0, 0), (1, 0, 0), (0, 1, 1), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("dtype", PREFIXES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_self_attention(shape: tuple[int, ...], dtype: Any, bias_axes: tuple[int, ...] | None) -> None:
+    """New keys and values are written first; rows see what is visible to them, and nothing else matters."""
+    sentences, beams, heads, width, entries = shape
+    random = np.random.default_rng(2)
+    query, new_key, new_value = (
+        random.normal(size=(sentences, beams, heads * width)).astype(np.float32) for _ in range(3)
+    )
+    keys, values = (kept(random.normal(size=(sentences, heads, entries, width)), dtype) for _ in range(2))
+    chosen = np.stack([random.permutation(entries)[:beams] for _ in range(sentences)])
+    places = np.stack(
+        [np.broadcast_to(np.arange(sentences)[:, None], chosen.shape), np.zeros_like(chosen), chosen], axis=-1
+    )
+    visible = random.random((sentences, beams, entries)) < 0.5
+    visible[np.arange(sentences)[:, None], np.arange(beams), chosen] = True
+    bias = None
+    if bias_axes is not None:
+        full = (sentences, heads, beams)
+        sizes = [size if axis else 1 for axis, size in zip(bias_axes, full, strict=True)]
+        bias = random.normal(size=(*sizes, entries)).astype(np.float32)
+    after = []
+    for cache, new in ((keys, new_key), (values, new_value)):
+        written = cache.copy()
+        for sentence in range(sentences):
+            for beam in range(beams):
+                written[sentence, :, chosen[sentence, beam]] = kept(new[sentence, beam].reshape(heads, width), dtype)
+        after.append(written)
+    mask = np.where(visible, 0, -np.inf)[:, None] + (0 if bias is None else bias)
+    expected = attended(query, meant(after[0]), meant(after[1]), mask, 0.2)
+    nobody = np.nonzero(~visible.any(axis=1))
+    for cache in (keys, values, *after):
+        cache[nobody[0], :, nobody[1]] = UNSEEN[dtype]
+    inputs = {
+        "query": query,
+        "new_key": new_key,
+        "new_value": new_value,
+        "keys": keys,
+        "values": values,
+        "places": places,
+        "visible": visible,
+        "position_bias": bias,
+    }
+    outputs = {"output": np.float32, "next_keys": dtype, "next_values": dtype}
+    name = f"{PREFIXES[dtype]}SelfAttention"
+    found, *caches = run(name, inputs, outputs, num_heads=heads, scale=0.2)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=CLOSE[dtype])
+    for cache, written in zip(caches, after, strict=True):
+        np.testing.assert_array_equal(cache, written)
+    in_levels, *_ = run(
+        f"{name}Quantized", {**inputs, **AS_LEVELS}, {**outputs, "output": np.uint8}, num_heads=heads, scale=0.2
+    )
+    np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_entries(shape: tuple[int, ...]) -> None:
+    """In 8 bits each has a scale of its own, whether they lie by tokens or by heads, and what is 0 stays 0."""
+    sentences, _, heads, width, entries = shape
+    random = np.random.default_rng(15)
+    by_head = random.normal(size=(sentences, heads, entries, width)) * random.exponential(size=(heads, entries, 1))
+    by_head[0, 0, 0] = 0
+    floats = by_head.astype(np.float32)
+    tokens = floats.transpose(0, 2, 1, 3).reshape(sentences, entries, heads * width)
+    for given in (floats, tokens):
+        (by_heads,) = run("FloatEntries", {"given": given}, {"entries": np.float32}, num_heads=heads)
+        np.testing.assert_array_equal(by_heads, floats)
+        (found,) = run("Int8Entries", {"given": given}, {"entries": np.int8}, num_heads=heads)
+        np.testing.assert_array_equal(found, to_entries(floats))
+    scales = np.abs(floats).max(axis=-1, keepdims=True) / 127
+    assert np.all(np.abs(to_floats(found) - floats) <= scales * 0.501)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("width", [4, 8, 20, 64])
+@pytest.mark.parametrize("heads", [2, 5])
+def test_entries_in_8_bits_hide_nothing_that_is_no_number(heads: int, width: int, number: float) -> None:
+    given = np.random.default_rng(3).normal(size=(1, width + 1, heads * width)).astype(np.float32)
+    for place in range(width):
+        given[0, place, width + place] = number
+    (found,) = run("Int8Entries", {"given": given}, {"entries": np.int8}, num_heads=heads)
+    floats = to_floats(found)  # [1, heads, entries, width]
+    assert np.isnan(floats[0, 1, :width]).all()
+    assert np.isfinite(np.delete(floats[0], 1, axis=0)).all()
+    assert np.isfinite(floats[0, 1, width:]).all()
+
+
+@pytest.mark.parametrize("by", ["tokens", "heads"])
+def test_entries_in_8_bits_are_of_as_many_heads(by: str) -> None:
+    given = np.zeros((1, 3, 9) if by == "tokens" else (1, 3, 5, 4), np.float32)
+    with pytest.raises(Exception, match="not those of so many heads"):
+        run("Int8Entries", {"given": given}, {"entries": np.int8}, num_heads=2)
+
+
+@pytest.mark.parametrize("width", [20, 64])
+def test_tokens_of_a_source_do_not_depend_on_its_padding(width: int) -> None:
+    """They are the same to the bit, however many rows there are behind them."""
+    random, heads, length = np.random.default_rng(14), 2, 5
+    query, keys, values = (random.normal(size=(1, 13, heads * width)).astype(np.float32) for _ in range(3))
+    found = []
+    for tokens in range(length, 14):
+        inputs = {"query": query[:, :tokens], "key": keys[:, :tokens], "value": values[:, :tokens]}
+        given = {**inputs, "lengths": np.array([length])}
+        (each,) = run("CrossAttention", given, {"output": np.float32}, num_heads=heads, scale=0.3)
+        found.append(each[:, :length])
+    for each in found:
+        np.testing.assert_array_equal(each, found[0])
+
+
+def test_a_row_that_sees_nothing_gets_zeros() -> None:
+    """Such rows are of no sentence."""
+    ones = np.ones((1, 2, 8), np.float32)
+    cache = np.full((1, 1, 4, 8), np.nan, np.float32)
+    visible = np.zeros((1, 2, 4), np.bool_)
+    visible[0, 1, 2] = True
+    places = np.array([[[0, 0, 9], [0, 0, 2]]])  # there is no entry 9
+    inputs = {"query": ones, "key": ones, "value": ones, "keys": cache, "values": cache}
+    found, *_ = run(
+        "SelfAttention",
+        {**inputs, "places": places, "visible": visible},
+        {"output": np.float32, "next_keys": np.float32, "next_values": np.float32},
+        num_heads=1,
+        scale=1.0,
+    )
+    np.testing.assert_array_equal(found, [[[0] * 8, [1] * 8]])
+
+
+@pytest.mark.parametrize("entries", [4, 24])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_sentence_that_sees_nothing_gets_zeros(beams: int, entries: int) -> None:
+    ones = np.ones((2, beams, 8), np.float32)
+    cache = np.full((2, 1, entries, 8), np.nan, np.float32)
+    visible = np.zeros((2, beams, entries), np.bool_)
+    visible[1, :, entries - 1] = True
+    places = np.array([[[0, 0, entries]] * beams, [[1, 0, entries - 1]] * beams])  # there is no such entry
+    found, *_ = run(
+        "SelfAttention",
+        {"query": ones, "key": ones, "value": ones, "keys": cache, "values": cache}
+        | {"places": places, "visible": visible},
+        {"output": np.float32, "next_keys": np.float32, "next_values": np.float32},
+        num_heads=1,
+        scale=1.0,
+    )
+    np.testing.assert_array_equal(found, [[[0] * 8] * beams, [[1] * 8] * beams])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    """By a message, before anything is read."""
+    keys = np.zeros((1, 2, 4, 8), np.float32)
+    inputs = {"query": np.zeros((1, 1, 8), np.float32), "key": keys, "value": keys, "lengths": np.ones(1, np.int64)}
+    by_token = np.zeros((1, 4, 8), np.float32)
+    for key, value in ((keys, keys), (by_token, keys[..., :4]), (keys[..., :4], by_token), (by_token[..., :6],) * 2):
+        others = {**inputs, "key": key, "value": value}
+        with pytest.raises(Exception, match="do not fit each other"):
+            run("CrossAttention", others, {"output": np.float32}, num_heads=2, scale=1.0)
+
+
+@pytest.mark.parametrize("axes", [(1, 2, 3, 8), (1, 3, 16), (1, 3, 24)])
+def test_entries_in_8_bits_have_scales_and_lie_by_heads(axes: tuple[int, ...]) -> None:
+    entries = np.zeros(axes, np.int8)
+    inputs = {"query": np.zeros((1, 1, 16), np.float32), "key": entries, "value": entries, "lengths": np.array([3])}
+    with pytest.raises(Exception, match="do not fit each other"):
+        run("Int8CrossAttention", inputs, {"output": np.float32}, num_heads=2, scale=1.0)
+
+
+@pytest.mark.parametrize("name", ["scale", "zero_point"])
+def test_attention_refuses_what_is_not_constant(name: str) -> None:
+    query, cache = np.zeros((1, 1, 8), np.float32), np.zeros((1, 1, 4, 8), np.float32)
+    inputs = {"query": query, "key": cache, "value": cache, "lengths": np.ones(1, np.int64), **AS_LEVELS}
+    with pytest.raises(Exception, match=NOT_CONSTANT):
+        run("CrossAttentionQuantized", inputs, {"output": np.uint8}, CONSTANTS - {name}, num_heads=1, scale=1.0)
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("dtype", PREFIXES)
+def test_results_do_not_depend_on_company(dtype: Any, beams: int) -> None:
+    """Rows alone, and among those of others with more entries, whose heads threads divide, to the bit."""
+    random = np.random.default_rng(6)
+    query = random.normal(size=(9, beams, 192)).astype(np.float32)
+    keys, values = (kept(random.normal(size=(9, 3, 48, 64)), dtype) for _ in range(2))
+    lengths = np.array([5, 48, 17, 16, 33, 1, 40, 8, 20])
+    settings = {"num_heads": 3, "scale": 0.125}
+    inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
+    (together,) = run(f"{PREFIXES[dtype]}CrossAttention", inputs, {"output": np.float32}, **settings)
+    for sentence, length in enumerate(lengths):
+        room = -(-length // 8) * 8
+        alone = {
+            "query": query[sentence, None],
+            "key": keys[sentence, None, :, :room],
+            "value": values[sentence, None, :, :room],
+            "lengths": lengths[sentence, None],
+        }
+        (found,) = run(f"{PREFIXES[dtype]}CrossAttention", alone, {"output": np.float32}, **settings)
+        np.testing.assert_array_equal(found[0], together[sentence])
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("dtype", PREFIXES)
+def test_rows_over_a_cache_do_not_depend_on_company(dtype: Any, beams: int) -> None:
+    """Alone, in one thread, and among others, whose heads threads divide, to the bit."""
+    random, sentences, heads, entries = np.random.default_rng(8), 9, 3, 48
+    rows = [random.normal(size=(sentences, beams, heads * 64)).astype(np.float32) for _ in range(3)]
+    caches = [kept(random.normal(size=(sentences, heads, entries, 64)), dtype) for _ in range(2)]
+    seen = np.array([5, 48, 17, 16, 33, 2, 40, 8, 20])
+    places = np.zeros((sentences, beams, 3), np.int64)
+    places[:, :, 0] = np.arange(sentences)[:, None]
+    places[:, :, 2] = seen[:, None] - 1 - np.arange(beams)
+    visible = np.broadcast_to(np.arange(entries) < seen[:, None, None], (sentences, beams, entries))
+    names = ("query", "new_key", "new_value", "keys", "values", "places", "visible")
+    inputs = dict(zip(names, (*rows, *caches, places, visible), strict=True))
+    outputs = {"output": np.float32, "next_keys": dtype, "next_values": dtype}
+    name = f"{PREFIXES[dtype]}SelfAttention"
+    together = run(name, inputs, outputs, num_heads=heads, scale=0.125)
+    for sentence in range(sentences):
+        alone = {name: array[sentence, None] for name, array in inputs.items()}
+        alone["places"] = alone["places"] * [0, 1, 1]
+        for found, expected in zip(run(name, alone, outputs, num_heads=heads, scale=0.125), together, strict=True):
+            np.testing.assert_array_equal(found[0], expected[sentence])
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("dtype", PREFIXES)
+def test_sentences_may_have_any_slots(dtype: Any, beams: int) -> None:
+    """As many sentences as slots, in their order, find the same, and write the same; other slots stay as they were."""
+    random, sentences, heads, entries = np.random.default_rng(9), 9, 3, 24
+    slots = random.permutation(14)[:sentences]
+    rows = [random.normal(size=(sentences, beams, heads * 64)).astype(np.float32) for _ in range(3)]
+    caches = [kept(random.normal(size=(14, heads, entries, 64)), dtype) for _ in range(2)]
+    lengths = random.integers(beams, entries, sentences)
+    places = np.zeros((sentences, beams, 3), np.int64)
+    places[:, :, 0] = slots[:, None]
+    places[:, :, 2] = lengths[:, None] - 1 - np.arange(beams)
+    visible = np.zeros((14, beams, entries), bool)
+    visible[slots] = np.arange(entries) < lengths[:, None, None]
+    in_order = places.copy()
+    in_order[:, :, 0] = np.arange(sentences)[:, None]
+    settings = {"num_heads": heads, "scale": 0.125}
+
+    names, outputs = (
+        ("query", "new_key", "new_value", "key", "value", "places", "visible"),
+        ("output", "keys", "values"),
+    )
+    types = dict(zip(outputs, (np.float32, dtype, dtype), strict=True))
+    name = f"{PREFIXES[dtype]}SelfAttention"
+    inputs = dict(zip(names, (*rows, *caches, places, visible), strict=True))
+    found, *written = run(name, inputs, types, **settings)
+    own = [cache[slots] for cache in caches]
+    inputs = dict(zip(names, (*rows, *own, in_order, visible[slots]), strict=True))
+    expected, *others = run(name, inputs, types, **settings)
+    np.testing.assert_array_equal(found, expected)
+    for before, after, other in zip(caches, written, others, strict=True):
+        np.testing.assert_array_equal(after[slots], other)
+        np.testing.assert_array_equal(np.delete(after, slots, 0), np.delete(before, slots, 0))
+
+    name = f"{PREFIXES[dtype]}CrossAttention"
+    memory = {"query": rows[0], "key": own[0], "value": own[1], "lengths": lengths}
+    in_slots = {**memory, "key": caches[0], "value": caches[1]}
+    (expected,) = run(name, memory, {"output": np.float32}, **settings)
+    (found,) = run(name, {**in_slots, "places": places}, {"output": np.float32}, **settings)
+    np.testing.assert_array_equal(found, expected)
+    (expected,) = run(f"{name}Quantized", {**memory, **AS_LEVELS}, {"output": np.uint8}, **settings)
+    (found,) = run(f"{name}Quantized", {**in_slots, **AS_LEVELS, "places": places}, {"output": np.uint8}, **settings)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("slot", [-1, 3])
+def test_slots_that_there_are_not_are_refused(slot: int) -> None:
+    query, keys = np.ones((1, 1, 8), np.float32), np.ones((3, 1, 4, 8), np.float32)
+    places = np.array([[[slot, 0, 0]]])
+    inputs = {"query": query, "key": keys, "value": keys, "lengths": np.array([2]), "places": places}
+    with pytest.raises(Exception, match="than places in slots"):
+        run("CrossAttention", inputs, {"output": np.float32}, num_heads=1, scale=1.0)
+    visible = np.ones((3, 1, 4), bool)
+    inputs = {"query": query, "new_key": query, "new_value": query, "key": keys, "value": keys, "places": places}
+    outputs = {"output": np.float32, "keys": np.float32, "values": np.float32}
+    with pytest.raises(Exception, match="than places in slots"):
+        run("SelfAttention", {**inputs, "visible": visible}, outputs, num_heads=1, scale=1.0)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_sums_of_levels_have_room(beams: int) -> None:
+    """As many entries as no model has, all alike: each weight has the most levels there are, and each value too."""
+    entries = kept(np.full((1, 2, 3000, 64), 3.0, np.float32), np.int8)
+    query = np.zeros((1, beams, 128), np.float32)
+    inputs = {"query": query, "key": entries, "value": entries, "lengths": np.array([3000])}
+    (found,) = run("Int8CrossAttention", inputs, {"output": np.float32}, num_heads=2, scale=1.0)
+    np.testing.assert_allclose(found, 3.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["query", "key", "value"])
+def test_what_is_no_number_makes_none_in_its_sentence_alone(where: str, wrong: float, beams: int) -> None:
+    random = np.random.default_rng(10)
+    given = {
+        "query": random.normal(size=(3, beams, 128)).astype(np.float32),
+        "key": random.normal(size=(3, 2, 9, 64)).astype(np.float32),
+        "value": random.normal(size=(3, 2, 9, 64)).astype(np.float32),
+    }
+    given[where][1, 0, -1] = wrong  # of a query the last head, of keys and values all of the first one's last entry
+    for name in ("key", "value"):
+        (given[name],) = run("Int8Entries", {"floats": given[name]}, {"entries": np.int8}, num_heads=2)
+    inputs = {**given, "lengths": np.array([9, 9, 9])}
+    (found,) = run("Int8CrossAttention", inputs, {"output": np.float32}, num_heads=2, scale=0.125)
+    assert np.isfinite(found[[0, 2]]).all()
+    heads = np.isnan(found[1].reshape(beams, 2, 64))
+    assert heads[0, 1 if where == "query" else 0].all()
+    assert not heads[:, 0 if where == "query" else 1].any()

@@ -1,0 +1,92 @@
+"""Native operators decode what the plain graphs decode: the same tokens, by greedy search, beams and at random."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jumok_serve import Translator
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.errors import BundleError
+from jumok_serve.native import library
+from jumok_serve.runtime import sessions as opening
+from jumok_serve.runtime.device import CPU, RESIDENT_CPU
+from jumok_serve.runtime.graphs import Graphs
+from tests.serve.runtime.test_device_step import decoded, random_sources
+from tests.support.variants import edited
+
+needs_library = pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
+
+
+@needs_library
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("model", ["tiny_bundle", "recurrent_bundle"])
+def test_tokens_and_scores_are_the_same(model: str, precision: str, request: pytest.FixtureRequest) -> None:
+    bundle = Bundle.open(request.getfixturevalue(model))
+    sources = random_sources(bundle.tokenizer.vocab_size, count=24)
+    plain, native = (Graphs(bundle, precision, device=CPU, threads=1, native=preferred) for preferred in (False, True))
+    assert (plain.native, native.native) == (False, True)
+    # Keys and values in 8 bits turn roundings of activations over: hypotheses change places with others about as often
+    # as between fp32 and the plain graphs in int8, and only the best ones are compared.
+    exact = precision == "fp32" or model == "recurrent_bundle"
+    equal = cases = 0
+    for beam_size, draws in ((1, False), (4, False), (3, True)):
+        expected, found = (decoded(each, sources, beam_size=beam_size, draws=draws) for each in (plain, native))
+        for hypotheses, others in zip(expected, found, strict=True):
+            one, other = (hypotheses, others) if exact else (hypotheses[:1], others[:1])
+            cases += 1
+            same = [tokens for tokens, _ in one] == [tokens for tokens, _ in other]
+            equal += same
+            if same:
+                relative, absolute = (1e-5, 1e-4) if precision == "fp32" else (0, 0.1)
+                scores = [score for _, score in one]
+                assert scores == pytest.approx([score for _, score in other], rel=relative, abs=absolute)
+    assert equal >= (cases if exact else 0.8 * cases)
+
+
+@needs_library
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_shortlist_is_kept_to(
+    listed_bundle: Path, precision: str, sentences: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for there in (True, False):
+        with monkeypatch.context() as patch:
+            if not there:
+                patch.setattr(opening, "library", lambda: None)
+            with Translator(listed_bundle, precision=precision, threads=1) as translator:
+                assert translator._graphs.native == there
+                found.append(translator.translate(sentences[0], beam_size=2))
+    texts = [[translation.text for translation in translations] for translations in found]
+    same = np.mean([one == other for one, other in zip(*texts, strict=True)])
+    assert same == 1 if precision == "fp32" else same >= 0.9
+
+
+def test_without_the_library_or_on_a_device_the_others_decode(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    assert not Graphs(bundle, "fp32", device=RESIDENT_CPU, threads=1).native
+    monkeypatch.setattr(opening, "library", lambda: None)
+    for precision in ("fp32", "int8"):
+        graphs = Graphs(bundle, precision, device=CPU, threads=1)
+        assert not graphs.native
+        assert {spec.dtype for spec in (*graphs.memory_specs, *graphs.state_specs)} == {"float32"}
+
+
+def without_in_int8(*names: str) -> Callable[[dict[str, Any]], None]:
+    def edit(manifest: dict[str, Any]) -> None:
+        for name in names:
+            del manifest["precisions"]["int8"]["graphs"][name]
+
+    return edit
+
+
+@needs_library
+def test_a_bundle_without_such_graphs_decodes_with_the_others(tiny_bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"graph 'decoder_native' is missing; native operators need decoder_native"):
+        Bundle.open(edited(tiny_bundle, tmp_path / "half", without_in_int8("decoder_native")))
+    path = edited(tiny_bundle, tmp_path / "none", without_in_int8("encoder_native", "decoder_native"))
+    assert not Graphs(Bundle.open(path), "int8", device=CPU, threads=1).native

@@ -1,0 +1,285 @@
+"""Products of levels with weights in 8 bits against NumPy's whole numbers, in one thread and in several."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from jumok_serve.native import library
+from tests.support.native_operators import CONSTANTS, levels, model_of, needs_library, rounding, run
+
+pytestmark = needs_library
+
+SHAPES = [
+    (0, 8, 8),
+    (1, 1, 1),
+    (2, 3, 5),
+    (3, 7, 63),
+    (4, 64, 64),
+    (5, 65, 65),
+    (6, 30, 17),
+    (7, 129, 100),
+    (13, 32, 200),
+    (100, 66, 130),
+    (200, 97, 70),
+    (1, 512, 300),
+    (200, 256, 512),
+]
+"""Rows, depth, columns: some in one block of rows and some in several, the last ones for several threads."""
+ACTIVATIONS = (
+    lambda x: x,
+    lambda x: x / (1 + np.exp(-x)),
+    lambda x: x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2))) / 2,
+    lambda x: np.maximum(x, 0),
+)
+"""Nothing, SiLU, GELU and ReLU, as the operators number them."""
+LINEAR, SILU, GELU, RELU = range(4)
+NAMES = ["linear", "silu", "gelu", "relu"]
+
+
+def inputs_of(
+    shape: tuple[int, ...], *, zero_point: int = 128, transposed: bool = False, biased: bool = True, parts: int = 1
+) -> dict[str, Any]:
+    """Those of some products of shape (..., depth, columns), of which each has more columns than the one before."""
+    *rows, depth, columns = shape
+    random = np.random.default_rng(8)
+    inputs: dict[str, Any] = {
+        "levels": random.integers(0, 256, (*rows, depth), np.uint8),
+        "levels_scale": np.array(0.02, np.float32),
+        "levels_zero_point": np.array(zero_point, np.uint8),
+    }
+    for part in range(parts):
+        own = columns + 29 * part
+        weights = random.integers(-127, 128, (own, depth) if transposed else (depth, own), np.int8)
+        scales = random.uniform(0.001, 0.01, own).astype(np.float32)
+        bias = random.normal(size=own).astype(np.float32) if biased else None
+        inputs |= {f"weights{part}": weights, f"weight_scales{part}": scales, f"bias{part}": bias}
+    return inputs
+
+
+def products(operator: str, inputs: Mapping[str, Any], **settings: int) -> list[NDArray[Any]]:
+    """What an operator gives; weights are [depth, columns], and there is no activation, unless `settings` say so."""
+    chosen = {"transposed": 0, "biased": int(inputs["bias0"] is not None), "activation": LINEAR, **settings}
+    dtype = np.uint8 if operator.endswith("Quantized") else np.float32
+    outputs = {f"output{part}": dtype for part in range(3 if operator == "ThreeProducts" else 1)}
+    return run(operator, inputs, outputs, **chosen)
+
+
+def sums(inputs: Mapping[str, Any], *, transposed: bool = False) -> NDArray[np.int64]:
+    """The whole numbers that are scaled."""
+    weights = inputs["weights0"].astype(np.int64)
+    centred: NDArray[np.int64] = inputs["levels"].astype(np.int64) - int(inputs["levels_zero_point"])
+    found: NDArray[np.int64] = centred @ (weights.T if transposed else weights)
+    return found
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sums_are_exact(shape: tuple[int, ...], transposed: bool) -> None:
+    """Scaled by 1 they are what is given; nothing saturates where levels and weights are as large as can be."""
+    for zero_point in (0, 128, 255):
+        inputs = inputs_of(shape, zero_point=zero_point, transposed=transposed, biased=False)
+        inputs["levels"][1::2] = 255
+        by_column = inputs["weights0"] if transposed else inputs["weights0"].T
+        for column, weight in enumerate((127, -127, -128)):
+            by_column[column::5] = weight
+        ones = {"levels_scale": np.array(1, np.float32), "weight_scales0": np.ones(len(by_column), np.float32)}
+        (found,) = products("Product", {**inputs, **ones}, transposed=int(transposed))
+        np.testing.assert_array_equal(found, sums(inputs, transposed=transposed).astype(np.float32))
+
+
+@pytest.mark.parametrize("columns", [40, 5])
+@pytest.mark.parametrize("rows", [*range(1, 8), 100])
+@pytest.mark.parametrize("large", [0, 1, 9, 20], ids="{} groups have large weights".format)
+@pytest.mark.parametrize("small_ones", [(32, 33, -20), (21, 24, -14)], ids=["in twos", "in threes"])
+def test_sums_are_exact_where_weights_are_small(
+    small_ones: tuple[int, int, int], large: int, rows: int, columns: int
+) -> None:
+    """Where there is no VNNI four or six are added in 16 bits, to 32,640 at most; some weights are too large by 1."""
+    random = np.random.default_rng(3)
+    inputs = inputs_of((rows, 99, columns), biased=False)
+    small = random.choice(small_ones, (99, columns), p=[0.94, 0.01, 0.05])
+    small[:, ::2] *= -1
+    groups = random.permutation(25)[:large]
+    inside = np.isin(np.arange(99) // 4, groups)
+    inputs["weights0"] = np.where(inside[:, None], random.integers(-127, 128, small.shape), small).astype(np.int8)
+    worst = inputs["weights0"][:, random.integers(columns, size=rows)].T
+    inputs["levels"] = np.where(worst > 0, 255, random.integers(0, 2, worst.shape)).astype(np.uint8)
+    inputs["levels"][rows // 2] = np.where(worst[rows // 2] < 0, 255, 0)
+    ones = {"levels_scale": np.array(1, np.float32), "weight_scales0": np.ones(columns, np.float32)}
+    (found,) = products("Product", {**inputs, **ones})
+    np.testing.assert_array_equal(found, sums(inputs).astype(np.float32))
+
+
+def test_weights_in_another_order_are_others() -> None:
+    """Those of a depth between two small ones, and behind both: they are packed alike where small ones make a set."""
+    inputs = inputs_of((3, 12, 16), biased=False, parts=3)
+    small, large = np.arange(4 * 16).reshape(4, 16) // 2, np.full((4, 16), 127)
+    for part, depths in enumerate(((small, large, 1 - small), (small, 1 - small, large), (small, large, small))):
+        inputs[f"weights{part}"] = np.concatenate(depths).astype(np.int8)
+        inputs[f"weight_scales{part}"] = np.ones(16, np.float32)
+    common = {name: array for name, array in inputs.items() if name.startswith("levels")}
+    for part, found in enumerate(products("ThreeProducts", {**inputs, "levels_scale": np.array(1, np.float32)})):
+        expected = sums({**common, "weights0": inputs[f"weights{part}"]})
+        np.testing.assert_array_equal(found, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_scales_biases_activations_and_levels(shape: tuple[int, ...], activation: int, biased: bool) -> None:
+    inputs = inputs_of(shape, biased=biased)
+    scaled = sums(inputs) * (inputs["weight_scales0"] * np.float64(inputs["levels_scale"]))
+    expected = ACTIVATIONS[activation](scaled + inputs["bias0"] if biased else scaled)
+    (found,) = products("Product", inputs, activation=activation)
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=5e-6)
+    zero_point = 100 if biased else 0
+    (in_levels,) = products("ProductQuantized", {**inputs, **rounding(0.03, zero_point)}, activation=activation)
+    np.testing.assert_array_equal(in_levels, levels(found, 0.03, zero_point))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.03, 1, 1e6])
+@pytest.mark.parametrize("activation", [SILU, GELU], ids=["silu", "gelu"])
+def test_activations_of_numbers_small_and_large(activation: int, scale: float) -> None:
+    inputs = inputs_of((256, 1, 1), biased=False)
+    inputs |= {"levels": np.arange(256, dtype=np.uint8)[:, None], "weights0": np.ones((1, 1), np.int8)}
+    inputs |= {"levels_scale": np.array(scale, np.float32), "weight_scales0": np.ones(1, np.float32)}
+    (found,) = products("Product", inputs, activation=activation)
+    with np.errstate(over="ignore"):
+        expected = ACTIVATIONS[activation](np.arange(-128, 128)[:, None] * np.float64(np.float32(scale)))
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
+@pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize("shape", [(1, 40, 64), (5, 65, 65), (200, 130, 33)], ids=str)
+def test_three_products_are_three_times_one(shape: tuple[int, ...], biased: bool, transposed: bool) -> None:
+    inputs = inputs_of(shape, biased=biased, transposed=transposed, parts=3)
+    together = products("ThreeProducts", inputs, transposed=int(transposed))
+    common = {name: array for name, array in inputs.items() if name.startswith("levels")}
+    for part, found in enumerate(together):
+        own = {f"{name}0": inputs[f"{name}{part}"] for name in ("weights", "weight_scales", "bias")}
+        (alone,) = products("Product", {**common, **own}, transposed=int(transposed))
+        np.testing.assert_array_equal(found, alone)
+
+
+@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
+def test_rows_do_not_depend_on_company(activation: int) -> None:
+    """Rows alone and among so many others, to the bit, and however they are spread over axes."""
+    inputs = inputs_of((200, 97, 70))
+    (together,) = products("Product", inputs, activation=activation)
+    firsts = (0, 7, 60, 95, 96, 120, 150, 193)
+    for rows in (*(slice(first, first + count) for count, first in enumerate(firsts, 1)), slice(40, 140)):
+        (some,) = products("Product", {**inputs, "levels": inputs["levels"][rows]}, activation=activation)
+        np.testing.assert_array_equal(some, together[rows])
+    for axes in ((10, 20), (4, 25, 2)):
+        spread = {**inputs, "levels": inputs["levels"].reshape(*axes, -1)}
+        (found,) = products("Product", spread, activation=activation)
+        np.testing.assert_array_equal(found, together.reshape(*axes, -1))
+    (found,) = products("Product", {**inputs, "levels": inputs["levels"][9]}, activation=activation)
+    np.testing.assert_array_equal(found, together[9])
+
+
+@pytest.mark.parametrize("shape", [(1, 30, 17), (7, 64, 64), (3, 5, 65, 70), (200, 256, 512)])
+def test_a_norm_behind_a_product_is_the_same_in_one_operator(shape: tuple[int, ...]) -> None:
+    """Bit for bit; outputs that nobody reads are left out."""
+    random = np.random.default_rng(11)
+    inputs, width = inputs_of(shape), shape[-1]
+    (product,) = products("Product", inputs)
+    added = random.normal(size=product.shape).astype(np.float32)
+    norm = {name: random.normal(size=width).astype(np.float32) for name in ("weight", "bias")}
+    floats = {"sum": np.float32, "norm": np.float32}
+    expected = run("AddNorm", {"x": added, "y": product, **norm}, floats, epsilon=1e-3)
+    settings = {"transposed": 0, "biased": 1, "activation": LINEAR, "epsilon": 1e-3}
+    together = {**inputs, "added": added, **norm}
+    for found, one in zip(run("ProductAddNorm", together, floats, **settings), expected, strict=True):
+        np.testing.assert_array_equal(found, one)
+    for name, one in zip(floats, expected, strict=True):
+        (alone,) = run("ProductAddNorm", together, {"sum": None, "norm": None, name: np.float32}, **settings)
+        np.testing.assert_array_equal(alone, one)
+    rounded = {**together, **rounding(0.03, 100)}
+    for wanted in (floats, floats | {"sum": None}, floats | {"norm": None}, {"sum": None, "norm": None}):
+        *_, found = run("ProductAddNormQuantized", rounded, {**wanted, "quantized": np.uint8}, **settings)
+        np.testing.assert_array_equal(found, levels(expected[1], 0.03, 100))
+
+
+def test_a_norm_that_does_not_fit_its_product_is_refused() -> None:
+    inputs = inputs_of((2, 8, 12)) | {"added": np.zeros((2, 12), np.float32)}
+    norm = {"weight": np.ones(12, np.float32), "bias": np.ones(12, np.float32)}
+    settings = {"transposed": 0, "biased": 1, "activation": LINEAR, "epsilon": 1e-3}
+    for name in norm:
+        with pytest.raises(Exception, match="a product does not fit the weights of its norm"):
+            run("ProductAddNorm", {**inputs, **norm, name: np.ones(11, np.float32)}, {"sum": np.float32}, **settings)
+    wrong = {**inputs, **norm, "added": np.zeros((3, 12), np.float32)}
+    with pytest.raises(Exception, match="what is added does not fit the product"):
+        run("ProductAddNorm", wrong, {"sum": np.float32}, **settings)
+
+
+@pytest.mark.parametrize(
+    "name", ["levels_scale", "levels_zero_point", "weights0", "weight_scales0", "bias0", "scale", "zero_point"]
+)
+def test_what_is_not_constant_is_refused(name: str) -> None:
+    inputs = {**inputs_of((2, 8, 8)), **rounding(0.02, 128)}
+    with pytest.raises(Exception, match="weights, scales, zero points and biases have to be constant"):
+        run("ProductQuantized", inputs, {"output": np.uint8}, CONSTANTS - {name}, transposed=0, biased=1, activation=0)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    inputs = inputs_of((2, 8, 12), parts=3)
+    for name, array in (
+        ("weights1", inputs["weights1"][:7]),
+        ("weights2", inputs["weights2"].ravel()),
+        ("weight_scales0", inputs["weight_scales0"][:1]),
+        ("weight_scales2", np.array(0.1, np.float32)),
+        ("bias1", inputs["bias1"][1:]),
+    ):
+        with pytest.raises(Exception, match="weights, scales and biases of a product do not fit each other"):
+            products("ThreeProducts", {**inputs, name: array})
+    with pytest.raises(Exception, match="weights, scales and biases of a product do not fit each other"):
+        products("Product", inputs_of((2, 8, 12)), transposed=1)
+    for shape in ((2, 7), (2, 9), (8, 2), ()):
+        with pytest.raises(Exception, match="rows are not as deep as the weights that they are multiplied with"):
+            products("Product", {**inputs_of((2, 8, 12)), "levels": np.zeros(shape, np.uint8)})
+
+
+MEMORY = """
+import sys
+from pathlib import Path
+import onnxruntime
+
+def resident():
+    lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * sum(int(lines[name].split()[0]) for name in ("RssAnon", "RssFile"))
+
+sessions, before = [], 0
+for path in sys.argv[2:]:
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(sys.argv[1])
+    sessions.append(onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]))
+    now = resident()
+    print(now - before)
+    before = now
+"""
+"""Prints how much memory a process takes more after each session, in bytes; the first takes what all need."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not say how much memory a process takes")
+def test_weights_are_kept_once(tmp_path: Path) -> None:
+    """Once in a process: what was read of the file is given back, and a second session has those of the first."""
+    depth, columns = 4800, 8192
+    for name, size in (("small", 8), ("large", depth)):
+        inputs = inputs_of((1, 8, columns), biased=False) | {"weights0": np.ones((size, columns), np.int8)}
+        model = model_of("Product", inputs, {"output": np.float32}, transposed=0, biased=0, activation=0)
+        onnx.save(model, tmp_path / f"{name}.onnx", save_as_external_data=True, location=f"{name}.bin")
+    paths = [str(tmp_path / f"{name}.onnx") for name in ("small", "large", "large")]
+    command = [sys.executable, "-c", MEMORY, str(library()), *paths]
+    _, first, second = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    assert 0.9 * depth * columns < first < 1.5 * depth * columns
+    assert second < 0.5 * depth * columns

@@ -1,0 +1,128 @@
+"""Choice of the device: never another one than was asked for, and a reason where that cannot be had."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnxruntime
+import pytest
+
+from jumok_serve.errors import DeviceError
+from jumok_serve.runtime.cuda import DRIVER, LIBRARIES, why_not_cuda
+from jumok_serve.runtime.device import CPU, CudaSettings, candidate_devices, check_active, cuda_device
+
+
+@dataclass
+class Machine:
+    """Shared libraries as a machine may have them, in place of `ctypes.CDLL`."""
+
+    missing: tuple[str, ...] = ()
+    init: int = 0
+    driver_for: int = 12080
+    loaded: list[str] = field(default_factory=list)
+
+    def load(self, name: str) -> "Machine":
+        if name in self.missing:
+            raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+        self.loaded.append(name)
+        return self
+
+    def cuInit(self, flags: int) -> int:
+        assert flags == 0
+        return self.init
+
+    def cuDriverGetVersion(self, version: Any) -> int:
+        version._obj.value = self.driver_for
+        return 0
+
+
+@pytest.fixture
+def providers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Says what providers the installed ONNX Runtime has."""
+
+    def install(*names: str) -> None:
+        monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [*names, "CPUExecutionProvider"])
+
+    return install
+
+
+def test_a_machine_with_everything() -> None:
+    machine = Machine()
+    assert why_not_cuda(machine.load, built_for="12.8") is None
+    assert machine.loaded == [DRIVER, *LIBRARIES[12]]
+    newer = Machine(driver_for=13000)
+    assert why_not_cuda(newer.load, built_for="13.0") is None
+    assert newer.loaded == [DRIVER, *LIBRARIES[13]]
+    assert why_not_cuda(newer.load, built_for="12.8") is None  # drivers serve older programs too
+    assert why_not_cuda(machine.load, built_for="") is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "message"),
+    [
+        (Machine(missing=(DRIVER,)), f"no NVIDIA driver: {DRIVER}: cannot open.*NVIDIA container toolkit"),
+        (Machine(init=100), "driver finds no GPU; make one visible"),
+        (Machine(init=803), "cuInit failed with 803; see nvidia-smi"),
+        (Machine(driver_for=11040), "driver is for CUDA 11.4 and older.*needs CUDA 12; update.*for CUDA 11"),
+        (Machine(missing=("libcublas.so.12",)), r"^libcublas.so.12 of CUDA 12.*'onnxruntime-gpu\[cuda,cudnn\]'"),
+        (Machine(missing=LIBRARIES[12]), "^libcudart.so.12, libcublas.so.12, libcublasLt.so.12 of CUDA 12"),
+    ],
+)
+def test_what_is_missing_is_named_with_the_way_out(machine: Machine, message: str) -> None:
+    said = why_not_cuda(machine.load, built_for="12.8")
+    assert said is not None
+    with pytest.raises(DeviceError, match=message):
+        raise DeviceError(said)
+    assert said.endswith("or use --device cpu")
+
+
+def test_without_the_provider(providers: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+    providers()
+    assert candidate_devices("cpu") == (CPU,)
+    with caplog.at_level(logging.INFO):
+        assert candidate_devices("auto") == (CPU,)
+    (record,) = caplog.records
+    assert "device auto takes the CPU: the installed ONNX Runtime" in record.getMessage()
+    with pytest.raises(DeviceError, match=r"has no CUDAExecutionProvider.*jumok\[serve-gpu\].*--device cpu"):
+        candidate_devices("cuda")
+
+
+def test_with_the_provider_it_depends_on_the_machine(providers: Callable[..., None]) -> None:
+    providers("TensorrtExecutionProvider", "CUDAExecutionProvider")
+    assert candidate_devices("cpu") == (CPU,)
+    missing = why_not_cuda()
+    if missing is None:
+        assert candidate_devices("cuda") == (cuda_device(),)
+        assert candidate_devices("auto") == (cuda_device(), CPU)
+    else:
+        assert candidate_devices("auto") == (CPU,)
+        with pytest.raises(DeviceError) as error:
+            candidate_devices("cuda")
+        assert str(error.value) == f"device 'cuda' was asked for, but {missing}"
+
+
+def test_settings_become_options_of_the_provider() -> None:
+    assert cuda_device().session_providers() == [
+        (
+            "CUDAExecutionProvider",
+            {"device_id": "0", "use_tf32": "0", "arena_extend_strategy": "kNextPowerOfTwo"},
+        ),
+        ("CPUExecutionProvider", {}),
+    ]
+    small = CudaSettings(memory_limit_mib=512, arena="exact").provider_options()
+    assert small["gpu_mem_limit"] == str(512 * 1024 * 1024)
+    assert small["arena_extend_strategy"] == "kSameAsRequested"
+    assert cuda_device(CudaSettings(allow_copies=True)).allow_copies
+
+
+def test_unknown_device_is_named() -> None:
+    with pytest.raises(DeviceError, match="one of cpu, cuda, auto, got 'tpu'"):
+        candidate_devices("tpu")
+
+
+def test_a_session_that_fell_back_is_refused() -> None:
+    check_active(CPU, ["CPUExecutionProvider"])
+    check_active(cuda_device(), ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    with pytest.raises(DeviceError, match=r"could not start CUDAExecutionProvider.*fell back to CPUExecutionProvider"):
+        check_active(cuda_device(), ["CPUExecutionProvider"])

@@ -1,0 +1,34 @@
+"""What the garbage collector passes over, and when it looks at it after all."""
+
+import gc
+import weakref
+
+from jumok_serve.runtime.process_memory import NEW_OBJECTS, give_back_memory, set_aside
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_was_set_aside_is_looked_at_when_memory_is_given_back() -> None:
+    cycle = Cycle()
+    alive = weakref.ref(cycle)
+    threshold = gc.get_threshold()
+    set_aside()
+    try:
+        del cycle
+        gc.collect()
+        assert alive() is not None
+        give_back_memory()
+        assert alive() is None
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold()[0] == NEW_OBJECTS
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
+
+
+def test_nothing_is_set_aside_where_nobody_asked_for_it() -> None:
+    give_back_memory()
+    assert gc.get_freeze_count() == 0

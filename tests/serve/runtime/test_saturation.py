@@ -1,0 +1,69 @@
+"""Products that saturate: how they are found out, and that what sessions do about it changes nothing."""
+
+from base64 import b64decode
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from jumok_export.graphs.graph import with_inner
+from jumok_serve import Translator
+from jumok_serve.runtime import graphs as session
+from jumok_serve.runtime import saturation
+
+MODELS = Path(__file__).parents[3] / "models"
+
+
+def test_the_product_is_what_it_is_said_to_be() -> None:
+    node = helper.make_node("MatMulIntegerToFloat", ["a", "b", "s", "s"], ["y"], domain="com.microsoft")
+    a, b, s, y = (
+        helper.make_tensor_value_info(name, data_type, [None] * rank)
+        for name, data_type, rank in (
+            ("a", TensorProto.UINT8, 2),
+            ("b", TensorProto.INT8, 2),
+            ("s", TensorProto.FLOAT, 0),
+            ("y", TensorProto.FLOAT, 2),
+        )
+    )
+    model = helper.make_model(
+        helper.make_graph([node], "probe", [a, b, s], [y]),
+        opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)],
+        ir_version=10,
+    )
+    assert b64decode(saturation._PRODUCT) == model.SerializeToString(deterministic=True)
+
+
+def test_what_processors_do_is_found_out_once() -> None:
+    """Whichever this one does: its answer is stable."""
+    assert saturation.products_saturate() in {True, False}
+    assert saturation.products_saturate.cache_info().misses == 1
+
+
+def test_translations_are_the_same_with_the_weights_made_unsigned(
+    tiny_bundle: Path, sentences: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = []
+    for saturates in (False, True):
+        monkeypatch.setattr(session, "products_saturate", lambda saturates=saturates: saturates)
+        with Translator(tiny_bundle, precision="int8", threads=1) as translator:
+            outcomes.append([each.hypotheses[0] for each in translator.translate(sentences[0], beam_size=2)])
+    for signed, unsigned in zip(*outcomes, strict=True):
+        assert signed.token_ids == unsigned.token_ids
+        np.testing.assert_allclose(signed.score, unsigned.score, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["multi30k-en-de-transformer", "multi30k-en-de-lstm", "recurrent_bundle"])
+def test_weights_lie_in_the_graphs_of_their_products(name: str, request: pytest.FixtureRequest) -> None:
+    """ONNX Runtime makes no others unsigned: not those that a loop's products read from the graph around it."""
+    path = request.getfixturevalue(name) if name == "recurrent_bundle" else MODELS / name
+    products = 0
+    for file in (path / "int8").glob("*.onnx"):
+        for graph in with_inner(onnx.load(file, load_external_data=False).graph):
+            own = {tensor.name for tensor in graph.initializer}
+            turned = {node.output[0] for node in graph.node if node.op_type == "Transpose" and node.input[0] in own}
+            read = {node.input[1] for node in graph.node if node.op_type == "MatMulIntegerToFloat"}
+            assert read <= own | turned, file
+            products += len(read)
+    assert products > 10

@@ -1,0 +1,237 @@
+"""Searches that advance together do what each does alone, wherever they join, leave and are moved."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from jumok_serve.native import library
+from jumok_serve.search import Continuations, Search, SearchTable, best_continuations, each_rows_best
+from jumok_serve.search import step_arrays as asked
+from jumok_serve.search.options import Sampling
+from tests.support.reference_search import candidates
+from tests.support.search_cases import Case, constrained, random_case
+
+LEAST_TOKENS = 12
+
+
+@pytest.fixture(autouse=True, params=["native", "numpy"])
+def made_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes in a step."""
+    if request.param == "numpy":
+        monkeypatch.setattr(asked, "native_step", lambda *_: None)
+    elif library() is None:
+        pytest.skip("no kernels of these sources, or an old processor")
+
+
+@dataclass(eq=False)
+class Pair:
+    """A search in a table, and the same one alone."""
+
+    case: Case
+    together: Search
+    alone: Search
+    prefixes: list[tuple[int, ...]] = field(default_factory=lambda: [()])
+
+    def feed(self) -> None:
+        self.prefixes = [
+            (*self.prefixes[parent], token) for token, parent in zip(self.alone.tokens, self.alone.parents, strict=True)
+        ]
+
+
+def random_pair(rng: np.random.Generator, beam_size: int) -> Pair:
+    case = random_case(rng, least_tokens=LEAST_TOKENS)
+    hypotheses = int(rng.integers(1, beam_size + 1))
+    case = replace(case, options=replace(case.options, beam_size=beam_size, num_hypotheses=hypotheses))
+    if rng.random() < 0.5:
+        case = constrained(rng, case)
+    return Pair(case, case.search(), case.search())
+
+
+@pytest.mark.parametrize("most_kept", [3, asked.MOST_KEPT])
+@pytest.mark.parametrize("beam_size", [1, 2, 4])
+def test_searches_together_do_what_they_do_alone(
+    beam_size: int, most_kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asked, "MOST_KEPT", most_kept)
+    rng = np.random.default_rng(17 + beam_size)
+    table, slots = SearchTable(beam_size), list[Pair | None]()
+    finished = moved = left = 0
+    for turn in range(120):
+        joining = [random_pair(rng, beam_size) for _ in range(rng.integers(0, 4) if turn else 3)]
+        places = [slot for slot, pair in enumerate(slots) if pair is None][: len(joining)]
+        places += range(len(slots), len(slots) + len(joining) - len(places))
+        slots += [None] * (max([-1, *places]) + 1 - len(slots))
+        if joining:
+            table.join(places, [new.together for new in joining])
+        for place, new in zip(places, joining, strict=True):
+            slots[place] = new
+        step(table, slots, everybody=bool(rng.random() < 0.5))
+        for slot, pair in enumerate(slots):
+            if pair is None:
+                continue
+            if pair.alone.finished:
+                assert pair.together.finished
+                assert pair.together.hypotheses() == pair.alone.hypotheses()
+                finished += 1
+            elif rng.random() < 0.05:
+                left += 1
+            else:
+                if rng.random() < 0.1:
+                    assert table.search(slot).sure_tokens() == pair.alone.sure_tokens()
+                continue
+            slots[slot] = None
+            table.leave([slot])
+        if rng.random() < 0.3:
+            full = sum(pair is not None for pair in slots)
+            free = [slot for slot in range(full) if slots[slot] is None]
+            last = [slot for slot in range(full, len(slots)) if slots[slot] is not None]
+            table.move(last, free)
+            for slot, place in zip(last, free, strict=True):
+                slots[place] = slots[slot]
+            moved += len(last)
+            del slots[full:]
+    assert finished > 40
+    assert moved > 10
+    assert left > 5
+
+
+def step(table: SearchTable, slots: list[Pair | None], *, everybody: bool) -> None:
+    """One step of both sides, with the same candidates; those who are gone are fed something or other, or nothing."""
+    beam_size, changes = table.beam_size, table.changes
+    taking_part = [slot for slot, pair in enumerate(slots) if everybody or pair is not None]
+    if not taking_part:
+        return
+    number = int(table.asked.candidates[taking_part].max())
+    tokens = np.zeros((len(taking_part) * beam_size, number), np.int64)
+    totals = np.full(tokens.shape, -1.0, np.float32)
+    for slot, pair in enumerate(slots):
+        if pair is None:
+            assert table.asked.positions[slot] == 0
+            continue
+        asks = pair.alone
+        assert (table.asked.tokens[slot].tolist(), table.asked.positions[slot]) == ([*asks.tokens], asks.position)
+        assert table.asked.scores[slot].tolist() == [np.float32(score) for score in asks.scores]
+        assert table.asked.parents[slot].tolist() == [*asks.parents]
+        assert table.asked.candidates[slot] == asks.candidates_needed
+        assert table.asked.on_logits[slot] == asks.acts_on_logits
+        assert table.asked.renormalizes[slot] == asks.renormalizes
+        for mine, other in zip(table.constraints[slot], asks.constraints, strict=True):
+            assert [array.tolist() for array in mine] == [array.tolist() for array in other]
+        pair.feed()
+        rows = slice(taking_part.index(slot) * beam_size, (taking_part.index(slot) + 1) * beam_size)
+        tokens[rows], totals[rows] = candidates(asks, pair.case.step, pair.prefixes, number)
+    own = [(slot, pair.alone) for slot, pair in enumerate(slots) if pair is not None]
+    asked_alike = {(id(table.constraints[slot]), one.acts_on_logits, one.renormalizes) for slot, one in own}
+    shared = table.shared(np.array([slot for slot, _ in own])) if own else None
+    if len(asked_alike) == 1 and not any(one.draws for _, one in own):
+        assert shared is not None
+        assert (id(shared.constraints), *shared[1:]) in asked_alike
+    else:
+        assert shared is None
+    constraints = [*table.constraints]
+    others = table.run_on(np.array(taking_part), tokens, totals)
+    table.look(others)
+    assert table.changes > changes or all(map(id_equal, table.constraints, constraints))
+    for slot, pair in enumerate(slots):
+        if pair is not None:
+            rows = slice(taking_part.index(slot) * beam_size, (taking_part.index(slot) + 1) * beam_size)
+            pair.alone.advance(*(of_all[0].tolist() for of_all in seen(pair.alone, tokens[rows], totals[rows])))
+
+
+def id_equal(one: object, other: object) -> bool:
+    return one is other
+
+
+def seen(search: Search, tokens: np.ndarray, totals: np.ndarray) -> Continuations:
+    if not search.continuations_needed:
+        return each_rows_best(tokens, totals, search.beam_size)
+    return best_continuations(tokens, totals, search.beam_size, search.continuations_needed)
+
+
+def test_what_searches_share_is_that_of_the_slots_that_are_asked_for() -> None:
+    rng = np.random.default_rng(6)
+    case = random_case(rng, least_tokens=LEAST_TOKENS)
+    plain = replace(case.options, beam_size=1, num_hypotheses=1, max_length=15, min_length=0)
+    drawing = replace(plain, sampling=Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=5))
+    limited = replace(plain, min_length=10)
+    table = SearchTable(1)
+    searches = [replace(case, options=options).search() for options in (plain, plain, drawing, limited)]
+    table.join([0, 1, 2, 3], searches)
+    for slots, constraints in (([0, 1], searches[0].constraints), ([3], searches[3].constraints), ([2], None)):
+        shared = table.shared(np.array(slots))
+        assert (shared and shared.constraints) is constraints
+    assert searches[3].constraints is not searches[0].constraints
+    assert table.shared(np.array([0, 3])) is None
+    assert table.shared(np.array([1, 2])) is None
+    table.leave([1])
+    table.move([3], [1])
+    moved = table.shared(np.array([1]))
+    assert moved is not None
+    assert moved.constraints is searches[3].constraints
+    assert table.shared(np.array([0, 1])) is None
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_a_search_looks_at_candidates_without_numbers(beam_size: int) -> None:
+    """Whoever runs the model must learn of them, even where enough others are left to run on."""
+    rng = np.random.default_rng(6)
+    case = random_case(rng, least_tokens=LEAST_TOKENS)
+    options = replace(case.options, beam_size=beam_size, num_hypotheses=1, max_length=15, min_length=0, eos_ids=(1,))
+    table = SearchTable(beam_size)
+    table.join([0, 1], [replace(case, options=options).search() for _ in range(2)])
+    tokens = np.tile(np.arange(3, 8), (2 * beam_size, 1))
+    totals = np.tile(-np.arange(1, 6, dtype=np.float32), (2 * beam_size, 1))
+    slots = np.arange(2)
+    table.look(table.run_on(slots, tokens, totals))
+    assert table.run_on(slots, tokens, totals) == []
+    assert not table.undefined
+    totals[-1] = np.nan
+    assert table.run_on(slots, tokens, totals) == [1]
+    assert table.undefined
+    totals[-1] = -1
+    assert not table.run_on(slots[:1], tokens[:beam_size], totals[:beam_size])
+    assert not table.undefined
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+@pytest.mark.parametrize("sampling", [None, Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=5)])
+def test_a_search_that_is_not_to_look_stays_where_it_was(beam_size: int, sampling: Sampling | None) -> None:
+    """Such as one whose candidates were computed wrong, while somebody watches it."""
+    case = random_case(np.random.default_rng(6), least_tokens=LEAST_TOKENS)
+    options = replace(case.options, num_hypotheses=beam_size, max_length=15, min_length=0, eos_ids=(1,))
+    options = replace(options, beam_size=1 if sampling else beam_size, sampling=sampling)
+    search = replace(case, options=options).search()
+    table = SearchTable(beam_size)
+    table.join([0], [search])
+    tokens = np.tile(np.arange(3, 8), (beam_size, 1))
+    totals = np.tile(-np.arange(1, 6, dtype=np.float32), (beam_size, 1))
+    for _ in range(3):
+        table.look(table.run_on(np.zeros(1, np.int64), tokens, totals))
+    before, position = table.search(0).sure_tokens(), table.search(0).position
+    assert table.run_on(np.zeros(1, np.int64), tokens, np.full_like(totals, np.nan)) == [0]
+    assert table.look([]) == []
+    assert table.search(0) is search
+    assert (search.sure_tokens(), search.position) == (before, position)
+
+
+def test_a_search_that_runs_on_is_not_looked_at() -> None:
+    """Otherwise it would cost Python at every step."""
+    rng = np.random.default_rng(5)
+    for beam_size in (1, 4):
+        case = random_case(rng, least_tokens=LEAST_TOKENS)
+        options = replace(
+            case.options, beam_size=beam_size, num_hypotheses=1, max_length=15, min_length=0, eos_ids=(1,)
+        )
+        case = replace(case, options=options)
+        table = SearchTable(beam_size)
+        table.join([0], [case.search()])
+        looked = []
+        for time in range(14):
+            tokens = np.tile(np.arange(3, 8), (beam_size, 1))
+            totals = table.asked.scores[0][:, None] - np.arange(1, 6, dtype=np.float32)
+            others = table.run_on(np.zeros(1, np.int64), tokens, totals)
+            looked += [time] * len(others)
+            table.look(others)
+        assert looked == ([] if beam_size == 1 else [0])  # the first step of a beam has one row alone
+        assert table.search(0).position == 14

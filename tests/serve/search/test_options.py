@@ -1,0 +1,214 @@
+"""Decoding options: ranges and types, and what excludes each other."""
+
+import math
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+from jumok_serve.errors import InvalidRequest
+from jumok_serve.search.options import MAX_TOKEN_LIST, DecodingOptions, Sampling, SearchOptions
+
+
+def complete(**changes: Any) -> SearchOptions:
+    """A search's options, all of which are right but those that are given."""
+    values: dict[str, Any] = {
+        "beam_size": 64,
+        "num_hypotheses": 1,
+        "length_penalty": 1.0,
+        "early_stopping": False,
+        "min_length": 0,
+        "max_length": 9,
+        "eos_ids": (1,),
+        "suppress_tokens": (),
+    }
+    return SearchOptions(**values | changes)
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("beam_size", 0, "beam_size must be at least 1, got 0"),
+    ("beam_size", -3, "beam_size must be at least 1, got -3"),
+    ("beam_size", 65, "beam_size must be at most 64, got 65"),
+    ("beam_size", "many", "beam_size must be a whole number, got 'many'"),
+    ("beam_size", 2.5, "beam_size must be a whole number, got 2.5"),
+    ("beam_size", 4.0, "beam_size must be a whole number, got 4.0"),
+    ("beam_size", True, "beam_size must be a whole number, got True"),
+    ("num_hypotheses", 0, "num_hypotheses must be at least 1, got 0"),
+    ("num_hypotheses", 65, "num_hypotheses must be at most"),
+    ("num_hypotheses", [1], r"num_hypotheses must be a whole number, got \[1\]"),
+    ("length_penalty", math.nan, "length_penalty must be a finite number, got nan"),
+    ("length_penalty", math.inf, "length_penalty must be a finite number, got inf"),
+    ("length_penalty", -math.inf, "length_penalty must be a finite number, got -inf"),
+    ("length_penalty", 10**400, "length_penalty must be a finite number, got 1000"),
+    ("length_penalty", "1.0", "length_penalty must be a finite number, got '1.0'"),
+    ("length_penalty", False, "length_penalty must be a finite number, got False"),
+    ("length_penalty", 1j, "length_penalty must be a finite number, got 1j"),
+    ("early_stopping", "always", "early_stopping must be True, False or \"never\", got 'always'"),
+    ("early_stopping", 1, 'early_stopping must be True, False or "never", got 1'),
+    ("min_length", -1, "min_length must be at least 0, got -1"),
+    ("min_length", 1.0, "min_length must be a whole number, got 1.0"),
+    ("min_length", True, "min_length must be a whole number, got True"),
+    ("max_length", 0, "max_length must be at least 1, got 0"),
+    ("max_length", "long", "max_length must be a whole number, got 'long'"),
+    ("no_repeat_ngram_size", -1, "no_repeat_ngram_size must be at least 0, got -1"),
+    ("repetition_penalty", 0, "repetition_penalty must be at least 1e-06 and at most 1e\\+06, got 0; 1 is none"),
+    ("repetition_penalty", 1e9, "repetition_penalty must be at least 1e-06 and at most 1e\\+06, got 1000000000.0"),
+    ("repetition_penalty", math.nan, "repetition_penalty must be a finite number, got nan"),
+    ("suppress_tokens", 5, "suppress_tokens must be a sequence of token ids, got 5"),
+    ("suppress_tokens", "5", "suppress_tokens must be a sequence of token ids, got '5'"),
+    ("suppress_tokens", (4, -1), "suppress_tokens must be at least 0, got -1"),
+    ("suppress_tokens", (4, 1.0), "suppress_tokens must be a whole number, got 1.0"),
+    ("suppress_tokens", (4, True), "suppress_tokens must be a whole number, got True"),
+    ("suppress_tokens", range(MAX_TOKEN_LIST + 1), "suppress_tokens takes at most 4096 tokens, got 4097"),
+    ("forced_first_token", -1, "forced_first_token must be at least 0, got -1"),
+    ("forced_first_token", "de", "forced_first_token must be a whole number, got 'de'"),
+]
+WRONG_OF_REQUESTS: list[tuple[str, Any, str]] = [
+    ("end_tokens", (), "end_tokens must name at least one token"),
+    ("end_tokens", (None,), "end_tokens must be a whole number, got None"),
+    ("sample", 1, "sample must be True or False, got 1"),
+]
+WRONG_OF_SAMPLING: list[tuple[str, Any, str]] = [
+    ("temperature", 0, "temperature must be above 0, got 0; 1 leaves"),
+    ("temperature", -1.0, "temperature must be above 0, got -1.0"),
+    ("temperature", math.inf, "temperature must be a finite number, got inf"),
+    ("top_k", -1, "top_k must be at least 0, got -1"),
+    ("top_k", 2.0, "top_k must be a whole number, got 2.0"),
+    ("top_k", 10**30, "top_k must be at most 2147483647, got 1000"),
+    ("top_p", 0.0, "top_p must be above 0 and at most 1, got 0.0; 1 keeps all"),
+    ("top_p", 1.01, "top_p must be above 0 and at most 1, got 1.01"),
+    ("seed", -1, "seed must be at least 0, got -1"),
+    ("seed", 2**63, "seed must be at most 9223372036854775807, got 9223372036854775808"),
+]
+WRONG_OF_SEARCHES: list[tuple[str, Any, str]] = [
+    ("eos_ids", (2, -1), "eos_ids must be at least 0, got -1"),
+    ("begin_suppress_tokens", (2, None), "begin_suppress_tokens must be a whole number, got None"),
+    ("bad_words", ((2, 3), ()), r"bad_words must be sequences of token ids, got \(\(2, 3\), \(\)\)"),
+    ("bad_words", (2, 3), "bad_words must be a sequence of token ids, got 2"),
+    ("bad_words", ((2, -3),), "bad_words must be at least 0, got -3"),
+    ("forced_last_tokens", (1.5,), "forced_last_tokens must be a whole number, got 1.5"),
+    ("renormalize", 1, "renormalize must be True or False, got 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), [*WRONG, *WRONG_OF_REQUESTS, *WRONG_OF_SAMPLING])
+def test_a_wrong_value_is_refused_by_name(name: str, value: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        DecodingOptions(**{name: value})
+    assert caught.value.field == f"options.{name}"
+
+
+@pytest.mark.parametrize(("name", "value", "message"), [*WRONG, *WRONG_OF_SEARCHES])
+def test_a_search_is_not_made_with_a_wrong_value_either(name: str, value: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        complete(**{name: value})
+    assert caught.value.field == f"options.{name}"
+
+
+@pytest.mark.parametrize(("name", "value", "message"), WRONG_OF_SAMPLING)
+def test_nothing_is_drawn_with_a_wrong_value(name: str, value: Any, message: str) -> None:
+    values: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": None, name: value}
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        Sampling(**values)
+    assert caught.value.field == f"options.{name}"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_size": 1},
+        {"beam_size": 64, "num_hypotheses": 64},
+        {"num_hypotheses": 64},
+        {"length_penalty": -2.5},
+        {"length_penalty": 0},
+        {"early_stopping": "never"},
+        {"early_stopping": False},
+        {"min_length": 0, "max_length": 1},
+        {"min_length": 5, "max_length": 5},
+        {"no_repeat_ngram_size": 0, "repetition_penalty": 1e-6},
+        {"suppress_tokens": (), "end_tokens": (0,), "forced_first_token": 0},
+        {"suppress_tokens": tuple(range(MAX_TOKEN_LIST))},
+        {"sample": False, "beam_size": 2},
+        {"sample": True, "num_hypotheses": 64, "temperature": 1e-300, "top_k": 0, "top_p": 1.0, "seed": 0},
+        {"beam_size": 1, "num_hypotheses": 3},
+        {"seed": 2**63 - 1, "top_k": 2**31 - 1, "top_p": 5e-324},
+    ],
+)
+def test_the_ends_of_the_ranges_are_in(options: dict[str, Any]) -> None:
+    made = DecodingOptions(**options)
+    assert {name: getattr(made, name) for name in options} == options
+
+
+def test_values_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="num_hypotheses must be at most beam_size, which is 2, got 3") as caught:
+        DecodingOptions(beam_size=2, num_hypotheses=3)
+    assert caught.value.field == "options.num_hypotheses"
+    with pytest.raises(InvalidRequest, match="min_length must be at most max_length, which is 4, got 5") as caught:
+        DecodingOptions(min_length=5, max_length=4)
+    assert caught.value.field == "options.min_length"
+    for options in ({"sample": True}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.5}, {"seed": 1}):
+        asked: dict[str, Any] = {"beam_size": 2, **options}
+        with pytest.raises(InvalidRequest, match=r"sampling .* excludes a beam_size above 1, got 2") as caught:
+            DecodingOptions(**asked)
+        assert caught.value.field == "options.beam_size"
+    with pytest.raises(InvalidRequest, match="num_hypotheses must be at most beam_size, which is 1, got 2"):
+        DecodingOptions(sample=False, beam_size=1, num_hypotheses=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        (
+            {"sampling": Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=None)},
+            "options.beam_size",
+            "excludes a beam_size above 1, got 64",
+        ),
+        ({"beam_size": 2, "num_hypotheses": 3}, "options.num_hypotheses", "at most beam_size, which is 2, got 3"),
+        ({"min_length": 10}, "options.min_length", "at most max_length, which is 9, got 10"),
+        (
+            {"forced_first_token": 5, "suppress_tokens": (4, 5)},
+            "options.forced_first_token",
+            "forced_first_token 5 is suppressed at the same time",
+        ),
+        (
+            {"suppress_tokens": (1, 4)},
+            "options.suppress_tokens",
+            r"hold every end token \(1\): no translation could end",
+        ),
+        (
+            {"suppress_tokens": (5, 4), "forced_last_tokens": (4, 5)},
+            "options.suppress_tokens",
+            r"hold every forced last token \(4, 5\)",
+        ),
+    ],
+)
+def test_a_search_is_not_made_of_options_that_exclude_each_other(
+    changes: dict[str, Any], field: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        complete(**changes)
+    assert caught.value.field == field
+
+
+def test_a_search_may_do_without_some_of_its_last_tokens() -> None:
+    assert complete(suppress_tokens=(1, 4), eos_ids=(1, 2), forced_last_tokens=(4, 2)).eos_ids == (1, 2)
+    assert complete(suppress_tokens=(1, 4), eos_ids=()).eos_ids == ()
+
+
+def test_options_are_frozen_and_keyword_only() -> None:
+    options: Any = DecodingOptions(beam_size=2)
+    with pytest.raises(FrozenInstanceError):
+        options.beam_size = 3
+    make: Any = DecodingOptions
+    with pytest.raises(TypeError):
+        make(2)
+
+
+def test_whole_length_penalties_become_floats() -> None:
+    assert isinstance(DecodingOptions(length_penalty=1).length_penalty, float)
+
+
+def test_lists_of_tokens_become_tuples_without_repetitions() -> None:
+    assert DecodingOptions(suppress_tokens=[5, 3, 5], end_tokens=[1]).suppress_tokens == (5, 3)
+    made = complete(bad_words=[[1, 1], [2]], forced_last_tokens=[4, 4])
+    assert (made.bad_words, made.forced_last_tokens) == (((1, 1), (2,)), (4,))

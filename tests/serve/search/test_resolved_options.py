@@ -1,0 +1,199 @@
+"""Decoding options as they meet a model's defaults and limits."""
+
+from typing import Any
+
+import pytest
+
+from jumok_serve.errors import InvalidRequest
+from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
+from jumok_serve.search.options import DecodingOptions, Sampling, SearchOptions
+from tests.serve.search.test_options import complete
+
+DEFAULTS = GenerationDefaults(
+    beam_size=4, num_hypotheses=2, length_penalty=0.6, early_stopping=True, min_length=3, max_length=50
+)
+SPECIAL = SpecialTokens(pad=0, start=2, eos=(1,), suppress=(0, 7))
+VOCABULARY = 30
+
+
+def resolve(
+    options: DecodingOptions,
+    defaults: GenerationDefaults = DEFAULTS,
+    *,
+    max_target_length: int = 60,
+    forced_first: int | None = None,
+    prefix: tuple[int, ...] = (),
+) -> SearchOptions:
+    limits = Limits(max_source_length=60, max_target_length=max_target_length)
+    return options.resolve(defaults, SPECIAL, limits, vocabulary=VOCABULARY, forced_first=forced_first, prefix=prefix)
+
+
+def test_nothing_asked_for_gives_the_defaults() -> None:
+    assert resolve(DecodingOptions()) == SearchOptions(
+        beam_size=4,
+        num_hypotheses=2,
+        length_penalty=0.6,
+        early_stopping=True,
+        min_length=3,
+        max_length=50,
+        eos_ids=(1,),
+        suppress_tokens=(0, 7),
+    )
+
+
+def test_all_defaults_of_a_model_reach_the_search() -> None:
+    defaults = GenerationDefaults(
+        beam_size=3,
+        max_length=9,
+        no_repeat_ngram_size=2,
+        repetition_penalty=1.5,
+        begin_suppress_tokens=(4, 5),
+        bad_words=((6,), (8, 9)),
+        forced_first_token=10,
+        forced_last_tokens=(11, 12),
+        renormalize=True,
+    )
+    assert resolve(DecodingOptions(), defaults) == complete(
+        beam_size=3,
+        suppress_tokens=(0, 7),
+        no_repeat_ngram_size=2,
+        repetition_penalty=1.5,
+        begin_suppress_tokens=(4, 5),
+        bad_words=((6,), (8, 9)),
+        forced_first_token=10,
+        forced_last_tokens=(11, 12),
+        renormalize=True,
+    )
+
+
+def test_what_is_asked_for_wins_even_where_it_is_zero_or_false() -> None:
+    defaults = DEFAULTS.model_copy(update={"no_repeat_ngram_size": 3, "repetition_penalty": 2.0})
+    asked = DecodingOptions(
+        beam_size=5,
+        num_hypotheses=5,
+        length_penalty=0.0,
+        early_stopping=False,
+        min_length=0,
+        max_length=60,
+        no_repeat_ngram_size=0,
+        repetition_penalty=1.0,
+        end_tokens=(9,),
+    )
+    assert resolve(asked, defaults) == SearchOptions(
+        beam_size=5,
+        num_hypotheses=5,
+        length_penalty=0.0,
+        early_stopping=False,
+        min_length=0,
+        max_length=60,
+        eos_ids=(9,),
+        suppress_tokens=(0, 7),
+    )
+
+
+def test_tokens_are_suppressed_besides_those_that_the_model_never_writes() -> None:
+    assert resolve(DecodingOptions(suppress_tokens=(8, 7))).suppress_tokens == (0, 7, 8)
+
+
+def test_the_request_forces_before_the_language_and_that_before_the_default() -> None:
+    defaults = DEFAULTS.model_copy(update={"forced_first_token": 10})
+    assert resolve(DecodingOptions(), defaults).forced_first_token == 10
+    assert resolve(DecodingOptions(), defaults, forced_first=11).forced_first_token == 11
+    assert resolve(DecodingOptions(forced_first_token=12), defaults, forced_first=11).forced_first_token == 12
+    # Behind a prefix, of which the forced token is a part, nothing is forced.
+    assert resolve(DecodingOptions(), defaults, forced_first=11, prefix=(11, 5)).forced_first_token is None
+
+
+def test_a_prefix_leaves_less_room() -> None:
+    assert resolve(DecodingOptions(), max_target_length=20, prefix=(5,) * 15).max_length == 5
+    assert resolve(DecodingOptions(max_length=5), max_target_length=20, prefix=(5,) * 15).max_length == 5
+    behind = "with this model behind a target prefix of 15 tokens, got 6"
+    with pytest.raises(InvalidRequest, match=f"max_length must be at most 5 {behind}") as caught:
+        resolve(DecodingOptions(max_length=6), max_target_length=20, prefix=(5,) * 15)
+    assert caught.value.field == "options.max_length"
+    with pytest.raises(InvalidRequest, match=f"min_length must be at most 5 {behind}") as caught:
+        resolve(DecodingOptions(min_length=6), max_target_length=20, prefix=(5,) * 15)
+    assert caught.value.field == "options.min_length"
+    with pytest.raises(InvalidRequest, match="prefix has 20 tokens, and the model writes at most 20: there") as caught:
+        resolve(DecodingOptions(), max_target_length=20, prefix=(5,) * 20)
+    assert caught.value.field == "target_prefix"
+
+
+@pytest.mark.parametrize("asked", [{"sample": True}, {"temperature": 1.0}, {"top_k": 0}, {"top_p": 1.0}, {"seed": 4}])
+def test_asking_for_what_shapes_samples_asks_for_samples(asked: dict[str, Any]) -> None:
+    defaults = DEFAULTS.model_copy(update={"temperature": 0.5, "top_k": 7, "top_p": 0.75})
+    made = resolve(DecodingOptions(**asked, num_hypotheses=9), defaults)
+    assert (made.beam_size, made.num_hypotheses) == (1, 9)
+    chosen: dict[str, Any] = {"temperature": 0.5, "top_k": 7, "top_p": 0.75, "seed": None, **asked}
+    chosen.pop("sample", None)
+    assert made.sampling == Sampling(**chosen)
+
+
+def test_a_model_that_samples_by_default_gives_way_to_a_beam() -> None:
+    defaults = GenerationDefaults(sample=True, num_hypotheses=70, top_k=50, max_length=9)
+    made = resolve(DecodingOptions(), defaults)
+    assert made.num_hypotheses == 64
+    assert made.sampling == Sampling(temperature=1.0, top_k=50, top_p=1.0, seed=None)
+    assert resolve(DecodingOptions(beam_size=1), defaults).sampling is not None
+    assert resolve(DecodingOptions(beam_size=1, num_hypotheses=3), defaults).num_hypotheses == 3
+    assert resolve(DecodingOptions(sample=False), defaults).sampling is None
+    assert resolve(DecodingOptions(beam_size=2), defaults).sampling is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            DecodingOptions(suppress_tokens=(3, 30)),
+            "suppress_tokens: token 30 lies beyond the model's vocabulary of 30",
+        ),
+        (DecodingOptions(end_tokens=(31,)), "end_tokens: token 31 lies beyond the model's vocabulary of 30"),
+        (DecodingOptions(forced_first_token=30), "forced_first_token: token 30 lies beyond the model's vocabulary"),
+    ],
+)
+def test_tokens_beyond_the_vocabulary_are_refused(options: DecodingOptions, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        resolve(options)
+    assert caught.value.field == f"options.{message.partition(':')[0]}"
+
+
+def test_the_defaults_themselves_may_be_asked_for() -> None:
+    values = {name: getattr(DEFAULTS, name) for name in ("temperature", "top_k", "top_p")}
+    asked = DecodingOptions(sample=False, beam_size=DEFAULTS.beam_size, **values)
+    assert resolve(asked) == resolve(DecodingOptions())
+
+
+def test_defaults_give_way_to_what_was_asked_for() -> None:
+    assert resolve(DecodingOptions(beam_size=1)).num_hypotheses == 1
+    assert resolve(DecodingOptions(max_length=2)).min_length == 2
+    assert resolve(DecodingOptions(min_length=55)).max_length == 55
+    assert resolve(DecodingOptions(), max_target_length=20).max_length == 20
+    assert resolve(DecodingOptions(), max_target_length=2).min_length == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "message"),
+    [
+        (
+            DecodingOptions(sample=False, top_p=0.5),
+            "options.top_p",
+            "no meaning without sampling: leave it out, or set",
+        ),
+        (DecodingOptions(sample=False, seed=1), "options.seed", "seed has no meaning without sampling"),
+        (DecodingOptions(num_hypotheses=5), "options.num_hypotheses", "which is 4 by the model's default, got 5; ask"),
+        (DecodingOptions(suppress_tokens=(1,)), "options.suppress_tokens", "hold every end token"),
+        (DecodingOptions(forced_first_token=7), "options.forced_first_token", "7 is one that the model never writes"),
+        (
+            DecodingOptions(forced_first_token=8, suppress_tokens=(8,)),
+            "options.forced_first_token",
+            "8 is suppressed at the same time; leave it out of suppress_tokens",
+        ),
+        (DecodingOptions(end_tokens=(7,)), "options.end_tokens", r"such as the model never writes \(7\)"),
+        (DecodingOptions(max_length=61), "options.max_length", "max_length must be at most 60 with this model, got 61"),
+        (DecodingOptions(min_length=61), "options.min_length", "min_length must be at most 60 with this model, got 61"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused(options: DecodingOptions, field: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        resolve(options)
+    assert caught.value.field == field

@@ -1,0 +1,142 @@
+"""The tokens that a search is sure of: no continuation takes one back, and no more could be promised."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+
+from jumok_serve.search import FinishedHypothesis, Search, make_search
+from tests.support.reference_search import START, Scores, StepFunction, drive, toy_model
+from tests.support.search_cases import Case, constrained, make_options, random_case
+
+
+def begins_with(tokens: Sequence[int], prefix: Sequence[int]) -> bool:
+    return tuple(tokens[: len(prefix)]) == tuple(prefix)
+
+
+def snapshots(case: Case) -> Iterator[tuple[Search, list[FinishedHypothesis]]]:
+    """A copy of the search after every step, with what the search ends with."""
+    copies: list[Search] = []
+
+    class Watched:
+        """The search, which is copied whenever it advances."""
+
+        def __init__(self, search: Search) -> None:
+            self._search = search
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._search, name)
+
+        def advance(self, *seen: Sequence[float]) -> None:
+            self._search.advance(*seen)  # type: ignore[arg-type]
+            copies.append(copy.deepcopy(self._search))
+
+    hypotheses = drive(Watched(case.search()), case.step)  # type: ignore[arg-type]  # it has all that a search has
+    for each in copies:
+        yield each, hypotheses
+
+
+def test_what_is_sure_stays_and_grows_until_it_is_the_hypothesis() -> None:
+    rng = np.random.default_rng(3)
+    early = 0
+    for _ in range(1500):
+        case = random_case(rng)
+        if rng.random() < 0.5:
+            case = constrained(rng, case)
+        before: list[int] = []
+        for search, hypotheses in snapshots(case):
+            sure = search.sure_tokens()
+            assert begins_with(sure, before)
+            assert begins_with(hypotheses[0].token_ids if hypotheses else (), sure)
+            before = sure
+            early += bool(sure) and not search.finished
+        assert tuple(before) == (hypotheses[0].token_ids if hypotheses else ())
+    assert early > 1000
+
+
+def first_after(case: Case, cut: int, then: StepFunction) -> tuple[int, ...]:
+    """What comes first if the model is another from the step on that writes token number ``cut``."""
+
+    def step(prefix: tuple[int, ...]) -> Scores:
+        return case.step(prefix) if len(prefix) <= cut else then(prefix)
+
+    return drive(case.search(), step)[0].token_ids
+
+
+VOCABULARY = 400
+
+
+def few_likely(rng: np.random.Generator) -> StepFunction:
+    """A model to which eight of many tokens are likely: a row that it spreads over all of them cannot win."""
+    small = toy_model(rng, 8, 1)
+
+    def step(prefix: tuple[int, ...]) -> Scores:
+        logits = np.full(VOCABULARY, -9.0)
+        logits[:8] = small(tuple(token % 8 for token in prefix))
+        return logits
+
+    return step
+
+
+def in_common(sequences: Sequence[tuple[int, ...]]) -> list[int]:
+    """The longest prefix of all."""
+    return [several[0] for several in takewhile(lambda several: len({*several}) == 1, zip(*sequences, strict=False))]
+
+
+def favouring(row: tuple[int, ...], token: int) -> StepFunction:
+    """A model to which nothing but one token can follow one row, and anything everywhere else."""
+
+    def step(prefix: tuple[int, ...]) -> Scores:
+        logits = np.zeros(VOCABULARY)
+        logits[token] = 1e4 * begins_with(prefix, row)
+        return logits
+
+    return step
+
+
+def test_it_is_what_all_continuations_have_in_common() -> None:
+    """Nearly all of it: some that could win by their scores cannot, as no model leaves all other rows nothing."""
+    rng = np.random.default_rng(4)
+    undecided = exact = steps = 0
+    for _ in range(150):
+        options = make_options(
+            beam_size=int(rng.integers(2, 5)),
+            length_penalty=float(rng.choice([-1.0, 0.0, 0.6, 1.0, 2.0])),
+            early_stopping="never",  # or a search may end before what could win has
+            max_length=int(rng.integers(3, 9)),
+        )
+        case = Case(few_likely(rng), options)
+        rows: dict[int, set[tuple[int, ...]]] = {}
+
+        def noting(prefix: tuple[int, ...], case: Case = case, rows: Any = rows) -> Scores:
+            rows.setdefault(len(prefix) - 1, set()).add(prefix)
+            return case.step(prefix)
+
+        for cut, (search, _) in enumerate(snapshots(Case(noting, options)), start=1):
+            if search.finished:
+                break
+            others = [few_likely(rng) for _ in range(3)]
+            others += [favouring(row, token) for row in rows[cut] for token in (1, 2)]
+            firsts = [first_after(case, cut, other) for other in others]
+            sure, shared = search.sure_tokens(), in_common(firsts)
+            assert begins_with(shared, sure)
+            exact += len(sure) == len(shared)
+            steps += 1
+            undecided += len({*firsts}) > 1
+    assert undecided > 400
+    assert exact > 0.8 * steps
+
+
+def test_greedy_search_is_sure_of_all_it_has_written() -> None:
+    case = Case(toy_model(np.random.default_rng(5), 9, 1), make_options(max_length=12, eos_ids=()))
+    lengths = [len(search.sure_tokens()) for search, _ in snapshots(case)]
+    assert lengths == list(range(1, 13))
+
+
+def test_a_target_prefix_is_no_part_of_it() -> None:
+    search = make_search(make_options(beam_size=2), START, (5, 6))
+    assert search.sure_tokens() == []
+    search.advance([3, 4], [-1.0, -2.0], [0, 0])
+    assert search.sure_tokens() == []

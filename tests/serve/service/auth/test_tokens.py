@@ -1,0 +1,172 @@
+"""Bearer tokens: how they are made, kept, found, and what a call needs of them."""
+
+import asyncio
+import logging
+import os
+from hashlib import sha256
+from pathlib import Path
+
+import grpc
+import pytest
+from click.testing import CliRunner
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
+
+from jumok_proto.v1.model_pb2 import ListModelsRequest
+from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.cli.serve_commands import token as token_command
+from jumok_serve.errors import CredentialsError
+from jumok_serve.service.auth.tokens import TokenFile, make_token
+from tests.support.held_model import HeldModel, failure, serving
+
+REQUEST = TranslateTextRequest(contents=["a"])
+
+
+def bearer(secret: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {secret}"),)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "tokens"
+
+
+def write(file: Path, *lines: str) -> None:
+    """Replace the file at once, as one should."""
+    new = file.with_suffix(".new")
+    new.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    os.replace(new, file)
+
+
+def test_a_secret_is_kept_as_its_hash_alone(file: Path) -> None:
+    secret, token = make_token("reports", ["translate"])
+    assert len(secret) >= 43  # 256 bits in base64
+    assert token.line() == f"reports translate sha256:{sha256(secret.encode()).hexdigest()}"
+    write(file, "# who asks", "", token.line())
+    tokens = TokenFile(file)
+    assert tokens.find(secret) == token
+    for other in ("", secret[:-1], secret + "a", token.digest.hex(), "\udcff"):
+        assert tokens.find(other) is None
+
+
+def test_two_secrets_differ() -> None:
+    assert make_token("a", ["admin"])[0] != make_token("a", ["admin"])[0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["a translate"], "line 1: must be a name, scopes and a hash"),
+        (["# fine", "a translate md5:00"], "line 2: the hash"),
+        (["a translate sha256:" + "0" * 63], "line 1: the hash"),
+        (["a write sha256:" + "0" * 64], "line 1: scopes must be any of admin, translate, got write"),
+        (["ä translate sha256:" + "0" * 64], "line 1: the name 'ä'"),
+        (["a translate sha256:" + "0" * 64] * 2, "two tokens are named 'a'"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(file: Path, lines: list[str], words: str) -> None:
+    write(file, *lines)
+    with pytest.raises(CredentialsError, match=words):
+        TokenFile(file)
+
+
+def test_a_missing_file_is_refused(file: Path) -> None:
+    with pytest.raises(CredentialsError, match="No such file"):
+        TokenFile(file)
+
+
+def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, kept = make_token("first", ["translate"])
+    second, added = make_token("second", ["translate"])
+    write(file, kept.line())
+    tokens = TokenFile(file)
+    assert tokens.find(second) is None
+    write(file, added.line())
+    assert tokens.find(second) == added
+    assert tokens.find(first) is None
+    write(file, kept.line(), "nonsense")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert tokens.find(second) == added
+        assert tokens.find(first) is None
+    assert len(caplog.records) == 1
+    assert "line 2" in caplog.text
+    file.unlink()
+    assert tokens.find(second) == added
+
+
+def test_calls_need_a_token_of_the_right_scope(file: Path) -> None:
+    translating, one = make_token("reports", ["translate"])
+    administering, other = make_token("operator", ["admin"])
+    write(file, one.line(), other.line())
+
+    async def scenario() -> None:
+        async with serving(HeldModel(), tokens=TokenFile(file)) as (_, channel):
+            translation, models = TranslationServiceStub(channel), ModelServiceStub(channel)
+            assert await translation.TranslateText(REQUEST, metadata=bearer(translating))
+            for metadata in (None, (("authorization", "Basic abc"),), bearer(translating[:-1]), bearer("")):
+                refused = await failure(translation.TranslateText(REQUEST, metadata=metadata))
+                assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
+                assert "token" in refused.message
+            refused = await failure(translation.TranslateText(REQUEST, metadata=bearer(administering)))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
+            assert "'operator'" in refused.message
+            for secret in (translating, administering):
+                assert (await models.ListModels(ListModelsRequest(), metadata=bearer(secret))).models
+            assert (await failure(models.ListModels(ListModelsRequest()))).code is grpc.StatusCode.UNAUTHENTICATED
+            assert await HealthStub(channel).Check(HealthCheckRequest())
+
+    asyncio.run(scenario())
+
+
+def test_streaming_methods_need_one_too(file: Path) -> None:
+    secret, token = make_token("a", ["translate"])
+    write(file, token.line())
+
+    async def scenario() -> None:
+        async with serving(HeldModel(), tokens=TokenFile(file)) as (_, channel):
+            reflection = ServerReflectionStub(channel).ServerReflectionInfo
+            asked = reflection_pb2.ServerReflectionRequest(list_services="")
+            refused = reflection()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                async for _answer in refused:
+                    pass
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            call = reflection(metadata=bearer(secret))
+            await call.write(asked)
+            assert (await call.read()).list_services_response.service
+            await call.done_writing()
+
+    asyncio.run(scenario())
+
+
+def test_the_command_makes_a_token_and_its_line(file: Path) -> None:
+    done = CliRunner().invoke(token_command, ["reports", "--scope", "translate", "--scope", "admin"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    secret, line = done.stdout.splitlines()
+    write(file, line)
+    found = TokenFile(file).find(secret)
+    assert found is not None
+    assert found.name == "reports"
+    assert found.scopes == {"translate", "admin"}
+
+
+def test_the_command_adds_to_a_file_that_others_cannot_read(file: Path) -> None:
+    command = CliRunner()
+    secrets = [command.invoke(token_command, [name, "--file", str(file)]).stdout.strip() for name in ("one", "two")]
+    tokens = TokenFile(file)
+    assert [getattr(tokens.find(secret), "name", None) for secret in secrets] == ["one", "two"]
+    assert file.stat().st_mode & 0o077 == 0
+    before = file.read_bytes()
+    for arguments in (["one", "--file", str(file)], ["no good", "--file", str(file)]):
+        refused = command.invoke(token_command, arguments)
+        assert refused.exit_code != 0
+        assert refused.stdout == ""
+        assert arguments[0] in refused.stderr
+    assert file.read_bytes() == before

@@ -1,0 +1,55 @@
+"""Requests for attention whose computing the test holds: they stay in bounds, and hold up nobody else."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable
+
+import grpc
+import pytest
+
+from jumok_proto.v1 import translation_pb2
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from tests.support.held_model import Answer, HeldModel, failure, serving
+
+ATTENTION = translation_pb2.TranslateTextRequest(contents=["a"], attention=True)
+PLAIN = translation_pb2.TranslateTextRequest(contents=["a"])
+
+
+def test_attention_holds_up_no_other_translation_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 40  # more than there are threads for answers without attention
+    monkeypatch.setattr("jumok_serve.service.handlers.translation_service.MAX_ATTENDING", most)
+
+    async def scenario() -> None:
+        model = HeldModel()
+        released = threading.Event()
+
+        def attend(answer: Answer) -> None:
+            answer.on_collect = lambda: _wait(released)
+            answer.complete()
+
+        model.on_submit = attend
+        async with serving(model) as (_, channel):
+            stub = TranslationServiceStub(channel)
+            calls = [asyncio.ensure_future(_answer(stub.TranslateText(ATTENTION))) for _ in range(most)]
+            for _ in calls:
+                await model.submitted.get()
+            refused = await failure(stub.TranslateText(ATTENTION))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
+            assert "40 requests for attention are under way" in refused.message
+            assert model.submitted.empty()
+            model.on_submit = Answer.complete
+            assert await stub.TranslateText(PLAIN, timeout=30)
+            calls.pop().cancel()
+            released.set()
+            await asyncio.gather(*calls)
+            assert await stub.TranslateText(ATTENTION)
+
+    asyncio.run(scenario())
+
+
+def _wait(released: threading.Event) -> None:
+    assert released.wait(30)
+
+
+async def _answer(call: Awaitable[object]) -> object:
+    return await call

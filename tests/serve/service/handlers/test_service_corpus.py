@@ -1,0 +1,286 @@
+"""TranslateCorpus against an engine whose futures the test holds."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import code_pb2
+
+from jumok_proto.v1 import translation_pb2 as pb
+from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
+from jumok_serve.errors import DeadlineExceeded, InvalidRequest, ModelFailed, Overloaded, Unavailable
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.service.handlers import corpus
+from tests.serve.service.handlers.test_service_streams import EOF, cancelled, received, stub_of
+from tests.support.held_model import Answer, HeldModel, failure, hold, serving
+
+
+def items(*texts: str, first: int = 0) -> list[pb.CorpusItem]:
+    return [pb.CorpusItem(id=number, content=text) for number, text in enumerate(texts, start=first)]
+
+
+def opening(*texts: str, **settings: Any) -> pb.TranslateCorpusRequest:
+    return pb.TranslateCorpusRequest(settings=pb.CorpusSettings(**settings), items=items(*texts))
+
+
+async def results(call: Any, count: int) -> list[tuple[int, str]]:
+    """The next answers: ids, and translations or errors."""
+    found: list[tuple[int, str]] = []
+    while len(found) < count:
+        message = await asyncio.wait_for(call.read(), 30)
+        assert message is not EOF
+        found += [
+            (
+                result.id,
+                result.translation.hypotheses[0].text if result.HasField("translation") else result.error.message,
+            )
+            for result in message.results
+        ]
+    assert len(found) == count
+    return found
+
+
+def test_items_are_answered_in_their_order_or_as_they_are_done() -> None:
+    async def scenario() -> None:
+        model = HeldModel(on_submit=hold)
+        async with serving(model) as (_, channel):
+            stub = stub_of(channel)
+            for order, done in ((pb.CORPUS_ORDER_INPUT, [0, 1, 2]), (pb.CORPUS_ORDER_COMPLETION, [2, 0, 1])):
+                call = stub.TranslateCorpus()
+                await call.write(opening("a", "b", "c", order=order, options=Options(beam_size=2), truncate=True))
+                answers = [await model.submitted.get() for _ in range(3)]
+                assert (model.options, model.asked["truncate"]) == (DecodingOptions(beam_size=2), True)
+                found = []
+                for number in (2, 0, 1):
+                    answers[number].complete()
+                    if order == pb.CORPUS_ORDER_COMPLETION:
+                        found += await results(call, 1)
+                await call.done_writing()
+                found += await results(call, 3 - len(found))
+                assert found == [(number, "ABC"[number]) for number in done]
+                assert await call.read() is EOF
+
+    asyncio.run(scenario())
+
+
+def test_no_more_is_read_than_the_window_holds() -> None:
+    async def scenario() -> None:
+        model = HeldModel(on_submit=hold)
+        async with serving(model) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            await call.write(opening(*"abcde", window=3))
+            await call.write(pb.TranslateCorpusRequest(items=items(*"fgh", first=5)))
+            held = [await model.submitted.get() for _ in range(3)]
+            for number in range(8):
+                # A call that came after is answered: whatever was to be submitted before has been.
+                model.on_submit = Answer.complete
+                await stub_of(channel).TranslateText(pb.TranslateTextRequest(contents=["x"]))
+                assert (await model.submitted.get()).texts == ["x"]
+                assert model.submitted.empty()
+                model.on_submit = hold
+                held[number].complete()
+                assert await results(call, 1) == [(number, "ABCDEFGH"[number])]
+                if number < 5:
+                    held.append(await model.submitted.get())
+            await call.done_writing()
+            assert await call.read() is EOF
+
+    asyncio.run(scenario())
+
+
+def test_answers_that_nobody_reads_stop_the_reading() -> None:
+    async def scenario() -> None:
+        model = HeldModel()
+        async with serving(model) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            text = "x" * 10_000
+            sent = 0
+            writing = asyncio.ensure_future(call.write(opening(window=8)))
+            # Until the server, and what lies between, takes nothing more; it would take all of 20 MB otherwise.
+            while (await asyncio.wait({writing}, timeout=0.5 if sent else None))[0]:
+                writing.result()
+                sent += 1
+                writing = asyncio.ensure_future(call.write(pb.TranslateCorpusRequest(items=items(text, first=sent))))
+                assert sent < 2000
+            assert await results(call, 1) == [(1, text.upper())]
+            call.cancel()
+            with suppress(asyncio.CancelledError, asyncio.InvalidStateError, grpc.aio.UsageError):
+                await writing
+
+    asyncio.run(scenario())
+
+
+def test_one_bad_item_leaves_the_others() -> None:
+    def refuse(answer: Answer) -> None:
+        if answer.texts == ["bad"]:
+            raise InvalidRequest("contents[0]: bad", field="contents[0]")
+        if answer.texts == ["nan"]:
+
+            def broken() -> None:
+                raise ModelFailed("the model computed NaN for this text")
+
+            answer.on_collect = broken
+        answer.complete()
+
+    async def scenario() -> None:
+        async with serving(HeldModel(on_submit=refuse)) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            await call.write(opening("a", "bad", "nan", "b"))
+            await call.done_writing()
+            found = [result for message in await received(call) for result in message.results]
+            assert [result.id for result in found] == [0, 1, 2, 3]
+            assert [result.translation.hypotheses[0].text for result in (found[0], found[3])] == ["A", "B"]
+            assert found[1].error.code == code_pb2.INVALID_ARGUMENT
+            assert found[1].error.message == "content: bad"
+            assert found[2].error.code == code_pb2.INTERNAL
+            assert "NaN" not in found[2].error.message
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (pb.TranslateCorpusRequest(items=items("a")), "settings"),
+        (opening("a", window=-1), "window"),
+        (opening("a", window=1025), "window"),
+        (opening("a", order=pb.CorpusOrder.ValueType(9)), "order"),
+        (opening("a", options=Options(beam_size=0)), "options.beam_size"),
+        (opening(*["a"] * 1025), "items"),
+    ],
+)
+def test_wrong_settings_end_the_call(message: pb.TranslateCorpusRequest, field: str) -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel()) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            await call.write(message)
+            failed = await failure(call.read())
+            assert (failed.code, failed.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
+
+    asyncio.run(scenario())
+
+
+def test_settings_come_once() -> None:
+    async def scenario() -> None:
+        model = HeldModel(on_submit=hold)
+        async with serving(model) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            await call.write(opening("a"))
+            await call.write(opening("b"))
+            assert (await failure(call.read())).field == "settings"
+            await cancelled(await model.submitted.get())
+
+    asyncio.run(scenario())
+
+
+def test_a_call_without_a_message_is_refused() -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel()) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            await call.done_writing()
+            assert (await failure(call.read())).field == "settings"
+
+    asyncio.run(scenario())
+
+
+def test_bytes_that_are_no_item_end_the_call() -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel(on_submit=hold)) as (_, channel):
+            method: Any = channel.stream_stream("/jumok.v1.TranslationService/TranslateCorpus", bytes, bytes)
+            call = method()
+            await call.write(opening("a").SerializeToString())
+            await call.write(b"\xff\xff\xff")
+            assert (await failure(call.read())).field == "request"
+
+    asyncio.run(scenario())
+
+
+def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "FIRST_WAIT_S", 0.001)
+    left = 3
+
+    def full(answer: Answer) -> None:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise Overloaded("full", retry_after_s=1.0)
+        answer.complete()
+
+    async def scenario() -> None:
+        async with serving(HeldModel(on_submit=full)) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            await call.write(opening("a", "b"))
+            assert await results(call, 2) == [(0, "A"), (1, "B")]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("late"), Unavailable("stopped", retry_after_s=1)])
+def test_what_is_no_items_fault_ends_the_call(error: Exception) -> None:
+    def broken() -> None:
+        raise error
+
+    def submit(answer: Answer) -> None:
+        if answer.texts == ["b"]:
+            answer.on_collect = broken
+            answer.complete()
+
+    async def scenario() -> None:
+        model = HeldModel(on_submit=submit)
+        async with serving(model) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            await call.write(opening("a", "b", "c", order=pb.CORPUS_ORDER_COMPLETION))
+            assert (await failure(call.read())).message == str(error)
+            first = await model.submitted.get()
+            await cancelled(first)
+
+    asyncio.run(scenario())
+
+
+def test_a_corpus_that_is_cancelled_gives_all_up() -> None:
+    async def scenario() -> None:
+        model = HeldModel(on_submit=hold)
+        async with serving(model) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            await call.write(opening(*"abc"))
+            answers = [await model.submitted.get() for _ in range(3)]
+            call.cancel()
+            for answer in answers:
+                await cancelled(answer)
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_stops_answers_what_it_has_read_and_sends_the_caller_on() -> None:
+    async def scenario() -> None:
+        model = HeldModel(on_submit=hold)
+        async with serving(model) as (server, channel):
+            stub = stub_of(channel)
+            corpus_call, ended = stub.TranslateCorpus(), stub.TranslateCorpus()
+            await corpus_call.write(opening(*"abc", window=2))
+            held = [await model.submitted.get() for _ in range(2)]
+            await ended.write(opening("z"))
+            await ended.done_writing()
+            held.append(await model.submitted.get())
+            streamed = stub.StreamTranslateText(pb.StreamTranslateTextRequest(content="s"))
+            held.append(await model.submitted.get())
+            stop = asyncio.ensure_future(server.stop(grace_s=3600))
+            await asyncio.sleep(0)
+            held[0].complete()
+            assert await results(corpus_call, 1) == [(0, "A")]
+            held.append(await model.submitted.get())  # of the message that was read: it is translated too
+            assert not stop.done()
+            for answer in held[1:]:
+                answer.complete()
+            assert await results(corpus_call, 2) == [(1, "B"), (2, "C")]
+            failed = await failure(corpus_call.read())
+            assert (failed.code, failed.info.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
+            assert failed.retry.retry_delay.ToNanoseconds() > 0
+            assert await results(ended, 1) == [(0, "Z")]
+            assert await ended.read() is EOF
+            assert [message.stable_text for message in await received(streamed)] == ["S"]
+            await asyncio.wait_for(stop, 30)
+
+    asyncio.run(scenario())

@@ -1,0 +1,99 @@
+"""ScoreText against targets whose scoring the test holds: order, cancellation, bounds."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from jumok_proto.v1 import translation_pb2
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from tests.support.held_model import HeldModel, HeldScoring, failure, serving
+
+
+def score_request(*pairs: tuple[str, str]) -> translation_pb2.ScoreTextRequest:
+    return translation_pb2.ScoreTextRequest(contents=[pair[0] for pair in pairs], targets=[pair[1] for pair in pairs])
+
+
+def test_targets_are_scored_in_order() -> None:
+    async def scenario() -> None:
+        model = HeldModel()
+        async with serving(model) as (_, channel):
+            sent = score_request(("a", "bb"), ("c", "d"))
+            response = await TranslationServiceStub(channel).ScoreText(sent)
+            assert [score.score for score in response.scores] == [-2.0, -1.0]
+            assert model.asked == {
+                "source_language": "",
+                "target_language": "",
+                "length_penalty": None,
+                "truncate": False,
+                "deadline": None,
+            }
+            sent.length_penalty = 0.0
+            await TranslationServiceStub(channel).ScoreText(sent)
+            assert model.asked["length_penalty"] == 0.0
+
+    asyncio.run(scenario())
+
+
+def test_scoring_is_given_up_with_its_call() -> None:
+    async def scenario() -> None:
+        model = HeldModel()
+        entered: asyncio.Queue[HeldScoring] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        given_up = asyncio.Event()
+
+        def wait(scoring: HeldScoring) -> None:
+            loop.call_soon_threadsafe(entered.put_nowait, scoring)
+            assert scoring.cancelled.wait(30)
+            loop.call_soon_threadsafe(given_up.set)
+
+        model.on_score = wait
+        async with serving(model) as (_, channel):
+            call = TranslationServiceStub(channel).ScoreText(score_request(("a", "b")))
+            await entered.get()
+            call.cancel()
+            await asyncio.wait_for(given_up.wait(), 30)
+            model.on_score = lambda _: None
+            assert await TranslationServiceStub(channel).ScoreText(score_request(("a", "b")))
+
+    asyncio.run(scenario())
+
+
+def test_too_much_to_score_is_refused_and_health_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jumok_serve.service.handlers.translation_service.MAX_SCORING", 2)
+
+    async def scenario() -> None:
+        model = HeldModel()
+        entered = asyncio.Event()
+        released = threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def wait(_: HeldScoring) -> None:
+            loop.call_soon_threadsafe(entered.set)
+            assert released.wait(30)
+
+        model.on_score = wait
+        async with serving(model) as (_, channel):
+            stub = TranslationServiceStub(channel)
+            calls = [asyncio.ensure_future(_answer(stub.ScoreText(score_request(("a", "b"))))) for _ in range(3)]
+            await entered.wait()
+            done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            (refused,) = done
+            assert isinstance(refused.exception(), grpc.aio.AioRpcError)
+            failed = await failure(refused)
+            assert (failed.code, failed.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
+            assert await HealthStub(channel).Check(HealthCheckRequest())
+            assert await stub.TranslateText(translation_pb2.TranslateTextRequest(contents=["a"]))
+            released.set()
+            await asyncio.wait(calls)
+            assert sum(call.exception() is None for call in calls) == 2
+
+    asyncio.run(scenario())
+
+
+async def _answer(call: Awaitable[object]) -> object:
+    return await call

@@ -1,0 +1,367 @@
+"""From the SDK through gRPC into a real model and back: the same answers as in process, and every bad input."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import jumok
+from jumok_proto.v1 import model_pb2, translation_pb2
+from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve import errors
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.translator import Translator
+from tests.serve.engine.test_engine import Gate
+from tests.support.in_process_server import IDLE, check_idle, serving
+from tests.support.variants import edited, without
+
+TEXTS = ["a man in a blue shirt", "", "two young males", " \t\u3000", "a little girl climbing", "女孩 😀 ﷽ नमस्ते"]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def address(translator: Translator) -> Iterator[str]:
+    with serving(translator) as served:
+        yield served
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[jumok.Client]:
+    with jumok.Client(address) as connected:
+        yield connected
+
+
+def check_same(answers: Sequence[jumok.Translation], expected: Sequence[jumok.Translation]) -> None:
+    """The same hypotheses; scores as far as floating point promises, whatever shared the batch."""
+    assert [[h.text for h in answer.hypotheses] for answer in answers] == [
+        [h.text for h in answer.hypotheses] for answer in expected
+    ]
+    for answer, other in zip(answers, expected, strict=True):
+        assert replace(answer, hypotheses=()) == replace(other, hypotheses=())
+        for got, wanted in zip(answer.hypotheses, other.hypotheses, strict=True):
+            assert (got.tokens, got.token_ids, got.finish_reason) == (
+                wanted.tokens,
+                wanted.token_ids,
+                wanted.finish_reason,
+            )
+            assert got.score == pytest.approx(wanted.score, abs=1e-4)
+            assert got.token_scores == pytest.approx(wanted.token_scores, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"beam_size": 1, "max_length": 6},
+        {"beam_size": 3, "num_hypotheses": 3, "length_penalty": 0.5, "max_length": 5, "early_stopping": "never"},
+        {"beam_size": 2, "min_length": 4, "max_length": 7, "early_stopping": True},
+        {"beam_size": 3, "no_repeat_ngram_size": 2, "repetition_penalty": 1.3, "max_length": 9},
+        {"suppress_tokens": [4, 6], "end_tokens": (3, 15), "forced_first_token": 53, "max_length": 9},
+        {"sample": True, "temperature": 1.5, "top_k": 30, "top_p": 0.9, "seed": 2**40, "max_length": 9},
+        {"source_language": "EN", "target_language": "de", "max_length": 3},
+        {"target_prefix": ["Ein Mann", None, "Zwei", "Ein", "", "Ein"], "max_length": 5},
+    ],
+)
+def test_the_server_answers_as_the_translator_does(
+    translator: Translator, address: str, client: jumok.Client, options: dict[str, Any]
+) -> None:
+    expected = translator.translate(TEXTS, **options)
+    check_same(client.translate(TEXTS, **options), expected)
+    prefix = {"target_prefix": options["target_prefix"][0]} if "target_prefix" in options else {}
+    check_same([client.translate(TEXTS[0], **options | prefix)], expected[:1])
+
+    async def scenario() -> list[jumok.Translation]:
+        async with jumok.AsyncClient(address) as async_client:
+            return await async_client.translate(TEXTS, **options)
+
+    check_same(asyncio.run(scenario()), expected)
+    check_idle(translator)
+
+
+def test_attention_arrives_as_it_was_computed(translator: Translator, client: jumok.Client) -> None:
+    options: dict[str, Any] = {"beam_size": 2, "num_hypotheses": 2, "max_length": 6, "attention": True}
+    answers, expected = client.translate(TEXTS, **options), translator.translate(TEXTS, **options)
+    check_same(answers, expected)
+    for answer, wanted in zip(answers, expected, strict=True):
+        for got, other in zip(answer.hypotheses, wanted.hypotheses, strict=True):
+            assert got.attention is not None
+            assert other.attention is not None
+            assert len(got.attention) == len(got.token_ids)
+            for row, wanted_row in zip(got.attention, other.attention, strict=True):
+                assert row == pytest.approx(wanted_row, abs=1e-4)
+                assert len(row) == len(answer.source_tokens)
+
+
+def test_scores_arrive_as_they_were_computed(
+    translator: Translator, address: str, client: jumok.Client, sentences: tuple[list[str], list[str]]
+) -> None:
+    options: dict[str, Any] = {"length_penalty": 0.5, "source_language": "en", "target_language": "DE"}
+    expected = translator.score(*sentences, **options)
+
+    async def scenario() -> list[jumok.Score]:
+        async with jumok.AsyncClient(address) as async_client:
+            return await async_client.score(*sentences, **options)
+
+    for scores in (client.score(*sentences, **options), asyncio.run(scenario())):
+        for score, wanted in zip(scores, expected, strict=True):
+            assert (score.tokens, score.token_ids) == (wanted.tokens, wanted.token_ids)
+            assert score.token_scores == pytest.approx(wanted.token_scores, abs=1e-4)
+            assert score.score == pytest.approx(wanted.score, abs=1e-4)
+            assert (score.source_token_count, score.model) == (wanted.source_token_count, wanted.model)
+    alone = client.score(sentences[0][0], sentences[1][0], **options)
+    assert alone.score == pytest.approx(expected[0].score, abs=1e-4)
+
+
+SCORE_REFUSALS: Sequence[tuple[list[str], list[str], dict[str, Any], str]] = [
+    ([], [], {}, "contents"),
+    (["a", "b"], ["c", "eine " * 60], {}, "targets[1]"),
+    (["a", "b"], ["c", "d\0"], {}, "targets[1]"),
+    (["a", ""], ["c", "d"], {}, "targets[1]"),
+    (["a", "dog " * 60], ["c", "d"], {}, "contents[1]"),
+    (["a"], ["c"], {"length_penalty": float("inf")}, "length_penalty"),
+]
+
+
+@pytest.mark.parametrize(("texts", "targets", "options", "field"), SCORE_REFUSALS)
+def test_what_cannot_be_scored_is_refused_alike_in_process_and_by_the_server(
+    translator: Translator,
+    client: jumok.Client,
+    texts: list[str],
+    targets: list[str],
+    options: dict[str, Any],
+    field: str,
+) -> None:
+    with pytest.raises(errors.InvalidRequest) as local:
+        translator.score(texts, targets, **options)
+    with pytest.raises(jumok.InvalidArgument) as remote:
+        client.score(texts, targets, **options)
+    assert (local.value.field, remote.value.field) == (field, field)
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [({"source_language": "xx"}, "source_language_code"), ({"target_language": "en"}, "target_language_code")],
+)
+def test_an_unknown_language_is_not_found(client: jumok.Client, asked: dict[str, Any], field: str) -> None:
+    with pytest.raises(jumok.NotFound, match=r"has no .* language .*; it has") as caught:
+        client.translate("a", **asked)
+    assert (caught.value.reason, caught.value.field) == ("LANGUAGE_NOT_FOUND", field)
+    with pytest.raises(jumok.NotFound):
+        client.score("a", "b", **asked)
+
+
+def test_what_the_bundle_has_no_graph_for_is_a_failed_precondition(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = edited(tiny_bundle, tmp_path / "plain", without("sampler", "scorer", "aligner"))
+    with Translator(bundle, threads=1) as plain, serving(plain) as address, jumok.Client(address) as client:
+        for reason, call in (
+            ("ATTENTION_UNAVAILABLE", lambda: client.translate("a", attention=True)),
+            ("SAMPLING_UNAVAILABLE", lambda: client.translate("a", top_k=3)),
+            ("SCORING_UNAVAILABLE", lambda: client.score("a", "b")),
+        ):
+            with pytest.raises(
+                jumok.FailedPrecondition, match=r"was exported without a|has no attention to show"
+            ) as caught:
+                call()
+            assert caught.value.reason == reason
+        assert client.translate("a", max_length=2).hypotheses
+
+
+def test_an_answer_says_where_its_time_went(client: jumok.Client) -> None:
+    timings = client.translate(TEXTS[0]).timings
+    assert timings is not None
+    assert 0 < timings.encode_s < timings.total_s
+    assert 0 < timings.decode_s < timings.total_s
+    assert 0 <= timings.queue_s < timings.total_s
+
+
+def test_a_text_without_content_has_an_empty_translation(client: jumok.Client) -> None:
+    for answer in client.translate(["", "  ", "\n\t", "\u3000"]):
+        assert (answer.text, answer.score, answer.source_token_count, answer.output_token_count) == ("", 0.0, 0, 0)
+
+
+LONG = "a man in a blue shirt " * 100
+
+REFUSALS: Sequence[tuple[list[str], dict[str, Any], str]] = [
+    ([], {}, "contents"),
+    (["a", LONG], {}, "contents[1]"),
+    (["a", "b", "\0"], {}, "contents[2]"),
+    (["a", "b\udc80"], {}, "contents[1]"),
+    (["a"], {"beam_size": 0}, "options.beam_size"),
+    (["a"], {"beam_size": 65}, "options.beam_size"),
+    (["a"], {"beam_size": -1}, "options.beam_size"),
+    (["a"], {"beam_size": "many"}, "options.beam_size"),
+    (["a"], {"beam_size": 2, "num_hypotheses": 3}, "options.num_hypotheses"),
+    (["a"], {"length_penalty": float("nan")}, "options.length_penalty"),
+    (["a"], {"length_penalty": float("inf")}, "options.length_penalty"),
+    (["a"], {"early_stopping": "sometimes"}, "options.early_stopping"),
+    (["a"], {"max_length": 0}, "options.max_length"),
+    (["a"], {"max_length": 1_000_000}, "options.max_length"),
+    (["a"], {"min_length": 5, "max_length": 4}, "options.min_length"),
+    (["a"], {"no_repeat_ngram_size": -1}, "options.no_repeat_ngram_size"),
+    (["a"], {"repetition_penalty": 0.0}, "options.repetition_penalty"),
+    (["a"], {"suppress_tokens": [3]}, "options.suppress_tokens"),
+    (["a"], {"suppress_tokens": [5000]}, "options.suppress_tokens"),
+    (["a"], {"suppress_tokens": "5"}, "options.suppress_tokens"),
+    (["a"], {"end_tokens": []}, "options.end_tokens"),
+    (["a"], {"forced_first_token": 5000}, "options.forced_first_token"),
+    (["a"], {"temperature": 0.0}, "options.temperature"),
+    (["a"], {"top_p": 1.5}, "options.top_p"),
+    (["a"], {"top_k": -1}, "options.top_k"),
+    (["a"], {"seed": -1}, "options.seed"),
+    (["a"], {"sample": False, "top_k": 3}, "options.top_k"),
+    (["a"], {"sample": True, "beam_size": 2}, "options.beam_size"),
+    (["a", "b"], {"target_prefix": ["Ein"]}, "target_prefixes"),
+    (["a", "b"], {"target_prefix": [None, "Ein " * 60]}, "target_prefixes[1]"),
+]
+
+
+@pytest.mark.parametrize(("texts", "options", "field"), REFUSALS)
+def test_bad_input_is_refused_alike_in_process_and_by_the_server(
+    translator: Translator, client: jumok.Client, texts: list[str], options: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(errors.InvalidRequest) as local:
+        translator.translate(texts, **options)
+    with pytest.raises(jumok.InvalidArgument) as remote:
+        client.translate(texts, **options)
+    assert (local.value.field, remote.value.field) == (field, field)
+    assert remote.value.reason == "INVALID_REQUEST"
+    if field.startswith("contents"):
+        assert str(remote.value).startswith(field)
+    assert client.translate("a man").text == translator.translate("a man").text
+
+
+def test_a_long_text_is_truncated_where_that_is_asked_for(translator: Translator, client: jumok.Client) -> None:
+    short, long = client.translate(["a", LONG], truncate=True)
+    assert not short.source_truncated
+    assert long.source_truncated
+    assert long.source_token_count == translator.manifest.limits.max_source_length
+
+
+def test_texts_of_any_script_have_a_translation(client: jumok.Client) -> None:
+    texts = ["😀👨\u200d👩\u200d👧", "漢字", "العربية", "\u202e\ufeff\u0301", "\U0010ffff", "\x01\x7f"]
+    assert len(client.translate(texts, max_length=4)) == len(texts)
+
+
+def test_an_unknown_model_is_not_found(translator: Translator, client: jumok.Client) -> None:
+    for call in (lambda: client.translate("a", model="other"), lambda: client.get_model("other")):
+        with pytest.raises(jumok.NotFound, match=f"'other' is not loaded; available: {translator.name}") as caught:
+            call()
+        assert caught.value.reason == "MODEL_NOT_FOUND"
+        resource = caught.value.details.resource
+        assert resource is not None
+        assert (resource.type, resource.name) == ("jumok.v1.Model", "other")
+    assert client.translate("a", model=translator.name).model == translator.name
+
+
+def test_the_model_describes_itself(translator: Translator, client: jumok.Client) -> None:
+    (model,) = client.list_models()
+    manifest = translator.manifest
+    assert model == client.get_model(manifest.name)
+    assert (model.version, model.precision, model.device) == (manifest.version, translator.precision, "cpu")
+    assert model.max_source_length == manifest.limits.max_source_length
+    assert model.defaults.beam_size == manifest.generation.beam_size
+    assert model.defaults.early_stopping == manifest.generation.early_stopping
+    generation, special = manifest.generation, manifest.special_tokens
+    assert (model.defaults.suppress_tokens, model.defaults.end_tokens) == (special.suppress, special.eos)
+    assert (model.defaults.forced_first_token, model.defaults.sample) == (None, False)
+    assert model.defaults.repetition_penalty == generation.repetition_penalty
+    assert (model.source_languages, model.target_languages) == (("en",), ("de",))
+    assert model.language_pairs == ()
+    assert model.default_pair == jumok.LanguagePair(source="en", target="de")
+
+
+def slow(translator: Translator) -> dict[str, Any]:
+    """Options that decode for as long as the model can."""
+    longest = translator.manifest.limits.max_target_length
+    return {"beam_size": 16, "min_length": longest - 1, "max_length": longest}
+
+
+def test_a_deadline_ends_the_work_on_the_server_too(translator: Translator, client: jumok.Client) -> None:
+    with pytest.raises(jumok.DeadlineExceeded) as caught:
+        client.translate(["a man in a blue shirt"] * 500, timeout_s=0.05, **slow(translator))
+    assert isinstance(caught.value, TimeoutError)
+    client.translate("a man", max_length=4)
+    check_idle(translator)
+
+
+def test_a_cancelled_task_ends_the_work_on_the_server_too(translator: Translator, address: str) -> None:
+    async def scenario() -> None:
+        async with jumok.AsyncClient(address) as client:
+            call = asyncio.ensure_future(client.translate(["a man in a blue shirt"] * 500, **slow(translator)))
+            while translator.load() == IDLE:
+                await asyncio.sleep(0)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            await client.translate("a man", max_length=4)
+            check_idle(translator)
+
+    asyncio.run(scenario())
+
+
+def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
+    with (
+        Translator(tiny_bundle, threads=1, max_batch_tokens=1, max_queue_requests=2) as translator,
+        serving(translator) as address,
+        jumok.Client(address) as client,
+    ):
+        gate = Gate(translator)
+        running = translator.submit(["a"], DecodingOptions())
+        gate.arrive()
+        waiting = translator.submit(["a"] * 2, DecodingOptions())
+        with pytest.raises(jumok.ResourceExhausted) as caught:
+            client.translate("a")
+        assert caught.value.reason == "OVERLOADED"
+        assert caught.value.retryable
+        assert caught.value.retry_after_s is not None
+        assert caught.value.retry_after_s > 0
+        gate.open()
+        assert len(running.collect() + waiting.collect()) == 3
+        assert len(client.translate(["a"] * 2, max_length=2)) == 2
+        with pytest.raises(jumok.InvalidArgument, match="takes at most 2 sentences") as refused:
+            client.translate(["a"] * 3)
+        assert not refused.value.retryable
+
+
+def test_a_closed_model_is_unavailable_and_says_when_to_come_back(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, threads=1) as translator, serving(translator) as address:
+        translator.close()
+        with jumok.Client(address) as client, pytest.raises(jumok.Unavailable) as caught:
+            client.translate("a")
+        assert caught.value.reason == "UNAVAILABLE"
+        assert caught.value.retry_after_s is not None
+
+
+def test_concurrent_clients_get_their_own_answers_in_order(translator: Translator, address: str) -> None:
+    texts = [[f"a man in a blue shirt {'is ' * (number % 5)}{client}" for number in range(8)] for client in range(12)]
+    expected = [translator.translate(own, beam_size=2, max_length=6) for own in texts]
+
+    def work(own: list[str]) -> list[jumok.Translation]:
+        with jumok.Client(address) as client:
+            return client.translate(own, beam_size=2, max_length=6)
+
+    with ThreadPoolExecutor(len(texts)) as pool:
+        answers = list(pool.map(work, texts))
+    for answer, wanted in zip(answers, expected, strict=True):
+        check_same(answer, wanted)
+    check_idle(translator)
+
+
+def test_the_options_of_a_models_description_may_be_sent_back(address: str, translator: Translator) -> None:
+    name = translator.manifest.name
+    with grpc.insecure_channel(address) as channel:
+        model = ModelServiceStub(channel).GetModel(model_pb2.GetModelRequest(name=name)).model
+        request = translation_pb2.TranslateTextRequest(contents=TEXTS[:1], options=model.default_options)
+        answer = TranslationServiceStub(channel).TranslateText(request)
+    assert answer.translations[0].hypotheses[0].text == translator.translate(TEXTS[0]).text

@@ -1,0 +1,270 @@
+"""What is told of calls: their ids, in metadata, errors and logs; log lines; traces."""
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.errors import Overloaded
+from jumok_serve.service.rpc.call import MAX_REQUEST_ID
+from jumok_serve.service.telemetry.logs import CallLog, JsonFormatter, configure_logging
+from jumok_serve.service.telemetry.tracing import CallTracer
+from tests.support.held_model import HeldModel, fail, failure, hold, serving
+
+REQUEST = TranslateTextRequest(contents=["a secret text", "b"])
+
+
+def named(request_id: str) -> tuple[tuple[str, str], ...]:
+    return (("x-request-id", request_id),)
+
+
+async def request_id(call: Any) -> str:
+    """What a call that has ended is named."""
+    return str(dict(await call.trailing_metadata())["x-request-id"])
+
+
+def test_a_call_keeps_the_name_that_its_caller_gave_it_or_gets_one() -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel()) as (_, channel):
+            translate = TranslationServiceStub(channel).TranslateText
+            names = set()
+            for metadata in (named("mine-1"), None, named("x" * (MAX_REQUEST_ID + 1)), named("")):
+                call = translate(REQUEST, metadata=metadata)
+                await call
+                names.add(await request_id(call))
+            assert "mine-1" in names
+            assert len(names) == 4
+            assert all(len(name) == 32 for name in names - {"mine-1"})
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_call_says_its_name_too() -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel(on_submit=fail(Overloaded("full", retry_after_s=1)))) as (_, channel):
+            refused = await failure(TranslationServiceStub(channel).TranslateText(REQUEST, metadata=named("mine-2")))
+            assert refused.request.request_id == refused.info.metadata["request_id"] == "mine-2"
+            assert refused.trailing["x-request-id"] == "mine-2"
+
+    asyncio.run(scenario())
+
+
+def test_calls_that_run_at_the_same_time_keep_their_own_names(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel(on_submit=fail(RuntimeError("a fault")))) as (_, channel):
+            translate = TranslationServiceStub(channel).TranslateText
+            names = [f"call-{number}" for number in range(20)]
+            refused = await asyncio.gather(*(failure(translate(REQUEST, metadata=named(name))) for name in names))
+            assert [one.request.request_id for one in refused] == names
+            for name in names:
+                assert f"request {name}: " in caplog.text
+
+    asyncio.run(scenario())
+
+
+def test_streams_are_named_observed_and_ended() -> None:
+    observed = []
+
+    async def scenario() -> None:
+        watched = asyncio.Event()
+
+        class Observer:
+            def ended(self, call: Any) -> None:
+                observed.append(call)
+                if call.method.endswith("Watch"):
+                    watched.set()
+
+        async with serving(HeldModel(), observers=[Observer()]) as (server, channel):
+            call = ServerReflectionStub(channel).ServerReflectionInfo(metadata=named("stream"))
+            await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            assert (await call.read()).list_services_response.service
+            assert server.open_calls == 1
+            await call.done_writing()
+            assert not await call.read()
+            assert await request_id(call) == "stream"
+            watch = HealthStub(channel).Watch(HealthCheckRequest())
+            assert await watch.read()
+            watch.cancel()
+            await asyncio.wait_for(watched.wait(), 30)
+            assert server.open_calls == 0
+        kinds = [(call.method.rpartition("/")[2], call.code, call.request is None) for call in observed]
+        assert kinds == [("ServerReflectionInfo", "OK", True), ("Watch", "CANCELLED", False)]
+
+    asyncio.run(scenario())
+
+
+def test_a_call_whose_deadline_passes_ends_with_that() -> None:
+    ended = []
+
+    async def scenario() -> None:
+        done = asyncio.Event()
+
+        class Observer:
+            def ended(self, call: Any) -> None:
+                ended.append(call.code)
+                done.set()
+
+        async with serving(HeldModel(on_submit=hold), observers=[Observer()]) as (_, channel):
+            await channel.channel_ready()  # so that the call arrives in time
+            with pytest.raises(grpc.aio.AioRpcError):
+                await TranslationServiceStub(channel).TranslateText(REQUEST, timeout=1.0)
+            await asyncio.wait_for(done.wait(), 60)
+
+    asyncio.run(scenario())
+    assert ended == ["DEADLINE_EXCEEDED"]
+
+
+@pytest.fixture
+def logged() -> Iterator[list[logging.LogRecord]]:
+    """What the log of calls has."""
+    records: list[logging.LogRecord] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            record.written = JsonFormatter().format(record)
+            records.append(record)
+
+    handler, logger = Handler(), logging.getLogger("jumok_serve")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield records
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_a_call_is_one_json_object_and_its_texts_only_where_asked_for(
+    logged: list[logging.LogRecord], texts: bool
+) -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel(), observers=[CallLog(texts=texts)]) as (_, channel):
+            await HealthStub(channel).Check(HealthCheckRequest())
+            await TranslationServiceStub(channel).TranslateText(REQUEST, metadata=named("mine"))
+
+    asyncio.run(scenario())
+    (record,) = logged
+    written = json.loads(vars(record)["written"])
+    assert (written["logger"], written["level"], written["request_id"]) == ("jumok_serve.calls", "info", "mine")
+    assert (written["method"], written["code"]) == ("/jumok.v1.TranslationService/TranslateText", "OK")
+    assert written["duration_s"] > 0
+    assert written["peer"].startswith("ipv4:127.0.0.1:")
+    assert written.get("contents") == (["a secret text", "b"] if texts else None)
+    assert ("secret" in record.getMessage()) is texts
+    assert "request_id=mine" in record.getMessage()
+
+
+def test_a_fault_has_its_traceback_and_its_request_in_json(logged: list[logging.LogRecord]) -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel(on_submit=fail(RuntimeError("a\nfault")))) as (_, channel):
+            await failure(TranslationServiceStub(channel).TranslateText(REQUEST, metadata=named("mine")))
+
+    asyncio.run(scenario())
+    written = json.loads(vars(logged[0])["written"])
+    assert (written["level"], written["request_id"]) == ("error", "mine")
+    assert "RuntimeError: a\nfault" in written["exception"]
+    assert "secret" not in vars(logged[0])["written"]
+
+
+def test_logging_is_as_configured(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    try:
+        configure_logging(log_format="json", level="warning")
+        logging.getLogger("jumok_serve.any").info("quiet")
+        logging.getLogger("jumok_serve.any").warning('two\nlines and a "quote" → %s', 1)
+        configure_logging(log_format="text", level="info")
+        logging.getLogger("jumok_serve.any").info("loud")
+        core = logging.getLogger("grpc._cython.cygrpc")
+        core.error("ExecuteBatchError raised in core by servicer method [%s]", "any")  # the caller has left
+        core.error("anything else")
+        assert len(root.handlers) == 1
+    finally:
+        root.handlers = before
+        root.setLevel(level)
+        assert sys.stderr
+    first, second, third = capsys.readouterr().err.splitlines()
+    written = json.loads(first)
+    assert written["message"] == 'two\nlines and a "quote" → 1'
+    assert written["time"].endswith("+00:00")
+    assert "request_id" not in written
+    assert second.endswith("INFO jumok_serve.any: loud")
+    assert third.endswith("ERROR grpc._cython.cygrpc: anything else")
+
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+def spans_of(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
+    return {span.name: span for span in exporter.get_finished_spans()}
+
+
+async def exported(exporter: InMemorySpanExporter, spans: int) -> None:
+    """A caller has its answer a moment before the call has ended."""
+    while len(exporter.get_finished_spans()) < spans:
+        await asyncio.sleep(0)
+
+
+def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() -> None:
+    exporter = InMemorySpanExporter()
+
+    async def scenario() -> None:
+        with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
+            async with serving(HeldModel(), observers=[tracer]) as (_, channel):
+                await HealthStub(channel).Check(HealthCheckRequest())
+                metadata = (("traceparent", f"00-{TRACE}-{SPAN}-01"), *named("mine"))
+                await TranslationServiceStub(channel).TranslateText(REQUEST, metadata=metadata)
+                await exported(exporter, 4)
+
+    asyncio.run(scenario())
+    spans = spans_of(exporter)
+    call = spans.pop("jumok.v1.TranslationService/TranslateText")
+    assert call.context is not None
+    assert call.parent is not None
+    assert (f"{call.context.trace_id:032x}", f"{call.parent.span_id:016x}") == (TRACE, SPAN)
+    assert call.attributes == {
+        "rpc.system.name": "grpc",
+        "rpc.method": "jumok.v1.TranslationService/TranslateText",
+        "rpc.response.status_code": "OK",
+        "jumok.request_id": "mine",
+        "jumok.texts": 2,
+        "jumok.model": "held",
+        "jumok.input_tokens": 4,
+        "jumok.output_tokens": 4,
+    }
+    durations = {}
+    for name, span in spans.items():
+        assert span.parent is not None
+        assert span.parent.span_id == call.context.span_id
+        durations[name] = ((span.end_time or 0) - (span.start_time or 0)) / 1e9
+    assert durations == {"queue": 0.125, "encode": 0.25, "decode": 0.5}
+    assert "secret" not in "".join(span.to_json() for span in exporter.get_finished_spans())
+
+
+@pytest.mark.parametrize(("error", "is_fault"), [(Overloaded("full", retry_after_s=1), False), (ValueError(), True)])
+def test_only_faults_of_the_server_are_errors_in_a_trace(error: Exception, is_fault: bool) -> None:
+    exporter = InMemorySpanExporter()
+
+    async def scenario() -> None:
+        with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
+            async with serving(HeldModel(on_submit=fail(error)), observers=[tracer]) as (_, channel):
+                await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
+                await exported(exporter, 1)
+
+    asyncio.run(scenario())
+    (span,) = exporter.get_finished_spans()
+    assert (not span.status.is_ok and not span.status.is_unset) is is_fault

@@ -1,0 +1,251 @@
+"""Every error that is documented, provoked at a server of real models, and all that it says."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import ErrorInfo
+
+from jumok_proto.v1.admin_pb2 import LoadModelRequest
+from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
+from jumok_proto.v1.decoding_pb2 import DecodingOptions
+from jumok_proto.v1.translation_pb2 import (
+    CorpusItem,
+    CorpusSettings,
+    ScoreTextRequest,
+    TranslateCorpusRequest,
+    TranslateTextRequest,
+)
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.errors import (
+    DeadlineExceeded,
+    EngineFailed,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    RateLimited,
+    Unavailable,
+)
+from jumok_serve.service import Administration, Server
+from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.error_table import _TABLE, to_ending, to_status
+from jumok_serve.translator import Translator
+from tests.support.held_model import Failure, HeldModel, fail, failure
+from tests.support.variants import edited, without
+
+ONE = TranslateTextRequest(contents=["a man"], options=DecodingOptions(beam_size=1, max_length=2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provoked:
+    """An error, how it is provoked, and what it says besides its reason and the request's id.
+
+    Attributes:
+        code: of its status.
+        ask: makes a call that fails, through a channel.
+        model: that is served; None: a small one without scorer, sampler and aligner.
+        settings: of the server.
+        tokens: scopes of the token that calls come with; None: the server wants none.
+        field: that is blamed; empty: none is.
+        resource: that was not found.
+        retry: whether it says when to come back.
+    """
+
+    code: grpc.StatusCode
+    ask: Callable[[grpc.aio.Channel], Awaitable[object]]
+    model: Callable[[], Any] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    tokens: Sequence[str] | None = None
+    field: str = ""
+    resource: str = ""
+    retry: bool = False
+
+
+def translate(request: TranslateTextRequest = ONE) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
+    return lambda channel: TranslationServiceStub(channel).TranslateText(request)
+
+
+def load(bundle: str) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
+    return lambda channel: AdminServiceStub(channel).LoadModel(LoadModelRequest(bundle=bundle))
+
+
+async def one_too_many(channel: grpc.aio.Channel) -> object:
+    """A call beside a corpus that is open."""
+    stub: Any = TranslationServiceStub(channel)
+    corpus = stub.TranslateCorpus()
+    await corpus.write(TranslateCorpusRequest(settings=CorpusSettings(options=ONE.options)))
+    await corpus.write(TranslateCorpusRequest(items=[CorpusItem(content="a man")]))
+    assert await corpus.read()
+    try:
+        return await TranslationServiceStub(channel).TranslateText(ONE)
+    finally:
+        corpus.cancel()
+
+
+async def twice(channel: grpc.aio.Channel) -> object:
+    assert await TranslationServiceStub(channel).TranslateText(ONE)
+    return await TranslationServiceStub(channel).TranslateText(ONE)
+
+
+CODES = grpc.StatusCode
+ERRORS = {
+    "INVALID_REQUEST": Provoked(
+        code=CODES.INVALID_ARGUMENT,
+        ask=translate(TranslateTextRequest(contents=["a", "b", "c" * 10_000])),
+        field="contents[2]",
+    ),
+    "MODEL_NOT_FOUND": Provoked(
+        code=CODES.NOT_FOUND, ask=translate(TranslateTextRequest(model="nothing")), resource="nothing"
+    ),
+    "BUNDLE_NOT_FOUND": Provoked(code=CODES.NOT_FOUND, ask=load("nothing"), resource="nothing"),
+    "LANGUAGE_NOT_FOUND": Provoked(
+        code=CODES.NOT_FOUND,
+        ask=translate(TranslateTextRequest(contents=["a"], source_language_code="xx")),
+        field="source_language_code",
+    ),
+    "BUNDLE_UNUSABLE": Provoked(code=CODES.FAILED_PRECONDITION, ask=load("empty")),
+    "ATTENTION_UNAVAILABLE": Provoked(
+        code=CODES.FAILED_PRECONDITION, ask=translate(TranslateTextRequest(contents=["a"], attention=True))
+    ),
+    "SCORING_UNAVAILABLE": Provoked(
+        code=CODES.FAILED_PRECONDITION,
+        ask=lambda channel: TranslationServiceStub(channel).ScoreText(ScoreTextRequest(contents=["a"], targets=["b"])),
+    ),
+    "SAMPLING_UNAVAILABLE": Provoked(
+        code=CODES.FAILED_PRECONDITION,
+        ask=translate(TranslateTextRequest(contents=["a"], options=DecodingOptions(top_k=3))),
+    ),
+    "OVERLOADED": Provoked(
+        code=CODES.RESOURCE_EXHAUSTED,
+        ask=one_too_many,
+        settings={"limits": ServiceLimits(max_calls=1)},
+        retry=True,
+    ),
+    "RATE_LIMITED": Provoked(
+        code=CODES.RESOURCE_EXHAUSTED,
+        ask=twice,
+        settings={"limits": ServiceLimits(requests_per_second=0.001, request_burst=1)},
+        retry=True,
+    ),
+    # With a real deadline the client may notice first, and an engine fails for no reason that a caller could give.
+    "DEADLINE_EXCEEDED": Provoked(
+        code=CODES.DEADLINE_EXCEEDED,
+        ask=translate(),
+        model=lambda: HeldModel(on_submit=fail(DeadlineExceeded("the deadline passed"))),
+    ),
+    "ENGINE_FAILED": Provoked(
+        code=CODES.UNAVAILABLE,
+        ask=translate(),
+        model=lambda: HeldModel(on_submit=fail(EngineFailed("the engine failed", retry_after_s=1.0))),
+        retry=True,
+    ),
+    "UNAVAILABLE": Provoked(code=CODES.UNAVAILABLE, ask=translate(), retry=True),  # the test has closed the model
+    "UNAUTHENTICATED": Provoked(code=CODES.UNAUTHENTICATED, ask=translate(), tokens=()),
+    "NOT_ALLOWED": Provoked(code=CODES.PERMISSION_DENIED, ask=translate(), tokens=("admin",)),
+    "INTERNAL": Provoked(
+        code=CODES.INTERNAL, ask=translate(), model=lambda: HeldModel(on_submit=fail(RuntimeError("secret")))
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Overloaded("the queue is full", retry_after_s=1.5),
+        RateLimited("é" * 600, retry_after_s=1e-9),
+        Unavailable("stopping", retry_after_s=1.0),
+        EngineFailed("", retry_after_s=0.1),
+        InvalidRequest("no", field="contents[1]"),
+        ModelNotFound("a", ["b"]),
+        RuntimeError("secret"),
+    ],
+)
+def test_what_is_remembered_of_an_error_is_what_is_made_anew(error: Exception) -> None:
+    for request_id in ("x", "y", "0" * 32, "a-b" * 40, "é", "7" * 128):
+        status = to_status(error, request_id)
+        ending = to_ending(error, request_id)
+        assert ending.status == status.SerializeToString()
+        assert (ending.code.value[0], ending.message) == (status.code, status.message)
+        info = ErrorInfo()
+        assert status.details[0].Unpack(info)
+        assert ending.reason == info.reason
+
+
+def test_every_error_is_provoked() -> None:
+    assert set(ERRORS) == {reason for _, reason in _TABLE.values()} | {"INTERNAL"}
+
+
+@pytest.fixture(scope="module")
+def root(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("root")
+    edited(tiny_bundle, folder / "plain", without("sampler", "scorer", "aligner"))
+    (folder / "empty").mkdir()
+    (folder / "empty" / "manifest.json").write_text("{}", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(root: Path) -> Any:
+    with Translator(root / "plain", threads=1) as translator:
+        yield translator
+
+
+@asynccontextmanager
+async def serving(provoked: Provoked, model: Any, root: Path, tokens: Path) -> AsyncIterator[grpc.aio.Channel]:
+    """A server of the model, and a channel whose calls carry the token."""
+    settings, interceptors = dict(provoked.settings), list[Any]()
+    if provoked.tokens is not None:
+        secret, token = make_token("caller", provoked.tokens or ("translate",))
+        tokens.write_text(f"{token.line()}\n", encoding="utf-8")
+        settings["tokens"] = TokenFile(tokens)
+        if provoked.tokens:
+            interceptors.append(Bearer(secret))
+    administration = Administration(root=root, load=Translator)
+    server = Server([model], port=0, administration=administration, **settings)
+    await server.start()
+    async with grpc.aio.insecure_channel(server.address, interceptors=interceptors) as channel:
+        yield channel
+    await server.stop(0)
+
+
+class Bearer(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]  # has arguments for type checkers alone
+    """Adds a token to calls, which gRPC itself does over TLS only."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        metadata = grpc.aio.Metadata(("authorization", f"Bearer {self._secret}"))
+        return await continuation(client_call_details._replace(metadata=metadata), request)
+
+
+@pytest.mark.parametrize("reason", ERRORS)
+def test_an_error_says_all_that_it_should(reason: str, plain: Translator, root: Path, tmp_path: Path) -> None:
+    provoked = ERRORS[reason]
+
+    async def scenario() -> Failure:
+        model: Any = plain if provoked.model is None else provoked.model()
+        if reason == "UNAVAILABLE":
+            model = Translator(root / "plain", threads=1)
+            model.close()
+        async with serving(provoked, model, root, tmp_path / "tokens") as channel:
+            return await failure(provoked.ask(channel))
+
+    found = asyncio.run(scenario())
+    assert found.code is provoked.code
+    assert (found.info.reason, found.info.domain) == (reason, "jumok")
+    assert found.info.metadata["request_id"] == found.request.request_id == found.trailing["x-request-id"]
+    assert [violation.field for violation in found.bad_request.field_violations] == [provoked.field] * bool(
+        provoked.field
+    )
+    assert found.resource.resource_name == provoked.resource
+    assert bool(found.resource.description) == bool(provoked.resource)
+    assert (found.retry.retry_delay.ToNanoseconds() > 0) == provoked.retry
+    assert found.message
+    assert "secret" not in found.message

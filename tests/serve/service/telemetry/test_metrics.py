@@ -1,0 +1,258 @@
+"""Prometheus metrics: what is scraped is what happened, and the dashboard asks for nothing else."""
+
+import asyncio
+import json
+import re
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import promql_parser
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import jumok
+from jumok_serve.engine.batch import Sentence
+from jumok_serve.engine.counters import Histogram
+from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.occupancy import Occupancy
+from jumok_serve.engine.scheduler import SentenceQueue
+from jumok_serve.errors import ListenError, Overloaded
+from jumok_serve.search import make_search
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.service import Server
+from jumok_serve.service.telemetry.metrics import MetricsPort, make_registry
+from jumok_serve.translator import Translator
+from tests.serve.engine.test_engine import Gate, wait_until_idle
+from tests.support.held_model import HeldModel, fail, hold, serving
+from tests.support.search_cases import make_options
+
+DASHBOARD = Path(__file__).parents[4] / "deploy/grafana/jumok.json"
+DOCUMENT = Path(__file__).parents[4] / "docs/operations.md"
+TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
+SAMPLES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",), "info": ("_info",)}
+
+Scraped = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+async def scrape(port: MetricsPort) -> Scraped:
+    """All samples, by name and labels, as Prometheus reads them."""
+
+    def get() -> str:
+        with urllib.request.urlopen(f"http://{port.address}/metrics", timeout=60) as answer:
+            text: bytes = answer.read()
+        return text.decode()
+
+    families = text_string_to_metric_families(await asyncio.to_thread(get))
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def value(scraped: Scraped, name: str, **labels: str) -> float:
+    return scraped[name, frozenset(labels.items())]
+
+
+def timings(answer: jumok.Translation) -> jumok.Timings:
+    assert answer.timings is not None
+    return answer.timings
+
+
+@asynccontextmanager
+async def measured(*models: HeldModel) -> AsyncIterator[tuple[MetricsPort, jumok.AsyncClient]]:
+    async with (
+        serving(*models) as (server, _),
+        jumok.AsyncClient(server.address, timeout_s=60, max_attempts=1) as client,
+    ):
+        with MetricsPort(server, host="127.0.0.1", port=0) as port:
+            yield port, client
+
+
+def test_what_was_decoded_is_counted_as_it_happened(tiny_bundle: Path) -> None:
+    """Against the answers: greedy texts, one at a time, take a step of one row for every token."""
+    texts = ["a man", "two dogs run in the park", "a girl reads a book"]
+
+    async def scenario() -> None:
+        with Translator(tiny_bundle, threads=1) as translator:
+            server = Server([translator], port=0)
+            await server.start()
+            async with jumok.AsyncClient(server.address, timeout_s=60) as client:
+                with MetricsPort(server, host="127.0.0.1", port=0) as port:
+                    answers = [await client.translate(text, beam_size=1) for text in texts]
+                    await asyncio.to_thread(wait_until_idle, translator)
+                    scraped = await scrape(port)
+            await server.stop(0)
+        model = {"model": "tiny-en-de"}
+        tokens = sum(answer.output_token_count for answer in answers)
+        sources = [answer.source_token_count for answer in answers]
+        assert value(scraped, "jumok_input_tokens_total", **model) == sum(sources)
+        assert value(scraped, "jumok_output_tokens_total", **model) == tokens
+        assert value(scraped, "jumok_translated_texts_total", **model) == 3
+        assert value(scraped, "jumok_failed_texts_total", **model) == 0
+        for name in ("queue_wait", "time_to_first_token", "time_per_output_token"):
+            assert value(scraped, f"jumok_{name}_seconds_count", **model) == 3
+        assert value(scraped, "jumok_step_rows_count", **model) == tokens
+        assert value(scraped, "jumok_step_rows_sum", **model) == tokens
+        assert value(scraped, "jumok_step_rows_bucket", le="1.0", **model) == tokens
+        padding = sum(
+            answer.output_token_count * (1 - source / (-(-source // 8) * 8))
+            for answer, source in zip(answers, sources, strict=True)
+        )
+        assert value(scraped, "jumok_step_padding_ratio_sum", **model) == pytest.approx(padding)
+        per_token = sum(timings(answer).decode_s / answer.output_token_count for answer in answers)
+        assert value(scraped, "jumok_time_per_output_token_seconds_sum", **model) == pytest.approx(per_token, rel=1e-3)
+        waited = sum(timings(answer).queue_s for answer in answers)
+        assert value(scraped, "jumok_queue_wait_seconds_sum", **model) == pytest.approx(waited, abs=1e-6)
+        assert value(scraped, "jumok_requests_total", method=TRANSLATE, code="OK") == 3
+        assert value(scraped, "jumok_rows", **model) == 0
+        assert value(scraped, "jumok_model_serving", **model) == 1
+        assert value(scraped, "jumok_model_info", version="1", precision="int8", device="cpu", **model) == 1
+        total = sum(timings(answer).total_s for answer in answers)
+        assert value(scraped, "jumok_request_duration_seconds_sum", method=TRANSLATE) >= total
+
+    asyncio.run(scenario())
+
+
+def test_calls_are_counted_by_how_they_end() -> None:
+    async def scenario() -> None:
+        model = HeldModel()
+        async with measured(model) as (port, client):
+            await client.translate("a")
+            model.on_submit = fail(Overloaded("full", retry_after_s=1.0))
+            with pytest.raises(jumok.ResourceExhausted):
+                await client.translate("a")
+            with pytest.raises(jumok.InvalidArgument):
+                await client.translate("a", beam_size=0)
+            with pytest.raises(jumok.NotFound):
+                await client.get_model("other")
+            await client.list_models()  # is answered after the end of all calls before it was seen
+            scraped = await scrape(port)
+            assert {
+                labels: number for (name, labels), number in scraped.items() if name == "jumok_rejections_total"
+            } == {
+                frozenset({("reason", reason)}): 1.0 for reason in ("OVERLOADED", "INVALID_REQUEST", "MODEL_NOT_FOUND")
+            }
+            for reason in ("OVERLOADED", "INVALID_REQUEST", "MODEL_NOT_FOUND"):
+                assert value(scraped, "jumok_rejection_duration_seconds_count", reason=reason) == 1
+                assert value(scraped, "jumok_rejection_duration_seconds_bucket", reason=reason, le="+Inf") == 1
+                assert 0 < value(scraped, "jumok_rejection_duration_seconds_sum", reason=reason) < 60
+            for code in ("OK", "RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"):
+                assert value(scraped, "jumok_requests_total", method=TRANSLATE, code=code) == 1
+            assert value(scraped, "jumok_request_duration_seconds_count", method=TRANSLATE) == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_call_that_is_given_up_is_counted_and_one_that_runs_is_open() -> None:
+    async def scenario() -> None:
+        model = HeldModel(on_submit=hold)
+        async with measured(model) as (port, client):
+            call = asyncio.create_task(client.translate("a"))
+            answer = await model.submitted.get()
+            assert value(await scrape(port), "jumok_open_requests") == 1
+            cancelled = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            answer.futures[0].add_done_callback(lambda _: loop.call_soon_threadsafe(cancelled.set))
+            call.cancel()
+            await asyncio.wait_for(cancelled.wait(), 30)
+            await client.list_models()  # is answered after the call's end was seen
+            scraped = await scrape(port)
+            assert value(scraped, "jumok_requests_total", method=TRANSLATE, code="CANCELLED") == 1
+            assert value(scraped, "jumok_open_requests") == 0
+            assert not any(name == "jumok_rejections_total" for name, _ in scraped)
+
+    asyncio.run(scenario())
+
+
+def test_labels_say_nothing_of_callers_or_contents() -> None:
+    async def scenario() -> None:
+        async with measured(HeldModel()) as (port, client):
+            await client.translate("confidential")
+            async with grpc.aio.insecure_channel(client._connection.servers[0]) as channel:
+                unknown = channel.unary_unary("/jumok.v1.TranslationService/confidential", bytes, bytes)
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await unknown(b"", metadata=(("x-request-id", "confidential"),))
+            assert "confidential" not in str(await scrape(port))
+
+    asyncio.run(scenario())
+
+
+def test_texts_given_up_in_the_queue_are_counted_by_cause() -> None:
+    queue = SentenceQueue(EngineLimits(), 1)
+    left, waiting = (Sentence(source_ids=[5] * 8, search=make_search(make_options(), 2, ())) for _ in range(2))
+    queue.add([left, waiting])
+    left.future.cancel()
+    assert queue.take(0, Occupancy()) == [waiting]
+    assert dict(queue.counters.given_up) == {("queue", "cancelled"): 1}
+
+
+def test_a_text_given_up_while_it_is_decoded_is_counted(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        gate = Gate(translator)
+        options = DecodingOptions(beam_size=2, min_length=5, max_length=5)
+        leaving, last = translator.submit(["a man", "two dogs"], options).futures
+        gate.arrive()
+        gate.step()
+        assert leaving.cancel()
+        gate.open()
+        last.result()
+        counters = translator.counters()
+        assert dict(counters.given_up) == {("decode", "cancelled"): 1}
+        assert (counters.finished, sum(counters.step_rows.counts)) == (1, 5)
+        assert sum(counters.first_token_s.counts) == 2
+
+
+def test_histograms_count_values_up_to_their_bounds() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for number in (0.5, 1.0, 1.5, 2.0, 2.5):
+        histogram.observe(number)
+    other = Histogram((1.0, 2.0))
+    other.observe(9.0)
+    histogram.add(other)
+    assert (histogram.counts, histogram.total) == ([2, 2, 2], 16.5)
+
+
+def test_a_port_in_use_is_refused() -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel()) as (server, _):
+            with pytest.raises(ListenError, match="metrics"):
+                MetricsPort(server, host="127.0.0.1", port=server.port)
+
+    asyncio.run(scenario())
+
+
+def queries(panels: list[dict[str, Any]]) -> Iterator[str]:
+    for panel in panels:
+        yield from (target["expr"] for target in panel.get("targets", ()))
+        yield from queries(panel.get("panels", []))
+
+
+def test_the_dashboard_asks_only_for_what_there_is() -> None:
+    async def names() -> set[str]:
+        registry = make_registry(Server([HeldModel()], port=0))
+        return {f"{family.name}{end}" for family in registry.collect() for end in SAMPLES[family.type]}
+
+    known = asyncio.run(names())
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    asked = set()
+    for query in queries(dashboard["panels"]):
+        parsed = promql_parser.parse(query.replace("$__rate_interval", "5m"))
+
+        def note(part: object) -> bool:
+            if isinstance(part, promql_parser.VectorSelector):
+                asked.add(str(part.name))
+            return True
+
+        promql_parser.walk(parsed, note)
+    for variable in dashboard["templating"]["list"]:
+        asked |= set(re.findall(r"label_values\((\w+),", variable["query"]))
+    assert asked <= known
+    # And it shows all of ours, which the document lists.
+    ours = {re.sub("_(bucket|sum|count)$", "", name) for name in known if name.startswith("jumok_")}
+    assert ours <= {re.sub("_(bucket|sum|count)$", "", name) for name in asked}
+    assert ours == set(re.findall(r"`(jumok_\w+)`", DOCUMENT.read_text(encoding="utf-8")))

@@ -1,0 +1,122 @@
+"""The server around an engine whose futures the test holds: its address, its end, and the standard services."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
+
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.errors import DuplicateModel, ListenError
+from jumok_serve.service import Server
+from tests.serve.service.handlers.test_unary_calls import request
+from tests.support.held_model import HeldModel, failure, hold, serving
+
+
+def test_models_of_the_same_name_are_refused() -> None:
+    async def scenario() -> None:
+        with pytest.raises(DuplicateModel, match="'twin'"):
+            Server([HeldModel("twin"), HeldModel("twin")])
+
+    asyncio.run(scenario())
+
+
+def test_a_port_in_use_is_refused() -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel()) as (first, channel):
+            with pytest.raises(ListenError, match=f"127.0.0.1:{first.port}.*in use"):
+                await Server([HeldModel()], port=first.port).start()
+            assert await TranslationServiceStub(channel).TranslateText(request("a"))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example", "no-such-host.invalid"])
+def test_a_host_that_is_none_is_refused(host: str) -> None:
+    async def scenario() -> None:
+        with pytest.raises(ListenError, match="cannot listen on"):
+            await Server([HeldModel()], host=host, port=0).start()
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_finishes_what_runs_and_tells_the_watchers() -> None:
+    async def scenario() -> None:
+        model = HeldModel(on_submit=hold)
+        async with serving(model) as (server, channel):
+            health = HealthStub(channel)
+            for service in ("", "jumok.v1.TranslationService", "jumok.v1.ModelService"):
+                checked = await health.Check(HealthCheckRequest(service=service))
+                assert checked.status == HealthCheckResponse.SERVING
+            with pytest.raises(grpc.aio.AioRpcError) as unknown:
+                await health.Check(HealthCheckRequest(service="other"))
+            assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+            watch = aiter(health.Watch(HealthCheckRequest()))
+            assert (await anext(watch)).status == HealthCheckResponse.SERVING
+            call = TranslationServiceStub(channel).TranslateText(request("a"))
+            answer = await model.submitted.get()
+            stop = asyncio.ensure_future(server.stop(grace_s=3600))
+            assert (await anext(watch)).status == HealthCheckResponse.NOT_SERVING
+            assert [state async for state in watch] == []
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await TranslationServiceStub(channel).TranslateText(request("b"))
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert not stop.done()
+            answer.complete()
+            assert (await call).translations[0].hypotheses[0].text == "A"
+            await asyncio.wait_for(stop, 30)
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_cancels_what_outlasts_its_grace() -> None:
+    async def scenario() -> None:
+        model = HeldModel(on_submit=hold)
+        async with serving(model) as (server, channel):
+            call = TranslationServiceStub(channel).TranslateText(request("a"))
+            answer = await model.submitted.get()
+            await asyncio.wait_for(server.stop(grace_s=0.01), 30)
+            with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+                await call
+            assert answer.futures[0].cancelled()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("grpc.health.v1.Health/Check", "unary_unary"),
+        ("grpc.health.v1.Health/Watch", "unary_stream"),
+        ("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "stream_stream"),
+    ],
+)
+def test_bytes_that_are_no_request_are_refused_by_the_standard_services_too(
+    method: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel()) as (_, channel):
+            sent: Any = b"\x0a\xff"  # a field of 255 bytes that are not there
+            call = getattr(channel, kind)(f"/{method}")(iter([sent]) if kind == "stream_stream" else sent)
+            refused = await failure(call if kind == "unary_unary" else call.read())
+            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refused.info.reason == "INVALID_REQUEST"
+        assert not caplog.records
+
+    asyncio.run(scenario())
+
+
+def test_the_services_can_be_reflected() -> None:
+    async def scenario() -> None:
+        async with serving(HeldModel()) as (_, channel):
+            call = ServerReflectionStub(channel).ServerReflectionInfo()
+            await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            names = {service.name for service in (await call.read()).list_services_response.service}
+            assert {"jumok.v1.TranslationService", "jumok.v1.ModelService", "grpc.health.v1.Health"} <= names
+            await call.done_writing()
+
+    asyncio.run(scenario())

@@ -1,0 +1,220 @@
+"""Scores of given translations: against PyTorch, and against what a search says of its own hypotheses."""
+
+import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from jumok_export.models.transformer import Transformer
+from jumok_serve import DeadlineExceeded, InvalidRequest, Translator, Unavailable
+from jumok_serve.tasks import teacher_forcing
+from tests.support.variants import edited, multilingual, unconstrained
+
+START, EOS = 2, 3
+TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
+    """The model without tokens that are never written: no processor is active."""
+    bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "unconstrained", unconstrained)
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
+        yield translator
+
+
+@pytest.fixture(scope="module")
+def polyglot(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
+    bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "multilingual", multilingual)
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
+        yield translator
+
+
+def log_probabilities(model: Transformer, source: list[int], start: int, target: list[int]) -> list[float]:
+    """Of every token of a target, from PyTorch's logits for it alone."""
+    with torch.no_grad():
+        logits = model(
+            torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([start]), torch.tensor([target])
+        )
+    return [float(row[token]) for row, token in zip(logits[0].double().log_softmax(-1), target, strict=True)]
+
+
+def test_scores_are_those_of_pytorch(
+    translator: Translator, tiny_model: Transformer, sentences: tuple[list[str], list[str]]
+) -> None:
+    tokenizer = translator._bundle.tokenizer
+    pairs = list(zip(sentences[0], sentences[1], strict=True))
+    for (source, target), score in zip(pairs, translator.score(*sentences), strict=True):
+        token_ids = [*tokenizer.encode_target(target), EOS]
+        source_ids = [*tokenizer.encode(source), EOS]
+        expected = log_probabilities(tiny_model, source_ids, START, token_ids)
+        assert score.token_ids == tuple(token_ids)
+        assert score.tokens == tuple(tokenizer.tokens(token_ids))
+        assert score.token_scores == pytest.approx(expected, abs=1e-4)
+        assert score.score == pytest.approx(math.fsum(expected) / len(token_ids), abs=1e-4)
+        assert (score.source_token_count, score.source_truncated) == (len(source_ids), False)
+        assert (score.model, score.model_version) == (translator.name, translator.version)
+
+
+def test_a_forced_first_token_is_part_of_the_target_and_certain(polyglot: Translator, tiny_model: Transformer) -> None:
+    tokenizer = polyglot._bundle.tokenizer
+    score = polyglot.score("A dog.", "Ein Hund.", source_language="fr-FR", target_language="pt-BR", length_penalty=0.5)
+    token_ids = [6, *tokenizer.encode_target("Ein Hund."), EOS]
+    source_ids = [21, 22, *tokenizer.encode("A dog."), EOS, 23]
+    expected = [0.0, *log_probabilities(tiny_model, source_ids, 5, token_ids)[1:]]
+    assert score.token_ids == tuple(token_ids)
+    assert score.token_scores[0] == 0.0
+    assert score.token_scores == pytest.approx(expected, abs=1e-4)
+    assert score.score == pytest.approx(math.fsum(expected) / len(token_ids) ** 0.5, abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"beam_size": 1}, {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 0.6}])
+def test_scores_of_hypotheses_are_those_of_their_search(
+    translator: Translator, sentences: tuple[list[str], list[str]], options: dict[str, Any]
+) -> None:
+    texts = sentences[0][:24]
+    found = [
+        (text, hypothesis)
+        for text, answer in zip(texts, translator.translate(texts, max_length=30, **options), strict=True)
+        for hypothesis in answer.hypotheses
+    ]
+    penalty = options.get("length_penalty")
+    scores = translator.scoring(
+        [text for text, _ in found], [hypothesis.token_ids for _, hypothesis in found], length_penalty=penalty
+    ).collect()
+    by_text = 0
+    for (text, hypothesis), score in zip(found, scores, strict=True):
+        assert score.token_ids == hypothesis.token_ids
+        assert score.token_scores == pytest.approx(hypothesis.token_scores, abs=1e-4)
+        assert score.score == pytest.approx(hypothesis.score, abs=1e-4)
+        # A text can be spelled with other tokens than those that it was written with.
+        if (*translator._bundle.tokenizer.encode_target(hypothesis.text), EOS) == hypothesis.token_ids:
+            assert translator.score(text, hypothesis.text, length_penalty=penalty).score == pytest.approx(
+                hypothesis.score, abs=1e-4
+            )
+            by_text += 1
+    assert by_text >= 3
+
+
+def test_a_pair_does_not_depend_on_what_it_is_scored_with(
+    translator: Translator, sentences: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = translator.score(*sentences)
+    sizes = []
+    score = translator._graphs.score
+
+    def counted(source_ids: Any, source_lengths: Any, start_ids: Any, target_ids: Any, target_lengths: Any) -> Any:
+        rows = len(source_ids)
+        sizes.append((rows, rows * (source_ids.shape[1] + target_ids.shape[1])))
+        return score(source_ids, source_lengths, start_ids, target_ids, target_lengths)
+
+    monkeypatch.setattr(translator._graphs, "score", counted)
+    monkeypatch.setattr(teacher_forcing, "MAX_BATCH_TOKENS", 100)
+    apart = translator.score(*sentences)
+    assert sum(rows for rows, _ in sizes) == len(sentences[0])
+    assert all(tokens <= 100 or rows == 1 for rows, tokens in sizes)
+    assert max(rows for rows, _ in sizes) > 1
+    for one, other in zip(together, apart, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.token_scores == pytest.approx(other.token_scores, abs=1e-5)
+    sizes.clear()
+    monkeypatch.setattr(teacher_forcing, "MAX_BATCH_LOGITS", 1)
+    translator.score(*sentences)
+    assert {rows for rows, _ in sizes} == {1}
+
+
+def test_one_pair_gives_a_score_and_several_a_list(translator: Translator) -> None:
+    alone = translator.score(TEXTS[0], "Ein Hund.")
+    both = translator.score(TEXTS[:2], ["Ein Hund.", ""])
+    assert both[0].token_ids == alone.token_ids
+    assert both[0].score == pytest.approx(alone.score, abs=1e-5)
+    assert both[1].token_ids == (EOS,)
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_a_text_without_content_has_the_empty_translation_alone(translator: Translator, text: str) -> None:
+    first, empty = translator.score([TEXTS[0], text], ["Ein Hund.", ""])
+    assert first.token_scores
+    assert (empty.score, empty.token_ids, empty.source_token_count) == (0.0, (), 0)
+    assert translator.translate(text).hypotheses[0].token_scores == empty.token_scores
+    with pytest.raises(InvalidRequest, match="the text has no content") as caught:
+        translator.score([TEXTS[0], text], ["Ein Hund.", "Ein"])
+    assert caught.value.field == "targets[1]"
+
+
+@pytest.mark.parametrize(
+    ("texts", "targets", "options", "message", "field"),
+    [
+        ([], [], {}, "no texts", "contents"),
+        (["a", "b"], ["c"], {}, "targets must be one for each of 2 texts, got 1", "targets"),
+        (["a"], "c", {}, "one for each of 1 texts, got str", "targets"),
+        ("a", ["c"], {}, "must be a string, or token ids", "targets[0]"),
+        (["a", "b"], ["c", 7], {}, "must be a string, or token ids", "targets[1]"),
+        (["a", "b"], ["c", b"d"], {}, "must be a string, or token ids", "targets[1]"),
+        (["a", "b"], ["c", "d\0"], {}, "NUL", "targets[1]"),
+        (["a", "b"], ["c", "eine " * 60], {}, "the model writes at most 48", "targets[1]"),
+        (["a", "b"], ["c", "x" * 5000], {}, "5000 characters, far more than the 48", "targets[1]"),
+        (["a", "dog " * 60], ["c", "d"], {}, "the model reads at most 47", "contents[1]"),
+        (["a", 3], ["c", "d"], {}, "must be a string, got int", "contents[1]"),
+        ("a", "b", {"length_penalty": math.nan}, "must be a finite number", "length_penalty"),
+        ("a", "b", {"timeout_s": 0}, "a number of seconds above 0", "timeout_s"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_by_field(
+    translator: Translator, texts: Any, targets: Any, options: dict[str, Any], message: str, field: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        translator.score(texts, targets, **options)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("token", [-1, 180, 2.0])
+def test_ids_beyond_the_vocabulary_are_refused(translator: Translator, token: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"targets\[0\] must be a string, or token ids below 180"):
+        translator.scoring(["A dog."], [[5, token]])
+
+
+def test_a_long_text_is_cut_where_that_is_asked_for(translator: Translator) -> None:
+    score = translator.score("dog " * 60, "Ein Hund.", truncate=True)
+    assert (score.source_truncated, score.source_token_count) == (True, 48)
+
+
+def test_scoring_ends_between_two_batches(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teacher_forcing, "MAX_BATCH_TOKENS", 1)
+    calls: list[int] = []
+
+    def score(*inputs: Any) -> Any:
+        calls.append(len(inputs[0]))
+        give_up()
+        return np.zeros(inputs[3].shape, np.float32)
+
+    monkeypatch.setattr(translator._graphs, "score", score)
+    scoring = translator.scoring(TEXTS, ["Ein Hund."] * len(TEXTS))
+    give_up = scoring.cancel
+    with pytest.raises(CancelledError):
+        scoring.collect()
+    assert calls == [1]
+    calls.clear()
+    scoring = translator.scoring(TEXTS, ["Ein Hund."] * len(TEXTS), deadline=time.monotonic() + 3600)
+    monkeypatch.setattr(scoring._patience, "_deadline", time.monotonic() + 3600)
+    give_up = lambda: monkeypatch.setattr(scoring._patience, "_deadline", time.monotonic() - 1)  # noqa: E731
+    with pytest.raises(DeadlineExceeded, match="while the targets were scored"):
+        scoring.collect()
+    assert calls == [1]
+
+
+def test_a_deadline_that_has_passed_ends_it_at_once(translator: Translator) -> None:
+    with pytest.raises(DeadlineExceeded, match="while the texts were tokenized"):
+        translator.scoring(TEXTS, TEXTS, deadline=time.monotonic() - 1)
+
+
+def test_a_closed_translator_does_not_score(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        assert translator.score("A dog.", "Ein Hund.").score < 0
+    with pytest.raises(Unavailable):
+        translator.score("A dog.", "Ein Hund.")

@@ -1,0 +1,255 @@
+"""`Translator` in process: results, defaults, limits, bad input, and its search against the plain reference."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jumok_serve import (
+    AttentionUnavailable,
+    BundleError,
+    DeviceError,
+    InvalidRequest,
+    Options,
+    SamplingUnavailable,
+    ScoringUnavailable,
+    Translator,
+)
+from jumok_serve.search.options import DecodingOptions
+from tests.support.reference_search import reference_search
+from tests.support.stepping import logits_of
+from tests.support.variants import edited, without
+
+TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        yield translator
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        DecodingOptions(beam_size=1, max_length=8),
+        DecodingOptions(beam_size=2, num_hypotheses=2, max_length=8),
+        DecodingOptions(beam_size=5, num_hypotheses=5, max_length=6, length_penalty=0.6, early_stopping=True),
+        DecodingOptions(beam_size=4, num_hypotheses=3, max_length=7, min_length=3, early_stopping="never"),
+        DecodingOptions(beam_size=1, max_length=12, no_repeat_ngram_size=2, repetition_penalty=1.5),
+        DecodingOptions(beam_size=3, max_length=12, no_repeat_ngram_size=1, suppress_tokens=(4, 6)),
+        DecodingOptions(beam_size=2, num_hypotheses=2, max_length=9, end_tokens=(3, 4), forced_first_token=53),
+    ],
+)
+def test_search_over_real_graphs_equals_the_reference(translator: Translator, options: DecodingOptions) -> None:
+    special = translator.manifest.special_tokens
+    resolved = options.resolve(
+        translator.manifest.generation,
+        special,
+        translator.manifest.limits,
+        vocabulary=translator._bundle.tokenizer.vocab_size,
+    )
+    pending = translator.submit(TEXTS, options)
+    for text, translation in zip(TEXTS, pending.collect(), strict=True):
+        suffix = translator.manifest.languages.direction().source_suffix
+        source = [*translator._bundle.tokenizer.encode(text), *suffix]
+        step = partial(logits_of, translator._graphs, source)
+        expected = reference_search(step, resolved, special.start)
+        assert [hypothesis.token_ids for hypothesis in translation.hypotheses] == [
+            hypothesis.token_ids for hypothesis in expected
+        ]
+        for hypothesis, reference in zip(translation.hypotheses, expected, strict=True):
+            assert hypothesis.score == pytest.approx(reference.score, abs=1e-4)
+            assert hypothesis.finish_reason is reference.finish_reason
+
+
+def test_one_text_gives_one_translation_and_several_a_list(translator: Translator) -> None:
+    alone = translator.translate(TEXTS[0])
+    assert translator.translate(TEXTS)[0] == alone
+    assert translator.translate(tuple(TEXTS[:1])) == [alone]
+    assert alone.text == alone.hypotheses[0].text
+    assert alone.score == alone.hypotheses[0].score
+    assert (alone.model, alone.model_version) == (translator.name, translator.version)
+    best = alone.hypotheses[0]
+    assert len(best.tokens) == len(best.token_ids) == len(best.token_scores) == alone.output_token_count
+    assert math.fsum(best.token_scores) / len(best.token_ids) == pytest.approx(best.score, abs=1e-5)
+    assert alone.timings is not None
+    assert 0 <= alone.timings.decode_s <= alone.timings.total_s
+
+
+def test_special_tokens_are_no_text_and_are_never_chosen(translator: Translator) -> None:
+    special = translator.manifest.special_tokens
+    for translation in translator.translate(TEXTS, beam_size=4, num_hypotheses=4):
+        for hypothesis in translation.hypotheses:
+            assert not set(hypothesis.token_ids) & set(special.suppress)
+            assert "</s>" not in hypothesis.text
+
+
+@pytest.mark.parametrize("text", ["", " ", " \t \n ", "\u3000", "\x85"])
+def test_a_text_without_content_is_translated_without_the_model(
+    translator: Translator, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(translator._graphs, "encode", None)
+    translation = translator.translate(text)
+    assert translation.text == ""
+    assert translation.source_token_count == 0
+    assert len(translation.hypotheses) == 1
+
+
+def test_texts_without_content_keep_their_place(translator: Translator) -> None:
+    mixed = translator.translate(["", TEXTS[0], "  ", TEXTS[1]])
+    assert [translation.text == "" for translation in mixed] == [True, False, True, False]
+    assert mixed[1::2] == translator.translate(TEXTS[:2])
+
+
+@pytest.mark.parametrize(
+    "text", ["🙂🙃 👩‍👩‍👧", "번역 서비스", "翻訳", "\u200b", "x" * 20, "a\u0301\u0302", "\ufeffA dog."]
+)
+def test_text_that_the_tokenizer_never_saw(translator: Translator, text: str) -> None:
+    assert translator.translate(text, max_length=5).hypotheses
+
+
+@pytest.mark.parametrize(("text", "message"), [("a\ud800b", "U\\+D800"), ("nul\0", "NUL|U\\+0000")])
+def test_unusable_characters_are_named_with_their_place(translator: Translator, text: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as refused:
+        translator.translate([TEXTS[0], text])
+    assert refused.value.field == "contents[1]"
+
+
+def test_a_text_over_the_limit_is_refused_or_truncated(translator: Translator) -> None:
+    longest = translator.manifest.limits.max_source_length
+    text = "dog " * (2 * longest)
+    with pytest.raises(InvalidRequest, match=f"the model reads at most {longest - 1}: split it") as refused:  # and EOS
+        translator.translate(["A dog.", text])
+    assert refused.value.field == "contents[1]"
+    truncated = translator.translate(text, truncate=True, max_length=4)
+    assert truncated.source_truncated
+    assert truncated.source_token_count == longest
+    assert not translator.translate(TEXTS[0], truncate=True).source_truncated
+
+
+def test_a_text_far_over_the_limit_is_not_tokenized(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = translator.manifest.limits.max_source_length
+    text = "dog " * 100_000
+    assert translator.translate(text, truncate=True, max_length=4) == translator.translate(
+        "dog " * longest, truncate=True, max_length=4
+    )
+    monkeypatch.setattr(translator._bundle.tokenizer, "encode", None)
+    with pytest.raises(InvalidRequest, match="399999 characters, far more than"):
+        translator.translate(text)
+
+
+@pytest.mark.parametrize("timeout_s", [math.inf, 10**400])
+def test_a_timeout_may_be_any_length(translator: Translator, timeout_s: float) -> None:
+    assert translator.translate(TEXTS[0], beam_size=1, max_length=1, timeout_s=timeout_s).hypotheses
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, math.nan])
+def test_a_timeout_that_is_none_is_refused(translator: Translator, timeout_s: float) -> None:
+    with pytest.raises(InvalidRequest, match="timeout_s must be a number of seconds above 0"):
+        translator.translate(TEXTS[0], timeout_s=timeout_s)
+
+
+def test_the_longest_source_and_target(translator: Translator) -> None:
+    limits = translator.manifest.limits
+    translation = translator.translate(
+        "dog " * (2 * limits.max_source_length),
+        truncate=True,
+        beam_size=1,
+        min_length=limits.max_target_length,
+        max_length=limits.max_target_length,
+    )
+    assert translation.output_token_count == limits.max_target_length
+    assert all(math.isfinite(score) for score in translation.hypotheses[0].token_scores)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("beam_size", 0),
+        ("beam_size", 65),
+        ("beam_size", "many"),
+        ("beam_size", 2.5),
+        ("num_hypotheses", 0),
+        ("max_length", 100_000),
+        ("length_penalty", math.nan),
+        ("early_stopping", "sometimes"),
+    ],
+)
+def test_bad_options_are_named(translator: Translator, option: str, value: object) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        translator.translate(TEXTS[0], **{option: value})  # type: ignore[call-overload]
+    assert refused.value.field == f"options.{option}"
+    assert translator.translate(TEXTS[0]).text
+
+
+def test_the_options_are_those_of_the_decoder() -> None:
+    assert list(Options.__annotations__) == [field.name for field in fields(DecodingOptions)]
+
+
+def test_an_option_that_there_is_not_is_a_type_error(translator: Translator) -> None:
+    with pytest.raises(TypeError, match="no such option: beams; decoding options are beam_size"):
+        translator.translate(TEXTS[0], beams=3)  # type: ignore[call-overload]
+
+
+SAMPLING: dict[str, Any] = {"sample": True, "temperature": 1.5, "top_k": 20, "top_p": 0.95, "max_length": 8}
+
+
+def test_the_same_seed_draws_the_same_whatever_is_in_the_batch(translator: Translator) -> None:
+    alone = [translator.translate(text, seed=7, num_hypotheses=4, **SAMPLING) for text in TEXTS]
+    searched = translator.submit(TEXTS, DecodingOptions(beam_size=4, min_length=8))
+    assert translator.translate(TEXTS, seed=7, num_hypotheses=4, **SAMPLING) == alone
+    searched.collect()
+    assert translator.translate(TEXTS, seed=8, num_hypotheses=4, **SAMPLING) != alone
+    drawn = [hypothesis.token_ids for answer in alone for hypothesis in answer.hypotheses]
+    assert [len(answer.hypotheses) for answer in alone] == [4] * len(TEXTS)
+    assert len(set(drawn)) > len(TEXTS)
+
+
+def test_without_a_seed_every_draw_is_another(translator: Translator) -> None:
+    first, second = (translator.translate(TEXTS, num_hypotheses=4, **SAMPLING) for _ in range(2))
+    assert first != second
+
+
+def test_sampling_from_one_token_is_greedy_search(translator: Translator) -> None:
+    drawn = translator.translate(TEXTS, top_k=1, max_length=8)
+    greedy = translator.translate(TEXTS, beam_size=1, max_length=8)
+    assert [answer.hypotheses[0].token_ids for answer in drawn] == [answer.hypotheses[0].token_ids for answer in greedy]
+
+
+def test_what_the_bundle_has_no_graph_for_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = edited(tiny_bundle, tmp_path / "plain", without("sampler", "scorer", "aligner"))
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as plain:
+        for kind, call in (
+            (SamplingUnavailable, lambda: plain.translate("A dog.", sample=True)),
+            (ScoringUnavailable, lambda: plain.score("A dog.", "Ein Hund.")),
+            (AttentionUnavailable, lambda: plain.translate("A dog.", attention=True)),
+        ):
+            with pytest.raises(kind, match=r"model 'tiny-en-de' (was exported without a|has no attention to show)"):
+                call()
+        assert plain.translate("A dog.", max_length=2).hypotheses
+
+
+def test_a_bundle_without_the_precision(tiny_bundle: Path) -> None:
+    with pytest.raises(BundleError, match="has no precision 'fp16'"):
+        Translator(tiny_bundle, precision="fp16")
+
+
+def test_precision_auto_takes_int8_on_a_cpu(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, threads=1) as translator:
+        assert (translator.precision, translator.device) == ("int8", "cpu")
+
+
+def test_cuda_without_cuda_is_an_error(tiny_bundle: Path) -> None:
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this ONNX Runtime has CUDA")
+    with pytest.raises(DeviceError, match="no CUDAExecutionProvider"):
+        Translator(tiny_bundle, device="cuda")
+    with Translator(tiny_bundle, device="auto", threads=1) as translator:
+        assert translator.device == "cpu"

@@ -1,0 +1,313 @@
+"""``align`` in process and through server and SDK, against PyTorch's aligner and the aligner graph itself."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper
+
+import jumok
+from jumok_export.models.transformer import Transformer
+from jumok_proto.alignments import ATTENTION_KINDS, Alignment
+from jumok_serve import AttentionUnavailable, InvalidRequest, LanguageNotFound, Translator
+from jumok_serve.tasks import attention_query
+from tests.support.in_process_server import serving
+from tests.support.variants import edited, multilingual, without
+
+COMMITTED = Path(__file__).parents[3] / "models/multi30k-en-de-transformer"
+TEXTS = ["A dog runs.", "", "The old woman reads a book in the park.", "A girl."]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
+    bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "multilingual", multilingual)
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
+        yield translator
+
+
+@pytest.fixture(scope="module")
+def committed() -> Iterator[Translator]:
+    with Translator(COMMITTED, threads=1) as translator:
+        yield translator
+
+
+@pytest.fixture(scope="module")
+def client(translator: Translator, committed: Translator) -> Iterator[jumok.Client]:
+    with serving(translator, committed) as address, jumok.Client(address) as client:
+        yield client
+
+
+def attention(model: Transformer, source: list[int], start: int, target: list[int]) -> list[np.ndarray]:
+    """Each [layers, heads, ...], of one target alone."""
+    ids, length = torch.tensor([source]), torch.tensor([len(source)])
+    with torch.no_grad():
+        of_kinds = model.align(ids, length, torch.tensor([start]), torch.tensor([target]), torch.tensor([len(target)]))
+    return [of_kind[0].numpy() for of_kind in of_kinds]
+
+
+@pytest.mark.parametrize(
+    ("asked", "around", "start", "forced"),
+    [
+        ({}, ([], [3]), 2, []),
+        ({"source_language": "fr-FR", "target_language": "pt-BR"}, ([21, 22], [3, 23]), 5, [6]),
+    ],
+)
+def test_attention_is_that_of_pytorch(
+    translator: Translator,
+    tiny_model: Transformer,
+    asked: dict[str, Any],
+    around: tuple[list[int], list[int]],
+    start: int,
+    forced: list[int],
+) -> None:
+    tokenizer = translator._bundle.tokenizer
+    targets = ["Ein Hund rennt.", None, "", "Ein Mann"]
+    answers = translator.align(TEXTS, targets, kinds=ATTENTION_KINDS, each_head=True, **asked)
+    own = translator.translate(TEXTS, **asked)
+    for text, target, translation, answer in zip(TEXTS, targets, own, answers, strict=True):
+        if not text:
+            assert (answer.target, answer.source_tokens, answer.pairs()) == ("", (), ())
+            assert all(answer.attention(kind).mean == () for kind in ATTENTION_KINDS)
+            continue
+        best = translation.hypotheses[0]
+        source = [*around[0], *tokenizer.encode(text), *around[1]]
+        ids = [*forced, *tokenizer.encode_target(target), 3] if target else list(best.token_ids)
+        assert answer.target == (target or best.text)
+        assert [str(token) for token in answer.source_tokens] == tokenizer.source_tokens(source)
+        assert [str(token) for token in answer.target_tokens] == tokenizer.tokens(ids)
+        assert [str(token) for token in answer.decoder_tokens] == tokenizer.tokens([start, *ids[:-1]])
+        inside = range(len(around[0]), len(source) - len(around[1]))
+        assert [token.special for token in answer.source_tokens] == [
+            place not in inside for place in range(len(source))
+        ]
+        special = [token in {0, 2, 3, start} or (place == 0 and [token] == forced) for place, token in enumerate(ids)]
+        assert [token.special for token in answer.target_tokens] == special
+        assert [token.special for token in answer.decoder_tokens] == [True, *special[:-1]]
+        for kind, expected in zip(ATTENTION_KINDS, attention(tiny_model, source, start, ids), strict=True):
+            found = answer.attention(kind)
+            assert (found.layers, found.heads) == ((0,), (0, 1))
+            assert np.shape(found.mean) == (len(found.rows), len(found.columns))
+            np.testing.assert_allclose(np.array(found.by_head), expected, atol=1e-5)
+            np.testing.assert_allclose(np.array(found.mean), expected.mean(axis=(0, 1)), atol=1e-5)
+
+
+def graph_attention(translator: Translator, text: str, target: str) -> list[np.ndarray]:
+    """What the aligner graph says of a pair alone, each [layers, heads, ...]."""
+    tokenizer = translator._bundle.tokenizer
+    source, ids = [*tokenizer.encode(text), 3], [*tokenizer.encode_target(target), 3]
+    pair = (np.array([source]), np.array([len(source)]), np.array([2]), np.array([ids]), np.array([len(ids)]))
+    return [of_kind[0] for of_kind in translator._graphs.align(*pair)]
+
+
+@pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (None, 3), (2, 0)])
+@pytest.mark.parametrize("each_head", [False, True])
+def test_one_layer_or_head_of_several(
+    committed: Translator, client: jumok.Client, layer: int | None, head: int | None, each_head: bool
+) -> None:
+    text, target = "Two young women with red hats.", "Zwei junge Frauen mit roten Hüten."
+    asked: dict[str, Any] = {"kinds": ["decoder", "cross"], "layer": layer, "head": head, "each_head": each_head}
+    answer = committed.align(text, target, **asked)
+    assert answer.encoder is None
+    layers = (0, 1, 2) if layer is None else (layer,)
+    heads = (0, 1, 2, 3) if head is None else (head,)
+    cross, _, decoder = graph_attention(committed, text, target)
+    for kind, whole in (("cross", cross), ("decoder", decoder)):
+        found = getattr(answer, kind)
+        expected = whole[np.ix_(layers, heads)]
+        assert (found.layers, found.heads) == (layers, heads)
+        np.testing.assert_allclose(np.array(found.mean), expected.mean(axis=(0, 1)), atol=1e-6)
+        if each_head:
+            np.testing.assert_array_equal(np.array(found.by_head), expected)
+        else:
+            assert found.by_head is None
+    assert client.align(text, target, model=committed.name, **asked) == answer
+
+
+def test_a_server_answers_as_in_process(translator: Translator, client: jumok.Client) -> None:
+    targets = ["Ein Hund.", None, None, "Ein Mann"]
+    asked: dict[str, Any] = {"kinds": ATTENTION_KINDS, "source_language": "fr-FR", "target_language": "nl"}
+    expected = translator.align(TEXTS, targets, each_head=True, **asked)
+    found = client.align(TEXTS, targets, each_head=True, model=translator.name, **asked)
+    for one, other in zip(found, expected, strict=True):
+        check_close(one, other)
+    long = "a man " * 100
+    cut = client.align(long, truncate=True, model=translator.name)
+    assert cut.source_truncated
+    check_close(cut, translator.align(long, truncate=True))
+
+    async def scenario() -> Alignment:
+        async with jumok.AsyncClient(client._connection.servers) as other:
+            return await other.align("A dog.", "Ein Hund.", model=translator.name)
+
+    check_close(asyncio.run(scenario()), translator.align("A dog.", "Ein Hund."))
+
+
+def check_close(found: Alignment, expected: Alignment) -> None:
+    """The same but for the last bits, which another batch may change."""
+    for field in ("target", "source_tokens", "target_tokens", "decoder_tokens", "model", "model_version"):
+        assert getattr(found, field) == getattr(expected, field)
+    for kind in ATTENTION_KINDS:
+        one, other = getattr(found, kind), getattr(expected, kind)
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert (one.rows, one.columns, one.layers, one.heads) == (
+                other.rows,
+                other.columns,
+                other.layers,
+                other.heads,
+            )
+            np.testing.assert_allclose(np.array(one.mean), np.array(other.mean), atol=1e-5)
+            np.testing.assert_allclose(np.array(one.by_head or ()), np.array(other.by_head or ()), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("texts", "targets", "asked", "field", "message"),
+    [
+        ("a", None, {"layer": 1}, "layer", "layer must lie between 0 and 0, which model 'tiny-en-de' has of cross-"),
+        (
+            "a",
+            None,
+            {"head": 2, "kinds": ["encoder"]},
+            "head",
+            "between 0 and 1, .* self-attention in its encoder; got 2",
+        ),
+        ("a", None, {"layer": -1}, "layer", "layer must be a number from 0 on, got -1"),
+        ("a", None, {"kinds": ["cross", "cross"]}, "kinds[1]", "kinds has 'cross' twice"),
+        (["a", "b"], ["c"], {}, "targets", "one for each of 2 texts, got 1"),
+        (["a", ""], ["c", "d"], {}, "targets[1]", "the text has no content"),
+        (["a", "b"], [None, "d " * 60], {}, "targets[1]", "and the model writes at most 48"),
+        (["a", "b " * 100], None, {}, "contents[1]", "and the model reads at most"),
+    ],
+)
+def test_what_cannot_be_aligned_is_refused_by_field(
+    translator: Translator, client: jumok.Client, texts: Any, targets: Any, asked: Any, field: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        translator.align(texts, targets, **asked)
+    assert caught.value.field == field
+    if field == "targets":
+        return  # which the client sees itself
+    with pytest.raises(jumok.InvalidArgument, match=message) as refused:
+        client.align(texts, targets, model=translator.name, **asked)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"kinds": "cross"}, "kinds"),
+        ({"kinds": []}, "kinds"),
+        ({"kinds": ["cross", "all"]}, "kinds[1]"),
+        ({"layer": True}, "layer"),
+    ],
+)
+def test_what_is_no_attention_is_refused(translator: Translator, asked: Any, field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        translator.align("a", **asked)
+    assert caught.value.field == field
+    with pytest.raises(LanguageNotFound):
+        translator.align("a", target_language="xx")
+
+
+def test_more_than_can_be_answered_is_refused(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, target = "A dog runs.", "Ein Hund."
+    answer = translator.align(text, target, kinds=ATTENTION_KINDS, each_head=True)
+    weights = sum(np.size(answer.attention(kind).mean) for kind in ATTENTION_KINDS)
+    monkeypatch.setattr(attention_query, "MAX_WEIGHTS", 3 * weights)  # those of the mean, and of two heads
+    assert translator.align(text, target, kinds=ATTENTION_KINDS, each_head=True) == answer
+    refused: list[tuple[list[str], list[str] | None]] = [
+        ([text], None),  # which could be of the maximum length
+        ([text, "A"], [target, "E"]),
+    ]
+    for texts, targets in refused:
+        with pytest.raises(InvalidRequest, match=f"a request takes at most {3 * weights}: send several") as caught:
+            translator.align(texts, targets, kinds=ATTENTION_KINDS, each_head=True)
+        assert caught.value.field == "contents"
+    assert translator.align(text, kinds=["encoder"]).encoder
+
+
+def no_self_attention(folder: Path) -> Callable[[dict[str, Any]], None]:
+    """Give the aligner of a copy no layer of self-attention, as recurrent models have none, and none of the decoder."""
+
+    def edit(manifest: dict[str, Any]) -> None:
+        for variant in manifest["precisions"].values():
+            aligner = variant["graphs"]["aligner"]
+            path = folder / aligner["file"]
+            model = onnx.load(path, load_external_data=False)
+            empty = helper.make_tensor("none", onnx.TensorProto.INT64, [4], [0, 0, 0, 0])
+            whole = model.graph.output[1].name
+            nodes = [
+                helper.make_node("Constant", [], ["none"], value=empty),
+                helper.make_node("Slice", [whole, "none_starts", "none_ends", "none_axes"], ["encoder_none"]),
+            ]
+            for name, values in (("none_starts", [0, 0]), ("none_ends", [0, 0]), ("none_axes", [1, 2])):
+                value = helper.make_tensor(name, onnx.TensorProto.INT64, [2], values)
+                nodes.insert(0, helper.make_node("Constant", [], [name], value=value))
+            model.graph.node.extend(nodes)
+            spec = aligner["outputs"][1]
+            spec["axes"][1:3] = [0, 0]
+            del model.graph.output[1:]
+            output = helper.make_tensor_value_info("encoder_none", onnx.TensorProto.FLOAT, spec["axes"])
+            model.graph.output.append(output)
+            _rename(model, whole, "encoder_whole")
+            _rename(model, "encoder_none", whole)
+            content = model.SerializeToString()
+            path.write_bytes(content)
+            manifest["files"][aligner["file"]] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            aligner["outputs"] = aligner["outputs"][:2]
+
+    return edit
+
+
+def _rename(model: onnx.ModelProto, old: str, new: str) -> None:
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [new if name == old else name for name in names]
+    for output in model.graph.output:
+        if output.name == old:
+            output.name = new
+
+
+def test_a_model_without_attention_says_so(tiny_bundle: Path, tmp_path: Path) -> None:
+    plain = edited(tiny_bundle, tmp_path / "plain", without("aligner"))
+    recurrent = edited(tiny_bundle, tmp_path / "recurrent", no_self_attention(tmp_path / "recurrent"))
+    with (
+        Translator(plain, precision="fp32", replicas=1, threads=1) as none,
+        Translator(recurrent, precision="fp32", replicas=1, threads=1) as cross_alone,
+        Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as whole,
+    ):
+        cases: list[tuple[Translator, dict[str, Any], str]] = [
+            (
+                none,
+                {},
+                "model 'tiny-en-de' has no attention to show: it decodes without, or has no aligner, which computes it",
+            ),
+            (cross_alone, {"kinds": ["encoder"]}, "model 'tiny-en-de' has no self-attention in its encoder"),
+            (cross_alone, {"kinds": ["cross", "decoder"]}, "model 'tiny-en-de' has no self-attention in its decoder"),
+        ]
+        for translator, asked, message in cases:
+            with pytest.raises(AttentionUnavailable, match=message):
+                translator.align("A dog.", **asked)
+            with serving(translator) as address, jumok.Client(address) as client:
+                with pytest.raises(jumok.FailedPrecondition, match=message) as caught:
+                    client.align("A dog.", **asked)
+                assert caught.value.reason == "ATTENTION_UNAVAILABLE"
+        expected, found = (one.align(TEXTS, each_head=True) for one in (whole, cross_alone))
+        assert found == expected
+        encoder = cross_alone._graphs.attention(
+            ["encoder"], *(np.array(one) for one in ([[5, 3]], [2], [2], [[3]], [1]))
+        )
+        assert [array.shape for array in encoder] == [(1, 0, 0, 2, 2)]
+
+
+def test_the_committed_model_follows_a_sentence_word_for_word(committed: Translator) -> None:
+    answer = committed.align("Two young women with red hats.")
+    assert answer.target == "Zwei junge Frauen mit roten Hüten."
+    assert answer.pairs() == tuple((place, place) for place in range(7))
+    assert answer.words().pairs() == tuple((place, place) for place in range(6))

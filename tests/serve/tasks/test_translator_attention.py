@@ -1,0 +1,137 @@
+"""Attention of hypotheses: against PyTorch's aligner on each alone, with and without start token, prefix and others."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from jumok_export.models.transformer import Transformer
+from jumok_serve import InvalidRequest, Translator
+from jumok_serve.tasks import teacher_forcing
+from jumok_serve.tasks import translation as pending
+from tests.support.variants import edited, multilingual
+
+TEXTS = ["A dog runs.", "", "The old woman reads a book in the park.", "A girl."]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
+    bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "multilingual", multilingual)
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
+        yield translator
+
+
+def cross_attention(model: Transformer, source: list[int], start: int, target: list[int]) -> np.ndarray:
+    """[T, S], the mean over layers and heads, of one target alone."""
+    with torch.no_grad():
+        cross, _, _ = model.align(
+            torch.tensor([source]),
+            torch.tensor([len(source)]),
+            torch.tensor([start]),
+            torch.tensor([target]),
+            torch.tensor([len(target)]),
+        )
+    return np.asarray(cross[0].mean(dim=(0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "around", "start", "forced"),
+    [
+        ({}, ([], [3]), 2, []),
+        ({"source_language": "fr-FR", "target_language": "pt-BR"}, ([21, 22], [3, 23]), 5, [6]),
+    ],
+)
+@pytest.mark.parametrize("prefixes", [None, ["Ein Mann", "Ein", None, "Zwei"]])
+@pytest.mark.parametrize("options", [{"beam_size": 1}, {"beam_size": 3, "num_hypotheses": 3}])
+def test_attention_is_that_of_pytorch(
+    translator: Translator,
+    tiny_model: Transformer,
+    asked: dict[str, Any],
+    around: tuple[list[int], list[int]],
+    start: int,
+    forced: list[int],
+    prefixes: list[str | None] | None,
+    options: dict[str, Any],
+) -> None:
+    tokenizer = translator._bundle.tokenizer
+    settings = {"max_length": 9, **asked, **options}
+    answers = translator.translate(TEXTS, attention=True, target_prefix=prefixes, **settings)
+    plain = translator.translate(TEXTS, target_prefix=prefixes, **settings)
+    for text, prefix, answer, other in zip(TEXTS, prefixes or [None] * len(TEXTS), answers, plain, strict=True):
+        assert [one.token_ids for one in answer.hypotheses] == [one.token_ids for one in other.hypotheses]
+        assert (other.source_tokens, other.hypotheses[0].attention) == ((), None)
+        if not text:
+            assert (answer.source_tokens, answer.hypotheses[0].attention) == ((), ())
+            continue
+        source = [*around[0], *tokenizer.encode(text), *around[1]]
+        assert answer.source_tokens == tuple(tokenizer.source_tokens(source))
+        before = [] if prefix is None else [*forced, *tokenizer.encode_target(prefix)]
+        for hypothesis in answer.hypotheses:
+            expected = cross_attention(tiny_model, source, start, [*before, *hypothesis.token_ids])[len(before) :]
+            attention = np.array(hypothesis.attention)
+            assert attention.shape == (len(hypothesis.token_ids), len(answer.source_tokens))
+            np.testing.assert_allclose(attention, expected, atol=1e-5)
+            np.testing.assert_allclose(attention.sum(axis=1), 1, atol=1e-5)
+
+
+def test_batches_are_bounded(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = translator.translate(TEXTS, attention=True, beam_size=3, num_hypotheses=3, max_length=9)
+    rows: list[int] = []
+    align = translator._graphs.attention
+
+    def counted(kinds: Any, source_ids: Any, *inputs: Any) -> Any:
+        rows.append(len(source_ids))
+        return align(kinds, source_ids, *inputs)
+
+    monkeypatch.setattr(translator._graphs, "attention", counted)
+    monkeypatch.setattr(teacher_forcing, "MAX_BATCH_WEIGHTS", 2000)
+    apart = translator.translate(TEXTS, attention=True, beam_size=3, num_hypotheses=3, max_length=9)
+    assert sum(rows) == 9
+    assert len(rows) > 2
+    for one, other in zip(together, apart, strict=True):
+        for hypothesis, same in zip(one.hypotheses, other.hypotheses, strict=True):
+            np.testing.assert_allclose(np.array(hypothesis.attention), np.array(same.attention), atol=1e-6)
+
+
+def test_more_than_can_be_answered_is_refused(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "MAX_ATTENTION_WEIGHTS", 200)
+    assert translator.translate("A dog.", attention=True, max_length=5).hypotheses[0].attention
+    with pytest.raises(InvalidRequest, match="a request takes at most 200: send several requests") as caught:
+        translator.translate(["A dog."] * 9, attention=True, max_length=5)
+    assert caught.value.field == "attention"
+
+
+def test_the_tokens_of_prefixes_count_in_what_can_be_answered(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "MAX_ATTENTION_WEIGHTS", 200)
+    with pytest.raises(InvalidRequest, match="a request takes at most 200") as caught:
+        translator.translate("A dog.", attention=True, target_prefix="Ein Mann " * 12, max_length=1)
+    assert caught.value.field == "attention"
+
+
+def test_an_aligner_needs_cross_attention_alone_and_in_any_place(tiny_bundle: Path, tmp_path: Path) -> None:
+    def narrow(manifest: dict[str, Any]) -> None:
+        aligner = manifest["precisions"]["fp32"]["graphs"]["aligner"]
+        path = tmp_path / "narrow" / aligner["file"]
+        model = onnx.load(path, load_external_data=False)
+        encoder, cross = model.graph.output[1], model.graph.output[0]
+        del model.graph.output[:]
+        model.graph.output.extend([encoder, cross])
+        content = model.SerializeToString()
+        path.write_bytes(content)
+        manifest["files"][aligner["file"]] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        aligner["outputs"] = [aligner["outputs"][1], aligner["outputs"][0]]
+
+    narrowed = edited(tiny_bundle, tmp_path / "narrow", narrow)
+    with (
+        Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as whole,
+        Translator(narrowed, precision="fp32", replicas=1, threads=1) as narrow_one,
+    ):
+        expected, found = (one.translate(TEXTS, attention=True, max_length=5) for one in (whole, narrow_one))
+    assert [answer.hypotheses for answer in found] == [answer.hypotheses for answer in expected]

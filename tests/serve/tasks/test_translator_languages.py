@@ -1,0 +1,200 @@
+"""`Translator` with languages, task prefixes and target prefixes: what the model reads and writes, against the plain
+reference."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jumok_serve import InvalidRequest, LanguageNotFound, Translator
+from jumok_serve.search.options import DecodingOptions
+from tests.support.reference_search import reference_search
+from tests.support.stepping import logits_of
+from tests.support.variants import edited, multilingual
+
+TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl."]
+EOS = 3
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
+    bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "multilingual", multilingual)
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
+        yield translator
+
+
+@pytest.fixture(scope="module")
+def bilingual(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        yield translator
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("target_prefix", [None, "Ein Mann"])
+@pytest.mark.parametrize(
+    ("pair", "around", "task_prefix", "start", "forced"),
+    [
+        ((None, None), ([], [EOS]), "", 2, None),
+        (("EN", "nl"), ([31], [EOS]), "two men: ", 2, 32),
+        (("fr_fr", "NL"), ([31, 21, 22], [EOS, 23]), "", 2, 32),
+        (("fr-FR", "pt_br"), ([21, 22], [EOS, 23]), "", 5, 6),
+    ],
+)
+def test_a_direction_decides_what_is_read_and_how_decoding_begins(
+    translator: Translator,
+    pair: tuple[str | None, str | None],
+    around: tuple[list[int], list[int]],
+    task_prefix: str,
+    start: int,
+    forced: int | None,
+    target_prefix: str | None,
+    beam_size: int,
+) -> None:
+    tokenizer, manifest = translator._bundle.tokenizer, translator.manifest
+    options = DecodingOptions(beam_size=beam_size, num_hypotheses=beam_size, max_length=6)
+    prefix = [] if target_prefix is None else tokenizer.encode_target(target_prefix)
+    if prefix and forced is not None:
+        prefix = [forced, *prefix]
+    resolved = options.resolve(
+        manifest.generation,
+        manifest.special_tokens,
+        manifest.limits,
+        vocabulary=tokenizer.vocab_size,
+        forced_first=forced,
+        prefix=prefix,
+    )
+    answers = translator.submit(
+        TEXTS,
+        options,
+        source_language=pair[0],
+        target_language=pair[1],
+        target_prefixes=None if target_prefix is None else [target_prefix] * len(TEXTS),
+    ).collect()
+    for text, answer in zip(TEXTS, answers, strict=True):
+        source = [*around[0], *tokenizer.encode(task_prefix + text), *around[1]]
+        assert answer.source_token_count == len(source)
+        expected = reference_search(partial(logits_of, translator._graphs, source), resolved, start, prefix)
+        assert [hypothesis.token_ids for hypothesis in answer.hypotheses] == [one.token_ids for one in expected]
+        for hypothesis, one in zip(answer.hypotheses, expected, strict=True):
+            assert hypothesis.score == pytest.approx(one.score, abs=1e-4)
+            assert hypothesis.token_scores == pytest.approx(one.token_scores, abs=1e-4)
+            assert hypothesis.text == tokenizer.decode([*prefix, *one.token_ids])
+            assert len(hypothesis.tokens) == len(hypothesis.token_ids)
+            if forced is not None and not prefix:
+                assert (hypothesis.token_ids[0], hypothesis.token_scores[0]) == (forced, 0.0)
+
+
+def test_a_translation_says_its_direction(translator: Translator) -> None:
+    for source, target, direction in (
+        (None, None, ("en", "de")),
+        (None, "NL", ("en", "nl")),
+        ("FR_fr", "pt_BR", ("fr-FR", "pt-BR")),
+        ("", "", ("en", "de")),
+    ):
+        answer = translator.translate("A dog.", max_length=2, source_language=source, target_language=target)
+        assert (answer.source_language, answer.target_language) == direction
+
+
+@pytest.mark.parametrize(
+    ("asked", "message", "field"),
+    [
+        ({"source_language": "xx"}, "no source language 'xx'; it has en, fr-FR", "source_language_code"),
+        ({"target_language": "xx"}, "no target language 'xx'; it has de, nl, pt-BR", "target_language_code"),
+        ({"source_language": "de"}, "no source language 'de'", "source_language_code"),
+        (
+            {"target_language": "pt-BR"},
+            "does not translate from en to pt-BR; its pairs are en to de, en to nl, fr-FR to nl, fr-FR to pt-BR",
+            "target_language_code",
+        ),
+    ],
+)
+def test_a_language_that_is_not_there_is_named_with_those_that_are(
+    translator: Translator, asked: dict[str, Any], message: str, field: str
+) -> None:
+    with pytest.raises(LanguageNotFound, match=message) as caught:
+        translator.translate("A dog.", **asked)
+    assert caught.value.field == field
+    with pytest.raises(LanguageNotFound, match=message):
+        translator.score("A dog.", "Ein Hund.", **asked)
+
+
+def test_a_language_that_is_no_string_is_refused(translator: Translator) -> None:
+    with pytest.raises(InvalidRequest, match="target_language_code must be a string, got int") as caught:
+        translator.translate("A dog.", target_language=7)  # type: ignore[call-overload]
+    assert caught.value.field == "target_language_code"
+
+
+def test_a_task_prefix_counts_towards_the_limit(translator: Translator, bilingual: Translator) -> None:
+    longest = translator.manifest.limits.max_source_length
+    tokenizer = translator._bundle.tokenizer
+    task = len(tokenizer.encode("two men: "))
+    words = next(n for n in range(1, 99) if len(tokenizer.encode("dog " * n)) > longest - 2 - task)
+    text = "dog " * words
+    assert not bilingual.translate(text, truncate=True, max_length=2).source_truncated
+    with pytest.raises(InvalidRequest, match="those of 'two men: ' before it included, and the model reads at most 46"):
+        translator.translate(text, target_language="nl")
+    cut = translator.translate(text, target_language="nl", truncate=True, max_length=2)
+    assert (cut.source_truncated, cut.source_token_count) == (True, longest)
+
+
+def test_a_task_prefix_is_no_content(translator: Translator) -> None:
+    for text in ("", " \n"):
+        answer = translator.translate(text, target_language="nl")
+        assert (answer.text, answer.source_token_count) == ("", 0)
+
+
+@pytest.mark.parametrize("token_ids", [[], [EOS], [EOS, EOS]])
+def test_a_text_whose_tokens_are_only_its_end_is_empty(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, token_ids: list[int]
+) -> None:
+    monkeypatch.setattr(translator._bundle.tokenizer, "encode", lambda _: token_ids)
+    answer = translator.translate("\u200b")
+    assert (answer.text, answer.hypotheses[0].token_ids, answer.source_token_count) == ("", (), 0)
+
+
+def test_every_text_has_its_own_prefix(bilingual: Translator) -> None:
+    prefixes = ["Ein", None, "Zwei Männer", ""]
+    together = bilingual.translate([TEXTS[0]] * 4, target_prefix=prefixes, max_length=5)
+    for prefix, answer in zip(prefixes, together, strict=True):
+        assert answer == bilingual.translate(TEXTS[0], target_prefix=prefix, max_length=5)
+    assert together[0].text.startswith("Ein")
+    assert together[2].text.startswith("Zwei Männer")
+    assert together[1] == together[3] == bilingual.translate(TEXTS[0], max_length=5)
+
+
+def test_a_prefix_does_not_count_as_length(bilingual: Translator) -> None:
+    answer = bilingual.translate(TEXTS[0], target_prefix="Ein Mann", min_length=5, max_length=5)
+    assert answer.output_token_count == 5
+
+
+def test_a_text_without_content_has_no_prefix_either(bilingual: Translator) -> None:
+    assert [answer.text for answer in bilingual.translate(["", " "], target_prefix=["Ein", "Zwei"])] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("texts", "asked", "message", "field"),
+    [
+        ("a", {"target_prefix": "Ein " * 60}, "no room for another", "target_prefixes[0]"),
+        ("a", {"target_prefix": "E" * 2000}, "2000 characters, far more than the 48 tokens", "target_prefixes[0]"),
+        ("a", {"target_prefix": "E\0"}, "NUL", "target_prefixes[0]"),
+        ("a", {"target_prefix": ["Ein"]}, "must be a string, got list", "target_prefixes[0]"),
+        (["a", "b"], {"target_prefix": ["Ein", "E\ud800"]}, "U\\+D800", "target_prefixes[1]"),
+        (["a", "b"], {"target_prefix": ["Ein", 3]}, "must be a string, got int", "target_prefixes[1]"),
+        (["a", "b"], {"target_prefix": ["Ein"]}, "one for each of 2 texts, got 1", "target_prefixes"),
+        (["a", "b"], {"target_prefix": "Ein"}, "one for each of 2 texts, got str", "target_prefixes"),
+        ("a", {"target_prefix": "Ein Mann", "max_length": 48}, "behind a target prefix of", "options.max_length"),
+        ("a", {"target_prefix": "Ein Mann", "min_length": 48}, "min_length must be at most", "options.min_length"),
+        ("a", {"forced_first_token": 180}, "beyond the model's vocabulary", "options.forced_first_token"),
+        ("a", {"forced_first_token": 0}, "is one that the model never writes", "options.forced_first_token"),
+        ("a", {"beam_size": 2, "top_k": 3}, "excludes a beam_size above 1", "options.beam_size"),
+        ("a", {"beam_size": 2, "num_hypotheses": 3}, "num_hypotheses must be at most", "options.num_hypotheses"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_field(
+    bilingual: Translator, texts: Any, asked: dict[str, Any], message: str, field: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        bilingual.translate(texts, **asked)
+    assert caught.value.field == field

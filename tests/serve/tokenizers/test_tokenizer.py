@@ -1,0 +1,229 @@
+"""Tokenizing: what comes back from seen text, and that nothing that can be typed breaks it."""
+
+import re
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+
+from jumok_serve.errors import InvalidRequest
+from jumok_serve.tokenizers.readable import check_text
+from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer, load_tokenizer
+from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
+
+PAD, UNK, START, EOS = range(4)
+SEEN = "a little girl is standing on a blue ladder ."
+
+
+@pytest.fixture(scope="module")
+def tokenizer(shared_model: Path) -> SentencePieceTokenizer:
+    return SentencePieceTokenizer(shared_model)
+
+
+def normalised(text: str) -> str:
+    """What SentencePiece's default rules make of printable text: NFKC, white space runs as one space, none outside."""
+    return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [SEEN, "ein Mädchen in der Nähe", "  a   man\tin\n a  shirt ", "ﬁne", "Ma\u0308nner", "ａ　ｍａｎ"],  # noqa: RUF001
+)
+def test_seen_text_comes_back_normalised(tokenizer: SentencePieceTokenizer, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text)) == normalised(text)
+
+
+def test_encode_gives_nothing_special(tokenizer: SentencePieceTokenizer) -> None:
+    assert tokenizer.encode(SEEN)
+    assert not {PAD, UNK, START, EOS} & set(tokenizer.encode(SEEN))
+    assert tokenizer.encode_target(SEEN) == tokenizer.encode(SEEN)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\t \n\r", "\u00a0\u3000", "\u200b"])
+def test_white_space_alone_is_an_empty_sentence(tokenizer: SentencePieceTokenizer, text: str) -> None:
+    assert tokenizer.encode(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a man 😀 on a ladder",
+        "👩‍👩‍👧‍👦🏳️‍🌈",
+        "日本語のテキスト",
+        "שלום עולם",
+        "கணினி ไทย አማርኛ",
+        "\x01\x02\x1b[31m\x7f\x85",
+        "\u202e\ufeff\ufffd\U0010ffff\uffff",
+        "Donaudampfschifffahrt" * 500,
+        "x" * 50_000,
+    ],
+    ids=["emoji", "joined emoji", "japanese", "hebrew", "scripts", "control", "odd", "long word", "long unseen"],
+)
+def test_anything_can_be_encoded_and_decoded(tokenizer: SentencePieceTokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert all(0 <= token < tokenizer.vocab_size for token in ids)
+    assert isinstance(tokenizer.decode(ids), str)
+
+
+def test_unseen_character_is_one_unknown_token_and_decodes_visibly(tokenizer: SentencePieceTokenizer) -> None:
+    ids = tokenizer.encode("a man 😀 on a ladder")
+    assert ids.count(UNK) == 1
+    assert tokenizer.decode(ids).split() == ["a", "man", "⁇", "on", "a", "ladder"]
+    assert tokenizer.decode([UNK]) == " ⁇ "
+
+
+def test_spelled_out_special_tokens_are_text(tokenizer: SentencePieceTokenizer) -> None:
+    ids = tokenizer.encode("</s> <s> <pad>")
+    assert not {PAD, START, EOS} & set(ids)
+
+
+def test_decode_leaves_special_tokens_out(tokenizer: SentencePieceTokenizer) -> None:
+    ids = tokenizer.encode(SEEN)
+    assert tokenizer.decode([START, *ids[:3], PAD, *ids[3:], EOS, PAD, PAD]) == SEEN
+    assert tokenizer.decode([PAD, START, EOS]) == ""
+    assert tokenizer.decode([]) == ""
+
+
+def test_tokens_are_the_pieces_of_the_ids(tokenizer: SentencePieceTokenizer) -> None:
+    ids = tokenizer.encode(SEEN)
+    pieces = tokenizer.tokens(ids)
+    assert len(pieces) == len(ids)
+    assert "".join(pieces).replace("▁", " ").strip() == SEEN
+    assert tokenizer.tokens([PAD, UNK, START, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert tokenizer.source_tokens(ids) == pieces
+    assert tokenizer.tokens([]) == []
+
+
+def test_numpy_ids_are_accepted(tokenizer: SentencePieceTokenizer) -> None:
+    ids = tokenizer.encode(SEEN)
+    array = list(np.asarray(ids, dtype=np.int64))
+    assert tokenizer.decode(array) == tokenizer.decode(ids)
+    assert tokenizer.tokens(array) == tokenizer.tokens(ids)
+
+
+@pytest.mark.parametrize("token", [-1, 10_000])
+def test_id_beyond_the_vocabulary_is_named(tokenizer: SentencePieceTokenizer, token: int) -> None:
+    message = f"token {token} lies beyond the vocabulary of {tokenizer.vocab_size}"
+    with pytest.raises(IndexError, match=message):
+        tokenizer.decode([EOS, token])
+    with pytest.raises(IndexError, match=message):
+        tokenizer.tokens([token])
+    with pytest.raises(IndexError, match=message):
+        tokenizer.source_tokens([token])
+
+
+def test_source_and_target_models_are_kept_apart(english_model: Path, german_model: Path, tmp_path: Path) -> None:
+    source, target = SentencePieceTokenizer(english_model), SentencePieceTokenizer(german_model)
+    assert source.vocab_size != target.vocab_size
+    pair = SentencePieceTokenizer(english_model, german_model)
+    german = "ein kleines Mädchen"
+    assert pair.encode(SEEN) == source.encode(SEEN)
+    assert pair.encode_target(german) == target.encode(german)
+    assert pair.decode(target.encode(german)) == german
+    assert pair.source_tokens(pair.encode(SEEN)) == source.tokens(source.encode(SEEN))
+    assert pair.tokens(target.encode(german)) == target.tokens(target.encode(german))
+    assert (pair.source_vocab_size, pair.vocab_size) == (source.vocab_size, target.vocab_size)
+    description = pair.save(tmp_path)
+    assert description.files == ("source.model", "target.model")
+    loaded = load_tokenizer(description, tmp_path)
+    assert loaded.encode(SEEN) == pair.encode(SEEN)
+    assert loaded.decode(target.encode(german)) == german
+
+
+def test_saved_shared_model_is_stored_once_and_loads_alike(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
+    description = tokenizer.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.model"]
+    assert description.files == ("tokenizer.model",)
+    assert load_tokenizer(description, tmp_path).encode(SEEN) == tokenizer.encode(SEEN)
+
+
+def test_model_may_be_given_by_its_content(
+    tokenizer: SentencePieceTokenizer, shared_model: Path, tmp_path: Path
+) -> None:
+    from_content = SentencePieceTokenizer(shared_model.read_bytes())
+    assert from_content.encode(SEEN) == tokenizer.encode(SEEN)
+    from_content.save(tmp_path)
+    assert (tmp_path / "tokenizer.model").read_bytes() == shared_model.read_bytes()
+    with pytest.raises(ValueError, match="content of 3 bytes is not a SentencePiece model"):
+        SentencePieceTokenizer(b"abc")
+
+
+def test_description_that_does_not_fit_the_model_is_refused(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
+    description = tokenizer.save(tmp_path)
+    wrong_size = description.model_copy(update={"source_vocab_size": 50, "target_vocab_size": 50})
+    with pytest.raises(ValueError, match=f"source vocabulary is {tokenizer.vocab_size}, the manifest says 50"):
+        load_tokenizer(wrong_size, tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x00" * 64])
+def test_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "broken.model"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"broken\.model is not a SentencePiece model"):
+        SentencePieceTokenizer(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"added_tokens": [], "model": {}}'])
+def test_file_that_is_no_tokenizer_json_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "broken.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"broken\.json is not a tokenizer\.json that tokenizers [\d.]+ reads: "):
+        TokenizerJson(path)
+    with pytest.raises(ValueError, match=r"the tokenizer\.json is not a tokenizer\.json"):
+        TokenizerJson(content)
+
+
+def test_tokenizer_json_has_its_own_size_where_none_is_given() -> None:
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "cat": 1, "</s>": 2}, unk_token="<unk>"))
+    tokenizer.add_special_tokens(["<unk>", "</s>"])
+    ours = TokenizerJson(tokenizer.to_str().encode())
+    assert (ours.source_vocab_size, ours.vocab_size) == (3, 3)
+    assert ours.encode("cat") == [1]
+    assert ours.encode("</s>") == ours.encode("dog") == [0]
+    assert ours.tokens([0, 1, 2]) == ["<unk>", "cat", "</s>"]
+
+
+def test_many_at_once_are_what_each_is_alone(tokenizer: SentencePieceTokenizer) -> None:
+    some = ["", SEEN, " ", "日本語 😀", "\u200b", "</s> <pad>", "x" * 300, "\x01\x7f", "ein Mädchen in der Nähe"]
+    for texts in (some, [some[number % len(some)] + str(number) * (number % 3) for number in range(1000)]):
+        ids = [tokenizer.encode(text) for text in texts]
+        assert tokenizer.encode_all(texts) == ids
+        assert tokenizer.decode_all(ids) == [tokenizer.decode(of_one) for of_one in ids]
+    with pytest.raises(IndexError, match="70000"):
+        tokenizer.decode_all([*ids, [70000]])
+
+
+def test_threads_share_a_tokenizer(tokenizer: SentencePieceTokenizer) -> None:
+    words = SEEN.split()
+    texts = [" ".join(words[start:] + words[:start]) * (1 + start % 3) for start in range(len(words))] * 40
+    alone = [tokenizer.encode(text) for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(tokenizer.encode, texts)) == alone
+        assert list(pool.map(tokenizer.decode, alone)) == [tokenizer.decode(ids) for ids in alone]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ab\x00c", r"contents\[3\]: character 2 is U\+0000, the NUL character"),
+        ("\ud83d", r"contents\[3\]: character 0 is U\+D83D, a lone surrogate"),
+        ("ab\udfff\x00", r"contents\[3\]: character 2 is U\+DFFF, a lone surrogate"),
+    ],
+)
+def test_unusable_character_is_named_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        check_text(text, "contents[3]")
+    assert caught.value.field == "contents[3]"
+
+
+@pytest.mark.parametrize("text", ["", " ", "😀", "\x01", "\U0010ffff", "\ufffd"])
+def test_other_characters_are_usable(text: str) -> None:
+    check_text(text, "contents[0]")
+
+
+def test_text_must_be_a_string() -> None:
+    with pytest.raises(InvalidRequest, match=r"contents\[0\] must be a string, got bytes"):
+        check_text(b"text", "contents[0]")  # type: ignore[arg-type]

@@ -1,0 +1,319 @@
+"""An engine that answers when a test says, and a gRPC server around it."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from jumok_proto.alignments import AlignedToken, Alignment
+from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
+from jumok_serve.engine.counters import EngineCounters
+from jumok_serve.engine.future import Future
+from jumok_serve.engine.occupancy import Load
+from jumok_serve.manifest.languages import Languages
+from jumok_serve.manifest.manifest import (
+    REQUIRED_GRAPHS,
+    Architecture,
+    FileEntry,
+    GenerationDefaults,
+    GraphSpec,
+    Limits,
+    Manifest,
+    PrecisionVariant,
+    Provenance,
+    SpecialTokens,
+)
+from jumok_serve.manifest.tokenizers import SentencePieceDescription
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.service import Server
+from jumok_serve.tasks.attention_query import AttentionQuery
+
+FILES = ("graph.onnx", "weights.bin", "spm.model")
+
+
+def manifest(name: str, version: str = "1") -> Manifest:
+    """Describe a model that has no files."""
+    return Manifest(
+        name=name,
+        version=version,
+        architecture=Architecture(family="transformer"),
+        languages=Languages.of_pair("en", "de", suffix=(3,)),
+        special_tokens=SpecialTokens(pad=0, start=2, eos=(3,)),
+        limits=Limits(max_source_length=16, max_target_length=32),
+        generation=GenerationDefaults(beam_size=5, max_length=24, early_stopping="never"),
+        tokenizer=SentencePieceDescription(source_model="spm.model", source_vocab_size=8, target_vocab_size=8),
+        precisions={
+            "fp32": PrecisionVariant(
+                graphs={name: GraphSpec(file="graph.onnx", inputs=(), outputs=()) for name in REQUIRED_GRAPHS},
+                weights="weights.bin",
+            )
+        },
+        provenance=Provenance(created=datetime(2025, 1, 1, tzinfo=UTC), command="none"),
+        files={file: FileEntry(size=0, sha256="0" * 64) for file in FILES},
+    )
+
+
+class Answer:
+    """Texts whose futures the test completes; their translations are the texts in capitals."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+        self.on_collect: Callable[[], None] = lambda: None
+        self.on_progress: Callable[[], None] = lambda: None
+        self.sure = ""
+        self.futures: tuple[Future[None], ...] = tuple(Future() for _ in texts)
+
+    def cancel(self) -> None:
+        for future in self.futures:
+            future.cancel()
+
+    def complete(self) -> None:
+        for future in self.futures:
+            future.set_result(None)
+
+    def write(self, sure: str) -> None:
+        """Have come so far."""
+        self.sure = sure
+        self.on_progress()
+
+    def sure_texts(self) -> list[str]:
+        return [self.sure for _ in self.texts]
+
+    def collect(self) -> list[Translation]:
+        self.on_collect()
+        return [
+            Translation(
+                hypotheses=(
+                    Hypothesis(
+                        text=text.upper(),
+                        score=-0.5,
+                        tokens=(text.upper(), "</s>"),
+                        token_ids=(7, 3),
+                        token_scores=(-0.75, -0.25),
+                        finish_reason=FinishReason.EOS,
+                    ),
+                ),
+                source_token_count=2,
+                source_truncated=False,
+                source_language="en",
+                target_language="de",
+                model="held",
+                model_version="1",
+            )
+            for text in self.texts
+        ]
+
+    def timings(self) -> Timings:
+        return Timings(queue_s=0.125, encode_s=0.25, decode_s=0.5, total_s=1.0)
+
+
+class HeldScoring:
+    """Targets that are scored when the test says, as long as nobody has given them up."""
+
+    def __init__(self, targets: Sequence[str], on_collect: Callable[["HeldScoring"], None]) -> None:
+        self.targets = targets
+        self.cancelled = threading.Event()
+        self._on_collect = on_collect
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def collect(self) -> list[Score]:
+        self._on_collect(self)
+        return [
+            Score(
+                score=-float(len(target)),
+                tokens=(target, "</s>"),
+                token_ids=(7, 3),
+                token_scores=(-0.5, -0.5),
+                source_token_count=2,
+                source_truncated=False,
+                model="held",
+                model_version="1",
+            )
+            for target in self.targets
+        ]
+
+
+class HeldAligning:
+    """Texts whose translations the test completes, and aligns when it says, as long as nobody has given them up."""
+
+    def __init__(self, texts: Sequence[str], on_collect: Callable[["HeldAligning"], None]) -> None:
+        self.texts = texts
+        self.futures: tuple[Future[None], ...] = tuple(Future() for _ in texts)
+        self.cancelled = threading.Event()
+        self._on_collect = on_collect
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def collect(self) -> list[Alignment]:
+        self._on_collect(self)
+        return [
+            Alignment(
+                target=text.upper(),
+                source_tokens=(AlignedToken(text),),
+                target_tokens=(AlignedToken(text.upper()),),
+                decoder_tokens=(AlignedToken("<s>", special=True),),
+                source_truncated=False,
+                model="held",
+                model_version="1",
+            )
+            for text in self.texts
+        ]
+
+
+class HeldModel:
+    """An engine that answers when, and as, the test says."""
+
+    precision = "fp32"
+    device = "cpu"
+
+    def __init__(
+        self, name: str = "held", on_submit: Callable[[Answer], None] = Answer.complete, *, version: str = "1"
+    ) -> None:
+        self.manifest = manifest(name, version)
+        self.on_submit = on_submit
+        self.submitted: asyncio.Queue[Answer] = asyncio.Queue()
+        self.on_score: Callable[[HeldScoring], None] = lambda _: None
+        self.on_align: Callable[[HeldAligning], None] = lambda _: None
+        self.aligned: asyncio.Queue[HeldAligning] = asyncio.Queue()
+        self.options = DecodingOptions()
+        self.asked: dict[str, object] = {}
+        """What a call asked for besides options and texts."""
+        self.closed = threading.Event()
+        """By a server that was told to replace or unload it."""
+        self.counted = EngineCounters()
+        self.full = False
+        self._ready = True
+        self._tell: Callable[[], None] = lambda: None
+        self._loop = asyncio.get_running_loop()
+
+    def submit(
+        self,
+        texts: Sequence[str],
+        options: DecodingOptions,
+        *,
+        on_progress: Callable[[], None] | None = None,
+        **asked: object,
+    ) -> Answer:
+        self.options, self.asked = options, asked
+        answer = Answer(texts)
+        answer.on_progress = on_progress or answer.on_progress
+        self.on_submit(answer)
+        self._loop.call_soon_threadsafe(self.submitted.put_nowait, answer)
+        return answer
+
+    def submit_sentences(
+        self,
+        texts: Sequence[str],
+        options: DecodingOptions,
+        *,
+        on_progress: Callable[[], None] | None = None,
+        **asked: object,
+    ) -> Answer:
+        return self.submit(texts, options, on_progress=on_progress, split_sentences=True, **asked)
+
+    def scoring(self, texts: Sequence[str], targets: Sequence[str], **asked: object) -> HeldScoring:
+        self.asked = asked
+        return HeldScoring(targets, self.on_score)
+
+    def aligning(
+        self, texts: Sequence[str], targets: Sequence[str | None] | None, query: AttentionQuery, **asked: object
+    ) -> HeldAligning:
+        self.asked = {"targets": targets, "query": query, **asked}
+        aligning = HeldAligning(texts, self.on_align)
+        self._loop.call_soon_threadsafe(self.aligned.put_nowait, aligning)
+        return aligning
+
+    @property
+    def ready(self) -> bool:
+        return self._ready
+
+    def on_ready_change(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def become_ready(self, ready: bool) -> None:
+        """Fail, or decode again."""
+        self._ready = ready
+        self._tell()
+
+    def load(self) -> Load:
+        return Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
+
+    def counters(self) -> EngineCounters:
+        return self.counted
+
+    def close(self, *, drain: bool = True) -> None:
+        assert drain
+        self.closed.set()
+
+
+@asynccontextmanager
+async def serving(*models: HeldModel, **settings: Any) -> AsyncIterator[tuple[Server, grpc.aio.Channel]]:
+    """Serve models on a free port, with a channel to it."""
+    server = Server(models, port=0, **settings)
+    await server.start()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        try:
+            yield server, channel
+        finally:
+            await server.stop(0)
+
+
+def hold(answer: Answer) -> None:
+    """Leave the futures to the test."""
+
+
+def fail(error: Exception) -> Callable[[Answer], None]:
+    """Refuse whatever is submitted."""
+
+    def refuse(answer: Answer) -> None:
+        raise error
+
+    return refuse
+
+
+@dataclass
+class Failure:
+    """What a failed call said."""
+
+    code: grpc.StatusCode
+    message: str
+    info: error_details_pb2.ErrorInfo
+    bad_request: error_details_pb2.BadRequest
+    resource: error_details_pb2.ResourceInfo
+    retry: error_details_pb2.RetryInfo
+    request: error_details_pb2.RequestInfo
+    trailing: dict[str, str | bytes]
+
+    @property
+    def field(self) -> str:
+        (violation,) = self.bad_request.field_violations
+        return str(violation.field)
+
+
+async def failure(call: Awaitable[object]) -> Failure:
+    """Await a call that must fail."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    error = caught.value
+    trailing = dict(cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata()))
+    status = status_pb2.Status.FromString(cast("bytes", trailing["grpc-status-details-bin"]))
+    assert status.code == error.code().value[0]
+    assert status.message == error.details()
+    kinds = ("ErrorInfo", "BadRequest", "ResourceInfo", "RetryInfo", "RequestInfo")
+    messages: list[Any] = [getattr(error_details_pb2, kind)() for kind in kinds]
+    for detail in status.details:
+        assert sum(detail.Unpack(message) for message in messages) == 1
+    assert messages[0].domain == "jumok"
+    assert messages[0].metadata["request_id"] == messages[4].request_id == trailing["x-request-id"] != ""
+    info, bad_request, resource, retry, request = messages
+    return Failure(error.code(), status.message, info, bad_request, resource, retry, request, trailing)

@@ -1,0 +1,47 @@
+"""A real server in a thread of the test's own process, so that a test can look at its engine."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from jumok_serve.engine.occupancy import Load
+from jumok_serve.service import Server
+from jumok_serve.translator import Translator
+
+IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
+
+
+@contextmanager
+def serving(*translators: Translator, **settings: Any) -> Iterator[str]:
+    """Serve in a thread of its own; gives the address. Models that it was told to load are closed at the end."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> Server:
+        server = Server(translators, port=0, **settings)
+        await server.start()
+        return server
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result()
+    try:
+        yield server.address
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
+        for held in server.models.held():
+            if held.model not in translators:
+                held.model.close(drain=False)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def check_idle(translator: Translator) -> None:
+    """Nothing waits and no row is in use, a few steps later at most."""
+    for _ in range(10):
+        if translator.load() == IDLE:
+            return
+        translator.translate("a man", beam_size=1, max_length=1)
+    assert translator.load() == IDLE

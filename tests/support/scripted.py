@@ -1,0 +1,115 @@
+"""A server's service that answers as a test says."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import grpc
+
+from jumok_proto.alignment_conversion import alignments_to_proto
+from jumok_proto.alignments import AlignedToken, Alignment, AttentionWeights
+from jumok_proto.conversion import response_to_proto, scores_to_proto
+from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
+from jumok_proto.v1 import alignment_pb2, translation_pb2
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
+from jumok_serve.service.rpc.error_table import to_status
+
+TIMINGS = Timings(queue_s=0.0, encode_s=0.25, decode_s=0.5, total_s=1.0)
+CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def capitals(text: str) -> Translation:
+    """The answer to a text."""
+    best = Hypothesis(
+        text=text.upper(),
+        score=-0.5,
+        tokens=(text,),
+        token_ids=(7,),
+        token_scores=(-0.5,),
+        finish_reason=FinishReason.EOS,
+    )
+    return Translation(
+        hypotheses=(best,),
+        source_token_count=1,
+        source_truncated=False,
+        source_language="en",
+        target_language="de",
+        model="m",
+        model_version="1",
+    )
+
+
+def length(target: str) -> Score:
+    """The score of a translation: minus its number of characters."""
+    return Score(
+        score=-float(len(target)),
+        tokens=(target,),
+        token_ids=(7,),
+        token_scores=(-float(len(target)),),
+        source_token_count=1,
+        source_truncated=False,
+        model="m",
+        model_version="1",
+    )
+
+
+def itself(text: str) -> Alignment:
+    """The attention of a text of one token, translated in capitals."""
+    source, target = (AlignedToken(text),), (AlignedToken(text.upper()),)
+    weights = AttentionWeights(rows=target, columns=source, layers=(0,), heads=(0,), mean=((1.0,),))
+    return Alignment(
+        target=text.upper(),
+        source_tokens=source,
+        target_tokens=target,
+        decoder_tokens=(AlignedToken("<s>", special=True),),
+        cross=weights,
+        source_truncated=False,
+        model="m",
+        model_version="1",
+    )
+
+
+@dataclass
+class Scripted(TranslationServiceServicer):
+    """Answers in capitals, or with the error it is given."""
+
+    error: Exception | None = None
+    requests: list[translation_pb2.TranslateTextRequest] = field(default_factory=list)
+    score_requests: list[translation_pb2.ScoreTextRequest] = field(default_factory=list)
+    align_requests: list[alignment_pb2.AlignTextRequest] = field(default_factory=list)
+    drop_answers: bool = False
+    arrived: threading.Event = field(default_factory=threading.Event)
+    hold: threading.Event | None = None
+
+    def TranslateText(
+        self, request: translation_pb2.TranslateTextRequest, context: grpc.ServicerContext
+    ) -> translation_pb2.TranslateTextResponse:
+        self.requests.append(request)
+        self.arrived.set()
+        if self.hold is not None:
+            self.hold.wait(10)
+        if self.error is not None:
+            status = to_status(self.error, "id-1")
+            details: Any = (("grpc-status-details-bin", status.SerializeToString()),)
+            context.set_trailing_metadata(details)
+            context.abort(CODES[status.code], status.message)
+        answers = [] if self.drop_answers else [capitals(text) for text in request.contents]
+        return response_to_proto(answers, TIMINGS)
+
+    def StreamTranslateText(self, request: object, context: grpc.ServicerContext) -> NoReturn:
+        raise NotImplementedError
+
+    def TranslateCorpus(self, request_iterator: object, context: grpc.ServicerContext) -> NoReturn:
+        raise NotImplementedError
+
+    def ScoreText(
+        self, request: translation_pb2.ScoreTextRequest, context: grpc.ServicerContext
+    ) -> translation_pb2.ScoreTextResponse:
+        self.score_requests.append(request)
+        return scores_to_proto([] if self.drop_answers else [length(target) for target in request.targets])
+
+    def AlignText(
+        self, request: alignment_pb2.AlignTextRequest, context: grpc.ServicerContext
+    ) -> alignment_pb2.AlignTextResponse:
+        self.align_requests.append(request)
+        return alignments_to_proto([] if self.drop_answers else [itself(text) for text in request.contents])

@@ -1,0 +1,94 @@
+"""Searches to try: options made short, and random models with random options and constraints."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from jumok_proto.options import EarlyStopping
+from jumok_serve.search import Search, make_search
+from jumok_serve.search.options import SearchOptions
+from tests.support.reference_search import START, StepFunction, toy_model
+
+EARLY_STOPPING: tuple[EarlyStopping, ...] = (False, True, "never")
+
+
+def make_options(
+    *,
+    beam_size: int = 1,
+    num_hypotheses: int | None = None,
+    length_penalty: float = 1.0,
+    early_stopping: EarlyStopping = False,
+    min_length: int = 0,
+    max_length: int = 8,
+    eos_ids: tuple[int, ...] = (1,),
+    suppress_tokens: tuple[int, ...] = (),
+    **constraints: Any,
+) -> SearchOptions:
+    """Options of a search, with defaults for what a request must always say."""
+    return SearchOptions(
+        beam_size=beam_size,
+        num_hypotheses=beam_size if num_hypotheses is None else num_hypotheses,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        min_length=min_length,
+        max_length=max_length,
+        eos_ids=eos_ids,
+        suppress_tokens=suppress_tokens,
+        **constraints,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, what is asked of it, and a target prefix."""
+
+    step: StepFunction
+    options: SearchOptions
+    prefix: tuple[int, ...] = ()
+
+    def search(self) -> Search:
+        return make_search(self.options, START, self.prefix)
+
+
+def random_case(rng: np.random.Generator, *, least_tokens: int = 4) -> Case:
+    """Options that shape a search, but for constraints."""
+    vocab_size = int(rng.integers(least_tokens, 24))
+    step = toy_model(rng, vocab_size, int(rng.integers(1, 3)), spread=float(rng.choice([0.3, 1.0, 3.0])))
+    beam_size = int(rng.integers(1, 7))
+    max_length = int(rng.integers(1, 12))
+    others = rng.permutation(vocab_size)
+    num_eos = int(rng.integers(0, 4))
+    num_suppressed = int(rng.integers(0, 3))
+    options = make_options(
+        beam_size=beam_size,
+        num_hypotheses=int(rng.integers(1, beam_size + 1)),
+        length_penalty=float(rng.choice([-1.0, 0.0, 0.6, 1.0, 2.0])),
+        early_stopping=EARLY_STOPPING[rng.integers(3)],
+        min_length=int(rng.integers(0, max_length + 1)) if rng.random() < 0.5 else 0,
+        max_length=max_length,
+        eos_ids=tuple(others[:num_eos].tolist()),
+        suppress_tokens=tuple(others[min(num_eos, 1) :][:num_suppressed].tolist()),  # at times an EOS, never all
+    )
+    return Case(step, options)
+
+
+def constrained(rng: np.random.Generator, case: Case) -> Case:
+    """The case with some of the constraints added, and with a target prefix."""
+    options, tokens = case.options, len(case.step((START,)))
+
+    def some(most: int) -> tuple[int, ...]:
+        return tuple(rng.integers(0, tokens, size=int(rng.integers(1, most + 1))).tolist())
+
+    free = sorted({*range(tokens)} - {*options.suppress_tokens})
+    changes: dict[str, Any] = {
+        "no_repeat_ngram_size": int(rng.integers(1, 4)),
+        "repetition_penalty": float(rng.choice([0.5, 0.75, 1.25, 2.0])),
+        "begin_suppress_tokens": some(3),
+        "bad_words": tuple(some(3) for _ in range(4)) + tuple((eos,) for eos in options.eos_ids[:1]),
+        "forced_first_token": int(rng.choice(free)),
+        "forced_last_tokens": (int(rng.choice(free)), *some(2)),
+        "renormalize": True,
+    }
+    chosen = {name: value for name, value in changes.items() if rng.random() < 0.4}
+    return Case(case.step, replace(options, **chosen), some(3) if rng.random() < 0.4 else ())
