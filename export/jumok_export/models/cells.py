@@ -1,7 +1,8 @@
 """Recurrent cells, one step each, written out by their equations: tanh RNN, LSTM and GRU.
 
 PyTorch's own cells compute the same (a test compares them). These are made of linear layers, which int8 can hold, and
-their gates lie in the order of ONNX's recurrent operators, in whose place `jumok_export.models.recurrent_encoder` puts them.
+their gates lie in the order of ONNX's recurrent operators, which `jumok_export.models.recurrent_encoder` replaces by
+them.
 """
 
 from abc import ABC, abstractmethod

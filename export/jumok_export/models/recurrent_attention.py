@@ -103,8 +103,8 @@ class AdditiveAttention(RecurrentAttention):
     """A layer of tanh over both states: equation 8 of Bahdanau et al. (2015), "concat" of Luong et al. (2015).
 
     Luong's W [q; k] is the sum of a projection of the query and one of the key. What tells the two papers apart is
-    which state asks, and what becomes of the context: see `jumok_export.models.recurrent`. The keys' part is computed once a
-    sentence.
+    which state asks, and what becomes of the context: see `jumok_export.models.recurrent`. The keys' part is computed
+    once a sentence.
     """
 
     def __init__(self, query_width: int, key_width: int) -> None:

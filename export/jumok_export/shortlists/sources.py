@@ -68,7 +68,7 @@ class ShortlistPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelText:
-    """Sentences and their translations, which are aligned with each other; see `jumok_export.shortlists.ibm_model1.align`.
+    """Sentences and their translations, which `jumok_export.shortlists.ibm_model1.align` aligns.
 
     Attributes:
         sources: texts.

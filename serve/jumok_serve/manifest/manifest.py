@@ -179,7 +179,7 @@ class PrecisionVariant(Part):
 
 
 class ShortlistDescription(Part):
-    """The lists of target tokens that texts of one direction may be translated with; see ``jumok_serve.bundle.shortlist``.
+    """The target tokens that texts of one direction may use; see `jumok_serve.bundle.shortlist`.
 
     ``best`` is how many target tokens each source token lists at most, ``frequent`` how many of the most frequent ones
     are in every list, and ``lexicon`` says where their probabilities come from.

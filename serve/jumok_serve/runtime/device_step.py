@@ -205,7 +205,7 @@ def on_device(array: NDArray[Any], place: Place) -> OrtValue:
 
 
 class ResidentStep:
-    """A decoder step on a device, selection included; see `jumok_serve.runtime.decoder_step.BoundStep`, whose face it has.
+    """A decoder step on a device, selection included; it has the methods of `decoder_step.BoundStep`.
 
     Args:
         session: of the decoder for devices.

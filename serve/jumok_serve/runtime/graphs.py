@@ -245,7 +245,7 @@ class Graphs:
 
         Args:
             rows: of a decoder in place, `token_ids` and `positions` [B, K], `places` [B, K, 3], `visible` [B, K, E],
-                `entry_positions` [B, E] and `source_lengths` [B]: see `jumok_export.models.encoder_decoder`. Of another,
+                `entry_positions` [B, E] and `source_lengths` [B]; see `jumok_export.models.encoder_decoder`. Else
                 `token_ids`, `positions` and `parents` [R], and `source_lengths`.
             memory: [B, ...], from `make_slots` or `encode`, and what `jumok_serve.runtime.output_columns` gives.
             state: of a decoder in place, [B, ..., E, ...]; otherwise nothing: see `BoundStep`.
