@@ -1,31 +1,29 @@
 """What can go wrong in this room, as one tree of exceptions.
 
 JumokError
-├── InvalidRequest (ValueError)      the caller's texts or options
-├── ModelNotFound (LookupError)      no such model is loaded
-├── BundleNotFound (LookupError)     no such bundle in the model root
-├── LanguageNotFound (LookupError)   the model does not have that language
-├── AttentionUnavailable             the model computes no such attention, or has no graph that tells of it
-├── ScoringUnavailable               the bundle has no graph that scores given translations
-├── SamplingUnavailable              the bundle has no graph that draws tokens
+├── InvalidArgumentError (ValueError)      the caller's texts or options
+├── ModelNotFoundError (LookupError)      no such model is loaded
+├── BundleNotFoundError (LookupError)     no such bundle in the model root
+├── LanguageNotFoundError (LookupError)   the model does not have that language
+├── AttentionUnavailableError             the model computes no such attention, or has no graph that tells of it
+├── ScoringUnavailableError               the bundle has no graph that scores given translations
+├── SamplingUnavailableError              the bundle has no graph that draws tokens
 ├── BundleError (ValueError)         a bundle that cannot be used
-│   └── BundleNotLoaded              one that a running server was asked to load
-├── DuplicateModel (ValueError)      two bundles of one name in a server
+│   └── BundleNotLoadedError              one that a running server was asked to load
+├── DuplicateModelError (ValueError)      two bundles of one name in a server
 ├── DeviceError                      a device that is not there
 ├── ListenError                      an address that cannot be listened on
 ├── ConfigurationError (ValueError)  settings of a server that cannot be used
 ├── CredentialsError (ValueError)    files of certificates or tokens that cannot be used
-├── Unauthenticated                  a call without a token that the server knows
-├── NotAllowed                       a token whose scopes do not allow the call
-├── Overloaded                       the queue is full
-│   └── RateLimited                  the caller has called too often
-├── ModelFailed                      the model computed no number
-├── DeadlineExceeded (TimeoutError)  the caller's deadline passed
-└── Unavailable                      the model or the server is being stopped
-    └── EngineFailed                 the engine failed while it decoded, or is being started anew
+├── UnauthenticatedError                  a call without a token that the server knows
+├── PermissionDeniedError                       a token whose scopes do not allow the call
+├── OverloadedError                       the queue is full
+│   └── RateLimitedError                  the caller has called too often
+├── ModelFailedError                      the model computed no number
+├── DeadlineExceededError (TimeoutError)  the caller's deadline passed
+└── UnavailableError                      the model or the server is being stopped
+    └── EngineFailedError                 the engine failed while it decoded, or is being started anew
 """
-
-# ruff: noqa: N818 - the names say what happened, as statuses do; "Error" at the end of each would add nothing
 
 from collections.abc import Sequence
 from os import PathLike, fspath
@@ -33,33 +31,33 @@ from os import PathLike, fspath
 from jumok_proto.errors import JumokError
 
 __all__ = [
-    "AttentionUnavailable",
+    "AttentionUnavailableError",
     "BundleError",
-    "BundleNotFound",
-    "BundleNotLoaded",
+    "BundleNotFoundError",
+    "BundleNotLoadedError",
     "ConfigurationError",
     "CredentialsError",
-    "DeadlineExceeded",
+    "DeadlineExceededError",
     "DeviceError",
-    "DuplicateModel",
-    "EngineFailed",
-    "InvalidRequest",
+    "DuplicateModelError",
+    "EngineFailedError",
+    "InvalidArgumentError",
     "JumokError",
-    "LanguageNotFound",
+    "LanguageNotFoundError",
     "ListenError",
-    "ModelFailed",
-    "ModelNotFound",
-    "NotAllowed",
-    "Overloaded",
-    "RateLimited",
-    "SamplingUnavailable",
-    "ScoringUnavailable",
-    "Unauthenticated",
-    "Unavailable",
+    "ModelFailedError",
+    "ModelNotFoundError",
+    "OverloadedError",
+    "PermissionDeniedError",
+    "RateLimitedError",
+    "SamplingUnavailableError",
+    "ScoringUnavailableError",
+    "UnauthenticatedError",
+    "UnavailableError",
 ]
 
 
-class InvalidRequest(JumokError, ValueError):
+class InvalidArgumentError(JumokError, ValueError):
     """The request itself is wrong; sending it again cannot help.
 
     ``field`` is the path of the offending part: ``contents[3]``, ``options.beam_size``.
@@ -70,7 +68,7 @@ class InvalidRequest(JumokError, ValueError):
         self.field = field
 
 
-class ModelNotFound(JumokError, LookupError):
+class ModelNotFoundError(JumokError, LookupError):
     """The named model is not loaded; ``available`` lists those that are. No name asks for the only one."""
 
     def __init__(self, name: str, available: Sequence[str]) -> None:
@@ -80,7 +78,7 @@ class ModelNotFound(JumokError, LookupError):
         self.available = tuple(available)
 
 
-class BundleNotFound(JumokError, LookupError):
+class BundleNotFoundError(JumokError, LookupError):
     """The model root has no such bundle; ``available`` lists those that it has."""
 
     def __init__(self, name: str, available: Sequence[str]) -> None:
@@ -89,7 +87,7 @@ class BundleNotFound(JumokError, LookupError):
         self.available = tuple(available)
 
 
-class LanguageNotFound(JumokError, LookupError):
+class LanguageNotFoundError(JumokError, LookupError):
     """The model does not read or write that language, or not this pair of them; the message lists those it has.
 
     ``field`` is ``source_language_code`` or ``target_language_code``.
@@ -100,7 +98,7 @@ class LanguageNotFound(JumokError, LookupError):
         self.field = field
 
 
-class AttentionUnavailable(JumokError):
+class AttentionUnavailableError(JumokError):
     """Attention was asked of a bundle that has no aligner, or of a kind that its model does not have.
 
     ``missing`` names that kind; None: there is no aligner.
@@ -114,14 +112,14 @@ class AttentionUnavailable(JumokError):
         )
 
 
-class ScoringUnavailable(JumokError):
+class ScoringUnavailableError(JumokError):
     """Scores of given translations were asked of a bundle that has no scorer."""
 
     def __init__(self, model: str) -> None:
         super().__init__(f"model {model!r} was exported without a scorer, the graph that scores given translations")
 
 
-class SamplingUnavailable(JumokError):
+class SamplingUnavailableError(JumokError):
     """Sampling was asked of a bundle that has no sampler."""
 
     def __init__(self, model: str) -> None:
@@ -138,11 +136,11 @@ class BundleError(JumokError, ValueError):
         self.problems = tuple(problems)
 
 
-class BundleNotLoaded(BundleError):
+class BundleNotLoadedError(BundleError):
     """A bundle of the model root that a server was asked to load cannot be used; ``path`` is its folder's name."""
 
 
-class DuplicateModel(JumokError, ValueError):
+class DuplicateModelError(JumokError, ValueError):
     """A server was given two models of the same name, and requests could not tell them apart."""
 
     def __init__(self, name: str) -> None:
@@ -171,15 +169,15 @@ class CredentialsError(JumokError, ValueError):
     """Certificates, keys or tokens are not what their files should hold."""
 
 
-class Unauthenticated(JumokError):
+class UnauthenticatedError(JumokError):
     """A call has no token, or one that the server does not know."""
 
 
-class NotAllowed(JumokError):
+class PermissionDeniedError(JumokError):
     """A token does not have the scope that a call needs."""
 
 
-class Overloaded(JumokError):
+class OverloadedError(JumokError):
     """The queue has no room; the same request can succeed after ``retry_after_s`` seconds."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
@@ -187,19 +185,19 @@ class Overloaded(JumokError):
         self.retry_after_s = retry_after_s
 
 
-class RateLimited(Overloaded):
+class RateLimitedError(OverloadedError):
     """The caller has made more calls than it may; the next can succeed after ``retry_after_s`` seconds."""
 
 
-class ModelFailed(JumokError):
+class ModelFailedError(JumokError):
     """The model computed something that is no number; trying again gives the same."""
 
 
-class DeadlineExceeded(JumokError, TimeoutError):
+class DeadlineExceededError(JumokError, TimeoutError):
     """The caller's deadline passed while the request waited or was decoded."""
 
 
-class Unavailable(JumokError):
+class UnavailableError(JumokError):
     """Not able to answer now; the same request can succeed after ``retry_after_s`` seconds."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
@@ -207,5 +205,5 @@ class Unavailable(JumokError):
         self.retry_after_s = retry_after_s
 
 
-class EngineFailed(Unavailable):
+class EngineFailedError(UnavailableError):
     """The engine failed while it decoded, or is being started anew; trying again after ``retry_after_s`` can help."""

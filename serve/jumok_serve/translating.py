@@ -73,12 +73,12 @@ class TranslatesTexts(SplitsTexts):
             options: how to decode; see `jumok_proto.options.Options`.
 
         Raises:
-            InvalidRequest: a text or an option cannot be used; `field` names it.
-            LanguageNotFound: the model does not have a language, or not this pair.
-            AttentionUnavailable, SamplingUnavailable: the bundle lacks the graph for it.
-            Overloaded: the queue is full.
-            DeadlineExceeded: `timeout_s` has passed.
-            Unavailable: the translator is closed.
+            InvalidArgumentError: a text or an option cannot be used; `field` names it.
+            LanguageNotFoundError: the model does not have a language, or not this pair.
+            AttentionUnavailableError, SamplingUnavailableError: the bundle lacks the graph for it.
+            OverloadedError: the queue is full.
+            DeadlineExceededError: `timeout_s` has passed.
+            UnavailableError: the translator is closed.
             TypeError: there is no such option.
         """
         check_names(options)

@@ -22,12 +22,12 @@ from jumok_serve.engine.occupancy import Load
 from jumok_serve.engine.statistics import Progress
 from jumok_serve.engine.warm_up import WARM_UP, Trial
 from jumok_serve.errors import (
-    AttentionUnavailable,
+    AttentionUnavailableError,
     BundleError,
-    InvalidRequest,
-    SamplingUnavailable,
-    ScoringUnavailable,
-    Unavailable,
+    InvalidArgumentError,
+    SamplingUnavailableError,
+    ScoringUnavailableError,
+    UnavailableError,
 )
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
@@ -170,11 +170,11 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         """See `SplitsTexts`."""
         started = time.monotonic()
         if attention and not self._teacher_forcing.can_align:
-            raise AttentionUnavailable(self.name)
+            raise AttentionUnavailableError(self.name)
         direction = self._reader.direction(source_language, target_language)
         search_options = self._resolved(options, direction.forced_first, ())
         if search_options.sampling is not None and "sampler" not in self._variant.graphs:
-            raise SamplingUnavailable(self.name)
+            raise SamplingUnavailableError(self.name)
         self._engine.check_room(sum(isinstance(text, str) and bool(text.strip()) for text in texts))
         sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
         prefixes = self._reader.prefixes(target_prefixes, len(texts), search_options.forced_first_token)
@@ -188,7 +188,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
             if source.token_ids:
                 try:
                     of_text = self._resolved(options, direction.forced_first, prefix) if prefix else search_options
-                except InvalidRequest as error:
+                except InvalidArgumentError as error:
                     if error.field == "target_prefix":  # say of which text
                         error.field = f"target_prefixes[{index}]"
                     raise
@@ -232,13 +232,13 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
     ) -> Scoring:
         """See `ScoresTexts`."""
         if self._closed.is_set():
-            raise Unavailable("the model is being stopped", retry_after_s=RETRY_AFTER_S)
+            raise UnavailableError("the model is being stopped", retry_after_s=RETRY_AFTER_S)
         if not self._teacher_forcing.can_score:
-            raise ScoringUnavailable(self.name)
+            raise ScoringUnavailableError(self.name)
         direction = self._reader.direction(source_language, target_language)
         try:
             options = self._resolved(DecodingOptions(length_penalty=length_penalty), direction.forced_first, ())
-        except InvalidRequest as error:
+        except InvalidArgumentError as error:
             error.field = "length_penalty"  # which is no part of any options here
             raise
         forced = options.forced_first_token
@@ -268,7 +268,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
     ) -> Aligning:
         """See `AlignsTexts`."""
         if self._closed.is_set():
-            raise Unavailable("the model is being stopped", retry_after_s=RETRY_AFTER_S)
+            raise UnavailableError("the model is being stopped", retry_after_s=RETRY_AFTER_S)
         query.check(self.name, self._teacher_forcing)
         direction = self._reader.direction(source_language, target_language)
         options = self._resolved(DecodingOptions(), direction.forced_first, ())
@@ -343,7 +343,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         return self._engine.counters()
 
     def close(self, *, drain: bool = True) -> None:
-        """Finishes what was submitted (without `drain`: fails it with Unavailable) and ends the engine's thread."""
+        """Finishes what was submitted (without `drain`: fails it with UnavailableError) and ends the engine's thread."""
         self._closed.set()
         self._engine.close(drain=drain)
 

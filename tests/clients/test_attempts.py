@@ -8,11 +8,11 @@ import jumok
 from jumok._transport.channel import addresses
 from jumok._transport.retry import Attempts, Backoff, Endpoints
 
-UNAVAILABLE = jumok.Unavailable("gone")
+UNAVAILABLE = jumok.UnavailableError("gone")
 
 
-def full(retry_after_s: float | None) -> jumok.ResourceExhausted:
-    return jumok.ResourceExhausted("full", details=jumok.Details(retry_after_s=retry_after_s))
+def full(retry_after_s: float | None) -> jumok.ResourceExhaustedError:
+    return jumok.ResourceExhaustedError("full", details=jumok.Details(retry_after_s=retry_after_s))
 
 
 def test_servers_take_turns() -> None:
@@ -66,15 +66,15 @@ def test_attempts_end_with_their_number_or_the_callers_time() -> None:
     assert attempts.begin(2.0) == 8.0
     assert 6.0 <= attempts.failed(full(6.0), 2.0) <= 6.0 * 1.25
     attempts.begin(9.0)
-    with pytest.raises(jumok.Unavailable):
+    with pytest.raises(jumok.UnavailableError):
         attempts.failed(UNAVAILABLE, 9.0)
     late = Attempts(Endpoints(1), 10.0, 3, now=0.0)
     late.begin(0.0)
-    with pytest.raises(jumok.ResourceExhausted):
+    with pytest.raises(jumok.ResourceExhaustedError):
         late.failed(full(9.0), 2.0)
 
 
-@pytest.mark.parametrize("error", [full(None), jumok.InternalError("bug"), jumok.DeadlineExceeded("late")])
+@pytest.mark.parametrize("error", [full(None), jumok.InternalError("bug"), jumok.DeadlineExceededError("late")])
 def test_what_another_attempt_does_not_help_is_raised(error: jumok.CallError) -> None:
     attempts = Attempts(Endpoints(2), 10.0, 5, now=0.0)
     attempts.begin(0.0)
@@ -107,12 +107,12 @@ def test_addresses(server: str | Sequence[str], found: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("server", ["", [], "a:1,", [""], [3]])
 def test_what_is_no_address_is_refused(server: Sequence[str]) -> None:
-    with pytest.raises(jumok.InvalidArgument, match="must be an address"):
+    with pytest.raises(jumok.InvalidArgumentError, match="must be an address"):
         jumok.Client(server)
 
 
 def test_a_number_of_attempts_that_is_none_is_refused() -> None:
     for number in (0, 1.5, True):
-        with pytest.raises(jumok.InvalidArgument) as refused:
+        with pytest.raises(jumok.InvalidArgumentError) as refused:
             jumok.Client("a:1", max_attempts=number)  # type: ignore[arg-type]
         assert refused.value.field == "max_attempts"

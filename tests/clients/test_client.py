@@ -172,7 +172,7 @@ def test_an_option_that_there_is_not_is_a_type_error(translate: Translate, addre
 def test_what_cannot_be_sent_is_refused_by_field(
     translate: Translate, address: str, service: Scripted, texts: object, options: dict[str, object], blamed: str
 ) -> None:
-    with pytest.raises(jumok.InvalidArgument) as caught:
+    with pytest.raises(jumok.InvalidArgumentError) as caught:
         translate(address, texts, **options)
     error = caught.value
     assert error.field == blamed
@@ -187,26 +187,26 @@ def test_what_cannot_be_sent_is_refused_by_field(
 
 CASES: Sequence[tuple[Exception, type[jumok.CallError], str, bool, float | None]] = [
     (
-        errors.InvalidRequest("contents[3]: bad", field="contents[3]"),
-        jumok.InvalidArgument,
+        errors.InvalidArgumentError("contents[3]: bad", field="contents[3]"),
+        jumok.InvalidArgumentError,
         "INVALID_REQUEST",
         False,
         None,
     ),
-    (errors.ModelNotFound("x", ["a", "b"]), jumok.NotFound, "MODEL_NOT_FOUND", False, None),
+    (errors.ModelNotFoundError("x", ["a", "b"]), jumok.NotFoundError, "MODEL_NOT_FOUND", False, None),
     (
-        errors.LanguageNotFound("source_language_code: no 'x'", field="source_language_code"),
-        jumok.NotFound,
+        errors.LanguageNotFoundError("source_language_code: no 'x'", field="source_language_code"),
+        jumok.NotFoundError,
         "LANGUAGE_NOT_FOUND",
         False,
         None,
     ),
-    (errors.AttentionUnavailable("x"), jumok.FailedPrecondition, "ATTENTION_UNAVAILABLE", False, None),
-    (errors.ScoringUnavailable("x"), jumok.FailedPrecondition, "SCORING_UNAVAILABLE", False, None),
-    (errors.SamplingUnavailable("x"), jumok.FailedPrecondition, "SAMPLING_UNAVAILABLE", False, None),
-    (errors.Overloaded("full", retry_after_s=0.25), jumok.ResourceExhausted, "OVERLOADED", True, 0.25),
-    (errors.Unavailable("draining", retry_after_s=3), jumok.Unavailable, "UNAVAILABLE", True, 3.0),
-    (errors.DeadlineExceeded("late"), jumok.DeadlineExceeded, "DEADLINE_EXCEEDED", False, None),
+    (errors.AttentionUnavailableError("x"), jumok.FailedPreconditionError, "ATTENTION_UNAVAILABLE", False, None),
+    (errors.ScoringUnavailableError("x"), jumok.FailedPreconditionError, "SCORING_UNAVAILABLE", False, None),
+    (errors.SamplingUnavailableError("x"), jumok.FailedPreconditionError, "SAMPLING_UNAVAILABLE", False, None),
+    (errors.OverloadedError("full", retry_after_s=0.25), jumok.ResourceExhaustedError, "OVERLOADED", True, 0.25),
+    (errors.UnavailableError("draining", retry_after_s=3), jumok.UnavailableError, "UNAVAILABLE", True, 3.0),
+    (errors.DeadlineExceededError("late"), jumok.DeadlineExceededError, "DEADLINE_EXCEEDED", False, None),
     (errors.BundleError("/srv/secret", ["broken"]), jumok.InternalError, "INTERNAL", False, None),
 ]
 
@@ -253,14 +253,14 @@ def test_an_answer_of_another_length_is_an_error(translate: Translate, address: 
 
 @both
 def test_a_server_that_is_not_there_is_named(translate: Translate) -> None:
-    with pytest.raises(jumok.Unavailable, match=r"cannot reach a server at 127\.0\.0\.1:1") as caught:
+    with pytest.raises(jumok.UnavailableError, match=r"cannot reach a server at 127\.0\.0\.1:1") as caught:
         translate("127.0.0.1:1", "a")
     assert caught.value.retryable
     assert isinstance(caught.value, ConnectionError)
 
 
 def test_a_method_that_the_server_lacks_is_unimplemented(address: str) -> None:
-    with pytest.raises(jumok.Unimplemented), jumok.Client(address) as client:
+    with pytest.raises(jumok.UnimplementedError), jumok.Client(address) as client:
         client.list_models()
 
 
@@ -295,7 +295,7 @@ def test_details_of_a_strange_proxy_do_not_hide_the_status(address: str, service
     add_TranslationServiceServicer_to_server(Garbled(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    with pytest.raises(jumok.PermissionDenied, match="failed with PERMISSION_DENIED"):
+    with pytest.raises(jumok.PermissionDeniedError, match="failed with PERMISSION_DENIED"):
         wait(f"127.0.0.1:{port}", "a")
     server.stop(None).wait()
 
@@ -324,7 +324,7 @@ def test_closing_cancels_the_call_that_runs_and_not_its_task(service: Scripted, 
         call = asyncio.ensure_future(client.translate("a"))
         await asyncio.to_thread(service.arrived.wait, 10)
         await client.close()
-        with pytest.raises(jumok.Cancelled, match="the client was closed"):
+        with pytest.raises(jumok.CallCancelledError, match="the client was closed"):
             await call
 
     try:
@@ -339,11 +339,13 @@ def test_a_timeout_beyond_grpcs_clock_is_none_at_all(timeout_s: float) -> None:
 
 
 def test_what_is_neither_a_text_nor_several_is_named() -> None:
-    with pytest.raises(jumok.InvalidArgument, match="must be a str, or a sequence of them for several texts, got 5"):
+    with pytest.raises(
+        jumok.InvalidArgumentError, match="must be a str, or a sequence of them for several texts, got 5"
+    ):
         wait("unused:1", 5)
 
 
 def test_a_number_beyond_every_float_is_refused_by_name() -> None:
-    with pytest.raises(jumok.InvalidArgument, match="must be a finite number") as refused:
+    with pytest.raises(jumok.InvalidArgumentError, match="must be a finite number") as refused:
         wait("unused:1", "a", length_penalty=10**400)
     assert refused.value.field == "options.length_penalty"

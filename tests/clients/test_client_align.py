@@ -75,7 +75,7 @@ def test_a_text_gives_an_alignment_and_sequences_a_list(
 def test_what_cannot_be_aligned_is_refused_by_field(
     align: Callable[..., Any], address: str, service: Scripted, arguments: Any, options: Any, blamed: str
 ) -> None:
-    with pytest.raises(jumok.InvalidArgument) as caught:
+    with pytest.raises(jumok.InvalidArgumentError) as caught:
         align(address, *arguments, **options)
     assert caught.value.field == blamed
     assert service.align_requests == []

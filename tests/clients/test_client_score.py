@@ -63,7 +63,7 @@ def test_a_pair_gives_a_score_and_sequences_a_list(score: Callable[..., Any], ad
 def test_what_cannot_be_scored_is_refused_by_field(
     score: Callable[..., Any], address: str, service: Scripted, texts: Any, targets: Any, options: Any, blamed: str
 ) -> None:
-    with pytest.raises(jumok.InvalidArgument) as caught:
+    with pytest.raises(jumok.InvalidArgumentError) as caught:
         score(address, texts, targets, **options)
     assert caught.value.field == blamed
     assert service.score_requests == []

@@ -88,10 +88,10 @@ def test_updates_add_up_to_the_translation(translate: Callable[..., Any], server
 def test_a_stream_begins_again_only_where_it_has_given_nothing(
     translate: Callable[..., Any], server: FakeServer
 ) -> None:
-    server.fail(jumok.Unavailable("busy"), times=2)
+    server.fail(jumok.UnavailableError("busy"), times=2)
     assert translate(server.address, "a b")[-1].text == "A B"
-    server.fail(jumok.Unavailable("gone"), after=1)
-    with pytest.raises(jumok.Unavailable, match="gone"):
+    server.fail(jumok.UnavailableError("gone"), after=1)
+    with pytest.raises(jumok.UnavailableError, match="gone"):
         translate(server.address, "a b c")
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_streamed_is_refused(translate: Callable[..., Any], serve
         (["a"], {}, "content"),
         ("a", {"top_p": "1"}, "options.top_p"),
     ):
-        with pytest.raises(jumok.InvalidArgument) as refused:
+        with pytest.raises(jumok.InvalidArgumentError) as refused:
             translate(server.address, text, **settings)
         assert refused.value.field == field
     assert server.requests == []
@@ -143,7 +143,7 @@ def test_a_bad_text_has_an_error_of_its_own(translate: Iterate) -> None:
     assert [result.error is None for result in results] == [True, False, False, True]
     assert [results[0].translation.text, results[3].translation.text] == ["A", "B"]
     for result in results[1:3]:
-        with pytest.raises(jumok.InvalidArgument) as raised:
+        with pytest.raises(jumok.InvalidArgumentError) as raised:
             _ = result.translation
         assert raised.value is result.error
         assert raised.value.field == "content"
@@ -153,18 +153,18 @@ def test_a_bad_text_has_an_error_of_its_own(translate: Iterate) -> None:
 @all_ways
 def test_wrong_settings_fail_it(translate: Iterate, server: FakeServer) -> None:
     for settings in ({"window": 0}, {"window": 1025}, {"start": -1}, {"beam_size": "x"}, {"timeout_s": 0}):
-        with pytest.raises(jumok.InvalidArgument):
+        with pytest.raises(jumok.InvalidArgumentError):
             translate(server.address, TEXTS, **settings)
-    server.fail(jumok.NotFound("no such model"))
-    with pytest.raises(jumok.NotFound, match="no such model"):
+    server.fail(jumok.NotFoundError("no such model"))
+    with pytest.raises(jumok.NotFoundError, match="no such model"):
         translate(server.address, TEXTS)
 
 
 @all_ways
 def test_broken_calls_lose_double_and_reorder_nothing(translate: Iterate, server: FakeServer) -> None:
     for after in (0, 1, 100, 64, 3, 250):
-        server.fail(jumok.Unavailable("restarting"), after=after)
-    server.fail(jumok.ResourceExhausted("full", details=jumok.Details(retry_after_s=0.01)), after=5)
+        server.fail(jumok.UnavailableError("restarting"), after=after)
+    server.fail(jumok.ResourceExhaustedError("full", details=jumok.Details(retry_after_s=0.01)), after=5)
     results = translate(server.address, TEXTS, window=50)
     assert [result.index for result in results] == list(range(len(TEXTS)))
     assert [result.translation.text for result in results] == CAPITALS
@@ -173,21 +173,21 @@ def test_broken_calls_lose_double_and_reorder_nothing(translate: Iterate, server
 
 @all_ways
 def test_a_server_that_was_never_there_fails_it_soon(translate: Iterate) -> None:
-    with pytest.raises(jumok.Unavailable, match=r"cannot reach a server at 127\.0\.0\.1:1"):
+    with pytest.raises(jumok.UnavailableError, match=r"cannot reach a server at 127\.0\.0\.1:1"):
         translate("127.0.0.1:1", ["a"])
 
 
 @all_ways
 def test_a_server_that_does_not_come_back_fails_it_after_a_time(translate: Iterate, server: FakeServer) -> None:
-    server.fail(jumok.Unavailable("gone"), after=3)
-    server.fail(jumok.Unavailable("gone"), times=1000)
-    with pytest.raises(jumok.Unavailable, match="gone"):
+    server.fail(jumok.UnavailableError("gone"), after=3)
+    server.fail(jumok.UnavailableError("gone"), times=1000)
+    with pytest.raises(jumok.UnavailableError, match="gone"):
         translate(server.address, TEXTS, timeout_s=2.0)
 
 
 @all_ways
 def test_a_silent_server_fails_it_after_a_time(translate: Iterate) -> None:
-    with FakeServer(delay_s=60.0) as server, pytest.raises(jumok.DeadlineExceeded, match="no text was answered"):
+    with FakeServer(delay_s=60.0) as server, pytest.raises(jumok.DeadlineExceededError, match="no text was answered"):
         translate(server.address, TEXTS, timeout_s=0.1)
 
 
@@ -276,7 +276,7 @@ def test_an_iteration_that_is_left_ends_its_threads(server: FakeServer) -> None:
 @pytest.mark.parametrize("taken", [0, 1, 10, None])
 def test_nothing_of_a_call_is_left_to_be_freed_when_the_program_ends(server: FakeServer, taken: int | None) -> None:
     """Freeing it takes a lock, which a thread may hold that has been stopped by then: the program would never end."""
-    server.fail(jumok.Unavailable("restarting"), times=2, after=3)  # so that some fail, and the last ends well
+    server.fail(jumok.UnavailableError("restarting"), times=2, after=3)  # so that some fail, and the last ends well
     gc.collect()
     gc.disable()
     try:
@@ -294,7 +294,7 @@ def test_closing_the_client_ends_its_iterations(server: FakeServer) -> None:
     results = client.translate_iter(itertools.cycle(TEXTS), window=4)
     next(results)
     client.close()
-    with pytest.raises((jumok.Cancelled, ValueError)):
+    with pytest.raises((jumok.CallCancelledError, ValueError)):
         list(itertools.islice(results, 1000))
 
     async def scenario() -> None:
@@ -302,7 +302,7 @@ def test_closing_the_client_ends_its_iterations(server: FakeServer) -> None:
         several = async_client.translate_iter(itertools.cycle(TEXTS), window=4)
         await anext(several)
         await async_client.close()
-        with pytest.raises((jumok.Cancelled, ValueError)):
+        with pytest.raises((jumok.CallCancelledError, ValueError)):
             async for _ in several:
                 pass
 
@@ -336,7 +336,7 @@ def test_a_task_that_is_cancelled_leaves_nothing_behind(server: FakeServer) -> N
 def test_another_server_takes_over(translate: Iterate) -> None:
     with FakeServer(), FakeServer() as first, FakeServer() as second:
         for fake in (first, second):
-            fake.fail(jumok.Unavailable("stopping", details=jumok.Details(retry_after_s=60.0)), after=400)
+            fake.fail(jumok.UnavailableError("stopping", details=jumok.Details(retry_after_s=60.0)), after=400)
         started = time.monotonic()
         results = translate([first.address, "127.0.0.1:1", second.address], TEXTS[:700], window=20)
         assert time.monotonic() - started < 60  # nobody waited for the server that said so
@@ -356,13 +356,13 @@ def test_calls_go_round_and_past_those_that_are_not_there() -> None:
 
 
 def test_a_call_is_made_again_until_it_is_answered_or_too_often() -> None:
-    busy = jumok.ResourceExhausted("full", details=jumok.Details(reason="OVERLOADED", retry_after_s=0.01))
+    busy = jumok.ResourceExhaustedError("full", details=jumok.Details(reason="OVERLOADED", retry_after_s=0.01))
     with FakeServer() as server, jumok.Client(server.address) as client:
         server.fail(busy, times=2)
-        server.fail(jumok.Unavailable("starting"), times=2)
+        server.fail(jumok.UnavailableError("starting"), times=2)
         assert client.translate("a").text == "A"
         server.fail(busy, times=5)
-        with pytest.raises(jumok.ResourceExhausted) as refused:
+        with pytest.raises(jumok.ResourceExhaustedError) as refused:
             client.translate("a")
         assert (refused.value.reason, refused.value.retry_after_s) == ("OVERLOADED", 0.01)
         assert client.translate("b").text == "B"
@@ -371,8 +371,8 @@ def test_a_call_is_made_again_until_it_is_answered_or_too_often() -> None:
             client.translate("c")
         assert server.texts == ["a"] * 10 + ["b", "c"]
         # Not past the caller's limit: the server is not asked again where it would be too late.
-        server.fail(jumok.Unavailable("later", details=jumok.Details(retry_after_s=30.0)))
-        with pytest.raises(jumok.Unavailable, match="later"):
+        server.fail(jumok.UnavailableError("later", details=jumok.Details(retry_after_s=30.0)))
+        with pytest.raises(jumok.UnavailableError, match="later"):
             client.translate("d", timeout_s=25)
 
 
@@ -380,7 +380,7 @@ def test_a_fake_server_is_a_server(server: FakeServer) -> None:
     with jumok.Client(server.address) as client:
         (model,) = client.list_models()
         assert client.get_model(model.name) == model
-        with pytest.raises(jumok.NotFound, match="'x' is not loaded"):
+        with pytest.raises(jumok.NotFoundError, match="'x' is not loaded"):
             client.get_model("x")
         assert client.score(["a"], ["b c"])[0].score == -2.0
         assert server.texts == ["a"]

@@ -4,7 +4,7 @@ import asyncio
 
 import grpc
 
-from jumok_serve.errors import Overloaded
+from jumok_serve.errors import OverloadedError
 from jumok_serve.service.rpc.error_table import to_ending
 
 SERVICE, METHOD = "jumok.v1.TranslationService", "TranslateText"
@@ -13,7 +13,7 @@ SERVICE, METHOD = "jumok.v1.TranslationService", "TranslateText"
 async def refuse_all() -> None:
     """Serve on a free port, and say so, until the process is ended."""
     request_id = "0" * 32
-    ending = to_ending(Overloaded("the queue is full: no room for any text", retry_after_s=1.0), request_id)
+    ending = to_ending(OverloadedError("the queue is full: no room for any text", retry_after_s=1.0), request_id)
     details = (("x-request-id", request_id), ("grpc-status-details-bin", ending.status))
 
     async def refuse(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:

@@ -63,7 +63,7 @@ class Callers:
                 task.cancel()
             if task.cancelled():
                 self.ended["cancelled"] += 1
-            elif isinstance(error := task.exception(), jumok.DeadlineExceeded) and late:
+            elif isinstance(error := task.exception(), jumok.DeadlineExceededError) and late:
                 self.ended["late"] += 1
             elif error is not None:
                 self.errors.append(error)

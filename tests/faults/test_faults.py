@@ -109,7 +109,10 @@ def test_the_floor_refuses_everything() -> None:
         async with serving_process("tests.faults.refusing") as server:
             async with await LightCalls.connect(server.address, timeout_s=60) as calls:
                 statuses = await asyncio.gather(*(calls.ask(b"") for _ in range(3)))
-            with pytest.raises(jumok.ResourceExhausted) as refused, jumok.Client(server.address, timeout_s=1) as client:
+            with (
+                pytest.raises(jumok.ResourceExhaustedError) as refused,
+                jumok.Client(server.address, timeout_s=1) as client,
+            ):
                 client.translate("a man")
             assert (refused.value.reason, refused.value.retry_after_s) == ("OVERLOADED", 1.0)
         return statuses

@@ -49,8 +49,8 @@ class AdminClient:
     def load_model(self, bundle: str, *, timeout_s: float | None = None) -> LoadResult:
         """Load a bundle, and wait until it serves; it takes the place of a model with the same name.
 
-        Raise InvalidArgument for what is no folder's name in the model root, NotFound where there is no such folder,
-        and FailedPrecondition, with the reason, for a bundle that cannot be used.
+        Raise InvalidArgumentError for what is no folder's name in the model root, NotFoundError where there is no such folder,
+        and FailedPreconditionError, with the reason, for a bundle that cannot be used.
         """
         request = LoadModelRequest(bundle=_calls.check_text("bundle", bundle))
         try:
@@ -59,7 +59,7 @@ class AdminClient:
             raise call_error(error, self._server) from error
 
     def unload_model(self, name: str, *, timeout_s: float | None = None) -> Model:
-        """Have a model take no more requests; it finishes those that it has. Raise NotFound where there is none."""
+        """Have a model take no more requests; it finishes those that it has. Raise NotFoundError where there is none."""
         request = UnloadModelRequest(name=_calls.check_text("name", name))
         try:
             return model_from_proto(self._stub.UnloadModel(request, timeout=self._limit(timeout_s)).model)
@@ -67,7 +67,7 @@ class AdminClient:
             raise call_error(error, self._server) from error
 
     def close(self) -> None:
-        """Close the connection; calls that still run fail with Cancelled, and further ones with ValueError."""
+        """Close the connection; calls that still run fail with CallCancelledError, and further ones with ValueError."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -123,7 +123,7 @@ class AsyncAdminClient:
         return model_from_proto(response.model)
 
     async def close(self) -> None:
-        """Close the connection; calls that still run fail with Cancelled."""
+        """Close the connection; calls that still run fail with CallCancelledError."""
         await self._channel.close(None)
 
     async def __aenter__(self) -> Self:

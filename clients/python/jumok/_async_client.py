@@ -297,12 +297,12 @@ class AsyncClient:
         )
 
     async def get_model(self, name: str, *, timeout_s: float | None = None) -> Model:
-        """Describe one model; raise NotFound where the server has none of that name."""
+        """Describe one model; raise NotFoundError where the server has none of that name."""
         request = _calls.get_model_request(name)
         return _calls.read_model(await self._connection.call(lambda stubs: stubs.models.GetModel, request, timeout_s))
 
     async def close(self) -> None:
-        """Close the connection; calls that still run fail with Cancelled, and further ones with ValueError."""
+        """Close the connection; calls that still run fail with CallCancelledError, and further ones with ValueError."""
         await self._connection.close()
 
     async def __aenter__(self) -> Self:

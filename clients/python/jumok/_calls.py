@@ -36,7 +36,7 @@ def translate_request(
     model: str,
     options: Options,
 ) -> translation_pb2.TranslateTextRequest:
-    """Make a request; raise InvalidArgument for what cannot be sent. What can be sent is for the server to judge."""
+    """Make a request; raise InvalidArgumentError for what cannot be sent. What can be sent is for the server to judge."""
     prefixes = [target_prefix] if isinstance(texts, str) and target_prefix is not None else target_prefix
     contents = _texts("contents", texts)
     return translation_pb2.TranslateTextRequest(
@@ -64,7 +64,7 @@ def stream_request(
     model: str,
     options: Options,
 ) -> translation_pb2.StreamTranslateTextRequest:
-    """Make a request; raise InvalidArgument for what cannot be sent. What can be sent is for the server to judge."""
+    """Make a request; raise InvalidArgumentError for what cannot be sent. What can be sent is for the server to judge."""
     return translation_pb2.StreamTranslateTextRequest(
         model=check_text("model", model),
         content=check_text("content", text),
@@ -89,7 +89,7 @@ def corpus_settings(
     window: int,
     options: Options,
 ) -> translation_pb2.CorpusSettings:
-    """Make the settings of a corpus; raise InvalidArgument for what cannot be sent."""
+    """Make the settings of a corpus; raise InvalidArgumentError for what cannot be sent."""
     return translation_pb2.CorpusSettings(
         model=check_text("model", model),
         options=options_to_proto(_checked(options)),
@@ -104,12 +104,12 @@ def corpus_settings(
 
 
 def check_content(text: object) -> None:
-    """Raise InvalidArgument for what is no text that can be sent."""
+    """Raise InvalidArgumentError for what is no text that can be sent."""
     check_text("content", text)
 
 
 def check_prefix(prefix: str | None) -> str:
-    """Give back what all translations begin with; raise InvalidArgument for what is no text that can be sent."""
+    """Give back what all translations begin with; raise InvalidArgumentError for what is no text that can be sent."""
     return check_text("target_prefix", prefix or "")
 
 
@@ -120,7 +120,7 @@ def check_complete(update: TranslationUpdate | None) -> None:
 
 
 def check_count(field: str, value: object, *, least: int, most: int | None = None) -> int:
-    """Give back a number; raise InvalidArgument where it is no whole one, or out of its bounds."""
+    """Give back a number; raise InvalidArgumentError where it is no whole one, or out of its bounds."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         bounds = f"from {least} on" if most is None else f"from {least} to {most}"
         raise invalid_field(field, f"must be a whole number {bounds}, got {value!r}")
@@ -137,7 +137,7 @@ def score_request(
     truncate: bool,
     model: str,
 ) -> translation_pb2.ScoreTextRequest:
-    """Make a request; raise InvalidArgument for what cannot be sent. What can be sent is for the server to judge."""
+    """Make a request; raise InvalidArgumentError for what cannot be sent. What can be sent is for the server to judge."""
     if isinstance(texts, str) != isinstance(targets, str):
         raise invalid_field("targets", "must be a str for one text, and a sequence of them for several")
     contents = _texts("contents", texts)
@@ -165,7 +165,7 @@ def align_request(
     truncate: bool,
     model: str,
 ) -> alignment_pb2.AlignTextRequest:
-    """Make a request; raise InvalidArgument for what cannot be sent. What can be sent is for the server to judge."""
+    """Make a request; raise InvalidArgumentError for what cannot be sent. What can be sent is for the server to judge."""
     given = [targets] if isinstance(texts, str) and targets is not None else targets
     contents = _texts("contents", texts)
     return alignment_pb2.AlignTextRequest(
@@ -257,14 +257,14 @@ def check_open(closed: bool) -> None:
 
 
 def check_timeout(timeout_s: float) -> float:
-    """Give back a time limit in seconds; raise InvalidArgument where it is none."""
+    """Give back a time limit in seconds; raise InvalidArgumentError where it is none."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise invalid_field("timeout_s", f"must be a number of seconds above 0, got {timeout_s!r}")
     return float(min(timeout_s, LONGEST_TIMEOUT_S))
 
 
 def _checked(options: Options) -> Options:
-    """The options in the types that a message takes; raise InvalidArgument, or TypeError for one that there is not."""
+    """The options in the types that a message takes; raise InvalidArgumentError, or TypeError for one that there is not."""
     check_names(options)
     return Options(
         beam_size=_integer("options.beam_size", options.get("beam_size")),
@@ -318,7 +318,7 @@ def _one_each(field: str, values: list[str], texts: int) -> list[str]:
 
 
 def check_text(field: str, text: object) -> str:
-    """Give back a text; raise InvalidArgument for what is none, or cannot be sent."""
+    """Give back a text; raise InvalidArgumentError for what is none, or cannot be sent."""
     if not isinstance(text, str):
         raise invalid_field(field, f"must be a str, got {type(text).__name__}")
     try:

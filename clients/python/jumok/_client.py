@@ -230,8 +230,8 @@ class Client:
         its default options. ``kinds`` says what attends to what: ``"cross"``, ``"encoder"``, ``"decoder"``; see
         ``AttentionKind``. ``layer`` and ``head``, counted from 0, ask for that of one alone. Weights are the mean over
         layers and heads; with ``each_head`` each one's come too. A model without such attention raises
-        FailedPrecondition, a layer or head that it does not have, or more weights in all than a request takes (2 ** 23)
-        InvalidArgument. The rest is as in ``translate``.
+        FailedPreconditionError, a layer or head that it does not have, or more weights in all than a request takes (2 ** 23)
+        InvalidArgumentError. The rest is as in ``translate``.
         """
         request = _calls.align_request(
             texts,
@@ -344,12 +344,12 @@ class Client:
         )
 
     def get_model(self, name: str, *, timeout_s: float | None = None) -> Model:
-        """Describe one model; raise NotFound where the server has none of that name."""
+        """Describe one model; raise NotFoundError where the server has none of that name."""
         request = _calls.get_model_request(name)
         return _calls.read_model(self._connection.call(lambda stubs: stubs.models.GetModel, request, timeout_s))
 
     def close(self) -> None:
-        """Close the connection; calls that still run fail with Cancelled, and further ones with ValueError."""
+        """Close the connection; calls that still run fail with CallCancelledError, and further ones with ValueError."""
         self._connection.close()
 
     def __enter__(self) -> Self:

@@ -2,20 +2,18 @@
 
 JumokError                            also what an in-process translator raises
 └── CallError                         everything that a call to a server raises
-    ├── InvalidArgument (ValueError)  the texts or options are wrong
-    ├── NotFound (LookupError)        no such model, language or bundle
-    ├── FailedPrecondition            the model cannot do what was asked, or a bundle cannot be loaded
-    ├── ResourceExhausted             the server is full or called too often, or a message is too large
-    ├── Unavailable (ConnectionError) no server, one that is stopping, or an engine that failed
-    ├── DeadlineExceeded (TimeoutError)
-    ├── Cancelled
-    ├── Unauthenticated
-    ├── PermissionDenied
-    ├── Unimplemented                 the server is older than this client
+    ├── InvalidArgumentError (ValueError)  the texts or options are wrong
+    ├── NotFoundError (LookupError)        no such model, language or bundle
+    ├── FailedPreconditionError            the model cannot do what was asked, or a bundle cannot be loaded
+    ├── ResourceExhaustedError             the server is full or called too often, or a message is too large
+    ├── UnavailableError (ConnectionError) no server, one that is stopping, or an engine that failed
+    ├── DeadlineExceededError (TimeoutError)
+    ├── CallCancelledError
+    ├── UnauthenticatedError
+    ├── PermissionDeniedError
+    ├── UnimplementedError                 the server is older than this client
     └── InternalError                 the fault is the server's
 """
-
-# ruff: noqa: N818 - the names are those of the statuses; "Error" at the end of each would add nothing
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -79,63 +77,63 @@ class CallError(JumokError):
             self.field = self.details.field_violations[0].field
 
 
-class InvalidArgument(CallError, ValueError):
+class InvalidArgumentError(CallError, ValueError):
     """The texts or options are wrong; ``field`` says which, ``details.field_violations`` lists all."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
 
 
-class NotFound(CallError, LookupError):
+class NotFoundError(CallError, LookupError):
     """No such model or bundle, of which ``details.resource`` says what there is, or no such language of the model."""
 
     code = grpc.StatusCode.NOT_FOUND
 
 
-class FailedPrecondition(CallError):
+class FailedPreconditionError(CallError):
     """The model cannot do what was asked, or a bundle cannot be loaded."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
 
-class ResourceExhausted(CallError):
+class ResourceExhaustedError(CallError):
     """The server is full, or called too often, or a message is too large; but in this case ``retry_after_s`` is set."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
     retryable = True
 
 
-class Unavailable(CallError, ConnectionError):
+class UnavailableError(CallError, ConnectionError):
     """There is no server, or it is stopping, or the model's engine has failed and is being started anew."""
 
     code = grpc.StatusCode.UNAVAILABLE
     retryable = True
 
 
-class DeadlineExceeded(CallError, TimeoutError):
+class DeadlineExceededError(CallError, TimeoutError):
     """The call's time was over before its answer came."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-class Cancelled(CallError):
+class CallCancelledError(CallError):
     """The call was cancelled, for example because its client was closed."""
 
     code = grpc.StatusCode.CANCELLED
 
 
-class Unauthenticated(CallError):
+class UnauthenticatedError(CallError):
     """The server wants credentials, or does not accept these."""
 
     code = grpc.StatusCode.UNAUTHENTICATED
 
 
-class PermissionDenied(CallError):
+class PermissionDeniedError(CallError):
     """The credentials do not allow this."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
 
 
-class Unimplemented(CallError):
+class UnimplementedError(CallError):
     """The server does not have this method: it is older than this client, or not jumok."""
 
     code = grpc.StatusCode.UNIMPLEMENTED
@@ -150,16 +148,16 @@ class InternalError(CallError):
 _CLASSES: dict[grpc.StatusCode, type[CallError]] = {
     error.code: error
     for error in (
-        InvalidArgument,
-        NotFound,
-        FailedPrecondition,
-        ResourceExhausted,
-        Unavailable,
-        DeadlineExceeded,
-        Cancelled,
-        Unauthenticated,
-        PermissionDenied,
-        Unimplemented,
+        InvalidArgumentError,
+        NotFoundError,
+        FailedPreconditionError,
+        ResourceExhaustedError,
+        UnavailableError,
+        DeadlineExceededError,
+        CallCancelledError,
+        UnauthenticatedError,
+        PermissionDeniedError,
+        UnimplementedError,
         InternalError,
     )
 }
@@ -168,10 +166,10 @@ _CLASSES: dict[grpc.StatusCode, type[CallError]] = {
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def invalid_field(field: str, problem: str) -> InvalidArgument:
+def invalid_field(field: str, problem: str) -> InvalidArgumentError:
     """Refuse a request before it is sent; looks like the server's own refusal."""
     violation = FieldViolation(field=field, description=problem)
-    return InvalidArgument(
+    return InvalidArgumentError(
         f"{field}: {problem}", details=Details(reason="INVALID_REQUEST", field_violations=(violation,))
     )
 

@@ -2,7 +2,7 @@
 
 with FakeServer({"A dog runs.": "Ein Hund rennt."}) as server, Client(server.address) as client:
     assert client.translate("A dog runs.").text == "Ein Hund rennt."
-    server.fail(Unavailable("restarting"), times=2)
+    server.fail(UnavailableError("restarting"), times=2)
     assert client.translate("A dog runs.").text == "Ein Hund rennt."  # the third attempt
 """
 
@@ -17,7 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from jumok._errors import CallError, NotFound, invalid_field
+from jumok._errors import CallError, NotFoundError, invalid_field
 from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.alignments import AlignedToken, Alignment, AttentionWeights
 from jumok_proto.conversion import (
@@ -117,7 +117,7 @@ class FakeServer:
 
     Args:
         translate: translations by text, or what makes one of a text: a string, or a whole ``Translation``. A
-            ``CallError`` that it raises is the text's error. A text that a mapping lacks is an ``InvalidArgument``.
+            ``CallError`` that it raises is the text's error. A text that a mapping lacks is an ``InvalidArgumentError``.
         delay_s: seconds before each answer to a call, or to each item of a corpus.
 
     Attributes:
@@ -310,7 +310,7 @@ class _Models(ModelServiceServicer):
     ) -> model_pb2.GetModelResponse:
         self._server.requests.append(request)
         if request.name != FAKE_MODEL.name:
-            _abort(context, NotFound(f"model {request.name!r} is not loaded; available: {FAKE_MODEL.name}"))
+            _abort(context, NotFoundError(f"model {request.name!r} is not loaded; available: {FAKE_MODEL.name}"))
         return model_pb2.GetModelResponse(model=model_to_proto(FAKE_MODEL))
 
 

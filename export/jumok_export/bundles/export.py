@@ -24,7 +24,7 @@ from jumok_export.quantization.calibration import Calibration, GreedySearch, cal
 from jumok_export.shortlists.sources import ShortlistPlan
 from jumok_export.verification.samples import Frame
 from jumok_serve.bundle.bundle import Bundle, write_bundle
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.manifest.languages import Direction, Languages
 from jumok_serve.manifest.manifest import (
     Architecture,
@@ -208,7 +208,7 @@ def describe_provenance(
 def _default_direction(languages: Languages, what: str) -> Direction:
     try:
         return languages.direction()
-    except InvalidRequest as error:
+    except InvalidArgumentError as error:
         raise ExportError(f"{what} needs a default language: {error}") from error
 
 

@@ -9,9 +9,7 @@ import torch
 from onnx.defs import OpSchema
 from onnxscript import opset20
 
-from jumok_export.models import (
-    recurrent_encoder,  # noqa: F401 - they define the operators
-)
+from jumok_export.models import attention, layers, recurrent_encoder  # noqa: F401 - they define the operators
 
 DOMAIN = "com.microsoft"
 

@@ -4,7 +4,7 @@ from itertools import islice
 
 from jumok_export.verification.comparison import UNBOUNDED, Differences, RelativeError
 from jumok_export.verification.rollout import play
-from jumok_export.verification.runtime_side import GraphFailed, RuntimeSide
+from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import Frame, Samples
 from jumok_export.verification.shortlist import listed_steps
 from jumok_export.verification.sides import Side
@@ -42,7 +42,7 @@ def verify_native(
         checks = _compared(samples, expected, RuntimeSide(graphs), precision)
         if listed is not None:
             checks.append(listed_steps(samples, RuntimeSide(graphs), listed, "those of the decoder without shortlists"))
-    except GraphFailed as error:
+    except GraphFailedError as error:
         checks = [Check(name="decoder", cases=1, worst=UNBOUNDED, limit=0.0, passed=False, detail=str(error))]
     return tuple(check.model_copy(update={"name": f"{PREFIX}{check.name}"}) for check in checks)
 

@@ -27,7 +27,7 @@ SPARE = 8
 """Candidates behind the last one that might be as good as that: native operators round scores otherwise."""
 
 
-class GraphFailed(Exception):  # noqa: N818 - it is caught and reported as a failed check
+class GraphFailedError(Exception):
     """A graph did not run."""
 
 
@@ -112,7 +112,7 @@ class RuntimeSide:
         else:
             same = np.array_equal(tokens, expected_tokens) and np.array_equal(totals, expected_totals, equal_nan=True)
         if not same:
-            raise GraphFailed("decoder chooses other candidates than select")
+            raise GraphFailedError("decoder chooses other candidates than select")
         found: Floats = logits.numpy()
         return found
 
@@ -252,7 +252,7 @@ def _running(graph: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # ONNX Runtime's exceptions have no class of their own in common
-        raise GraphFailed(f"{graph} did not run: {error}") from error
+        raise GraphFailedError(f"{graph} did not run: {error}") from error
 
 
 def _arrays(values: Mapping[str, OrtValue]) -> Arrays:

@@ -6,7 +6,7 @@ import numpy as np
 from torch import nn
 
 from jumok_export.verification.comparison import Differences
-from jumok_export.verification.runtime_side import GraphFailed, RuntimeSide
+from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import Frame, Samples
 from jumok_export.verification.selection_cases import drawings, selections
 from jumok_export.verification.sides import Side, TorchSide
@@ -39,7 +39,7 @@ def verify_shortlist(model: nn.Module, graphs: Graphs, listed: Graphs, frame: Fr
     try:
         steps = listed_steps(Samples(frame, torch_side), whole, listed, f"those of {name}")
         return [steps, *_selection(RuntimeSide(listed))]
-    except GraphFailed as error:
+    except GraphFailedError as error:
         return [Check(name="shortlist", cases=1, worst=1.0, limit=0.0, passed=False, detail=str(error))]
 
 

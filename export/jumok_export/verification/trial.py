@@ -8,7 +8,7 @@ from torch import nn
 
 from jumok_export.verification.comparison import UNBOUNDED, Differences
 from jumok_export.verification.rollout import Rollout, Row, RowScores, alone, pad, play
-from jumok_export.verification.runtime_side import GraphFailed, RuntimeSide
+from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import Frame, Samples
 from jumok_export.verification.selection_cases import drawings, selections
 from jumok_export.verification.sides import Side, TorchSide
@@ -47,7 +47,7 @@ class Trial:
         for selection in selections(self.frame.target_vocabulary):
             expected, found = selection.expected(), self.runtime.select(selection)
             if expected[0].shape != found[0].shape:
-                raise GraphFailed(f"select returned {found[0].shape} candidates instead of {expected[0].shape}")
+                raise GraphFailedError(f"select returned {found[0].shape} candidates instead of {expected[0].shape}")
             for row in zip(expected[1], found[1], strict=True):  # a dead row must not widen another's tolerance
                 totals.compare(*row)
             wrong += int((expected[0] != found[0]).sum())
@@ -60,7 +60,7 @@ class Trial:
         for drawing in drawings(self.frame.target_vocabulary):
             tokens, found = self.runtime.sample(drawing)
             if tokens.shape != drawing.tokens.shape:
-                raise GraphFailed(f"sampler returned {tokens.shape} tokens instead of {drawing.tokens.shape}")
+                raise GraphFailedError(f"sampler returned {tokens.shape} tokens instead of {drawing.tokens.shape}")
             totals.compare(drawing.totals, found)
             wrong += int((tokens != drawing.tokens).sum())
         detail = "running scores of what is drawn under constraints, at several temperatures, top-k and top-p"
@@ -107,7 +107,7 @@ def report(*checks: Callable[[], list[Check]]) -> VerificationReport:
     for check in checks:
         try:
             outcomes += check()
-        except GraphFailed as error:
+        except GraphFailedError as error:
             name = check.__name__.replace("_", " ")
             outcomes.append(Check(name=name, cases=1, worst=UNBOUNDED, limit=0.0, passed=False, detail=str(error)))
     return VerificationReport(checks=tuple(outcomes))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jumok_serve.bundle.bundle import read_manifest
-from jumok_serve.errors import BundleError, BundleNotFound, InvalidRequest
+from jumok_serve.errors import BundleError, BundleNotFoundError, InvalidArgumentError
 from jumok_serve.manifest.fields import MANIFEST_FILE
 
 MAX_NAME_LENGTH = 255
@@ -35,8 +35,8 @@ class ModelRoot:
         """The bundle's folder, links followed, so that it stays the one that was checked.
 
         Raises:
-            InvalidRequest: the name is no plain name, or a link that leads out of the root.
-            BundleNotFound: the root has no such folder.
+            InvalidArgumentError: the name is no plain name, or a link that leads out of the root.
+            BundleNotFoundError: the root has no such folder.
         """
         if (
             not name
@@ -45,21 +45,21 @@ class ModelRoot:
             or not name.isprintable()
             or _separates(name)
         ):
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"bundle must be the name of a folder in the model root, without a path, got {name!r}", field="bundle"
             )
         try:
             root = self._path.resolve()
             folder = (root / name).resolve()
             if not folder.is_relative_to(root) or folder == root:
-                raise InvalidRequest(
+                raise InvalidArgumentError(
                     f"bundle {name!r} is a link that leads out of the model root: copy the bundle there", field="bundle"
                 )
             found = folder.is_dir()
         except (OSError, RuntimeError):  # links in a circle among them
             found = False
         if not found:
-            raise BundleNotFound(name, [bundle.folder for bundle in self.bundles()])
+            raise BundleNotFoundError(name, [bundle.folder for bundle in self.bundles()])
         return folder
 
     def bundles(self) -> list[FoundBundle]:

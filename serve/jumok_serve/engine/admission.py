@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from jumok_serve.engine.batch import Sentence
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.request_queue import Waiting
-from jumok_serve.errors import DeadlineExceeded, InvalidRequest, Overloaded
+from jumok_serve.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError
 
 RETRY_AFTER_S = 1.0
 """What a refused caller is told to wait."""
@@ -24,19 +24,19 @@ def check_room(waiting: Waiting, limits: EngineLimits, sentences: int, tokens: i
     """Refuse so many sentences and tokens that they do not fit.
 
     Raises:
-        InvalidRequest: they would not if nobody waited.
-        Overloaded: they do not now.
+        InvalidArgumentError: they would not if nobody waited.
+        OverloadedError: they do not now.
     """
     for what, present, more, bound in (
         ("sentences", len(waiting), sentences, limits.max_queue_requests),
         ("tokens", waiting.tokens, tokens, limits.max_queue_tokens),
     ):
         if more > bound:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"a request takes at most {bound} {what} here, got {more}: send several", field="contents"
             )
         if present + more > bound:
-            raise Overloaded(
+            raise OverloadedError(
                 f"the queue holds {present} of at most {bound} {what}: no room for {more} more",
                 retry_after_s=RETRY_AFTER_S,
             )
@@ -51,17 +51,17 @@ def check_deadlines(sentences: Sequence[Sentence], least_wait_s: Callable[[], fl
         now: in `time.monotonic()` seconds.
 
     Raises:
-        DeadlineExceeded: one would be.
+        DeadlineExceededError: one would be.
     """
     deadline = min((one.deadline for one in sentences if one.deadline is not None), default=None)
     if deadline is None:
         return
     left_s = deadline - now
     if left_s <= 0:
-        raise DeadlineExceeded("the deadline had passed when the request arrived")
+        raise DeadlineExceededError("the deadline had passed when the request arrived")
     wait_s = least_wait_s()
     if left_s < wait_s:
-        raise DeadlineExceeded(
+        raise DeadlineExceededError(
             f"the queue takes {wait_s:.1f} s at least, and the deadline passes in {left_s:.1f} s: give more "
             "time, or come back later"
         )

@@ -12,7 +12,7 @@ import numpy as np
 from jumok_serve.engine.cancellation import Departures
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.statistics import Progress
-from jumok_serve.errors import JumokError, ModelFailed
+from jumok_serve.errors import JumokError, ModelFailedError
 from jumok_serve.runtime.decoder_step import Choice
 from jumok_serve.runtime.graphs import Booleans, Floats, Graphs, Integers, Tensors
 from jumok_serve.runtime.kv_cache import Fed, make_state
@@ -289,7 +289,7 @@ class Batch:
         finished = searches.look([slot for slot in others if slot not in failed])
         self.done = [sentence for slot in (*finished, *failed) if (sentence := self._slots[slot]) is not None]
         for sentence in self.done[len(finished) :]:
-            sentence.failure = ModelFailed("the model computed NaN for this text")
+            sentence.failure = ModelFailedError("the model computed NaN for this text")
         for slot, sentence in enumerate(self._slots if self._watched else ()):
             if sentence is not None and sentence.progress is not None:
                 sentence.progress.see(searches.search(slot))

@@ -3,7 +3,7 @@
 import time
 from concurrent.futures import CancelledError
 
-from jumok_serve.errors import DeadlineExceeded, InvalidRequest
+from jumok_serve.errors import DeadlineExceededError, InvalidArgumentError
 
 LONGEST_TIMEOUT_S = 1e9
 """Longer ones, such as integers beyond every float, mean the same."""
@@ -13,12 +13,14 @@ def deadline_after(timeout_s: float | None) -> float | None:
     """The moment that lies so many seconds ahead, in ``time.monotonic()`` seconds; None stays None.
 
     Raises:
-        InvalidRequest: ``timeout_s`` is no number of seconds above 0.
+        InvalidArgumentError: ``timeout_s`` is no number of seconds above 0.
     """
     if timeout_s is None:
         return None
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
-        raise InvalidRequest(f"timeout_s must be a number of seconds above 0, got {timeout_s!r}", field="timeout_s")
+        raise InvalidArgumentError(
+            f"timeout_s must be a number of seconds above 0, got {timeout_s!r}", field="timeout_s"
+        )
     return time.monotonic() + min(timeout_s, LONGEST_TIMEOUT_S)
 
 
@@ -38,8 +40,8 @@ class Patience:
         self._cancelled = True
 
     def check(self, doing: str) -> None:
-        """Raise DeadlineExceeded, or CancelledError of ``concurrent.futures``, where nobody waits any more."""
+        """Raise DeadlineExceededError, or CancelledError of ``concurrent.futures``, where nobody waits any more."""
         if self._cancelled:
             raise CancelledError
         if self._deadline is not None and time.monotonic() > self._deadline:
-            raise DeadlineExceeded(f"the deadline passed while {doing}")
+            raise DeadlineExceededError(f"the deadline passed while {doing}")

@@ -13,7 +13,7 @@ from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Load, Occupancy
 from jumok_serve.engine.scheduler import ENGINE_FAILED, SentenceQueue, given_up_by
 from jumok_serve.engine.sentence import decoded, deliver, fail
-from jumok_serve.errors import DeadlineExceeded, EngineFailed, JumokError, Unavailable
+from jumok_serve.errors import DeadlineExceededError, EngineFailedError, JumokError, UnavailableError
 from jumok_serve.runtime.graphs import Graphs
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class Engine:
     Each replica is a thread with batches of its own, one for every beam size in use, which take turns. All replicas
     run the same graphs, and take sentences from one queue; see `SentenceQueue`.
 
-    A replica whose step fails for another reason than its sentences fails those that it has with EngineFailed, lets go
+    A replica whose step fails for another reason than its sentences fails those that it has with EngineFailedError, lets go
     of its batches, and is started anew: it tries to decode, at once and then after a growing while, and takes sentences
     again when it can. Those that come meanwhile wait for other replicas, or for the first such trial; once that has
     failed, they fail. A trial that succeeds at once costs those that come next little, so that no text that makes
@@ -66,11 +66,11 @@ class Engine:
         """Queues sentences, all or none; their futures get the outcome.
 
         Raises:
-            InvalidRequest: they would not fit into the queue if it were empty.
-            Overloaded: they do not fit into the queue now.
-            DeadlineExceeded: they cannot be done before their deadline.
-            EngineFailed: the engine has failed, and cannot be started anew so far.
-            Unavailable: the engine is closing.
+            InvalidArgumentError: they would not fit into the queue if it were empty.
+            OverloadedError: they do not fit into the queue now.
+            DeadlineExceededError: they cannot be done before their deadline.
+            EngineFailedError: the engine has failed, and cannot be started anew so far.
+            UnavailableError: the engine is closing.
         """
         self._queue.add(sentences)
 
@@ -103,7 +103,7 @@ class Engine:
     def close(self, *, drain: bool = True) -> None:
         """Stops taking sentences, finishes those it has (without `drain`: fails them), and ends the threads."""
         for sentence in self._queue.close(drain=drain):
-            fail(sentence, Unavailable("the model was stopped", retry_after_s=RETRY_AFTER_S))
+            fail(sentence, UnavailableError("the model was stopped", retry_after_s=RETRY_AFTER_S))
         for replica in self._replicas:
             replica.thread.join()
 
@@ -176,7 +176,7 @@ class _Replica:
         """Fails everything because of an error that nobody expected; says how many sentences were lost."""
         self._queue.step_aside(self._number)
         logger.error("the engine failed: its sentences are lost, and it is started anew", exc_info=error)
-        failure = EngineFailed("the engine failed while it translated", retry_after_s=RETRY_AFTER_S)
+        failure = EngineFailedError("the engine failed while it translated", retry_after_s=RETRY_AFTER_S)
         failure.__cause__ = error
         return self._fail_all(failure)
 
@@ -192,7 +192,7 @@ class _Replica:
             at_once = True
             for sentence in self._queue.give_up(self._number, self._wait_s):
                 self.counters.failed += 1
-                fail(sentence, EngineFailed(ENGINE_FAILED, retry_after_s=self._wait_s))
+                fail(sentence, EngineFailedError(ENGINE_FAILED, retry_after_s=self._wait_s))
             self._queue.tell_ready()
             if self._queue.wait_for_close(self._wait_s):
                 return False
@@ -305,4 +305,4 @@ class _Replica:
     def _tell_why(self, sentence: Sentence) -> None:
         """Tells the caller of an abandoned sentence, if still there, why there is no translation."""
         self.counters.given_up[Stage.DECODE, given_up_by(sentence, time.monotonic())] += 1
-        fail(sentence, DeadlineExceeded("the deadline passed while the text was being translated"))
+        fail(sentence, DeadlineExceededError("the deadline passed while the text was being translated"))

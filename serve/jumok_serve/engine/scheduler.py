@@ -16,7 +16,7 @@ from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Elsewhere, Load, Occupancy
 from jumok_serve.engine.request_queue import Waiting
 from jumok_serve.engine.sentence import fail
-from jumok_serve.errors import DeadlineExceeded, EngineFailed, Unavailable
+from jumok_serve.errors import DeadlineExceededError, EngineFailedError, UnavailableError
 
 SWEEP_INTERVAL_S = 0.05
 """How often the whole queue is searched for sentences that nobody waits for any more."""
@@ -81,11 +81,11 @@ class SentenceQueue:
         """Lets sentences wait, all or none.
 
         Raises:
-            InvalidRequest: they would not fit if nobody waited.
-            Overloaded: they do not fit now.
-            DeadlineExceeded: a deadline has passed, or would pass even if the queue emptied faster than it ever has.
-            EngineFailed: all replicas have given up for a while.
-            Unavailable: the queue is closed.
+            InvalidArgumentError: they would not fit if nobody waited.
+            OverloadedError: they do not fit now.
+            DeadlineExceededError: a deadline has passed, or would pass even if the queue emptied faster than it ever has.
+            EngineFailedError: all replicas have given up for a while.
+            UnavailableError: the queue is closed.
         """
         tokens = _tokens(sentences)
         with self._changed:
@@ -111,10 +111,10 @@ class SentenceQueue:
 
     def _check_room(self, sentences: int, tokens: int) -> None:
         if self._closing:
-            raise Unavailable("the model is being stopped", retry_after_s=RETRY_AFTER_S)
+            raise UnavailableError("the model is being stopped", retry_after_s=RETRY_AFTER_S)
         if not self._ready():
             wait_s = min(self._gave_up.values()) - time.monotonic()
-            raise EngineFailed(ENGINE_FAILED, retry_after_s=max(LEAST_RETRY_AFTER_S, wait_s))
+            raise EngineFailedError(ENGINE_FAILED, retry_after_s=max(LEAST_RETRY_AFTER_S, wait_s))
         check_room(self._waiting, self._limits, sentences, tokens)
 
     def take(self, replica: int, occupied: Occupancy) -> list[Sentence] | None:
@@ -129,7 +129,7 @@ class SentenceQueue:
             None: the queue is closed, and nothing is left to do.
 
         Raises:
-            Unavailable: what is decoded is to be given up.
+            UnavailableError: what is decoded is to be given up.
         """
         with self._changed:
             self._occupied[replica], self._ahead[replica] = occupied, ()
@@ -142,7 +142,7 @@ class SentenceQueue:
                 if taken or self._closing:  # otherwise idle replicas would wake each other for ever
                     self._wake_others()
             if decoding and self._aborting:
-                raise Unavailable("the model was stopped", retry_after_s=RETRY_AFTER_S)
+                raise UnavailableError("the model was stopped", retry_after_s=RETRY_AFTER_S)
             return taken if taken or decoding else None
 
     def take_ahead(self, replica: int, taken: Sequence[Sentence]) -> list[Sentence]:
@@ -188,7 +188,7 @@ class SentenceQueue:
             ahead: in the order of their arrival.
 
         Raises:
-            Unavailable: what is decoded is to be given up.
+            UnavailableError: what is decoded is to be given up.
         """
         with self._changed:
             self._occupied[replica], self._ahead[replica] = occupied, ahead
@@ -203,7 +203,7 @@ class SentenceQueue:
                 fitting = self._fitting(occupied, ahead)
             self._ahead[replica] = ahead[len(fitting) :]
             if self._aborting:
-                raise Unavailable("the model was stopped", retry_after_s=RETRY_AFTER_S)
+                raise UnavailableError("the model was stopped", retry_after_s=RETRY_AFTER_S)
             return fitting
 
     def _fitting(self, occupied: Occupancy, ahead: Sequence[Sentence]) -> list[Sentence]:
@@ -389,7 +389,7 @@ class SentenceQueue:
         abandoned = sentence.abandoned(now)
         if abandoned:
             self.counters.given_up[Stage.QUEUE, given_up_by(sentence, now)] += 1
-            fail(sentence, DeadlineExceeded("the deadline passed while the text waited in the queue"))
+            fail(sentence, DeadlineExceededError("the deadline passed while the text waited in the queue"))
         return abandoned
 
 

@@ -65,7 +65,7 @@ class Trial:
         """Decodes sentences of a shape.
 
         Raises:
-            ModelFailed: the model computes no numbers.
+            ModelFailedError: the model computes no numbers.
             Exception: whatever else fails.
         """
         sentences = [self._sentence(number, shape) for number in range(shape.sentences)]

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from jumok_serve.errors import InvalidRequest, LanguageNotFound
+from jumok_serve.errors import InvalidArgumentError, LanguageNotFoundError
 from jumok_serve.manifest.fields import LanguageTag, Part, TokenId
 
 MOST_NAMED = 24
@@ -86,8 +86,8 @@ class Languages(Part):
         Languages are found whatever their case, and with ``_`` for ``-``.
 
         Raises:
-            LanguageNotFound: the model does not have the language, or not this pair of them.
-            InvalidRequest: a language is left open and there is no default.
+            LanguageNotFoundError: the model does not have the language, or not this pair of them.
+            InvalidArgumentError: a language is left open and there is no default.
         """
         default = self.default
         source_tag = _find("source", source, self.sources, default.source if default else None)
@@ -98,7 +98,7 @@ class Languages(Part):
         elif self.pairs:
             pairs = {(pair.source, pair.target): pair for pair in self.pairs}
             if (source_tag, target_tag) not in pairs:
-                raise LanguageNotFound(
+                raise LanguageNotFoundError(
                     f"the model does not translate from {source_tag} to {target_tag}; its pairs are "
                     f"{_listed(f'{pair.source} to {pair.target}' for pair in self.pairs)}",
                     field="target_language_code",
@@ -146,12 +146,12 @@ def _find(role: str, asked: str | None, known: Iterable[str], default: str | Non
             return default
         if len(tags) == 1:
             return next(iter(tags.values()))
-        raise InvalidRequest(
+        raise InvalidArgumentError(
             f"the model has several {role} languages and no default: name one of {_listed(tags.values())}",
             field=f"{role}_language_code",
         )
     if _key(asked) not in tags:
-        raise LanguageNotFound(
+        raise LanguageNotFoundError(
             f"the model has no {role} language {asked!r}; it has {_listed(tags.values())}",
             field=f"{role}_language_code",
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from jumok_proto.options import EarlyStopping
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 
 MAX_BEAM_SIZE: Final = 64
@@ -20,7 +20,7 @@ class Sampling:
     then to the fewest most likely ones whose probabilities reach ``top_p`` (1: all). The same seed draws the same.
 
     Raises:
-        InvalidRequest: a value has the wrong type or lies outside its range.
+        InvalidArgumentError: a value has the wrong type or lies outside its range.
     """
 
     temperature: float
@@ -43,7 +43,7 @@ class SearchOptions:
     once more over what the constraints have left of a beam's log-probabilities.
 
     Raises:
-        InvalidRequest: a value has the wrong type or lies outside its range, or two contradict each other.
+        InvalidArgumentError: a value has the wrong type or lies outside its range, or two contradict each other.
     """
 
     beam_size: int
@@ -69,14 +69,14 @@ class SearchOptions:
         _check_lengths(self.min_length, self.max_length)
         suppressed = set(self.suppress_tokens)
         if self.forced_first_token in suppressed:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"forced_first_token {self.forced_first_token} is suppressed at the same time; leave it out of "
                 "suppress_tokens",
                 field="options.forced_first_token",
             )
         for tokens, role in ((self.eos_ids, "end token"), (self.forced_last_tokens, "forced last token")):
             if tokens and suppressed.issuperset(tokens):
-                raise InvalidRequest(
+                raise InvalidArgumentError(
                     f"suppress_tokens hold every {role} ({', '.join(map(str, tokens))}): no translation could end",
                     field="options.suppress_tokens",
                 )
@@ -109,7 +109,7 @@ class DecodingOptions:
         seed: the same seed draws the same tokens for the same text, whatever else is decoded; None: a new one.
 
     Raises:
-        InvalidRequest: a value has the wrong type or lies outside its range; ``field`` is ``options.<name>``.
+        InvalidArgumentError: a value has the wrong type or lies outside its range; ``field`` is ``options.<name>``.
     """
 
     beam_size: int | None = None
@@ -137,7 +137,7 @@ class DecodingOptions:
         if self.min_length is not None and self.max_length is not None:
             _check_lengths(self.min_length, self.max_length)
         if self.end_tokens is not None and not self.end_tokens:
-            raise InvalidRequest("end_tokens must name at least one token", field="options.end_tokens")
+            raise InvalidArgumentError("end_tokens must name at least one token", field="options.end_tokens")
 
     @property
     def _of_sampling(self) -> list[str]:
@@ -168,7 +168,7 @@ class DecodingOptions:
             prefix: target prefix that the hypotheses continue, forced first token included.
 
         Raises:
-            InvalidRequest: what is asked for does not fit the model's limits or its other defaults.
+            InvalidArgumentError: what is asked for does not fit the model's limits or its other defaults.
         """
         self._check_vocabulary(vocabulary)
         self._check_written(special.suppress)
@@ -220,14 +220,14 @@ class DecodingOptions:
             return
         for name in self._of_sampling:
             if name == "seed" or getattr(self, name) != getattr(generation, name):
-                raise InvalidRequest(
+                raise InvalidArgumentError(
                     f"{name} has no meaning without sampling: leave it out, or set sample", field=f"options.{name}"
                 )
 
     def _max_length(self, generation: GenerationDefaults, longest: int, prefix: Sequence[int]) -> int:
         room = longest - len(prefix)
         if room < 1:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"the target prefix has {len(prefix)} tokens, and the model writes at most {longest}: there is no room "
                 "for another",
                 field="target_prefix",
@@ -235,7 +235,7 @@ class DecodingOptions:
         if self.max_length is None:
             return min(max(generation.max_length, self.min_length or 1), room)
         if self.max_length > room:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"max_length must be at most {room} with this model{_behind(prefix)}, got {self.max_length}",
                 field="options.max_length",
             )
@@ -250,7 +250,7 @@ class DecodingOptions:
         for name, tokens in asked.items():
             for token in tokens:
                 if token >= vocabulary:
-                    raise InvalidRequest(
+                    raise InvalidArgumentError(
                         f"{name}: token {token} lies beyond the model's vocabulary of {vocabulary}",
                         field=f"options.{name}",
                     )
@@ -258,12 +258,12 @@ class DecodingOptions:
     def _check_written(self, never: Sequence[int]) -> None:
         """Refuse tokens that the model does not write, whatever a request suppresses."""
         if self.forced_first_token in never:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"forced_first_token {self.forced_first_token} is one that the model never writes: force another",
                 field="options.forced_first_token",
             )
         if self.end_tokens is not None and set(self.end_tokens) <= {*never}:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"end_tokens are such as the model never writes ({', '.join(map(str, self.end_tokens))}): no "
                 "translation could end; name another",
                 field="options.end_tokens",
@@ -282,11 +282,11 @@ def _first(*values: Any) -> Any:
 def _integer(least: int, most: int | None = None) -> Callable[[str, object], object]:
     def check(name: str, value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidRequest(f"{name} must be a whole number, got {value!r}", field=f"options.{name}")
+            raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}", field=f"options.{name}")
         if value < least:
-            raise InvalidRequest(f"{name} must be at least {least}, got {value}", field=f"options.{name}")
+            raise InvalidArgumentError(f"{name} must be at least {least}, got {value}", field=f"options.{name}")
         if most is not None and value > most:
-            raise InvalidRequest(f"{name} must be at most {most}, got {value}", field=f"options.{name}")
+            raise InvalidArgumentError(f"{name} must be at most {most}, got {value}", field=f"options.{name}")
         return value
 
     return check
@@ -304,9 +304,9 @@ def _number(
         except OverflowError:  # an integer beyond every float
             finite = False
         if not finite or not isinstance(value, int | float):
-            raise InvalidRequest(f"{name} must be a finite number, got {value!r}{hint}", field=f"options.{name}")
+            raise InvalidArgumentError(f"{name} must be a finite number, got {value!r}{hint}", field=f"options.{name}")
         if not (above < value and least <= value <= most):
-            raise InvalidRequest(f"{name} must be {described}, got {value!r}{hint}", field=f"options.{name}")
+            raise InvalidArgumentError(f"{name} must be {described}, got {value!r}{hint}", field=f"options.{name}")
         return float(value)
 
     return check
@@ -314,21 +314,23 @@ def _number(
 
 def _flag(name: str, value: object) -> object:
     if not isinstance(value, bool):
-        raise InvalidRequest(f"{name} must be True or False, got {value!r}", field=f"options.{name}")
+        raise InvalidArgumentError(f"{name} must be True or False, got {value!r}", field=f"options.{name}")
     return value
 
 
 def _early_stopping(name: str, value: object) -> object:
     if not isinstance(value, bool) and value != "never":
-        raise InvalidRequest(f'{name} must be True, False or "never", got {value!r}', field=f"options.{name}")
+        raise InvalidArgumentError(f'{name} must be True, False or "never", got {value!r}', field=f"options.{name}")
     return value
 
 
 def _tokens(name: str, value: object) -> object:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise InvalidRequest(f"{name} must be a sequence of token ids, got {value!r}", field=f"options.{name}")
+        raise InvalidArgumentError(f"{name} must be a sequence of token ids, got {value!r}", field=f"options.{name}")
     if len(value) > MAX_TOKEN_LIST:
-        raise InvalidRequest(f"{name} takes at most {MAX_TOKEN_LIST} tokens, got {len(value)}", field=f"options.{name}")
+        raise InvalidArgumentError(
+            f"{name} takes at most {MAX_TOKEN_LIST} tokens, got {len(value)}", field=f"options.{name}"
+        )
     for token in value:
         _integer(0)(name, token)
     return tuple(dict.fromkeys(value))
@@ -336,7 +338,7 @@ def _tokens(name: str, value: object) -> object:
 
 def _words(name: str, value: object) -> object:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not all(value):
-        raise InvalidRequest(f"{name} must be sequences of token ids, got {value!r}", field=f"options.{name}")
+        raise InvalidArgumentError(f"{name} must be sequences of token ids, got {value!r}", field=f"options.{name}")
     for word in value:
         _tokens(name, word)
     return tuple(tuple(word) for word in value)
@@ -377,13 +379,13 @@ def _check_fields(options: SearchOptions | DecodingOptions | Sampling) -> None:
 
 def _check_beam(beam_size: int, num_hypotheses: int | None, *, samples: bool, whence: str = "") -> None:
     if samples and beam_size > 1:
-        raise InvalidRequest(
+        raise InvalidArgumentError(
             f"sampling draws one token at a time: it excludes a beam_size above 1, got {beam_size}; for several "
             "samples ask for num_hypotheses",
             field="options.beam_size",
         )
     if num_hypotheses is not None and num_hypotheses > beam_size and not samples:
-        raise InvalidRequest(
+        raise InvalidArgumentError(
             f"num_hypotheses must be at most beam_size, which is {beam_size}{whence}, got {num_hypotheses}; ask for a "
             "larger beam_size too",
             field="options.num_hypotheses",
@@ -393,4 +395,6 @@ def _check_beam(beam_size: int, num_hypotheses: int | None, *, samples: bool, wh
 def _check_lengths(min_length: int, max_length: int, *, described: str | None = None) -> None:
     if min_length > max_length:
         described = described or f"max_length, which is {max_length}"
-        raise InvalidRequest(f"min_length must be at most {described}, got {min_length}", field="options.min_length")
+        raise InvalidArgumentError(
+            f"min_length must be at most {described}, got {min_length}", field="options.min_length"
+        )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,32 +33,32 @@ class ServiceLimits:
     request_burst: int | None = None
 
     def check_number(self, texts: int) -> None:
-        """Raise InvalidRequest for too many texts."""
+        """Raise InvalidArgumentError for too many texts."""
         if texts > self.max_texts:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"a request takes at most {self.max_texts} texts, got {texts}; send several requests", field="contents"
             )
 
     def check_lengths(self, **texts: Sequence[str]) -> None:
-        """Raise InvalidRequest for a text that is too long; the names are those of the fields."""
+        """Raise InvalidArgumentError for a text that is too long; the names are those of the fields."""
         for field, of_field in texts.items():
             for index, text in enumerate(of_field):
                 if len(text) > self.max_characters:
-                    raise InvalidRequest(
+                    raise InvalidArgumentError(
                         f"a text takes at most {self.max_characters} characters here, got {len(text)}: split it",
                         field=f"{field}[{index}]",
                     )
 
     def check_hypotheses(self, texts: int, beam_size: int, num_hypotheses: int) -> None:
-        """Raise InvalidRequest for too many hypotheses, of all texts or of one with its beam."""
+        """Raise InvalidArgumentError for too many hypotheses, of all texts or of one with its beam."""
         if texts * num_hypotheses > self.max_hypotheses:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"a request takes at most {self.max_hypotheses} hypotheses of all texts together, got "
                 f"{texts * num_hypotheses}; send several requests",
                 field="contents",
             )
         if beam_size * num_hypotheses > self.max_beam_hypotheses:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"beam_size times num_hypotheses is at most {self.max_beam_hypotheses} here, got {beam_size} times "
                 f"{num_hypotheses}",
                 field="options.beam_size",

@@ -84,7 +84,7 @@ class Server:
         counts: what it counts of its calls.
 
     Raises:
-        DuplicateModel: two models have the same name.
+        DuplicateModelError: two models have the same name.
     """
 
     def __init__(

@@ -77,8 +77,8 @@ class Aligning:
         """Waits for translations, computes attention in this thread, and returns it in the order of the texts.
 
         Raises:
-            DeadlineExceeded: the deadline has passed.
-            Unavailable: the model has failed or was stopped.
+            DeadlineExceededError: the deadline has passed.
+            UnavailableError: the model has failed or was stopped.
         """
         best = () if self._pending is None else (answer.hypotheses[0] for answer in self._pending.collect())
         own = (Target(hypothesis.text, hypothesis.token_ids) for hypothesis in best)
@@ -215,13 +215,13 @@ class AlignsTexts(ABC):
             timeout_s: give up after so many seconds.
 
         Raises:
-            InvalidRequest: a text, a target or what is asked for cannot be used, or would have more than
+            InvalidArgumentError: a text, a target or what is asked for cannot be used, or would have more than
                 `jumok_serve.tasks.attention_query.MAX_WEIGHTS` weights in all; `field` names it.
-            LanguageNotFound: the model does not have a language, or not this pair.
-            AttentionUnavailable: the bundle lacks the graph for it, or the model has no such attention.
-            Overloaded: the queue is full.
-            DeadlineExceeded: `timeout_s` has passed.
-            Unavailable: the translator is closed.
+            LanguageNotFoundError: the model does not have a language, or not this pair.
+            AttentionUnavailableError: the bundle lacks the graph for it, or the model has no such attention.
+            OverloadedError: the queue is full.
+            DeadlineExceededError: `timeout_s` has passed.
+            UnavailableError: the translator is closed.
         """
         alone = isinstance(texts, str)
         alignments = self.aligning(

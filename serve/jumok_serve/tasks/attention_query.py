@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jumok_proto.alignments import ATTENTION_KINDS, AttentionKind
-from jumok_serve.errors import AttentionUnavailable, InvalidRequest
+from jumok_serve.errors import AttentionUnavailableError, InvalidArgumentError
 from jumok_serve.runtime.graphs import Floats
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 
@@ -26,7 +26,7 @@ class AttentionQuery:
     """Which attention is asked for.
 
     Raises:
-        InvalidRequest: a kind is unknown or repeated, or a layer or head is no number from 0 on.
+        InvalidArgumentError: a kind is unknown or repeated, or a layer or head is no number from 0 on.
     """
 
     kinds: Sequence[AttentionKind] = ("cross",)
@@ -40,32 +40,34 @@ class AttentionQuery:
     def __post_init__(self) -> None:
         known = ", ".join(ATTENTION_KINDS)
         if isinstance(self.kinds, str) or not isinstance(self.kinds, Sequence) or not self.kinds:
-            raise InvalidRequest(f"kinds must be a sequence of some of {known}, got {self.kinds!r}", field="kinds")
+            raise InvalidArgumentError(
+                f"kinds must be a sequence of some of {known}, got {self.kinds!r}", field="kinds"
+            )
         for index, kind in enumerate(self.kinds):
             if kind not in ATTENTION_KINDS:
-                raise InvalidRequest(f"kinds are {known}, got {kind!r}", field=f"kinds[{index}]")
+                raise InvalidArgumentError(f"kinds are {known}, got {kind!r}", field=f"kinds[{index}]")
             if kind in self.kinds[:index]:
-                raise InvalidRequest(f"kinds has {kind!r} twice", field=f"kinds[{index}]")
+                raise InvalidArgumentError(f"kinds has {kind!r} twice", field=f"kinds[{index}]")
         for name, value in (("layer", self.layer), ("head", self.head)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise InvalidRequest(f"{name} must be a number from 0 on, got {value!r}", field=name)
+                raise InvalidArgumentError(f"{name} must be a number from 0 on, got {value!r}", field=name)
 
     def check(self, model: str, aligner: TeacherForcing) -> None:
         """Refuse what the model does not have.
 
         Raises:
-            AttentionUnavailable: there is no aligner, or no attention of a kind.
-            InvalidRequest: there is no such layer or head.
+            AttentionUnavailableError: there is no aligner, or no attention of a kind.
+            InvalidArgumentError: there is no such layer or head.
         """
         if not aligner.can_align:
-            raise AttentionUnavailable(model)
+            raise AttentionUnavailableError(model)
         for kind in self.kinds:
             counts = aligner.heads(kind)
             if 0 in counts:
-                raise AttentionUnavailable(model, NAMES[kind])
+                raise AttentionUnavailableError(model, NAMES[kind])
             for name, value, count in zip(("layer", "head"), (self.layer, self.head), counts, strict=True):
                 if value is not None and value >= count:
-                    raise InvalidRequest(
+                    raise InvalidArgumentError(
                         f"{name} must lie between 0 and {count - 1}, which model {model!r} has of {NAMES[kind]}; "
                         f"got {value}",
                         field=name,
@@ -75,7 +77,7 @@ class AttentionQuery:
         """Refuse to answer with more weights than a request takes, for so many tokens of each text and translation.
 
         Raises:
-            InvalidRequest: there could be more.
+            InvalidArgumentError: there could be more.
         """
         matrices = {kind: 1 + self.each_head * math.prod(map(len, self.chosen(aligner, kind))) for kind in self.kinds}
         weights = sum(
@@ -84,7 +86,7 @@ class AttentionQuery:
             for kind, count in matrices.items()
         )
         if weights > MAX_WEIGHTS:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"the attention that is asked for could be {weights} weights, and a request takes at most "
                 f"{MAX_WEIGHTS}: send several requests, give targets, or name a layer or a head",
                 field="contents",

@@ -60,7 +60,7 @@ class Scoring:
         """Scores the targets in this thread, and returns the scores in their order.
 
         Raises:
-            DeadlineExceeded: the deadline has passed.
+            DeadlineExceededError: the deadline has passed.
         """
         pairs = list(zip(self._sources, self._targets, strict=True))
         given = [GivenTarget(source.token_ids, self._start, target) for source, target in pairs if target]
@@ -137,11 +137,11 @@ class ScoresTexts(ABC):
             timeout_s: give up after so many seconds.
 
         Raises:
-            InvalidRequest: a text, a target or an option cannot be used; `field` names it.
-            LanguageNotFound: the model does not have a language, or not this pair.
-            ScoringUnavailable: the bundle lacks the graph for it.
-            DeadlineExceeded: `timeout_s` has passed.
-            Unavailable: the translator is closed.
+            InvalidArgumentError: a text, a target or an option cannot be used; `field` names it.
+            LanguageNotFoundError: the model does not have a language, or not this pair.
+            ScoringUnavailableError: the bundle lacks the graph for it.
+            DeadlineExceededError: `timeout_s` has passed.
+            UnavailableError: the translator is closed.
         """
         alone = isinstance(texts, str)
         scores = self.scoring(

@@ -66,7 +66,7 @@ class TeacherForcing:
         """Log-probability of every token of every target, given those before it.
 
         Raises:
-            DeadlineExceeded, CancelledError: between two batches, where nobody waits any more.
+            DeadlineExceededError, CancelledError: between two batches, where nobody waits any more.
         """
 
         def cost(source: int, target: int) -> float:
@@ -84,7 +84,7 @@ class TeacherForcing:
         """Cross-attention [T, S] of every target, the mean over all layers and heads; no target may be empty.
 
         Raises:
-            DeadlineExceeded, CancelledError: between two batches, where nobody waits any more.
+            DeadlineExceededError, CancelledError: between two batches, where nobody waits any more.
         """
 
         def mean(weights: Floats) -> Floats:
@@ -113,7 +113,7 @@ class TeacherForcing:
             For every target, of every kind, [..., T, S], [..., S, S] and [..., T, T].
 
         Raises:
-            DeadlineExceeded, CancelledError: between two batches, where nobody waits any more.
+            DeadlineExceededError, CancelledError: between two batches, where nobody waits any more.
         """
         cross, encoder, decoder = (math.prod(self.heads(kind)) for kind in ATTENTION_KINDS)
 

@@ -10,7 +10,7 @@ from jumok_serve.engine.batch import Decoded
 from jumok_serve.engine.deadline import Patience
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.statistics import Progress
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.search import FinishedHypothesis
@@ -138,8 +138,8 @@ class Pending:
         If one text fails the others are given up, and its error is raised.
 
         Raises:
-            DeadlineExceeded: the deadline has passed.
-            Unavailable: the model has failed or was stopped.
+            DeadlineExceededError: the deadline has passed.
+            UnavailableError: the model has failed or was stopped.
             CancelledError: of ``concurrent.futures``, one of the texts was given up.
         """
         try:
@@ -236,13 +236,13 @@ class Pending:
 
 
 def check_attention(sources: Sequence[Source], prefixes: Sequence[Sequence[int]], options: SearchOptions) -> None:
-    """Raise InvalidRequest for attention that could take up too much memory, that of the prefixes' tokens included."""
+    """Raise InvalidArgumentError for attention that could take up too much memory, that of the prefixes' tokens included."""
     weights = options.num_hypotheses * sum(
         len(source.token_ids) * (len(prefix) + options.max_length)
         for source, prefix in zip(sources, prefixes, strict=True)
     )
     if weights > MAX_ATTENTION_WEIGHTS:
-        raise InvalidRequest(
+        raise InvalidArgumentError(
             f"attention of all hypotheses together could be {weights} weights, and a request takes at most "
             f"{MAX_ATTENTION_WEIGHTS}: send several requests, or ask for a smaller max_length or fewer hypotheses",
             field="attention",

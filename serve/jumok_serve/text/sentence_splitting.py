@@ -9,7 +9,7 @@ from itertools import accumulate
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
 from jumok_serve.engine.batch import Decoded
 from jumok_serve.engine.future import Future
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.search.options import DecodingOptions
@@ -177,12 +177,12 @@ class SplitsTexts(ABC):
                 not keep; also while this method still runs.
 
         Raises:
-            InvalidRequest: a text or an option cannot be used; `field` is such as `contents[3]`.
-            LanguageNotFound: the model does not have a language, or not this pair.
-            AttentionUnavailable, SamplingUnavailable: the bundle lacks the graph for it.
-            Overloaded: the queue is full.
-            DeadlineExceeded: the texts cannot be done before the deadline.
-            Unavailable: the translator is closed.
+            InvalidArgumentError: a text or an option cannot be used; `field` is such as `contents[3]`.
+            LanguageNotFoundError: the model does not have a language, or not this pair.
+            AttentionUnavailableError, SamplingUnavailableError: the bundle lacks the graph for it.
+            OverloadedError: the queue is full.
+            DeadlineExceededError: the texts cannot be done before the deadline.
+            UnavailableError: the translator is closed.
         """
 
     def submit_sentences(
@@ -205,17 +205,17 @@ class SplitsTexts(ABC):
         penalty). The arguments and errors are those of `submit`; what is said there of a text holds for a sentence.
 
         Raises:
-            InvalidRequest: several hypotheses or attention are asked for too, or there are too many sentences.
+            InvalidArgumentError: several hypotheses or attention are asked for too, or there are too many sentences.
         """
         generation = self.manifest.generation
         hypotheses = generation.num_hypotheses if options.num_hypotheses is None else options.num_hypotheses
         if hypotheses > 1:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"num_hypotheses must be 1 where sentences are split, got {hypotheses}: the best of each make the text",
                 field="options.num_hypotheses",
             )
         if attention:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 "attention is that of one sentence: split texts before, or leave out split_sentences", field="attention"
             )
         direction = self._reader.direction(source_language, target_language)
@@ -225,7 +225,7 @@ class SplitsTexts(ABC):
         ]
         sentences = [sentence for text in split_texts for sentence in text.sentences]
         if len(sentences) > MAX_SENTENCES:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"a request takes at most {MAX_SENTENCES} sentences, got {len(sentences)}: send several requests",
                 field="contents",
             )
@@ -241,7 +241,7 @@ class SplitsTexts(ABC):
                 deadline=deadline,
                 on_progress=on_progress,
             )
-        except InvalidRequest as error:
+        except InvalidArgumentError as error:
             raise _naming_text(error, numbers) from error
         penalty = generation.length_penalty if options.length_penalty is None else options.length_penalty
         return SplitPending(pending, split_texts, direction=direction, length_penalty=penalty)
@@ -259,7 +259,9 @@ def _of_first_sentences(prefixes: Sequence[str | None] | None, texts: Sequence[S
     if prefixes is None:
         return None
     if isinstance(prefixes, str) or len(prefixes) != len(texts):
-        raise InvalidRequest(f"target_prefixes must be one for each of {len(texts)} texts", field="target_prefixes")
+        raise InvalidArgumentError(
+            f"target_prefixes must be one for each of {len(texts)} texts", field="target_prefixes"
+        )
     return [
         prefix if number == 0 else None
         for prefix, text in zip(prefixes, texts, strict=True)
@@ -267,10 +269,10 @@ def _of_first_sentences(prefixes: Sequence[str | None] | None, texts: Sequence[S
     ]
 
 
-def _naming_text(error: InvalidRequest, numbers: Sequence[int]) -> InvalidRequest:
+def _naming_text(error: InvalidArgumentError, numbers: Sequence[int]) -> InvalidArgumentError:
     """The error of a sentence, with the field of its text."""
     blamed = re.fullmatch(r"(contents|target_prefixes)\[(\d+)\]", error.field)
     if blamed is None:
         return error
     field = f"{blamed[1]}[{numbers[int(blamed[2])]}]"
-    return InvalidRequest(str(error).replace(error.field, field), field=field)
+    return InvalidArgumentError(str(error).replace(error.field, field), field=field)

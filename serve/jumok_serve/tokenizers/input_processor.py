@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from jumok_serve.errors import DeadlineExceeded, InvalidRequest
+from jumok_serve.errors import DeadlineExceededError, InvalidArgumentError
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.tokenizers.readable import check_text
@@ -59,13 +59,13 @@ class Reader:
         """What a translation from and to these languages needs; None, or no name, is the model's default.
 
         Raises:
-            InvalidRequest: a language is no string, or is left open where there is no default.
-            LanguageNotFound: the model does not have it, or not this pair.
+            InvalidArgumentError: a language is no string, or is left open where there is no default.
+            LanguageNotFoundError: the model does not have it, or not this pair.
         """
         for role, tag in (("source", source_language), ("target", target_language)):
             if tag is not None and not isinstance(tag, str):
                 field = f"{role}_language_code"
-                raise InvalidRequest(f"{field} must be a string, got {type(tag).__name__}", field=field)
+                raise InvalidArgumentError(f"{field} must be a string, got {type(tag).__name__}", field=field)
         return self._direction(source_language or None, target_language or None)
 
     def start(self, direction: Direction) -> int:
@@ -81,15 +81,15 @@ class Reader:
         stand behind every text, as EOS does.
 
         Raises:
-            InvalidRequest: a text cannot be used, or is too long and is not to be cut, or there is none.
-            DeadlineExceeded: the deadline, in ``time.monotonic()`` seconds, has passed.
+            InvalidArgumentError: a text cannot be used, or is too long and is not to be cut, or there is none.
+            DeadlineExceededError: the deadline, in ``time.monotonic()`` seconds, has passed.
         """
         if not texts:
-            raise InvalidRequest("no texts: send at least one", field="contents")
+            raise InvalidArgumentError("no texts: send at least one", field="contents")
         sources: list[Source] = []
         for first in range(0, len(texts), TEXTS_AT_ONCE):
             if deadline is not None and time.monotonic() > deadline:
-                raise DeadlineExceeded("the deadline passed while the texts were tokenized")
+                raise DeadlineExceededError("the deadline passed while the texts were tokenized")
             some = list(islice(texts, first, first + TEXTS_AT_ONCE))
             sources += self._sources(some, direction, first=first, truncate=truncate)
         return sources
@@ -98,7 +98,7 @@ class Reader:
         """The ids that each text's hypotheses continue; a forced first token is the first of these, where there are.
 
         Raises:
-            InvalidRequest: a prefix cannot be used, or they are not as many as the texts.
+            InvalidArgumentError: a prefix cannot be used, or they are not as many as the texts.
         """
         if prefixes is None:
             return [()] * texts
@@ -116,7 +116,7 @@ class Reader:
         """As `targets`, where a text may have none, which an empty one is too.
 
         Raises:
-            InvalidRequest: a target cannot be used, or is too long, or they are not as many as the sources.
+            InvalidArgumentError: a target cannot be used, or is too long, or they are not as many as the sources.
         """
         if targets is None:
             return [None] * len(sources)
@@ -130,7 +130,7 @@ class Reader:
         """The ids of translations that are given, EOS and a forced first token included; ids stay what they are.
 
         Raises:
-            InvalidRequest: a target cannot be used, or is too long, or they are not as many as the sources.
+            InvalidArgumentError: a target cannot be used, or is too long, or they are not as many as the sources.
         """
         _check_count("targets", targets, len(sources))
         first = () if forced is None else (forced,)
@@ -144,12 +144,12 @@ class Reader:
             else:
                 ids = self._known(target, field=field)
             if ids and not source.token_ids:
-                raise InvalidRequest(
+                raise InvalidArgumentError(
                     "the text has no content, and its only translation is the empty one: leave the pair out",
                     field=field,
                 )
             if len(ids) > longest:
-                raise InvalidRequest(
+                raise InvalidArgumentError(
                     f"the target has {len(ids)} tokens, its end included, and the model writes at most {longest}: "
                     "split the pair",
                     field=field,
@@ -181,7 +181,7 @@ class Reader:
                 sources.append(NO_SOURCE)
                 continue
             if too_long and not truncate:
-                raise InvalidRequest(
+                raise InvalidArgumentError(
                     f"the text has {len(token_ids)} tokens{task} and the model reads at most {room}: split it, or ask "
                     "for it to be truncated",
                     field=f"contents[{first + index}]",
@@ -198,7 +198,7 @@ class Reader:
         if len(text) > most_characters:
             text = text.strip()
         if len(text) > most_characters and not truncate:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"the text has {len(text)} characters, far more than the {self._limits.max_source_length} tokens that "
                 "the model reads: split it, or ask for it to be truncated",
                 field=field,
@@ -209,14 +209,14 @@ class Reader:
         size = self._tokenizer.vocab_size
         usable = isinstance(token_ids, Sequence) and not isinstance(token_ids, bytes)
         if not usable or not all(isinstance(token, int) and 0 <= token < size for token in token_ids):
-            raise InvalidRequest(f"{field} must be a string, or token ids below {size}", field=field)
+            raise InvalidArgumentError(f"{field} must be a string, or token ids below {size}", field=field)
         return list(token_ids)
 
     def _target(self, text: str, *, field: str) -> list[int]:
         check_text(text, field)
         longest = self._limits.max_target_length
         if len(text) > longest * CHARACTERS_PER_TOKEN:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"the target text has {len(text)} characters, far more than the {longest} tokens that the model writes",
                 field=field,
             )
@@ -226,4 +226,4 @@ class Reader:
 def _check_count(field: str, values: Sequence[object], texts: int) -> None:
     if isinstance(values, str) or not isinstance(values, Sequence) or len(values) != texts:
         got = str(len(values)) if isinstance(values, list | tuple) else type(values).__name__
-        raise InvalidRequest(f"{field} must be one for each of {texts} texts, got {got}", field=field)
+        raise InvalidArgumentError(f"{field} must be one for each of {texts} texts, got {got}", field=field)

@@ -142,7 +142,7 @@ def test_several_bundles_are_served_by_name(tiny_bundle: Path, tmp_path: Path) -
     with serve(tiny_bundle, other) as (_, address), jumok.Client(address) as client:
         assert [model.name for model in client.list_models()] == sorted([name, "a-second-model"])
         assert client.translate("a man", model="a-second-model", max_length=2).model == "a-second-model"
-        with pytest.raises(jumok.InvalidArgument, match="name a model") as caught:
+        with pytest.raises(jumok.InvalidArgumentError, match="name a model") as caught:
             client.translate("a man")
         assert caught.value.field == "model"
 

@@ -11,7 +11,7 @@ from jumok_serve.engine.drain import CAUTION, WINDOW_S, DrainRate
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Occupancy
 from jumok_serve.engine.scheduler import SentenceQueue
-from jumok_serve.errors import DeadlineExceeded
+from jumok_serve.errors import DeadlineExceededError
 from jumok_serve.search import make_search
 from tests.support.search_cases import make_options
 
@@ -70,12 +70,14 @@ def test_a_queue_refuses_what_it_cannot_do_in_time(clock: Clock) -> None:
         assert queue.take(0, Occupancy()) is not None
         clock.now += 0.1
     # 89 wait, 890 tokens, at 100 a second: 8.9 s at this speed, and a little more than 2 s at four times of it.
-    with pytest.raises(DeadlineExceeded, match=r"the queue takes 2\.\d s at least, and the deadline passes in 1\.0 s"):
+    with pytest.raises(
+        DeadlineExceededError, match=r"the queue takes 2\.\d s at least, and the deadline passes in 1\.0 s"
+    ):
         queue.add([sentence(clock), sentence(clock, timeout_s=1.0)])
     assert queue.load().queued_requests == 89
     queue.add([sentence(clock, timeout_s=2.5)])
     queue.add([sentence(clock)])
-    with pytest.raises(DeadlineExceeded, match="had passed"):
+    with pytest.raises(DeadlineExceededError, match="had passed"):
         queue.add([sentence(clock, timeout_s=-0.5)])
 
 
@@ -87,5 +89,5 @@ def test_an_empty_queue_refuses_no_time_that_is_left(clock: Clock) -> None:
         clock.now += 0.1
     queue.add([sentence(clock, timeout_s=0.001)])
     assert queue.load().queued_requests == 1
-    with pytest.raises(DeadlineExceeded, match="had passed"):
+    with pytest.raises(DeadlineExceededError, match="had passed"):
         queue.add([sentence(clock, timeout_s=0.0)])

@@ -12,18 +12,18 @@ import pytest
 
 from jumok_proto.results import FinishReason
 from jumok_serve import (
-    DeadlineExceeded,
+    DeadlineExceededError,
     DecodingOptions,
-    InvalidRequest,
-    Overloaded,
+    InvalidArgumentError,
+    OverloadedError,
     Translator,
-    Unavailable,
+    UnavailableError,
 )
 from jumok_serve.engine.batch import Batch, Sentence
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Load
 from jumok_serve.engine.scheduler import AHEAD_SHARE
-from jumok_serve.errors import ModelFailed
+from jumok_serve.errors import ModelFailedError
 from jumok_serve.runtime.decoder_step import Choice
 from jumok_serve.runtime.graphs import DecoderStep, Integers
 from jumok_serve.runtime.slot_buffers import padded_length
@@ -210,9 +210,9 @@ def test_a_deadline_in_the_batch_and_in_the_queue(tiny_bundle: Path, monkeypatch
         waiting = translator.submit(TEXTS[1:2], options, deadline=deadline)
         pass_time(monkeypatch, 600)
         gate.open()
-        with pytest.raises(DeadlineExceeded, match="being translated"):
+        with pytest.raises(DeadlineExceededError, match="being translated"):
             decoding.collect()
-        with pytest.raises(DeadlineExceeded, match="in the queue"):
+        with pytest.raises(DeadlineExceededError, match="in the queue"):
             waiting.collect()
         wait_until_idle(translator)
         assert len(gate.rows) == 1
@@ -222,7 +222,7 @@ def test_a_deadline_in_the_batch_and_in_the_queue(tiny_bundle: Path, monkeypatch
 def test_a_timeout_of_translate(translator: Translator, gate: Gate) -> None:
     opener = threading.Timer(0.1, gate.open)
     opener.start()
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(DeadlineExceededError):
         translator.translate(TEXTS[0], timeout_s=0.01)
     opener.join()
 
@@ -263,7 +263,7 @@ def test_a_request_that_never_fits_is_wrong_and_is_not_to_be_tried_again(
         max_queue_requests=most_sentences,
         max_queue_tokens=most_tokens,
     ) as translator:
-        with pytest.raises(InvalidRequest, match=message) as refused:
+        with pytest.raises(InvalidArgumentError, match=message) as refused:
             translator.translate(TEXTS)
         assert refused.value.field == "contents"
         assert translator.load() == IDLE
@@ -280,17 +280,17 @@ def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
         gate.arrive()
         waiting = translator.submit(TEXTS[1:], options)
         assert not translator.full
-        with pytest.raises(Overloaded, match="holds 3 of at most 4 sentences: no room for 2 more") as refused:
+        with pytest.raises(OverloadedError, match="holds 3 of at most 4 sentences: no room for 2 more") as refused:
             translator.submit(TEXTS[:2], options)
         assert refused.value.retry_after_s == 1.0
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(translator._reader, "sources", None)  # refused before anything is tokenized
-            with pytest.raises(Overloaded):
+            with pytest.raises(OverloadedError):
                 translator.submit(TEXTS[:2], options)
         assert translator.load().queued_requests == 3
         last = translator.submit(TEXTS[:1], options)
         assert translator.full
-        with pytest.raises(Overloaded):
+        with pytest.raises(OverloadedError):
             translator.submit(TEXTS[:1], options)
         gate.open()
         assert len(running.collect() + waiting.collect() + last.collect()) == 5
@@ -319,7 +319,7 @@ def test_a_sentence_for_which_the_model_computes_nan_fails_alone(
     monkeypatch.setattr(translator._graphs, "encode", spoil)
     futures = translator.submit(TEXTS[:3], options).futures
     errors = [future.exception(PATIENCE_S) for future in futures]
-    assert [type(error) for error in errors if error] == [ModelFailed]
+    assert [type(error) for error in errors if error] == [ModelFailedError]
     for future, error, other in zip(futures, errors, expected, strict=True):
         assert error or future.result().hypotheses[0].token_ids == other.hypotheses[0].token_ids
     wait_until_idle(translator)
@@ -351,7 +351,7 @@ def test_closing_finishes_what_was_submitted(tiny_bundle: Path) -> None:
     pending = translator.submit(TEXTS * 5, DecodingOptions(beam_size=2))
     translator.close()
     assert len(pending.collect()) == 20
-    with pytest.raises(Unavailable, match="being stopped"):
+    with pytest.raises(UnavailableError, match="being stopped"):
         translator.translate(TEXTS[0])
     translator.close()
 
@@ -369,7 +369,7 @@ def test_closing_without_draining_fails_what_is_left(tiny_bundle: Path) -> None:
     closing.join(PATIENCE_S)
     assert not closing.is_alive()
     for future in pending.futures:
-        with pytest.raises(Unavailable, match="was stopped"):
+        with pytest.raises(UnavailableError, match="was stopped"):
             future.result(timeout=0)
     assert translator.load() == IDLE
 
@@ -385,7 +385,7 @@ def test_threads_are_checked(tiny_bundle: Path) -> None:
 
 
 def test_no_texts_are_refused(translator: Translator) -> None:
-    with pytest.raises(InvalidRequest, match="send at least one") as refused:
+    with pytest.raises(InvalidArgumentError, match="send at least one") as refused:
         translator.translate([])
     assert refused.value.field == "contents"
 

@@ -12,7 +12,7 @@ import pytest
 from jumok_serve import DecodingOptions, Translator
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.scheduler import SentenceQueue
-from jumok_serve.errors import BundleError, EngineFailed
+from jumok_serve.errors import BundleError, EngineFailedError
 from jumok_serve.runtime.graphs import Graphs
 from tests.serve.engine.test_engine import TEXTS, wait_until_idle
 
@@ -44,7 +44,7 @@ def test_a_failing_step_fails_its_sentences_and_the_engine_is_started_anew(
     expected = translator.translate(TEXTS[0])
     with monkeypatch.context() as patched, caplog.at_level("INFO"):
         fail_once(patched, Batch, "step", error)
-        with pytest.raises(EngineFailed, match="failed while it translated") as failed:
+        with pytest.raises(EngineFailedError, match="failed while it translated") as failed:
             translator.translate(TEXTS)
         # It waits for the trial, which succeeds.
         assert translator.translate(TEXTS[0]) == expected
@@ -61,7 +61,7 @@ def test_a_failing_encoder_fails_the_sentences_that_were_to_join(
 ) -> None:
     with monkeypatch.context() as patched:
         fail_once(patched, translator._graphs, "encode", RuntimeError("no such shape"))
-        with pytest.raises(EngineFailed):
+        with pytest.raises(EngineFailedError):
             translator.translate(TEXTS, timeout_s=PATIENCE_S)
         assert translator.translate(TEXTS[0]).hypotheses
     wait_until_idle(translator)
@@ -112,12 +112,12 @@ def test_while_trials_fail_requests_do_at_once_and_trials_become_rarer(
 ) -> None:
     told = []
     translator.on_ready_change(lambda: told.append(translator.ready))
-    with pytest.raises(EngineFailed, match="failed while it translated"):
+    with pytest.raises(EngineFailedError, match="failed while it translated"):
         translator.translate("A dog runs.")
     for _ in range(9):
         breakdown.wait_for_trial()
         assert not translator.ready
-        with pytest.raises(EngineFailed, match="being started anew") as refused:
+        with pytest.raises(EngineFailedError, match="being started anew") as refused:
             translator.translate("A dog runs.")
         assert refused.value.retry_after_s is not None
         assert 0.1 <= refused.value.retry_after_s <= breakdown.waits[-1] + 0.1
@@ -130,7 +130,7 @@ def test_while_trials_fail_requests_do_at_once_and_trials_become_rarer(
     assert translator.translate("A dog runs.").text
     until(lambda: told == [False] * 10 + [True])
     breakdown.present = True
-    with pytest.raises(EngineFailed):
+    with pytest.raises(EngineFailedError):
         translator.translate("A dog runs.")
     breakdown.wait_for_trial()
     assert breakdown.waits[-1] == 0.1  # counted anew
@@ -148,13 +148,13 @@ def test_who_waits_is_told_when_the_first_trial_fails(translator: Translator, br
 
     (replica,) = translator._engine._replicas
     replica._trial = trial
-    with pytest.raises(EngineFailed):
+    with pytest.raises(EngineFailedError):
         translator.translate("A dog runs.")
     assert trying.wait(PATIENCE_S)
     assert translator.ready
     waiting = translator.submit(["A dog runs."], DecodingOptions())
     fails.set()
-    with pytest.raises(EngineFailed, match="being started anew"):
+    with pytest.raises(EngineFailedError, match="being started anew"):
         waiting.collect()
 
 
@@ -165,7 +165,7 @@ def test_a_model_that_is_down_can_be_closed(tiny_bundle: Path, monkeypatch: pyte
     monkeypatch.setattr(Batch, "step", fail)
     monkeypatch.setattr("jumok_serve.engine.engine.FIRST_RESTART_S", PATIENCE_S)
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
-        with pytest.raises(EngineFailed):
+        with pytest.raises(EngineFailedError):
             translator.translate("A dog runs.")
         until(lambda: not translator.ready)
         started = time.monotonic()
@@ -182,7 +182,7 @@ def test_what_fails_without_any_text_is_not_tried_at_once(
             raise RuntimeError("no memory for a list, say")
 
         patched.setattr(SentenceQueue, "take", fail)
-        with pytest.raises(EngineFailed):  # wakes it
+        with pytest.raises(EngineFailedError):  # wakes it
             translator.translate("A dog runs.", min_length=8)
         for _ in range(3):
             breakdown.wait_for_trial()
@@ -209,7 +209,7 @@ def test_the_other_replicas_go_on(tiny_bundle: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Batch, "step", failing_step)
     monkeypatch.setattr("jumok_serve.engine.engine.FIRST_RESTART_S", PATIENCE_S)
     with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1) as translator:
-        with pytest.raises(EngineFailed):
+        with pytest.raises(EngineFailedError):
             translator.translate("A dog runs.")
         until(lambda: bool(translator._engine._queue._gave_up))
         assert len(translator.translate(["A dog runs.", "Two men are cooking food."] * 20)) == 40

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from jumok_serve import DeadlineExceeded, DecodingOptions, EngineLimits, Translator, Unavailable
+from jumok_serve import DeadlineExceededError, DecodingOptions, EngineLimits, Translator, UnavailableError
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
-from jumok_serve.errors import EngineFailed
+from jumok_serve.errors import EngineFailedError
 from jumok_serve.runtime.device import CPU, Device
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.runtime.sessions import session_options
@@ -139,7 +139,7 @@ def test_a_failing_step_fails_its_replicas_sentences_alone(
     steps.failing.add(failing)
     steps.opened.set()
     errors = [future.exception(PATIENCE_S) for future in futures]
-    assert [type(error) for error in errors if error] == [EngineFailed] * 2
+    assert [type(error) for error in errors if error] == [EngineFailedError] * 2
     assert "out of memory, say" in caplog.text
     assert [rows for rows in list(steps.rows[failing]) if rows != 2] == [4]  # trials have 2
     assert translator.ready
@@ -163,7 +163,7 @@ def test_cancelled_and_late_sentences_leave_every_replica_within_one_step(
     for future in leaving.futures:
         with pytest.raises(CancelledError):
             future.result()
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(DeadlineExceededError):
         late.collect()
     wait_until_idle(translator)
     assert list(steps.rows.values()) == [[2], [2]]
@@ -174,7 +174,7 @@ def test_closing_finishes_what_all_replicas_have(tiny_bundle: Path) -> None:
     pending = translator.submit(TEXTS * 5, DecodingOptions(beam_size=2))
     translator.close()
     assert len(pending.collect()) == 20
-    with pytest.raises(Unavailable, match="being stopped"):
+    with pytest.raises(UnavailableError, match="being stopped"):
         translator.translate(TEXTS[0])
     assert translator.load() == IDLE
 
@@ -187,13 +187,13 @@ def test_closing_without_draining_fails_what_all_replicas_have(translator: Trans
     closing = threading.Thread(target=translator.close, kwargs={"drain": False})
     closing.start()
     for future in waiting:
-        with pytest.raises(Unavailable, match="was stopped"):
+        with pytest.raises(UnavailableError, match="was stopped"):
             future.result(PATIENCE_S)
     steps.opened.set()
     closing.join(PATIENCE_S)
     assert not closing.is_alive()
     for future in running:
-        with pytest.raises(Unavailable, match="was stopped"):
+        with pytest.raises(UnavailableError, match="was stopped"):
             future.result(timeout=0)
     assert list(map(len, steps.rows.values())) == [1, 1]
     assert translator.load() == IDLE

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jumok_serve import Unavailable
+from jumok_serve import UnavailableError
 from jumok_serve.engine.batch import Sentence
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Occupancy
@@ -232,7 +232,7 @@ def test_closing_ends_the_idle_once_nothing_waits() -> None:
     with ThreadPoolExecutor(1) as idle:
         waiting = idle.submit(queue.take, 1, Occupancy())  # there is no room beside the first
         assert queue.close(drain=True) == []
-        with pytest.raises(Unavailable, match="being stopped"):
+        with pytest.raises(UnavailableError, match="being stopped"):
             queue.add([sentence()])
         assert queue.take(0, occupied([first])) == []
         taken = queue.take(0, Occupancy())
@@ -251,7 +251,7 @@ def test_closing_without_draining_gives_back_who_waits_and_stops_who_decodes() -
         waiting = idle.submit(queue.take, 1, Occupancy())
         assert queue.close(drain=False) == others
         assert waiting.result(PATIENCE_S) is None
-    with pytest.raises(Unavailable, match="was stopped"):
+    with pytest.raises(UnavailableError, match="was stopped"):
         queue.take(0, occupied([first]))
     assert queue.take(0, Occupancy()) is None
     assert (queue.load().queued_requests, queue.load().rows) == (0, 0)
@@ -408,7 +408,7 @@ def test_who_was_encoded_ahead_waits_for_other_replicas_or_the_end() -> None:
         assert queue.take(0, Occupancy()) == [long]
         waiting = idle.submit(queue.fitting, 1, Occupancy(), ahead)
         assert queue.close(drain=False) == []
-        with pytest.raises(Unavailable, match="was stopped"):
+        with pytest.raises(UnavailableError, match="was stopped"):
             waiting.result(PATIENCE_S)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from jumok_serve.engine.batch import Decoded, Sentence
 from jumok_serve.engine.sentence import deliver, fail
-from jumok_serve.errors import EngineFailed, ModelFailed
+from jumok_serve.errors import EngineFailedError, ModelFailedError
 from jumok_serve.search import make_search
 from tests.support.search_cases import make_options
 
@@ -20,13 +20,13 @@ def sentence() -> Sentence:
 
 def test_what_is_told_first_stays(sentence: Sentence) -> None:
     deliver(sentence, NOTHING)
-    fail(sentence, EngineFailed("it failed", retry_after_s=1.0))
+    fail(sentence, EngineFailedError("it failed", retry_after_s=1.0))
     deliver(sentence, NOTHING._replace(queue_s=1.0))
     assert sentence.future.result() is NOTHING
 
 
 def test_a_sentence_that_has_failed_has_no_outcome(sentence: Sentence) -> None:
-    sentence.failure = ModelFailed("the model computed NaN for this text")
+    sentence.failure = ModelFailedError("the model computed NaN for this text")
     deliver(sentence, None)
     deliver(sentence, NOTHING)
     assert sentence.future.exception() is sentence.failure
@@ -35,6 +35,6 @@ def test_a_sentence_that_has_failed_has_no_outcome(sentence: Sentence) -> None:
 def test_who_has_left_is_not_told(sentence: Sentence) -> None:
     assert sentence.future.cancel()
     deliver(sentence, NOTHING)
-    fail(sentence, EngineFailed("it failed", retry_after_s=1.0))
+    fail(sentence, EngineFailedError("it failed", retry_after_s=1.0))
     with pytest.raises(CancelledError):
         sentence.future.result()

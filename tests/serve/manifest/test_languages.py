@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from jumok_serve.errors import InvalidRequest, LanguageNotFound
+from jumok_serve.errors import InvalidArgumentError, LanguageNotFoundError
 from jumok_serve.manifest.languages import LanguagePair, Languages, SourceLanguage, TargetLanguage
 
 EOS, EN, DE = 2, 100, 101
@@ -66,10 +66,12 @@ def test_a_pair_has_its_own_task_prefix() -> None:
 
 
 def test_without_a_default_and_with_several_languages_one_must_be_named() -> None:
-    with pytest.raises(InvalidRequest, match=r"several source languages .*: name one of eng-Latn, deu-Latn") as caught:
+    with pytest.raises(
+        InvalidArgumentError, match=r"several source languages .*: name one of eng-Latn, deu-Latn"
+    ) as caught:
         M2M100.direction(target="deu-Latn")
     assert caught.value.field == "source_language_code"
-    with pytest.raises(InvalidRequest, match="several target languages") as caught:
+    with pytest.raises(InvalidArgumentError, match="several target languages") as caught:
         M2M100.direction("eng-Latn")
     assert caught.value.field == "target_language_code"
 
@@ -85,13 +87,13 @@ def test_without_a_default_and_with_several_languages_one_must_be_named() -> Non
 def test_an_unknown_language_is_refused_with_those_there_are(
     source: str, target: str, field: str, message: str
 ) -> None:
-    with pytest.raises(LanguageNotFound, match=message) as caught:
+    with pytest.raises(LanguageNotFoundError, match=message) as caught:
         M2M100.direction(source, target)
     assert caught.value.field == field
 
 
 def test_a_pair_that_is_not_listed_is_refused() -> None:
-    with pytest.raises(LanguageNotFound, match="from en to ro; its pairs are en to de, en to fr") as caught:
+    with pytest.raises(LanguageNotFoundError, match="from en to ro; its pairs are en to de, en to fr") as caught:
         T5.direction("en", "ro")
     assert caught.value.field == "target_language_code"
 
@@ -99,7 +101,7 @@ def test_a_pair_that_is_not_listed_is_refused() -> None:
 def test_an_error_lists_no_more_languages_than_can_be_read() -> None:
     tags = [f"{first}{second}" for first in "abcde" for second in "vwxyz"]
     many = Languages(sources={tag: SourceLanguage() for tag in tags}, targets={"de": TargetLanguage()})
-    with pytest.raises(LanguageNotFound, match=r"av, aw, .*, ey and 1 more$"):
+    with pytest.raises(LanguageNotFoundError, match=r"av, aw, .*, ey and 1 more$"):
         many.direction("xx", "de")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.search.options import MAX_TOKEN_LIST, DecodingOptions, Sampling, SearchOptions
 
 
@@ -93,14 +93,14 @@ WRONG_OF_SEARCHES: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("name", "value", "message"), [*WRONG, *WRONG_OF_REQUESTS, *WRONG_OF_SAMPLING])
 def test_a_wrong_value_is_refused_by_name(name: str, value: Any, message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message) as caught:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
         DecodingOptions(**{name: value})
     assert caught.value.field == f"options.{name}"
 
 
 @pytest.mark.parametrize(("name", "value", "message"), [*WRONG, *WRONG_OF_SEARCHES])
 def test_a_search_is_not_made_with_a_wrong_value_either(name: str, value: Any, message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message) as caught:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
         complete(**{name: value})
     assert caught.value.field == f"options.{name}"
 
@@ -108,7 +108,7 @@ def test_a_search_is_not_made_with_a_wrong_value_either(name: str, value: Any, m
 @pytest.mark.parametrize(("name", "value", "message"), WRONG_OF_SAMPLING)
 def test_nothing_is_drawn_with_a_wrong_value(name: str, value: Any, message: str) -> None:
     values: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": None, name: value}
-    with pytest.raises(InvalidRequest, match=message) as caught:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
         Sampling(**values)
     assert caught.value.field == f"options.{name}"
 
@@ -140,18 +140,22 @@ def test_the_ends_of_the_ranges_are_in(options: dict[str, Any]) -> None:
 
 
 def test_values_that_exclude_each_other_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="num_hypotheses must be at most beam_size, which is 2, got 3") as caught:
+    with pytest.raises(
+        InvalidArgumentError, match="num_hypotheses must be at most beam_size, which is 2, got 3"
+    ) as caught:
         DecodingOptions(beam_size=2, num_hypotheses=3)
     assert caught.value.field == "options.num_hypotheses"
-    with pytest.raises(InvalidRequest, match="min_length must be at most max_length, which is 4, got 5") as caught:
+    with pytest.raises(
+        InvalidArgumentError, match="min_length must be at most max_length, which is 4, got 5"
+    ) as caught:
         DecodingOptions(min_length=5, max_length=4)
     assert caught.value.field == "options.min_length"
     for options in ({"sample": True}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.5}, {"seed": 1}):
         asked: dict[str, Any] = {"beam_size": 2, **options}
-        with pytest.raises(InvalidRequest, match=r"sampling .* excludes a beam_size above 1, got 2") as caught:
+        with pytest.raises(InvalidArgumentError, match=r"sampling .* excludes a beam_size above 1, got 2") as caught:
             DecodingOptions(**asked)
         assert caught.value.field == "options.beam_size"
-    with pytest.raises(InvalidRequest, match="num_hypotheses must be at most beam_size, which is 1, got 2"):
+    with pytest.raises(InvalidArgumentError, match="num_hypotheses must be at most beam_size, which is 1, got 2"):
         DecodingOptions(sample=False, beam_size=1, num_hypotheses=2)
 
 
@@ -185,7 +189,7 @@ def test_values_that_exclude_each_other_are_refused() -> None:
 def test_a_search_is_not_made_of_options_that_exclude_each_other(
     changes: dict[str, Any], field: str, message: str
 ) -> None:
-    with pytest.raises(InvalidRequest, match=message) as caught:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
         complete(**changes)
     assert caught.value.field == field
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.search.options import DecodingOptions, Sampling, SearchOptions
 from tests.serve.search.test_options import complete
@@ -108,13 +108,15 @@ def test_a_prefix_leaves_less_room() -> None:
     assert resolve(DecodingOptions(), max_target_length=20, prefix=(5,) * 15).max_length == 5
     assert resolve(DecodingOptions(max_length=5), max_target_length=20, prefix=(5,) * 15).max_length == 5
     behind = "with this model behind a target prefix of 15 tokens, got 6"
-    with pytest.raises(InvalidRequest, match=f"max_length must be at most 5 {behind}") as caught:
+    with pytest.raises(InvalidArgumentError, match=f"max_length must be at most 5 {behind}") as caught:
         resolve(DecodingOptions(max_length=6), max_target_length=20, prefix=(5,) * 15)
     assert caught.value.field == "options.max_length"
-    with pytest.raises(InvalidRequest, match=f"min_length must be at most 5 {behind}") as caught:
+    with pytest.raises(InvalidArgumentError, match=f"min_length must be at most 5 {behind}") as caught:
         resolve(DecodingOptions(min_length=6), max_target_length=20, prefix=(5,) * 15)
     assert caught.value.field == "options.min_length"
-    with pytest.raises(InvalidRequest, match="prefix has 20 tokens, and the model writes at most 20: there") as caught:
+    with pytest.raises(
+        InvalidArgumentError, match="prefix has 20 tokens, and the model writes at most 20: there"
+    ) as caught:
         resolve(DecodingOptions(), max_target_length=20, prefix=(5,) * 20)
     assert caught.value.field == "target_prefix"
 
@@ -152,7 +154,7 @@ def test_a_model_that_samples_by_default_gives_way_to_a_beam() -> None:
     ],
 )
 def test_tokens_beyond_the_vocabulary_are_refused(options: DecodingOptions, message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message) as caught:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
         resolve(options)
     assert caught.value.field == f"options.{message.partition(':')[0]}"
 
@@ -194,6 +196,6 @@ def test_defaults_give_way_to_what_was_asked_for() -> None:
     ],
 )
 def test_what_does_not_fit_the_model_is_refused(options: DecodingOptions, field: str, message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message) as caught:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
         resolve(options)
     assert caught.value.field == field

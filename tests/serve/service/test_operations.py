@@ -62,7 +62,7 @@ def test_a_configured_server_serves_those_it_should(tiny_bundle: Path, tmp_path:
                 assert f"{client.translate('a man').text}\n" == translated.stdout.decode()
                 try:
                     client.translate(["a", "b", "c"])
-                except jumok.InvalidArgument as error:
+                except jumok.InvalidArgumentError as error:
                     refused_as = error
             assert refused_as.field == "contents"
             with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=60) as answer:

@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.errors import DuplicateModel, ListenError
+from jumok_serve.errors import DuplicateModelError, ListenError
 from jumok_serve.service import Server
 from tests.serve.service.handlers.test_unary_calls import request
 from tests.support.held_model import HeldModel, failure, hold, serving
@@ -19,7 +19,7 @@ from tests.support.held_model import HeldModel, failure, hold, serving
 
 def test_models_of_the_same_name_are_refused() -> None:
     async def scenario() -> None:
-        with pytest.raises(DuplicateModel, match="'twin'"):
+        with pytest.raises(DuplicateModelError, match="'twin'"):
             Server([HeldModel("twin"), HeldModel("twin")])
 
     asyncio.run(scenario())

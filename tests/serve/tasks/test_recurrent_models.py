@@ -21,7 +21,7 @@ from jumok_export.training.greedy import greedy_decode
 from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN, Vocabulary
 from jumok_serve import Translation, Translator
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.errors import AttentionUnavailable
+from jumok_serve.errors import AttentionUnavailableError
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
@@ -124,7 +124,7 @@ def test_every_kind_decodes_as_pytorch_does(
             assert best.attention is not None
             np.testing.assert_allclose(best.attention, expected[0, 0, 0].numpy(), atol=1e-5)
         else:
-            with pytest.raises(AttentionUnavailable):
+            with pytest.raises(AttentionUnavailableError):
                 translator.translate(texts, attention=True)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from jumok_export.models.transformer import Transformer
-from jumok_serve import DeadlineExceeded, InvalidRequest, Translator, Unavailable
+from jumok_serve import DeadlineExceededError, InvalidArgumentError, Translator, UnavailableError
 from jumok_serve.tasks import teacher_forcing
 from tests.support.variants import edited, multilingual, unconstrained
 
@@ -142,7 +142,7 @@ def test_a_text_without_content_has_the_empty_translation_alone(translator: Tran
     assert first.token_scores
     assert (empty.score, empty.token_ids, empty.source_token_count) == (0.0, (), 0)
     assert translator.translate(text).hypotheses[0].token_scores == empty.token_scores
-    with pytest.raises(InvalidRequest, match="the text has no content") as caught:
+    with pytest.raises(InvalidArgumentError, match="the text has no content") as caught:
         translator.score([TEXTS[0], text], ["Ein Hund.", "Ein"])
     assert caught.value.field == "targets[1]"
 
@@ -168,14 +168,14 @@ def test_a_text_without_content_has_the_empty_translation_alone(translator: Tran
 def test_what_cannot_be_scored_is_refused_by_field(
     translator: Translator, texts: Any, targets: Any, options: dict[str, Any], message: str, field: str
 ) -> None:
-    with pytest.raises(InvalidRequest, match=message) as caught:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
         translator.score(texts, targets, **options)
     assert caught.value.field == field
 
 
 @pytest.mark.parametrize("token", [-1, 180, 2.0])
 def test_ids_beyond_the_vocabulary_are_refused(translator: Translator, token: Any) -> None:
-    with pytest.raises(InvalidRequest, match=r"targets\[0\] must be a string, or token ids below 180"):
+    with pytest.raises(InvalidArgumentError, match=r"targets\[0\] must be a string, or token ids below 180"):
         translator.scoring(["A dog."], [[5, token]])
 
 
@@ -203,18 +203,18 @@ def test_scoring_ends_between_two_batches(translator: Translator, monkeypatch: p
     scoring = translator.scoring(TEXTS, ["Ein Hund."] * len(TEXTS), deadline=time.monotonic() + 3600)
     monkeypatch.setattr(scoring._patience, "_deadline", time.monotonic() + 3600)
     give_up = lambda: monkeypatch.setattr(scoring._patience, "_deadline", time.monotonic() - 1)  # noqa: E731
-    with pytest.raises(DeadlineExceeded, match="while the targets were scored"):
+    with pytest.raises(DeadlineExceededError, match="while the targets were scored"):
         scoring.collect()
     assert calls == [1]
 
 
 def test_a_deadline_that_has_passed_ends_it_at_once(translator: Translator) -> None:
-    with pytest.raises(DeadlineExceeded, match="while the texts were tokenized"):
+    with pytest.raises(DeadlineExceededError, match="while the texts were tokenized"):
         translator.scoring(TEXTS, TEXTS, deadline=time.monotonic() - 1)
 
 
 def test_a_closed_translator_does_not_score(tiny_bundle: Path) -> None:
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         assert translator.score("A dog.", "Ein Hund.").score < 0
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         translator.score("A dog.", "Ein Hund.")

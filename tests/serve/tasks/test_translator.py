@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from jumok_serve import (
-    AttentionUnavailable,
+    AttentionUnavailableError,
     BundleError,
     DeviceError,
-    InvalidRequest,
+    InvalidArgumentError,
     Options,
-    SamplingUnavailable,
-    ScoringUnavailable,
+    SamplingUnavailableError,
+    ScoringUnavailableError,
     Translator,
 )
 from jumok_serve.search.options import DecodingOptions
@@ -115,7 +115,7 @@ def test_text_that_the_tokenizer_never_saw(translator: Translator, text: str) ->
 
 @pytest.mark.parametrize(("text", "message"), [("a\ud800b", "U\\+D800"), ("nul\0", "NUL|U\\+0000")])
 def test_unusable_characters_are_named_with_their_place(translator: Translator, text: str, message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message) as refused:
+    with pytest.raises(InvalidArgumentError, match=message) as refused:
         translator.translate([TEXTS[0], text])
     assert refused.value.field == "contents[1]"
 
@@ -123,7 +123,9 @@ def test_unusable_characters_are_named_with_their_place(translator: Translator, 
 def test_a_text_over_the_limit_is_refused_or_truncated(translator: Translator) -> None:
     longest = translator.manifest.limits.max_source_length
     text = "dog " * (2 * longest)
-    with pytest.raises(InvalidRequest, match=f"the model reads at most {longest - 1}: split it") as refused:  # and EOS
+    with pytest.raises(
+        InvalidArgumentError, match=f"the model reads at most {longest - 1}: split it"
+    ) as refused:  # and EOS
         translator.translate(["A dog.", text])
     assert refused.value.field == "contents[1]"
     truncated = translator.translate(text, truncate=True, max_length=4)
@@ -139,7 +141,7 @@ def test_a_text_far_over_the_limit_is_not_tokenized(translator: Translator, monk
         "dog " * longest, truncate=True, max_length=4
     )
     monkeypatch.setattr(translator._bundle.tokenizer, "encode", None)
-    with pytest.raises(InvalidRequest, match="399999 characters, far more than"):
+    with pytest.raises(InvalidArgumentError, match="399999 characters, far more than"):
         translator.translate(text)
 
 
@@ -150,7 +152,7 @@ def test_a_timeout_may_be_any_length(translator: Translator, timeout_s: float) -
 
 @pytest.mark.parametrize("timeout_s", [0, -1, math.nan])
 def test_a_timeout_that_is_none_is_refused(translator: Translator, timeout_s: float) -> None:
-    with pytest.raises(InvalidRequest, match="timeout_s must be a number of seconds above 0"):
+    with pytest.raises(InvalidArgumentError, match="timeout_s must be a number of seconds above 0"):
         translator.translate(TEXTS[0], timeout_s=timeout_s)
 
 
@@ -181,7 +183,7 @@ def test_the_longest_source_and_target(translator: Translator) -> None:
     ],
 )
 def test_bad_options_are_named(translator: Translator, option: str, value: object) -> None:
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         translator.translate(TEXTS[0], **{option: value})  # type: ignore[call-overload]
     assert refused.value.field == f"options.{option}"
     assert translator.translate(TEXTS[0]).text
@@ -225,9 +227,9 @@ def test_what_the_bundle_has_no_graph_for_is_refused(tiny_bundle: Path, tmp_path
     bundle = edited(tiny_bundle, tmp_path / "plain", without("sampler", "scorer", "aligner"))
     with Translator(bundle, precision="fp32", replicas=1, threads=1) as plain:
         for kind, call in (
-            (SamplingUnavailable, lambda: plain.translate("A dog.", sample=True)),
-            (ScoringUnavailable, lambda: plain.score("A dog.", "Ein Hund.")),
-            (AttentionUnavailable, lambda: plain.translate("A dog.", attention=True)),
+            (SamplingUnavailableError, lambda: plain.translate("A dog.", sample=True)),
+            (ScoringUnavailableError, lambda: plain.score("A dog.", "Ein Hund.")),
+            (AttentionUnavailableError, lambda: plain.translate("A dog.", attention=True)),
         ):
             with pytest.raises(kind, match=r"model 'tiny-en-de' (was exported without a|has no attention to show)"):
                 call()

@@ -15,7 +15,7 @@ from onnx import helper
 import jumok
 from jumok_export.models.transformer import Transformer
 from jumok_proto.alignments import ATTENTION_KINDS, Alignment
-from jumok_serve import AttentionUnavailable, InvalidRequest, LanguageNotFound, Translator
+from jumok_serve import AttentionUnavailableError, InvalidArgumentError, LanguageNotFoundError, Translator
 from jumok_serve.tasks import attention_query
 from tests.support.in_process_server import serving
 from tests.support.variants import edited, multilingual, without
@@ -188,12 +188,12 @@ def check_close(found: Alignment, expected: Alignment) -> None:
 def test_what_cannot_be_aligned_is_refused_by_field(
     translator: Translator, client: jumok.Client, texts: Any, targets: Any, asked: Any, field: str, message: str
 ) -> None:
-    with pytest.raises(InvalidRequest, match=message) as caught:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
         translator.align(texts, targets, **asked)
     assert caught.value.field == field
     if field == "targets":
         return  # which the client sees itself
-    with pytest.raises(jumok.InvalidArgument, match=message) as refused:
+    with pytest.raises(jumok.InvalidArgumentError, match=message) as refused:
         client.align(texts, targets, model=translator.name, **asked)
     assert refused.value.field == field
 
@@ -208,10 +208,10 @@ def test_what_cannot_be_aligned_is_refused_by_field(
     ],
 )
 def test_what_is_no_attention_is_refused(translator: Translator, asked: Any, field: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(InvalidArgumentError) as caught:
         translator.align("a", **asked)
     assert caught.value.field == field
-    with pytest.raises(LanguageNotFound):
+    with pytest.raises(LanguageNotFoundError):
         translator.align("a", target_language="xx")
 
 
@@ -226,7 +226,9 @@ def test_more_than_can_be_answered_is_refused(translator: Translator, monkeypatc
         ([text, "A"], [target, "E"]),
     ]
     for texts, targets in refused:
-        with pytest.raises(InvalidRequest, match=f"a request takes at most {3 * weights}: send several") as caught:
+        with pytest.raises(
+            InvalidArgumentError, match=f"a request takes at most {3 * weights}: send several"
+        ) as caught:
             translator.align(texts, targets, kinds=ATTENTION_KINDS, each_head=True)
         assert caught.value.field == "contents"
     assert translator.align(text, kinds=["encoder"]).encoder
@@ -292,10 +294,10 @@ def test_a_model_without_attention_says_so(tiny_bundle: Path, tmp_path: Path) ->
             (cross_alone, {"kinds": ["cross", "decoder"]}, "model 'tiny-en-de' has no self-attention in its decoder"),
         ]
         for translator, asked, message in cases:
-            with pytest.raises(AttentionUnavailable, match=message):
+            with pytest.raises(AttentionUnavailableError, match=message):
                 translator.align("A dog.", **asked)
             with serving(translator) as address, jumok.Client(address) as client:
-                with pytest.raises(jumok.FailedPrecondition, match=message) as caught:
+                with pytest.raises(jumok.FailedPreconditionError, match=message) as caught:
                     client.align("A dog.", **asked)
                 assert caught.value.reason == "ATTENTION_UNAVAILABLE"
         expected, found = (one.align(TEXTS, each_head=True) for one in (whole, cross_alone))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jumok_serve import InvalidRequest, LanguageNotFound, Translator
+from jumok_serve import InvalidArgumentError, LanguageNotFoundError, Translator
 from jumok_serve.search.options import DecodingOptions
 from tests.support.reference_search import reference_search
 from tests.support.stepping import logits_of
@@ -113,15 +113,15 @@ def test_a_translation_says_its_direction(translator: Translator) -> None:
 def test_a_language_that_is_not_there_is_named_with_those_that_are(
     translator: Translator, asked: dict[str, Any], message: str, field: str
 ) -> None:
-    with pytest.raises(LanguageNotFound, match=message) as caught:
+    with pytest.raises(LanguageNotFoundError, match=message) as caught:
         translator.translate("A dog.", **asked)
     assert caught.value.field == field
-    with pytest.raises(LanguageNotFound, match=message):
+    with pytest.raises(LanguageNotFoundError, match=message):
         translator.score("A dog.", "Ein Hund.", **asked)
 
 
 def test_a_language_that_is_no_string_is_refused(translator: Translator) -> None:
-    with pytest.raises(InvalidRequest, match="target_language_code must be a string, got int") as caught:
+    with pytest.raises(InvalidArgumentError, match="target_language_code must be a string, got int") as caught:
         translator.translate("A dog.", target_language=7)  # type: ignore[call-overload]
     assert caught.value.field == "target_language_code"
 
@@ -133,7 +133,9 @@ def test_a_task_prefix_counts_towards_the_limit(translator: Translator, bilingua
     words = next(n for n in range(1, 99) if len(tokenizer.encode("dog " * n)) > longest - 2 - task)
     text = "dog " * words
     assert not bilingual.translate(text, truncate=True, max_length=2).source_truncated
-    with pytest.raises(InvalidRequest, match="those of 'two men: ' before it included, and the model reads at most 46"):
+    with pytest.raises(
+        InvalidArgumentError, match="those of 'two men: ' before it included, and the model reads at most 46"
+    ):
         translator.translate(text, target_language="nl")
     cut = translator.translate(text, target_language="nl", truncate=True, max_length=2)
     assert (cut.source_truncated, cut.source_token_count) == (True, longest)
@@ -195,6 +197,6 @@ def test_a_text_without_content_has_no_prefix_either(bilingual: Translator) -> N
 def test_what_does_not_fit_is_refused_by_field(
     bilingual: Translator, texts: Any, asked: dict[str, Any], message: str, field: str
 ) -> None:
-    with pytest.raises(InvalidRequest, match=message) as caught:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
         bilingual.translate(texts, **asked)
     assert caught.value.field == field

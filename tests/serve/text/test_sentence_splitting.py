@@ -9,7 +9,7 @@ import pytest
 
 import jumok
 from jumok_proto.results import FinishReason
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.text.sentence_splitting import MAX_SENTENCES, SplitText, split
 from jumok_serve.translator import Translator
@@ -77,7 +77,7 @@ def test_a_translation_is_made_of_those_of_the_sentences(translator: Translator)
 
 def test_a_text_of_any_length_has_a_translation(translator: Translator) -> None:
     text = "The cat sleeps. " * 40
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidArgumentError):
         translator.translate(text)
     found = translator.translate(text, split_sentences=True, beam_size=1)
     assert found.text == f"{translator.translate('The cat sleeps.', beam_size=1).text} " * 40
@@ -120,7 +120,7 @@ def test_what_cannot_be_is_refused_with_the_texts_number(
     settings: dict[str, object], field: str, message: str, translator: Translator
 ) -> None:
     arguments: dict[str, object] = {"texts": ["A. B."], **settings}
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidArgumentError) as refused:
         translator.translate(**arguments, split_sentences=True)  # type: ignore[call-overload]
     assert refused.value.field == field
     assert message in str(refused.value)
@@ -146,9 +146,9 @@ def test_every_call_of_a_server_splits(translator: Translator, address: str) -> 
         assert "".join(update.added for update in updates) == wanted.text
         good, bad = client.translate_iter(["A. B.", f"A. {LONG}"], split_sentences=True)
         assert good.translation.text
-        assert isinstance(bad.error, jumok.InvalidArgument)
+        assert isinstance(bad.error, jumok.InvalidArgumentError)
         assert bad.error.field == "content"
-        with pytest.raises(jumok.InvalidArgument, match="must be 1 where sentences are split"):
+        with pytest.raises(jumok.InvalidArgumentError, match="must be 1 where sentences are split"):
             client.translate(TEXT, split_sentences=True, beam_size=2, num_hypotheses=2)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.tokenizers.readable import check_text
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer, load_tokenizer
 from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
@@ -214,7 +214,7 @@ def test_threads_share_a_tokenizer(tokenizer: SentencePieceTokenizer) -> None:
     ],
 )
 def test_unusable_character_is_named_with_its_place(text: str, message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message) as caught:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
         check_text(text, "contents[3]")
     assert caught.value.field == "contents[3]"
 
@@ -225,5 +225,5 @@ def test_other_characters_are_usable(text: str) -> None:
 
 
 def test_text_must_be_a_string() -> None:
-    with pytest.raises(InvalidRequest, match=r"contents\[0\] must be a string, got bytes"):
+    with pytest.raises(InvalidArgumentError, match=r"contents\[0\] must be a string, got bytes"):
         check_text(b"text", "contents[0]")  # type: ignore[arg-type]

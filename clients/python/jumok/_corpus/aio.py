@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from jumok._corpus.state import Corpus
-from jumok._errors import CallError, Cancelled, Unavailable
+from jumok._errors import CallCancelledError, CallError, UnavailableError
 from jumok._results import TextResult
 from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest, TranslateCorpusResponse
 
@@ -155,12 +155,12 @@ async def responses(call: Call, describe: Callable[[grpc.aio.AioRpcError], CallE
             yield response
     except grpc.aio.AioRpcError as error:
         if error.details() == OVERTAKEN:
-            raise Unavailable("the server ended the call while something was sent") from error
+            raise UnavailableError("the server ended the call while something was sent") from error
         raise describe(error) from error
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and not task.cancelling():  # the call was cancelled with its client, not this task
-            raise Cancelled("the client was closed") from error
+            raise CallCancelledError("the client was closed") from error
         raise
     finally:
         call.cancel()

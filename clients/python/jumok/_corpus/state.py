@@ -8,7 +8,14 @@ from collections import deque
 from dataclasses import dataclass
 
 from jumok import _calls
-from jumok._errors import CallError, Cancelled, DeadlineExceeded, InternalError, InvalidArgument, Unavailable
+from jumok._errors import (
+    CallCancelledError,
+    CallError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from jumok._results import TextResult
 from jumok._transport.retry import Backoff, Endpoints, can_be_repeated
 from jumok_proto.options import Options
@@ -90,7 +97,7 @@ class Corpus:
         self._texts.append(entry)
         try:
             _calls.check_content(text)
-        except InvalidArgument as error:
+        except InvalidArgumentError as error:
             entry.outcome = error
             return
         if not self._has_unanswered:
@@ -172,10 +179,10 @@ class Corpus:
                 self.failure = InternalError(f"the server ended a corpus with {len(unanswered)} texts unanswered")
             return 0.0
         self._last_error = error
-        elsewhere = isinstance(error, Unavailable)
+        elsewhere = isinstance(error, UnavailableError)
         if elsewhere:
             self._endpoints.failed(self.endpoint, now)
-        if not (can_be_repeated(error) or isinstance(error, Cancelled)):
+        if not (can_be_repeated(error) or isinstance(error, CallCancelledError)):
             self.failure = error
         elif not self._answered_any:
             self._attempts_left -= 1
@@ -194,7 +201,7 @@ class Corpus:
     def check_time(self, now: float) -> None:
         """Fail where no answer came for too long."""
         if self.failure is None and self.patience_s(now) == 0.0:
-            self.failure = self._last_error or DeadlineExceeded(f"no text was answered for {self._timeout_s:g} s")
+            self.failure = self._last_error or DeadlineExceededError(f"no text was answered for {self._timeout_s:g} s")
 
     @property
     def can_give(self) -> bool:
@@ -229,7 +236,7 @@ def make_corpus(
     max_attempts: int,
     options: Options,
 ) -> Corpus:
-    """Begin a ``translate_iter``; raise InvalidArgument for what cannot be sent."""
+    """Begin a ``translate_iter``; raise InvalidArgumentError for what cannot be sent."""
     _calls.check_count("window", window, least=1, most=MAX_WINDOW)
     _calls.check_count("start", start, least=0)
     settings = _calls.corpus_settings(

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from jumok import _calls
 from jumok._corpus.aio import responses
-from jumok._errors import CallError, Cancelled, call_error
+from jumok._errors import CallCancelledError, CallError, call_error
 from jumok._results import TranslationUpdate
 from jumok._transport.channel import Tls, addresses, open_async_channel
 from jumok._transport.retry import Attempts, Endpoints, check_attempts
@@ -146,4 +146,4 @@ class AsyncConnection:
         """Tell a call that was cancelled with its client from a task that was."""
         task = asyncio.current_task()
         if self._closed and task is not None and not task.cancelling():
-            raise Cancelled("the client was closed") from error
+            raise CallCancelledError("the client was closed") from error

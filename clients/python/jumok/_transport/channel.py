@@ -53,7 +53,7 @@ class Tls:
 
 
 def addresses(server: str | Sequence[str]) -> tuple[str, ...]:
-    """The addresses of one server or several, a channel for each; raise InvalidArgument where there is none."""
+    """The addresses of one server or several, a channel for each; raise InvalidArgumentError where there is none."""
     if isinstance(server, str):
         found = [server] if server.startswith(ADDRESS_LISTS) else [part.strip() for part in server.split(",")]
     else:

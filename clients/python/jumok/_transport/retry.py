@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jumok._errors import CallError, ResourceExhausted, Unavailable, invalid_field
+from jumok._errors import CallError, ResourceExhaustedError, UnavailableError, invalid_field
 
 MAX_ATTEMPTS = 5
 FIRST_DELAY_S = 0.1
@@ -14,7 +14,7 @@ LONGEST_REST_S = 30.0
 
 
 def check_attempts(max_attempts: int) -> int:
-    """Give back how often a call may be made; raise InvalidArgument where it is no such number."""
+    """Give back how often a call may be made; raise InvalidArgumentError where it is no such number."""
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
         raise invalid_field("max_attempts", f"must be a whole number from 1 on, got {max_attempts!r}")
     return max_attempts
@@ -22,7 +22,9 @@ def check_attempts(max_attempts: int) -> int:
 
 def can_be_repeated(error: CallError) -> bool:
     """Whether the same call can succeed later: no server could be reached, or it had no room and said when to come."""
-    return isinstance(error, Unavailable) or (isinstance(error, ResourceExhausted) and error.retry_after_s is not None)
+    return isinstance(error, UnavailableError) or (
+        isinstance(error, ResourceExhaustedError) and error.retry_after_s is not None
+    )
 
 
 class Endpoints:
@@ -118,7 +120,7 @@ class Attempts:
 
     def failed(self, error: CallError, now: float) -> float:
         """Seconds to wait before the next attempt; raises the error where there is to be none."""
-        elsewhere = isinstance(error, Unavailable)
+        elsewhere = isinstance(error, UnavailableError)
         if elsewhere:
             self._endpoints.failed(self.endpoint, now)
         if not can_be_repeated(error) or self._left <= 0:

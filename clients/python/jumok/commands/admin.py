@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import click
 
 from jumok._admin_client import AdminClient
-from jumok._errors import Unimplemented
+from jumok._errors import UnimplementedError
 from jumok.commands._options import access, server_options
 
 timeout_option = click.option(
@@ -80,7 +80,7 @@ def _client(context: click.Context, server: str, timeout_s: float) -> Iterator[A
     with AdminClient(server, tls=tls, token=token, timeout_s=timeout_s) as client:
         try:
             yield client
-        except Unimplemented as error:
+        except UnimplementedError as error:
             raise click.ClickException(
                 f"{server} does not load models: its server is to be started with --model-root, or has another port "
                 "for this, --admin-port"

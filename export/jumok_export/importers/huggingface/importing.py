@@ -22,7 +22,7 @@ from jumok_export.models.t5 import T5
 from jumok_export.models.transformer import Transformer
 from jumok_export.shortlists.sources import ShortlistPlan
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.manifest.fields import Name
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import Architecture, Limits, SourceCheckpoint
@@ -84,7 +84,7 @@ def import_checkpoint(
         what = "calibration translates in" if calibration is not None else "a shortlist is for"
         try:
             parts.tokenizer.languages.direction()
-        except InvalidRequest as error:
+        except InvalidArgumentError as error:
             raise ExportError(
                 f"{what} the default direction, and there is none: give both languages ({error})"
             ) from error
@@ -221,7 +221,7 @@ def _check_defaults(parts: _Parts) -> None:
                 vocabulary=parts.model.target_vocabulary,
                 forced_first=target.forced_first,
             )
-        except InvalidRequest as error:
+        except InvalidArgumentError as error:
             problems[f"its decoding defaults contradict each other: {error}"] = None
     if problems:
         raise CheckpointError(list(problems))

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from jumok_export.importers.huggingface.errors import CheckpointError
-from jumok_serve.errors import LanguageNotFound
+from jumok_serve.errors import LanguageNotFoundError
 from jumok_serve.manifest.fields import LanguageTag
 from jumok_serve.manifest.languages import LanguagePair, Languages, SourceLanguage, TargetLanguage
 
@@ -138,7 +138,7 @@ def tasks(source: SourceLanguage, pairs: tuple[LanguagePair, ...], *, asked: Dir
         return languages
     try:
         direction = languages.direction(chosen.default.source, chosen.default.target)
-    except LanguageNotFound as error:
+    except LanguageNotFoundError as error:
         raise CheckpointError(
             [f"{error}; to import it for another, take task_specific_params out of config.json"]
         ) from error
@@ -180,7 +180,7 @@ def _with_default(languages: Languages, asked: Directions, configured: Direction
         if wanted is not None:
             try:
                 tags[role] = _find(role, wanted, languages)
-            except LanguageNotFound as error:
+            except LanguageNotFoundError as error:
                 problems.append(f"--{role}-lang: {error}")
         elif tag in known:
             tags[role] = tag

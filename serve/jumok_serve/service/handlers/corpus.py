@@ -13,7 +13,7 @@ from google.rpc import status_pb2
 from jumok_proto.conversion import timings_to_proto, translation_to_proto
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCorpusRequest, TranslateCorpusResponse
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
+from jumok_serve.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError, UnavailableError
 from jumok_serve.service.handlers.loop_wakeups import Arrivals
 from jumok_serve.service.handlers.one_text import naming_one_text
 from jumok_serve.service.handlers.unknown_fields import check_known
@@ -56,7 +56,7 @@ class _Entry:
             return CorpusResult(id=self.id, error=self._error)
         try:
             (translation,) = self.pending.collect()
-        except (DeadlineExceeded, Unavailable):
+        except (DeadlineExceededError, UnavailableError):
             raise
         except Exception as error:
             return CorpusResult(id=self.id, error=_status(error))
@@ -117,7 +117,7 @@ class Corpus:
                     await self._changed.wait()
                     self._changed.clear()
             if not reading.result():
-                raise Unavailable(
+                raise UnavailableError(
                     "the server is being stopped: what has no answer can be sent to another, or again later",
                     retry_after_s=RETRY_AFTER_S,
                 )
@@ -145,7 +145,7 @@ class Corpus:
                     return True
                 check_known(message)
                 if message.HasField("settings"):
-                    raise InvalidRequest("settings stand in the first message alone", field="settings")
+                    raise InvalidArgumentError("settings stand in the first message alone", field="settings")
                 await self._enter(message.items)
         finally:
             stopping.cancel()
@@ -158,7 +158,7 @@ class Corpus:
     async def _enter(self, items: Sequence[CorpusItem]) -> None:
         """Start to translate items, as there is room for them."""
         if len(items) > MAX_ITEMS:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"a message takes at most {MAX_ITEMS} items, got {len(items)}; send several", field="items"
             )
         for number, item in enumerate(items):
@@ -182,10 +182,10 @@ class Corpus:
             try:
                 with naming_one_text():
                     return _Entry(item.id, await self._submit(item))
-            except Overloaded:
+            except OverloadedError:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_AFTER_S)
-            except InvalidRequest as error:
+            except InvalidArgumentError as error:
                 if error.field not in FIELDS_OF_ITEMS:
                     raise
                 return _Entry(item.id, None, _status(error))

@@ -6,7 +6,7 @@ from jumok_proto.conversion import model_to_proto
 from jumok_proto.results import DecodingDefaults, LanguagePair, Model
 from jumok_proto.v1 import model_pb2
 from jumok_proto.v1.model_pb2_grpc import ModelServiceServicer
-from jumok_serve.errors import InvalidRequest, LanguageNotFound
+from jumok_serve.errors import InvalidArgumentError, LanguageNotFoundError
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.service.models.registry import HeldModel, ModelRegistry
 
@@ -79,6 +79,6 @@ def _default_pair(languages: Languages) -> LanguagePair | None:
     """The direction of a request that names no language, if it need not name one."""
     try:
         direction = languages.direction()
-    except (InvalidRequest, LanguageNotFound):
+    except (InvalidArgumentError, LanguageNotFoundError):
         return None
     return LanguagePair(source=direction.source, target=direction.target)

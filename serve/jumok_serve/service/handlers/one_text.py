@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 
 NAMES = {"contents[0]": "content", "target_prefixes[0]": "target_prefix"}
 
 
 @contextmanager
 def naming_one_text() -> Iterator[None]:
-    """Say of an InvalidRequest what the fields of the only text are called."""
+    """Say of an InvalidArgumentError what the fields of the only text are called."""
     try:
         yield
-    except InvalidRequest as error:
+    except InvalidArgumentError as error:
         if error.field not in NAMES:
             raise
         name = NAMES[error.field]
-        raise InvalidRequest(str(error).replace(error.field, name), field=name) from error
+        raise InvalidArgumentError(str(error).replace(error.field, name), field=name) from error

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from jumok_proto.alignment_conversion import kinds_from_proto
 from jumok_proto.conversion import options_from_proto
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.models.loaded_model import LoadedModel, Pending
 from jumok_serve.tasks.attention_query import AttentionQuery
@@ -39,7 +39,7 @@ def read_asked(model: LoadedModel, request: Asking, remaining_s: float | None) -
     """Give what a request, whose caller waits for so many seconds, asks of a model.
 
     Raises:
-        InvalidRequest: the options cannot be.
+        InvalidArgumentError: the options cannot be.
     """
     options = _read_options(request.options.SerializeToString())
     defaults = model.manifest.generation
@@ -77,13 +77,13 @@ def _read_options(serialized: bytes) -> DecodingOptions:
     message = decoding_pb2.DecodingOptions.FromString(serialized)
     for name, listed in (("suppress_tokens", message.suppress_tokens), ("end_tokens", message.end_tokens)):
         if len(listed.ids) > MAX_LISTED_TOKENS:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"{name} takes at most {MAX_LISTED_TOKENS} tokens here, got {len(listed.ids)}", field=f"options.{name}"
             )
     try:
         options = options_from_proto(message)
     except ValueError as error:
-        raise InvalidRequest(str(error), field="options.early_stopping") from error
+        raise InvalidArgumentError(str(error), field="options.early_stopping") from error
     return DecodingOptions(**options)
 
 
@@ -91,12 +91,12 @@ def read_query(request: alignment_pb2.AlignTextRequest) -> AttentionQuery:
     """Give what attention a request asks for.
 
     Raises:
-        InvalidRequest: there is no such kind.
+        InvalidArgumentError: there is no such kind.
     """
     try:
         kinds = kinds_from_proto(request.kinds)
     except ValueError as error:
-        raise InvalidRequest(str(error), field="kinds") from error
+        raise InvalidArgumentError(str(error), field="kinds") from error
     return AttentionQuery(
         kinds=kinds,
         layer=request.layer if request.HasField("layer") else None,

@@ -20,7 +20,7 @@ from jumok_proto.conversion import (
 from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import InvalidRequest, Overloaded
+from jumok_serve.errors import InvalidArgumentError, OverloadedError
 from jumok_serve.service.handlers.corpus import Corpus
 from jumok_serve.service.handlers.loop_wakeups import Arrivals
 from jumok_serve.service.handlers.one_text import naming_one_text
@@ -176,16 +176,16 @@ class TranslationService(TranslationServiceServicer):
         """Translate items as they come, a window of them at a time; a call that ends early frees the rows of all."""
         first = await next_request(context)
         if first is None or not first.HasField("settings"):
-            raise InvalidRequest("the first message must carry settings", field="settings")
+            raise InvalidArgumentError("the first message must carry settings", field="settings")
         check_known(first)
         settings = first.settings
         if not 0 <= settings.window <= MAX_WINDOW:
-            raise InvalidRequest(
+            raise InvalidArgumentError(
                 f"window must be at most {MAX_WINDOW}, and at least 1 or left out, got {settings.window}",
                 field="window",
             )
         if settings.order not in CORPUS_ORDERS:
-            raise InvalidRequest(f"order has the unknown value {settings.order}", field="order")
+            raise InvalidArgumentError(f"order has the unknown value {settings.order}", field="order")
         with self._models.use(settings.model) as model:
             asked = read_asked(model, settings, context.time_remaining())
         self._limits.check_hypotheses(1, asked.beam_size, asked.hypotheses)
@@ -272,7 +272,7 @@ class TranslationService(TranslationServiceServicer):
     def _room_for_attention(self, attention: bool) -> Iterator[None]:
         """Count a request in that asks for attention, before anything is done for it; others need no room."""
         if attention and self._number_attending >= MAX_ATTENDING:
-            raise Overloaded(
+            raise OverloadedError(
                 f"{MAX_ATTENDING} requests for attention are under way: no room for another",
                 retry_after_s=RETRY_AFTER_S,
             )

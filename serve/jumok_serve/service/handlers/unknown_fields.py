@@ -3,7 +3,7 @@
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 
 
 def check_known(message: Message, field: str = "") -> None:
@@ -12,11 +12,11 @@ def check_known(message: Message, field: str = "") -> None:
     Ignoring what was asked for would give another answer than the caller wanted, and say nothing.
 
     Raises:
-        InvalidRequest: it does; ``field`` is the path of the message that holds it, or ``request`` for the whole.
+        InvalidArgumentError: it does; ``field`` is the path of the message that holds it, or ``request`` for the whole.
     """
     unknown = UnknownFieldSet(message)
     if len(unknown) > 0:
-        raise InvalidRequest(
+        raise InvalidArgumentError(
             f"{field or 'the request'} holds the field number {unknown[0].field_number} with a value that this server "
             "does not know",
             field=field or "request",

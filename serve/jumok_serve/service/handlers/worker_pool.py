@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import Overloaded
+from jumok_serve.errors import OverloadedError
 
 Result = TypeVar("Result")
 
@@ -34,12 +34,12 @@ class Workers:
         """Start a job, or let it wait.
 
         Raises:
-            Overloaded: too many run and wait already.
+            OverloadedError: too many run and wait already.
         """
         job: Future[Result] = Future()
         with self._changing:
             if self._unfinished >= self._most:
-                raise Overloaded(f"{self._most} requests wait to be {self._done}", retry_after_s=RETRY_AFTER_S)
+                raise OverloadedError(f"{self._most} requests wait to be {self._done}", retry_after_s=RETRY_AFTER_S)
             self._unfinished += 1
             self._waiting[job] = work
             if self._running < self._most_running:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from jumok_proto.results import LoadResult, Model
 from jumok_serve.bundle.model_root import FoundBundle, ModelRoot
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import BundleError, BundleNotLoaded, DeviceError, JumokError, Unavailable
+from jumok_serve.errors import BundleError, BundleNotLoadedError, DeviceError, JumokError, UnavailableError
 from jumok_serve.runtime.process_memory import give_back_memory
 from jumok_serve.service.handlers.model_service import describe
 from jumok_serve.service.models.loaded_model import LoadedModel
@@ -65,10 +65,10 @@ class Lifecycle:
         Once it has begun it goes on, even if this is cancelled.
 
         Raises:
-            InvalidRequest: the name is none of a folder in the root.
-            BundleNotFound: there is no such folder.
-            BundleNotLoaded: it, or its device, cannot be used.
-            Unavailable: the server is being stopped.
+            InvalidArgumentError: the name is none of a folder in the root.
+            BundleNotFoundError: there is no such folder.
+            BundleNotLoadedError: it, or its device, cannot be used.
+            UnavailableError: the server is being stopped.
         """
         await self._changing.acquire()
         loading = self._begin(self._load_and_put(bundle))
@@ -79,7 +79,7 @@ class Lifecycle:
         """Have a model take no more requests, and free it once it has finished those that it has.
 
         Raises:
-            ModelNotFound: there is no such model.
+            ModelNotFoundError: there is no such model.
         """
         held = self._models.take(name)
         logger.info("unloading %s %s", name, held.model.manifest.version)
@@ -101,15 +101,15 @@ class Lifecycle:
             model = await self._in_thread(partial(self._load, folder))
         except BundleError as error:
             logger.error("%s", error)
-            raise BundleNotLoaded(bundle, error.problems) from error
+            raise BundleNotLoadedError(bundle, error.problems) from error
         except (DeviceError, OSError, MemoryError) as error:
             logger.exception("bundle %s: cannot be loaded", folder)
-            raise BundleNotLoaded(bundle, [f"cannot be loaded: {error or 'not enough memory'}"]) from error
+            raise BundleNotLoadedError(bundle, [f"cannot be loaded: {error or 'not enough memory'}"]) from error
         finally:
             self.loading = ""
         if self._stopping:
             await self._in_thread(model.close)
-            raise Unavailable("the server is being stopped", retry_after_s=RETRY_AFTER_S)
+            raise UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
         replaced = self._models.put(model)
         was = None if replaced is None else replaced.model.manifest.version
         manifest = model.manifest

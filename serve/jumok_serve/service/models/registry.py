@@ -8,7 +8,7 @@ from typing import NamedTuple
 from jumok_proto.results import ModelState
 from jumok_serve.engine.counters import EngineCounters
 from jumok_serve.engine.occupancy import Load
-from jumok_serve.errors import DuplicateModel, InvalidRequest, ModelNotFound
+from jumok_serve.errors import DuplicateModelError, InvalidArgumentError, ModelNotFoundError
 from jumok_serve.service.models.loaded_model import LoadedModel
 
 
@@ -83,14 +83,14 @@ class ModelRegistry:
         models: what it holds at first.
 
     Raises:
-        DuplicateModel: two have the same name.
+        DuplicateModelError: two have the same name.
     """
 
     def __init__(self, models: Sequence[LoadedModel]) -> None:
         names = [model.manifest.name for model in models]
         for name in names:
             if names.count(name) > 1:
-                raise DuplicateModel(name)
+                raise DuplicateModelError(name)
         self._models = _Models(_by_name(map(HeldModel, models)))  # replaced at every change, for readers elsewhere
 
     def __iter__(self) -> Iterator[LoadedModel]:
@@ -108,10 +108,10 @@ class ModelRegistry:
         return bool(serving) and all(held.model.full for held in serving.values())
 
     def find(self, name: str) -> HeldModel:
-        """Give the model of this name; raise ModelNotFound where there is none."""
+        """Give the model of this name; raise ModelNotFoundError where there is none."""
         serving = self._models.serving
         if name not in serving:
-            raise ModelNotFound(name, list(serving))
+            raise ModelNotFoundError(name, list(serving))
         return serving[name]
 
     @contextmanager
@@ -119,12 +119,12 @@ class ModelRegistry:
         """Give the model of this name, which stays open meanwhile; an empty name means the only one.
 
         Raises:
-            ModelNotFound: there is none of this name, or none at all.
-            InvalidRequest: there are several, and none is named.
+            ModelNotFoundError: there is none of this name, or none at all.
+            InvalidArgumentError: there are several, and none is named.
         """
         serving = self._models.serving
         if not name and len(serving) > 1:
-            raise InvalidRequest(f"name a model: this server holds {', '.join(serving)}", field="model")
+            raise InvalidArgumentError(f"name a model: this server holds {', '.join(serving)}", field="model")
         with self.find(name or next(iter(serving), "")).used() as model:
             yield model
 
@@ -143,7 +143,7 @@ class ModelRegistry:
         """Have no model take requests for a name; give the one that did, which is to be drained.
 
         Raises:
-            ModelNotFound: there is none.
+            ModelNotFoundError: there is none.
         """
         held = self.find(name)
         serving, draining, former = self._models

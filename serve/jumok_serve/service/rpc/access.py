@@ -1,7 +1,7 @@
 """Who may call what, and how often."""
 
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import NotAllowed, Overloaded, RateLimited, Unauthenticated
+from jumok_serve.errors import OverloadedError, PermissionDeniedError, RateLimitedError, UnauthenticatedError
 from jumok_serve.service.auth.rate_limit import RateLimiter
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile
 from jumok_serve.service.limits import ServiceLimits
@@ -45,21 +45,21 @@ class Gate:
         """Find out who calls, and whether they may.
 
         Raises:
-            Overloaded: too many calls are open.
-            Unauthenticated: the call needs a token.
-            NotAllowed: its token is for something else.
-            RateLimited: its caller has called too often.
+            OverloadedError: too many calls are open.
+            UnauthenticatedError: the call needs a token.
+            PermissionDeniedError: its token is for something else.
+            RateLimitedError: its caller has called too often.
         """
         if call.method.startswith(HEALTH):
             return
         if self.open_calls > self._most:
-            raise Overloaded(f"{self._most} calls are under way: no room for another", retry_after_s=RETRY_AFTER_S)
+            raise OverloadedError(f"{self._most} calls are under way: no room for another", retry_after_s=RETRY_AFTER_S)
         if self._tokens is not None:
             self._authenticate(call, self._tokens)
         if self._rate is not None:
             wait_s = self._rate.take(call.caller or call.peer.rpartition(":")[0])
             if wait_s > 0:
-                raise RateLimited(
+                raise RateLimitedError(
                     f"more than {self._rate.per_second:g} calls a second; wait {wait_s:.3g} s", retry_after_s=wait_s
                 )
 
@@ -67,15 +67,15 @@ class Gate:
     def _authenticate(call: Call, tokens: TokenFile) -> None:
         credentials = call.metadata.get("authorization", "")
         if not isinstance(credentials, str) or not credentials.startswith(BEARER):
-            raise Unauthenticated("this server wants a token: send the metadata 'authorization: Bearer TOKEN'")
+            raise UnauthenticatedError("this server wants a token: send the metadata 'authorization: Bearer TOKEN'")
         token = tokens.find(credentials.removeprefix(BEARER))
         if token is None:
-            raise Unauthenticated("this server does not know the token")
+            raise UnauthenticatedError("this server does not know the token")
         call.caller = token.name
         service = call.method.removeprefix("/").partition("/")[0]
         needed = SCOPES_BY_SERVICE.get(service, ADMINISTRATION)
         if not token.scopes & needed:
-            raise NotAllowed(
+            raise PermissionDeniedError(
                 f"token {token.name!r} has the scope {' and '.join(sorted(token.scopes))}, and {service} needs "
                 f"{' or '.join(sorted(needed))}"
             )

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 
-from jumok_serve.errors import InvalidRequest
+from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.service.rpc.call import CALL, REQUEST_ID, current_request_id
 from jumok_serve.service.rpc.error_table import is_expected, to_ending
 
@@ -53,14 +53,14 @@ def guarded(service: ServiceDescriptor, servicer: object) -> "grpc.GenericRpcHan
 
 
 def present(request: Request | None) -> Request:
-    """Give back a request that was read; raise InvalidRequest where its bytes were none."""
+    """Give back a request that was read; raise InvalidArgumentError where its bytes were none."""
     if request is None:
-        raise InvalidRequest("the request is no valid protobuf message; texts must be UTF-8", field="request")
+        raise InvalidArgumentError("the request is no valid protobuf message; texts must be UTF-8", field="request")
     return request
 
 
 async def next_request(context: "grpc.aio.ServicerContext[Request, Answer]") -> Request | None:
-    """Read from a stream of requests; None at its end, InvalidRequest for bytes that are none."""
+    """Read from a stream of requests; None at its end, InvalidArgumentError for bytes that are none."""
     request: Request | None = await context.read()
     return None if request is EOF else present(request)
 
@@ -79,7 +79,7 @@ def _writing(method: Method | Generator, *, requests_stream: bool) -> Method:
 
 
 async def _each_request(context: Context) -> AsyncIterator[Message]:
-    """The requests of a stream; InvalidRequest for bytes that are none."""
+    """The requests of a stream; InvalidArgumentError for bytes that are none."""
     while (request := await next_request(context)) is not None:
         yield request
 

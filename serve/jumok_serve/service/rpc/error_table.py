@@ -10,22 +10,22 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from jumok_serve.errors import (
-    AttentionUnavailable,
-    BundleNotFound,
-    BundleNotLoaded,
-    DeadlineExceeded,
-    EngineFailed,
-    InvalidRequest,
+    AttentionUnavailableError,
+    BundleNotFoundError,
+    BundleNotLoadedError,
+    DeadlineExceededError,
+    EngineFailedError,
+    InvalidArgumentError,
     JumokError,
-    LanguageNotFound,
-    ModelNotFound,
-    NotAllowed,
-    Overloaded,
-    RateLimited,
-    SamplingUnavailable,
-    ScoringUnavailable,
-    Unauthenticated,
-    Unavailable,
+    LanguageNotFoundError,
+    ModelNotFoundError,
+    OverloadedError,
+    PermissionDeniedError,
+    RateLimitedError,
+    SamplingUnavailableError,
+    ScoringUnavailableError,
+    UnauthenticatedError,
+    UnavailableError,
 )
 
 DOMAIN = "jumok"
@@ -34,21 +34,21 @@ MAX_MESSAGE_LENGTH = 500
 MAX_REMEMBERED = 256
 
 _TABLE: dict[type[JumokError], tuple[grpc.StatusCode, str]] = {
-    InvalidRequest: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
-    ModelNotFound: (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND"),
-    BundleNotFound: (grpc.StatusCode.NOT_FOUND, "BUNDLE_NOT_FOUND"),
-    LanguageNotFound: (grpc.StatusCode.NOT_FOUND, "LANGUAGE_NOT_FOUND"),
-    BundleNotLoaded: (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE"),
-    AttentionUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "ATTENTION_UNAVAILABLE"),
-    ScoringUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "SCORING_UNAVAILABLE"),
-    SamplingUnavailable: (grpc.StatusCode.FAILED_PRECONDITION, "SAMPLING_UNAVAILABLE"),
-    Overloaded: (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
-    RateLimited: (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED"),
-    DeadlineExceeded: (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
-    Unavailable: (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
-    EngineFailed: (grpc.StatusCode.UNAVAILABLE, "ENGINE_FAILED"),
-    Unauthenticated: (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED"),
-    NotAllowed: (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED"),
+    InvalidArgumentError: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
+    ModelNotFoundError: (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND"),
+    BundleNotFoundError: (grpc.StatusCode.NOT_FOUND, "BUNDLE_NOT_FOUND"),
+    LanguageNotFoundError: (grpc.StatusCode.NOT_FOUND, "LANGUAGE_NOT_FOUND"),
+    BundleNotLoadedError: (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE"),
+    AttentionUnavailableError: (grpc.StatusCode.FAILED_PRECONDITION, "ATTENTION_UNAVAILABLE"),
+    ScoringUnavailableError: (grpc.StatusCode.FAILED_PRECONDITION, "SCORING_UNAVAILABLE"),
+    SamplingUnavailableError: (grpc.StatusCode.FAILED_PRECONDITION, "SAMPLING_UNAVAILABLE"),
+    OverloadedError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
+    RateLimitedError: (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED"),
+    DeadlineExceededError: (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
+    UnavailableError: (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
+    EngineFailedError: (grpc.StatusCode.UNAVAILABLE, "ENGINE_FAILED"),
+    UnauthenticatedError: (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED"),
+    PermissionDeniedError: (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED"),
 }
 
 FAULT = (grpc.StatusCode.INTERNAL, "INTERNAL")
@@ -83,7 +83,7 @@ def to_ending(error: Exception, request_id: str) -> Ending:
     is put in anew.
     """
     code, reason = _TABLE.get(type(error), FAULT)  # type: ignore[arg-type]  # any type may be asked for
-    if (code, reason) != FAULT and isinstance(error, Overloaded | Unavailable):
+    if (code, reason) != FAULT and isinstance(error, OverloadedError | UnavailableError):
         written = request_id.encode()
         kind = type(error)
         message, parts = _around_id(kind, str(error), error.retry_after_s, len(written))  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def to_ending(error: Exception, request_id: str) -> Ending:
 
 @lru_cache(MAX_REMEMBERED)
 def _around_id(
-    kind: type[Overloaded | Unavailable], message: str, retry_after_s: float, length: int
+    kind: type[OverloadedError | UnavailableError], message: str, retry_after_s: float, length: int
 ) -> tuple[str, list[bytes]]:
     """A status' message, and its bytes before, between and behind the request's id, which has so many bytes."""
     stand_in = "\0" * length  # no other byte of a status is 0
@@ -116,10 +116,10 @@ def to_status(error: Exception, request_id: str) -> status_pb2.Status:
     if error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(field=_shorten(error.field), description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-    if isinstance(error, ModelNotFound | BundleNotFound):
+    if isinstance(error, ModelNotFoundError | BundleNotFoundError):
         details.append(
             error_details_pb2.ResourceInfo(
-                resource_type="jumok.v1.Model" if isinstance(error, ModelNotFound) else "jumok.v1.BundleSummary",
+                resource_type="jumok.v1.Model" if isinstance(error, ModelNotFoundError) else "jumok.v1.BundleSummary",
                 resource_name=_shorten(error.name),
                 description=_shorten(f"available: {', '.join(error.available) or 'none'}"),
             )

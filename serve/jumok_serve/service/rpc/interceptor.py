@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import Message
 
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import JumokError, Overloaded
+from jumok_serve.errors import JumokError, OverloadedError
 from jumok_serve.service.rpc.access import Gate
 from jumok_serve.service.rpc.call import CALL, REQUEST_ID, Call, request_id_of
 from jumok_serve.service.rpc.error_boundary import Context, abort
@@ -21,7 +21,7 @@ Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler
 MIN_SLACK_S, SLACK = 0.05, 0.01
 """How close to its deadline, in seconds or as a share of its time, a call is given up because of it."""
 
-FULL = Overloaded("the queue is full: no room for any text", retry_after_s=RETRY_AFTER_S)
+FULL = OverloadedError("the queue is full: no room for any text", retry_after_s=RETRY_AFTER_S)
 
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 

@@ -62,7 +62,7 @@ def test_a_client_that_trusts_the_authority_is_served(authority: Authority) -> N
                 assert (await trusting.translate("a")).text == "A"
             for tls in (None, jumok.Tls()):  # plain text, and the public authorities
                 async with client(server.port, tls=tls) as other:
-                    with pytest.raises(jumok.Unavailable):
+                    with pytest.raises(jumok.UnavailableError):
                         await other.translate("a")
 
     asyncio.run(scenario())
@@ -76,7 +76,7 @@ def test_another_name_can_be_expected(authority: Authority) -> None:
         ):
             tls = jumok.Tls(root_certificates=authority.root)
             async with client(server.port, tls=tls) as confused:
-                with pytest.raises(jumok.Unavailable):
+                with pytest.raises(jumok.UnavailableError):
                     await confused.translate("a")
             tls = jumok.Tls(root_certificates=str(authority.root), override_name="inner.example")
             async with client(server.port, tls=tls) as knowing:
@@ -99,7 +99,7 @@ def test_mutual_tls_wants_a_certificate_of_the_right_authority(authority: Author
                     if served:
                         assert (await caller.translate("a")).text == "A"
                     else:
-                        with pytest.raises(jumok.Unavailable):
+                        with pytest.raises(jumok.UnavailableError):
                             await caller.translate("a")
 
     asyncio.run(scenario())
@@ -190,7 +190,7 @@ def test_a_token_travels_over_tls_alone(authority: Authority, tmp_path: Path) ->
             async with client(server.port, tls=trusted, token=secret) as known:
                 assert (await known.translate("a")).text == "A"
             async with client(server.port, tls=trusted) as unknown:
-                with pytest.raises(jumok.Unauthenticated) as caught:
+                with pytest.raises(jumok.UnauthenticatedError) as caught:
                     await unknown.translate("a")
             assert caught.value.code is grpc.StatusCode.UNAUTHENTICATED
             assert caught.value.request_id

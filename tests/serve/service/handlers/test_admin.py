@@ -21,7 +21,7 @@ from jumok_proto.v1.model_pb2 import GetModelRequest, ListModelsRequest
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.errors import BundleError, EngineFailed
+from jumok_serve.errors import BundleError, EngineFailedError
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.support.held_model import HeldModel, fail, failure, hold, manifest, serving
@@ -315,7 +315,7 @@ def test_health_follows_models(tmp_path: Path) -> None:
 
 def test_an_engine_that_failed_is_worth_another_try() -> None:
     async def scenario() -> None:
-        broken = HeldModel(on_submit=fail(EngineFailed("the engine failed", retry_after_s=0.5)))
+        broken = HeldModel(on_submit=fail(EngineFailedError("the engine failed", retry_after_s=0.5)))
         async with serving(broken) as (_, channel):
             refused = await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
             assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAVAILABLE, "ENGINE_FAILED")

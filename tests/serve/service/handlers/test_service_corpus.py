@@ -10,7 +10,13 @@ from google.rpc import code_pb2
 
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
-from jumok_serve.errors import DeadlineExceeded, InvalidRequest, ModelFailed, Overloaded, Unavailable
+from jumok_serve.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    ModelFailedError,
+    OverloadedError,
+    UnavailableError,
+)
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers import corpus
 from tests.serve.service.handlers.test_service_streams import EOF, cancelled, received, stub_of
@@ -115,11 +121,11 @@ def test_answers_that_nobody_reads_stop_the_reading() -> None:
 def test_one_bad_item_leaves_the_others() -> None:
     def refuse(answer: Answer) -> None:
         if answer.texts == ["bad"]:
-            raise InvalidRequest("contents[0]: bad", field="contents[0]")
+            raise InvalidArgumentError("contents[0]: bad", field="contents[0]")
         if answer.texts == ["nan"]:
 
             def broken() -> None:
-                raise ModelFailed("the model computed NaN for this text")
+                raise ModelFailedError("the model computed NaN for this text")
 
             answer.on_collect = broken
         answer.complete()
@@ -205,7 +211,7 @@ def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) 
         nonlocal left
         left -= 1
         if left >= 0:
-            raise Overloaded("full", retry_after_s=1.0)
+            raise OverloadedError("full", retry_after_s=1.0)
         answer.complete()
 
     async def scenario() -> None:
@@ -217,7 +223,7 @@ def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("error", [DeadlineExceeded("late"), Unavailable("stopped", retry_after_s=1)])
+@pytest.mark.parametrize("error", [DeadlineExceededError("late"), UnavailableError("stopped", retry_after_s=1)])
 def test_what_is_no_items_fault_ends_the_call(error: Exception) -> None:
     def broken() -> None:
         raise error

@@ -41,6 +41,6 @@ def test_where_no_language_is_the_default_one_must_be_named(tiny_bundle: Path, t
     with Translator(bundle, threads=1) as translator, serving(translator) as address, jumok.Client(address) as client:
         (model,) = client.list_models()
         assert (model.default_pair, model.language_pairs) == (None, ())
-        with pytest.raises(jumok.InvalidArgument, match="several source languages and no default") as caught:
+        with pytest.raises(jumok.InvalidArgumentError, match="several source languages and no default") as caught:
             client.translate("a", target_language="de")
         assert caught.value.field == "source_language_code"

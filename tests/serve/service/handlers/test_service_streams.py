@@ -10,7 +10,7 @@ import pytest
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.errors import DeadlineExceeded, InvalidRequest, Overloaded
+from jumok_serve.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError
 from jumok_serve.search.options import DecodingOptions
 from tests.support.held_model import Answer, HeldModel, fail, failure, hold, serving
 
@@ -92,9 +92,9 @@ def test_a_stream_that_is_cancelled_gives_its_text_up() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "field"),
     [
-        (InvalidRequest("contents[0]: bad", field="contents[0]"), grpc.StatusCode.INVALID_ARGUMENT, "content"),
-        (InvalidRequest("bad", field="target_prefixes[0]"), grpc.StatusCode.INVALID_ARGUMENT, "target_prefix"),
-        (Overloaded("full", retry_after_s=1), grpc.StatusCode.RESOURCE_EXHAUSTED, None),
+        (InvalidArgumentError("contents[0]: bad", field="contents[0]"), grpc.StatusCode.INVALID_ARGUMENT, "content"),
+        (InvalidArgumentError("bad", field="target_prefixes[0]"), grpc.StatusCode.INVALID_ARGUMENT, "target_prefix"),
+        (OverloadedError("full", retry_after_s=1), grpc.StatusCode.RESOURCE_EXHAUSTED, None),
     ],
 )
 def test_a_stream_is_refused_as_a_request_is(error: Exception, code: grpc.StatusCode, field: str | None) -> None:
@@ -118,7 +118,7 @@ def test_a_stream_fails_as_its_text_does() -> None:
             answer = await model.submitted.get()
 
             def late() -> None:
-                raise DeadlineExceeded("late")
+                raise DeadlineExceededError("late")
 
             answer.on_collect = late
             answer.complete()

@@ -142,9 +142,9 @@ def test_what_cannot_be_scored_is_refused_alike_in_process_and_by_the_server(
     options: dict[str, Any],
     field: str,
 ) -> None:
-    with pytest.raises(errors.InvalidRequest) as local:
+    with pytest.raises(errors.InvalidArgumentError) as local:
         translator.score(texts, targets, **options)
-    with pytest.raises(jumok.InvalidArgument) as remote:
+    with pytest.raises(jumok.InvalidArgumentError) as remote:
         client.score(texts, targets, **options)
     assert (local.value.field, remote.value.field) == (field, field)
 
@@ -154,10 +154,10 @@ def test_what_cannot_be_scored_is_refused_alike_in_process_and_by_the_server(
     [({"source_language": "xx"}, "source_language_code"), ({"target_language": "en"}, "target_language_code")],
 )
 def test_an_unknown_language_is_not_found(client: jumok.Client, asked: dict[str, Any], field: str) -> None:
-    with pytest.raises(jumok.NotFound, match=r"has no .* language .*; it has") as caught:
+    with pytest.raises(jumok.NotFoundError, match=r"has no .* language .*; it has") as caught:
         client.translate("a", **asked)
     assert (caught.value.reason, caught.value.field) == ("LANGUAGE_NOT_FOUND", field)
-    with pytest.raises(jumok.NotFound):
+    with pytest.raises(jumok.NotFoundError):
         client.score("a", "b", **asked)
 
 
@@ -170,7 +170,7 @@ def test_what_the_bundle_has_no_graph_for_is_a_failed_precondition(tiny_bundle: 
             ("SCORING_UNAVAILABLE", lambda: client.score("a", "b")),
         ):
             with pytest.raises(
-                jumok.FailedPrecondition, match=r"was exported without a|has no attention to show"
+                jumok.FailedPreconditionError, match=r"was exported without a|has no attention to show"
             ) as caught:
                 call()
             assert caught.value.reason == reason
@@ -230,9 +230,9 @@ REFUSALS: Sequence[tuple[list[str], dict[str, Any], str]] = [
 def test_bad_input_is_refused_alike_in_process_and_by_the_server(
     translator: Translator, client: jumok.Client, texts: list[str], options: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(errors.InvalidRequest) as local:
+    with pytest.raises(errors.InvalidArgumentError) as local:
         translator.translate(texts, **options)
-    with pytest.raises(jumok.InvalidArgument) as remote:
+    with pytest.raises(jumok.InvalidArgumentError) as remote:
         client.translate(texts, **options)
     assert (local.value.field, remote.value.field) == (field, field)
     assert remote.value.reason == "INVALID_REQUEST"
@@ -255,7 +255,7 @@ def test_texts_of_any_script_have_a_translation(client: jumok.Client) -> None:
 
 def test_an_unknown_model_is_not_found(translator: Translator, client: jumok.Client) -> None:
     for call in (lambda: client.translate("a", model="other"), lambda: client.get_model("other")):
-        with pytest.raises(jumok.NotFound, match=f"'other' is not loaded; available: {translator.name}") as caught:
+        with pytest.raises(jumok.NotFoundError, match=f"'other' is not loaded; available: {translator.name}") as caught:
             call()
         assert caught.value.reason == "MODEL_NOT_FOUND"
         resource = caught.value.details.resource
@@ -288,7 +288,7 @@ def slow(translator: Translator) -> dict[str, Any]:
 
 
 def test_a_deadline_ends_the_work_on_the_server_too(translator: Translator, client: jumok.Client) -> None:
-    with pytest.raises(jumok.DeadlineExceeded) as caught:
+    with pytest.raises(jumok.DeadlineExceededError) as caught:
         client.translate(["a man in a blue shirt"] * 500, timeout_s=0.05, **slow(translator))
     assert isinstance(caught.value, TimeoutError)
     client.translate("a man", max_length=4)
@@ -320,7 +320,7 @@ def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
         running = translator.submit(["a"], DecodingOptions())
         gate.arrive()
         waiting = translator.submit(["a"] * 2, DecodingOptions())
-        with pytest.raises(jumok.ResourceExhausted) as caught:
+        with pytest.raises(jumok.ResourceExhaustedError) as caught:
             client.translate("a")
         assert caught.value.reason == "OVERLOADED"
         assert caught.value.retryable
@@ -329,7 +329,7 @@ def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
         gate.open()
         assert len(running.collect() + waiting.collect()) == 3
         assert len(client.translate(["a"] * 2, max_length=2)) == 2
-        with pytest.raises(jumok.InvalidArgument, match="takes at most 2 sentences") as refused:
+        with pytest.raises(jumok.InvalidArgumentError, match="takes at most 2 sentences") as refused:
             client.translate(["a"] * 3)
         assert not refused.value.retryable
 
@@ -337,7 +337,7 @@ def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
 def test_a_closed_model_is_unavailable_and_says_when_to_come_back(tiny_bundle: Path) -> None:
     with Translator(tiny_bundle, threads=1) as translator, serving(translator) as address:
         translator.close()
-        with jumok.Client(address) as client, pytest.raises(jumok.Unavailable) as caught:
+        with jumok.Client(address) as client, pytest.raises(jumok.UnavailableError) as caught:
             client.translate("a")
         assert caught.value.reason == "UNAVAILABLE"
         assert caught.value.retry_after_s is not None

@@ -13,14 +13,14 @@ from jumok_proto.v1.decoding_pb2 import TokenIds
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import (
-    AttentionUnavailable,
-    DeadlineExceeded,
-    InvalidRequest,
+    AttentionUnavailableError,
+    DeadlineExceededError,
+    InvalidArgumentError,
     JumokError,
-    LanguageNotFound,
-    Overloaded,
-    SamplingUnavailable,
-    Unavailable,
+    LanguageNotFoundError,
+    OverloadedError,
+    SamplingUnavailableError,
+    UnavailableError,
 )
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.requests import MAX_LISTED_TOKENS
@@ -97,13 +97,13 @@ def test_what_is_not_asked_for_is_none() -> None:
     ("error", "code", "reason", "field"),
     [
         (
-            LanguageNotFound("the model has no source language 'x'; it has en", field="source_language_code"),
+            LanguageNotFoundError("the model has no source language 'x'; it has en", field="source_language_code"),
             grpc.StatusCode.NOT_FOUND,
             "LANGUAGE_NOT_FOUND",
             "source_language_code",
         ),
-        (AttentionUnavailable("held"), grpc.StatusCode.FAILED_PRECONDITION, "ATTENTION_UNAVAILABLE", ""),
-        (SamplingUnavailable("held"), grpc.StatusCode.FAILED_PRECONDITION, "SAMPLING_UNAVAILABLE", ""),
+        (AttentionUnavailableError("held"), grpc.StatusCode.FAILED_PRECONDITION, "ATTENTION_UNAVAILABLE", ""),
+        (SamplingUnavailableError("held"), grpc.StatusCode.FAILED_PRECONDITION, "SAMPLING_UNAVAILABLE", ""),
     ],
 )
 def test_what_a_model_lacks_becomes_a_status(error: JumokError, code: grpc.StatusCode, reason: str, field: str) -> None:
@@ -130,10 +130,14 @@ def test_a_call_without_deadline_waits_without() -> None:
 @pytest.mark.parametrize(
     ("error", "code", "reason"),
     [
-        (Overloaded("full", retry_after_s=0.5), grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
-        (Unavailable("draining", retry_after_s=2), grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
-        (DeadlineExceeded("late"), grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
-        (InvalidRequest("contents[3]: bad", field="contents[3]"), grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
+        (OverloadedError("full", retry_after_s=0.5), grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
+        (UnavailableError("draining", retry_after_s=2), grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
+        (DeadlineExceededError("late"), grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
+        (
+            InvalidArgumentError("contents[3]: bad", field="contents[3]"),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "INVALID_REQUEST",
+        ),
     ],
 )
 def test_the_engines_errors_become_statuses(error: JumokError, code: grpc.StatusCode, reason: str) -> None:
@@ -171,7 +175,7 @@ def test_one_failed_text_fails_the_request_and_frees_the_others() -> None:
         async with serving(model) as (_, channel):
             call = TranslationServiceStub(channel).TranslateText(request("a", "b"))
             answer = await model.submitted.get()
-            answer.futures[0].set_exception(DeadlineExceeded("late"))
+            answer.futures[0].set_exception(DeadlineExceededError("late"))
             assert (await failure(call)).code is grpc.StatusCode.DEADLINE_EXCEEDED
             assert answer.futures[1].cancelled()
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from jumok_serve.errors import Overloaded
+from jumok_serve.errors import OverloadedError
 from jumok_serve.service.handlers.worker_pool import Workers
 
 
@@ -37,7 +37,7 @@ def test_jobs_are_done_in_their_order_and_bounded() -> None:
     released, first = busy(workers)
     order: list[int] = []
     jobs = [workers.start(lambda number=number: order.append(number)) for number in range(2)]  # type: ignore[misc]
-    with pytest.raises(Overloaded, match="3 requests wait to be scored") as caught:
+    with pytest.raises(OverloadedError, match="3 requests wait to be scored") as caught:
         workers.start(Work())
     assert caught.value.retry_after_s
     released.set()
@@ -54,7 +54,7 @@ def test_a_job_is_counted_once_even_before_a_thread_has_taken_it(monkeypatch: py
     with monkeypatch.context() as held:
         held.setattr(workers._threads, "submit", begin.append)
         jobs = [workers.start(Work()) for _ in range(2)]
-        with pytest.raises(Overloaded):
+        with pytest.raises(OverloadedError):
             workers.start(Work())
     (run,) = begin
     run()

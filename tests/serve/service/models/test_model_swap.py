@@ -86,7 +86,7 @@ def test_requests_see_no_error_while_models_are_replaced(address: str, loader: L
                     loaded = admin.load_model(folder)
                     assert (loaded.model.name, loaded.replaced_version) == (NAME, was)
                     with pytest.raises(
-                        jumok.FailedPrecondition, match=r"fp32/weights.bin: \d+ bytes, the manifest says"
+                        jumok.FailedPreconditionError, match=r"fp32/weights.bin: \d+ bytes, the manifest says"
                     ):
                         admin.load_model("cut")
                     # What comes from now on is of the new version.
@@ -124,7 +124,7 @@ def test_what_is_replaced_or_unloaded_leaves_memory(root: Path, loader: Loader) 
             admin.load_model(folder)
             client.translate(TEXTS, attention=True)
         admin.unload_model(NAME)
-        with pytest.raises(jumok.NotFound):
+        with pytest.raises(jumok.NotFoundError):
             client.translate(TEXTS)
     # A server that has stopped has finished what it began.
     assert [graphs() for graphs in loader.graphs] == [None, None]
@@ -189,10 +189,10 @@ def test_the_asynchronous_client_does_the_same(address: str) -> None:
             assert (loaded.model.version, loaded.model.state) == ("1", jumok.ModelState.SERVING)
             listed = {bundle.bundle: bundle.state for bundle in await admin.list_bundles()}
             assert (listed["one"], listed["two"]) == (jumok.BundleState.LOADED, jumok.BundleState.AVAILABLE)
-            with pytest.raises(jumok.NotFound) as refused:
+            with pytest.raises(jumok.NotFoundError) as refused:
                 await admin.load_model("three")
             assert refused.value.reason == "BUNDLE_NOT_FOUND"
-            with pytest.raises(jumok.InvalidArgument):
+            with pytest.raises(jumok.InvalidArgumentError):
                 await admin.load_model("../one")
             assert (await admin.unload_model(NAME)).state is jumok.ModelState.DRAINING
 

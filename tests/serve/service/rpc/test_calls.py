@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.errors import Overloaded
+from jumok_serve.errors import OverloadedError
 from jumok_serve.service.rpc.call import MAX_REQUEST_ID
 from jumok_serve.service.telemetry.logs import CallLog, JsonFormatter, configure_logging
 from jumok_serve.service.telemetry.tracing import CallTracer
@@ -55,7 +55,7 @@ def test_a_call_keeps_the_name_that_its_caller_gave_it_or_gets_one() -> None:
 
 def test_a_refused_call_says_its_name_too() -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(on_submit=fail(Overloaded("full", retry_after_s=1)))) as (_, channel):
+        async with serving(HeldModel(on_submit=fail(OverloadedError("full", retry_after_s=1)))) as (_, channel):
             refused = await failure(TranslationServiceStub(channel).TranslateText(REQUEST, metadata=named("mine-2")))
             assert refused.request.request_id == refused.info.metadata["request_id"] == "mine-2"
             assert refused.trailing["x-request-id"] == "mine-2"
@@ -255,7 +255,9 @@ def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() -> None:
     assert "secret" not in "".join(span.to_json() for span in exporter.get_finished_spans())
 
 
-@pytest.mark.parametrize(("error", "is_fault"), [(Overloaded("full", retry_after_s=1), False), (ValueError(), True)])
+@pytest.mark.parametrize(
+    ("error", "is_fault"), [(OverloadedError("full", retry_after_s=1), False), (ValueError(), True)]
+)
 def test_only_faults_of_the_server_are_errors_in_a_trace(error: Exception, is_fault: bool) -> None:
     exporter = InMemorySpanExporter()
 

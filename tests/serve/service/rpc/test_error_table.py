@@ -23,13 +23,13 @@ from jumok_proto.v1.translation_pb2 import (
 )
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import (
-    DeadlineExceeded,
-    EngineFailed,
-    InvalidRequest,
-    ModelNotFound,
-    Overloaded,
-    RateLimited,
-    Unavailable,
+    DeadlineExceededError,
+    EngineFailedError,
+    InvalidArgumentError,
+    ModelNotFoundError,
+    OverloadedError,
+    RateLimitedError,
+    UnavailableError,
 )
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
@@ -137,12 +137,12 @@ ERRORS = {
     "DEADLINE_EXCEEDED": Provoked(
         code=CODES.DEADLINE_EXCEEDED,
         ask=translate(),
-        model=lambda: HeldModel(on_submit=fail(DeadlineExceeded("the deadline passed"))),
+        model=lambda: HeldModel(on_submit=fail(DeadlineExceededError("the deadline passed"))),
     ),
     "ENGINE_FAILED": Provoked(
         code=CODES.UNAVAILABLE,
         ask=translate(),
-        model=lambda: HeldModel(on_submit=fail(EngineFailed("the engine failed", retry_after_s=1.0))),
+        model=lambda: HeldModel(on_submit=fail(EngineFailedError("the engine failed", retry_after_s=1.0))),
         retry=True,
     ),
     "UNAVAILABLE": Provoked(code=CODES.UNAVAILABLE, ask=translate(), retry=True),  # the test has closed the model
@@ -157,12 +157,12 @@ ERRORS = {
 @pytest.mark.parametrize(
     "error",
     [
-        Overloaded("the queue is full", retry_after_s=1.5),
-        RateLimited("é" * 600, retry_after_s=1e-9),
-        Unavailable("stopping", retry_after_s=1.0),
-        EngineFailed("", retry_after_s=0.1),
-        InvalidRequest("no", field="contents[1]"),
-        ModelNotFound("a", ["b"]),
+        OverloadedError("the queue is full", retry_after_s=1.5),
+        RateLimitedError("é" * 600, retry_after_s=1e-9),
+        UnavailableError("stopping", retry_after_s=1.0),
+        EngineFailedError("", retry_after_s=0.1),
+        InvalidArgumentError("no", field="contents[1]"),
+        ModelNotFoundError("a", ["b"]),
         RuntimeError("secret"),
     ],
 )

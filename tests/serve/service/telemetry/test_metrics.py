@@ -20,7 +20,7 @@ from jumok_serve.engine.counters import Histogram
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Occupancy
 from jumok_serve.engine.scheduler import SentenceQueue
-from jumok_serve.errors import ListenError, Overloaded
+from jumok_serve.errors import ListenError, OverloadedError
 from jumok_serve.search import make_search
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service import Server
@@ -123,12 +123,12 @@ def test_calls_are_counted_by_how_they_end() -> None:
         model = HeldModel()
         async with measured(model) as (port, client):
             await client.translate("a")
-            model.on_submit = fail(Overloaded("full", retry_after_s=1.0))
-            with pytest.raises(jumok.ResourceExhausted):
+            model.on_submit = fail(OverloadedError("full", retry_after_s=1.0))
+            with pytest.raises(jumok.ResourceExhaustedError):
                 await client.translate("a")
-            with pytest.raises(jumok.InvalidArgument):
+            with pytest.raises(jumok.InvalidArgumentError):
                 await client.translate("a", beam_size=0)
-            with pytest.raises(jumok.NotFound):
+            with pytest.raises(jumok.NotFoundError):
                 await client.get_model("other")
             await client.list_models()  # is answered after the end of all calls before it was seen
             scraped = await scrape(port)
