@@ -10,6 +10,7 @@ import pytest
 from benchmarks.gpu_checks.report import Report, summary
 from jumok_serve.errors import DeviceError
 from jumok_serve.runtime.device import candidate_devices
+from tests.support.hang import HANG_S
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"
@@ -29,7 +30,7 @@ def test_it_checks_the_same_path_without_a_gpu(half_bundle: Path, tmp_path: Path
     corpus = ["--source", str(DATA / "train.en"), "--reference", str(DATA / "train.de")]
     command = [sys.executable, "-m", "benchmarks.gpu", "--bundle", str(half_bundle), *corpus]
     done = subprocess.run(
-        [*command, "--json", str(file)], capture_output=True, text=True, timeout=280, check=False, env=None
+        [*command, "--json", str(file)], capture_output=True, text=True, timeout=HANG_S, check=False, env=None
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(file.read_text(encoding="utf-8"))

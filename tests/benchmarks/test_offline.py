@@ -32,6 +32,7 @@ from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN, Vocabular
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.manifest import SpecialTokens
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from tests.support.hang import HANG_S
 
 ROOT = Path(__file__).parents[2]
 CELL = Cell(model="Marian", batch=8, beam=4)
@@ -42,7 +43,7 @@ def test_it_plays_every_cell_and_records_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.offline", "--quick", "--cells", "1x1", "3x2", "--rounds", "2"]
     files = ["--json", str(tmp_path / "duel.json"), "--plot", str(tmp_path / "duel.png")]
     done = subprocess.run(
-        [*command, "--threads", "1", *files], capture_output=True, text=True, timeout=280, check=False
+        [*command, "--threads", "1", *files], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "duel.png").read_bytes().startswith(b"\x89PNG")
@@ -301,7 +302,7 @@ def test_with_shortlists_both_sides_have_the_same_lists(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.offline", "--quick", "--shortlist", "--cells", "1x1"]
     command += ["--rounds", "1", "--threads", "1", "--precision", "fp32", "--keep", str(tmp_path)]
     done = subprocess.run(
-        [*command, "--json", str(tmp_path / "duel.json")], capture_output=True, text=True, timeout=280, check=False
+        [*command, "--json", str(tmp_path / "duel.json")], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("With shortlists\n")

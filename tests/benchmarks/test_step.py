@@ -19,6 +19,7 @@ from benchmarks.step_tools.weight_products import (
 )
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.native import library
+from tests.support.hang import HANG_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def run(*arguments: str) -> str:
     settings = ["--rounds", "2", "--steps", "3", "--threads", "1"]
     command = [sys.executable, "-m", "benchmarks.step", *settings, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from jumok_export.training.vocabulary import Vocabulary
+from tests.support.hang import HANG_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +32,7 @@ def test_it_compares_both_precisions_with_pytorch(vocabulary: Vocabulary, tmp_pa
         "--json",
         str(tmp_path / "results.json"),
     ]
-    done = subprocess.run([*command, *settings], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([*command, *settings], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     assert "2 sentences, greedy" in done.stdout
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))

@@ -13,6 +13,7 @@ import pytest
 
 import jumok
 from jumok.testing import FakeServer
+from tests.support.hang import HANG_S
 
 TEXTS = [f"text {number}" for number in range(1000)]
 CAPITALS = [text.upper() for text in TEXTS]
@@ -249,7 +250,7 @@ def test_a_line_is_answered_before_the_next_is_there(server: FakeServer) -> None
     def typed() -> Iterator[str]:
         for text in TEXTS[:20]:
             yield text
-            assert answered.acquire(timeout=30)
+            assert answered.acquire(timeout=HANG_S)
 
     with jumok.Client(server.address) as client:
         for result, capitals in zip(client.translate_iter(typed()), CAPITALS, strict=False):

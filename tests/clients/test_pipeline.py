@@ -23,6 +23,7 @@ from jumok.commands._output import as_json, n_best, plain
 from jumok.commands._translating import in_process
 from jumok_proto.errors import JumokError
 from jumok_proto.results import FinishReason, Hypothesis, Translation
+from tests.support.hang import HANG_S
 
 
 def translation(*texts: str) -> Translation:
@@ -99,7 +100,7 @@ def test_long_lines_make_small_requests() -> None:
 
 
 def test_two_requests_are_under_way_at_once() -> None:
-    together = threading.Barrier(2, timeout=30)
+    together = threading.Barrier(2, timeout=HANG_S)
 
     def translate(texts: list[str]) -> list[Translation]:
         together.wait()

@@ -26,6 +26,7 @@ from tests.parity.run import Outcome, quiet
 from tests.parity.shapes import SHAPES
 from tests.parity.texts import parallel_sentences
 from tests.parity.ties import is_tie
+from tests.support.hang import HANG_S
 
 ROOT = Path(__file__).parents[2]
 # What all tests share takes minutes to make.
@@ -251,6 +252,6 @@ def test_marian_translates_as_with_ctranslate2(
 
 def test_the_script_names_the_checkpoints_that_there_are() -> None:
     command = [sys.executable, "-m", "tests.parity", "--shape", "gpt"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 2
     assert "no such checkpoint: gpt; there are marian-3-heads, " in done.stderr

@@ -4,12 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.hang import HANG_S
+
 DEMO = Path(__file__).parents[2] / "examples/demo.py"
 
 
 def demonstrate(bundle: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", str(DEMO), str(bundle)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 def test_it_translates_and_ends_well(tiny_bundle: Path) -> None:

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from jumok.commands.health import health
 from jumok_proto.v1 import translation_pb2
 from jumok_serve.cli.serve_commands import serve
+from tests.support.hang import HANG_S
 
 ROOT = Path(__file__).parents[2]
 CHECK = ROOT / "deploy/check_image.py"
@@ -203,6 +204,6 @@ def test_manifests_speak_of_the_same_servers() -> None:
 
 def test_a_missing_engine_is_named() -> None:
     command = [sys.executable, "-W", "error", str(CHECK), "--engine", "no-such-engine"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "check failed: no engine 'no-such-engine'; name another with --engine\n"

@@ -35,6 +35,7 @@ from tests.parity.checkpoints import make_checkpoint
 from tests.parity.run import quiet
 from tests.parity.shapes import SHAPES
 from tests.parity.texts import parallel_sentences
+from tests.support.hang import HANG_S
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"
@@ -50,7 +51,7 @@ kubectl() { [ "$1 $2" = "apply -f" ] && [ -d "$REPOSITORY/$3" ]; }
 """
 ALONE = "exec({!r}, {{'__name__': '__main__'}})"
 """Runs a program that knows nothing of those before it; a process for each would take longer."""
-BLOCK_S = 400
+BLOCK_S = HANG_S
 RECURRENT = """
 [model]
 family = "recurrent"

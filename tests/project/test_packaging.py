@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from jumok_serve.translator import Translator
+from tests.support.hang import HANG_S
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["The cat sleeps.", "A bird sings in the tree."]
@@ -56,7 +57,7 @@ class Environment:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=HANG_S,
             check=False,
         )
         assert done.returncode == code, done.stdout
@@ -126,7 +127,7 @@ def build(source: Path, out: Path, *options: str, **variables: str) -> None:
     command = [sys.executable, "-m", "build", *options, "--outdir", str(out), str(source)]
     environment = {name: value for name, value in os.environ.items() if name not in ("CXX", "JUMOK_NATIVE")}
     done = subprocess.run(
-        command, env=environment | variables, capture_output=True, text=True, timeout=300, check=False
+        command, env=environment | variables, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -134,7 +135,7 @@ def build(source: Path, out: Path, *options: str, **variables: str) -> None:
 def install(wheel: Path, extra: str, folder: Path) -> Environment:
     venv.create(folder, with_pip=False)
     pip = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", f"{wheel}{extra}"]
-    done = subprocess.run(pip, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     return Environment(folder)
 

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.hang import HANG_S
+
 JUMOK = (sys.executable, "-m", "jumok")
 
 
 def run(*arguments: str | Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run a command with bytes on standard input."""
-    return subprocess.run([*JUMOK, *map(str, arguments)], input=given, capture_output=True, check=False, timeout=120)
+    return subprocess.run([*JUMOK, *map(str, arguments)], input=given, capture_output=True, check=False, timeout=HANG_S)
 
 
 @contextmanager
@@ -34,4 +36,4 @@ def serve(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANG_S)

@@ -24,6 +24,7 @@ from jumok_export.training.train import train
 from jumok_export.training.vocabulary import PAD, START, UNKNOWN
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
+from tests.support.hang import HANG_S
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -193,7 +194,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(write: Write, tmp_path: Path) -
         if line.startswith("epoch 2/"):
             process.send_signal(signal.SIGINT)
             break
-    lines += process.communicate(timeout=120)[1].splitlines(keepends=True)
+    lines += process.communicate(timeout=HANG_S)[1].splitlines(keepends=True)
     assert process.returncode == 130
     assert lines[-1].startswith("stopped; training again into the same folder goes on")
     assert lines[0].startswith("48 sentence pairs to train on, 48 to validate on; vocabulary of 180 tokens")

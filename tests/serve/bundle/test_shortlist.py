@@ -19,6 +19,7 @@ from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.saturation import products_saturate
 from jumok_serve.search.options import SearchOptions
 from tests.support import command as commands
+from tests.support.hang import HANG_S
 from tests.support.reference_search import reference_search
 from tests.support.search_cases import make_options
 from tests.support.stepping import logits_of
@@ -143,7 +144,7 @@ def test_a_search_finds_what_brute_force_over_the_list_does(
                 return logits
 
             expected = reference_search(step, options, START, prefix)
-            found = future.result(timeout=60).hypotheses
+            found = future.result(timeout=HANG_S).hypotheses
             assert [one.token_ids for one in found] == [one.token_ids for one in expected]
             for one, other in zip(found, expected, strict=True):
                 assert one.score == pytest.approx(other.score, abs=1e-4)

@@ -27,6 +27,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.runtime.process_memory import ARENAS
 from tests.support.command import run, serve
+from tests.support.hang import HANG_S
 
 HEAP = 64 * 2**20
 """Bytes of address space that glibc's arenas of threads reserve at a time, where addresses have 64 bits."""
@@ -40,7 +41,7 @@ def test_it_says_in_one_line_what_it_serves_and_where(tiny_bundle: Path) -> None
             assert (model.name, model.precision, model.device) == (manifest.name, "fp32", "cpu")
             assert client.translate("a man", max_length=3).model == manifest.name
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANG_S)
         assert process.returncode == 0
         assert out == ""
         assert "SIGTERM" in err
@@ -55,7 +56,7 @@ def test_sigterm_ends_it_while_it_loads_too(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     with (bundle / "manifest.json").open("wb"):  # opened as soon as it is read, and then nothing is written
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, err) == (0, b"")
 
 
@@ -109,7 +110,7 @@ def test_a_stop_finishes_what_runs(tiny_bundle: Path, number: signal.Signals) ->
     with serve(tiny_bundle) as (process, address), translating(tiny_bundle, address, 200, beam_size=8) as call:
         process.send_signal(number)
         assert len(call.result().translations) == 200
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANG_S)
         assert process.returncode == 0
 
 
@@ -123,7 +124,7 @@ def test_a_second_signal_ends_it_at_once(tiny_bundle: Path) -> None:
         while "SIGTERM" not in process.stderr.readline():
             pass
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANG_S)
         assert process.returncode == 0
         assert call.exception() is not None
 

@@ -16,6 +16,7 @@ import pytest
 from jumok.commands._line_requests import MAX_LINE_BYTES
 from jumok_serve.translator import Translator
 from tests.support.command import JUMOK, run, serve
+from tests.support.hang import HANG_S
 
 SHORT = ("--beam-size", "2", "--max-length", "5")
 LONG = "a man in a blue shirt " * 100
@@ -287,7 +288,7 @@ def test_progress_is_shown_on_a_terminal(server: str, tmp_path: Path, piped: boo
         )
         os.close(other_end)
         reading = pool.submit(read_terminal, terminal)
-        output, _ = process.communicate(source.read_bytes() if piped else None, timeout=60)
+        output, _ = process.communicate(source.read_bytes() if piped else None, timeout=HANG_S)
         shown = reading.result()
     assert process.returncode == 0
     assert output.count(b"\n") == 300

@@ -27,10 +27,11 @@ from jumok_serve.errors import ModelFailedError
 from jumok_serve.runtime.decoder_step import Choice
 from jumok_serve.runtime.graphs import DecoderStep, Integers
 from jumok_serve.runtime.slot_buffers import padded_length
+from tests.support.hang import HANG_S
 
 IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
-PATIENCE_S = 30.0
+PATIENCE_S = HANG_S
 """Bound on every wait; reached only where something is broken."""
 
 

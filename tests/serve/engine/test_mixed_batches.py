@@ -15,6 +15,7 @@ from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.search import FinishedHypothesis, make_search
 from jumok_serve.search.options import Sampling, SearchOptions
+from tests.support.hang import HANG_S
 from tests.support.search_cases import make_options
 
 WORDS = """
@@ -85,19 +86,19 @@ def test_whatever_is_decoded_together_is_what_it_is_alone(submit: Submit, listed
         text = " ".join(generator.choices(WORDS.split(), k=generator.randint(1, 12)))
         prefix = generator.choices(range(4, 100), k=generator.choice([0, 0, 0, 1, 3, 7]))
         jobs.append((list(KINDS)[number % len(KINDS)], [*tokenizer.encode(text), EOS], prefix))
-    alone = [submit(job).future.result(timeout=60).hypotheses for job in jobs]
+    alone = [submit(job).future.result(timeout=HANG_S).hypotheses for job in jobs]
     assert {len(hypothesis.token_ids) for found in alone for hypothesis in found} > {5, 10, 24}
     together = [submit(job) for job in jobs]
     for job, sentence, expected in zip(jobs, together, alone, strict=True):
-        assert_same(job[0], sentence.future.result(timeout=60).hypotheses, expected)
+        assert_same(job[0], sentence.future.result(timeout=HANG_S).hypotheses, expected)
     order = generator.sample(range(SENTENCES), SENTENCES)
     joining: list[tuple[int, Sentence]] = []
     for number in order:
         joining.append((number, submit(jobs[number])))
         if generator.random() < 0.2:  # the engine works while the others wait outside
-            generator.choice(joining)[1].future.result(timeout=60)
+            generator.choice(joining)[1].future.result(timeout=HANG_S)
     for number, sentence in joining:
-        assert_same(jobs[number][0], sentence.future.result(timeout=60).hypotheses, alone[number])
+        assert_same(jobs[number][0], sentence.future.result(timeout=HANG_S).hypotheses, alone[number])
 
 
 def assert_same(kind: str, found: tuple[FinishedHypothesis, ...], expected: tuple[FinishedHypothesis, ...]) -> None:

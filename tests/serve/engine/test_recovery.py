@@ -15,8 +15,9 @@ from jumok_serve.engine.scheduler import SentenceQueue
 from jumok_serve.errors import BundleError, EngineFailedError
 from jumok_serve.runtime.graphs import Graphs
 from tests.serve.engine.test_engine import TEXTS, wait_until_idle
+from tests.support.hang import HANG_S
 
-PATIENCE_S = 60.0
+PATIENCE_S = HANG_S
 
 
 @pytest.fixture

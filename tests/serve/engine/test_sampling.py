@@ -25,6 +25,7 @@ from jumok_serve.search import FinishedHypothesis, make_search
 from jumok_serve.search.greedy_sampling import UniformNumbers
 from jumok_serve.search.options import Sampling, SearchOptions
 from tests.serve.conftest import lookup_graph
+from tests.support.hang import HANG_S
 from tests.support.reference_search import START, Scores
 from tests.support.search_cases import make_options
 
@@ -92,7 +93,7 @@ def decode(
 ) -> list[tuple[FinishedHypothesis, ...]]:
     sentences = [Sentence(source_ids=text, search=make_search(options, START, (), text)) for text in texts]
     engine.submit(sentences)
-    return [sentence.future.result(timeout=60).hypotheses for sentence in sentences]
+    return [sentence.future.result(timeout=HANG_S).hypotheses for sentence in sentences]
 
 
 def many(count: int) -> list[list[int]]:

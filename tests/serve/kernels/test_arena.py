@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jumok_serve import native
+from tests.support.hang import HANG_S
 
 COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 KERNELS = native.LIBRARY.parent
@@ -53,13 +54,13 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("arena") / "driver"
     sources = (DRIVER, KERNELS / "arena.cc")
     command = (COMPILER, "-std=c++17", "-O2", "-pthread", f"-I{KERNELS}", *map(str, sources), "-o", str(made))
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=HANG_S)
     return made
 
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_an_arena(driver: Path, check: str) -> None:
-    done = subprocess.run([driver, check], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([driver, check], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr or f"ended by {done.returncode}"
 
 
@@ -106,7 +107,7 @@ def told(program: str) -> list[int]:
     if native.library() is None:
         pytest.skip("there are no native kernels")
     done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PRELUDE + program], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, done.stderr
     return [int(number) for number in done.stdout.split()]

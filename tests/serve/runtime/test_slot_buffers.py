@@ -10,6 +10,7 @@ from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.native import library
 from jumok_serve.runtime import slot_buffers as memory_module
 from jumok_serve.runtime.slot_buffers import KEPT_AHEAD, KEPT_LENGTH, LENGTH_STEP, SlotBuffers
+from tests.support.hang import HANG_S
 
 SPECS = (
     TensorSpec(name="memory.keys", dtype="float32", axes=("B", 2, "S", 3)),
@@ -188,7 +189,7 @@ memory = SlotBuffers([TensorSpec(name="state", dtype="float32", axes=("B", "E", 
 memory.reserve(16, 1024, 0)
 print(memory.view(16)["state"].shape())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.stdout == "[16, 1024, 1024]\n", done.stderr
 
 

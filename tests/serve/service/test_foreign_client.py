@@ -12,6 +12,7 @@ import pytest
 
 import jumok
 from tests.support.command import serve
+from tests.support.hang import HANG_S
 
 PROGRAM = Path(__file__).parent / "grpc_js"
 PROTO = Path(__file__).parents[3] / "proto"
@@ -48,7 +49,7 @@ def test_a_client_with_nothing_but_the_proto_files_is_served(program: Path, tiny
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=HANG_S,
         )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

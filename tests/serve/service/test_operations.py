@@ -15,6 +15,7 @@ from jumok_serve.cli.serve_commands import serve
 from jumok_serve.errors import CredentialsError
 from tests.support.certificates import Authority
 from tests.support.command import JUMOK, run
+from tests.support.hang import HANG_S
 
 
 def test_a_configured_server_serves_those_it_should(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_a_configured_server_serves_those_it_should(tiny_bundle: Path, tmp_path:
                 env=os.environ | {"JUMOK_TOKEN": secret},
                 capture_output=True,
                 check=True,
-                timeout=120,
+                timeout=HANG_S,
             )
             tls = jumok.Tls(root_certificates=authority.root)
             with jumok.Client(address, tls=tls, token=secret, timeout_s=60) as client:
@@ -65,14 +66,14 @@ def test_a_configured_server_serves_those_it_should(tiny_bundle: Path, tmp_path:
                 except jumok.InvalidArgumentError as error:
                     refused_as = error
             assert refused_as.field == "contents"
-            with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=60) as answer:
+            with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=HANG_S) as answer:
                 scraped = answer.read().decode()
             assert 'jumok_translated_texts_total{model="tiny-en-de"} 2.0' in scraped
             assert "process_cpu_seconds_total" in scraped
             assert "reports" not in scraped
         finally:
             process.send_signal(signal.SIGTERM)
-            _, logged = process.communicate(timeout=60)
+            _, logged = process.communicate(timeout=HANG_S)
     assert process.returncode == 0
     calls = [line for line in map(json.loads, _json_lines(logged)) if line["logger"] == "jumok_serve.calls"]
     assert [(call["code"], call.get("caller")) for call in calls] == [
@@ -96,7 +97,7 @@ def test_without_opentelemetry_traces_say_what_to_install(tmp_path: Path) -> Non
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=HANG_S,
     )
     assert done.returncode == 1
     assert "pip install 'jumok[serve,otel]'" in done.stderr

@@ -9,6 +9,7 @@ import pytest
 
 from jumok_proto.v1 import translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from tests.support.hang import HANG_S
 from tests.support.held_model import Answer, HeldModel, failure, serving
 
 ATTENTION = translation_pb2.TranslateTextRequest(contents=["a"], attention=True)
@@ -38,7 +39,7 @@ def test_attention_holds_up_no_other_translation_and_is_bounded(monkeypatch: pyt
             assert "40 requests for attention are under way" in refused.message
             assert model.submitted.empty()
             model.on_submit = Answer.complete
-            assert await stub.TranslateText(PLAIN, timeout=30)
+            assert await stub.TranslateText(PLAIN, timeout=HANG_S)
             calls.pop().cancel()
             released.set()
             await asyncio.gather(*calls)

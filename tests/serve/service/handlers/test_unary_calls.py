@@ -26,6 +26,7 @@ from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.requests import MAX_LISTED_TOKENS
 from jumok_serve.service.handlers.translation_service import MAX_CHARACTERS_AT_ONCE
 from jumok_serve.service.limits import ServiceLimits
+from tests.support.hang import HANG_S
 from tests.support.held_model import Answer, HeldModel, fail, failure, hold, serving
 
 
@@ -40,7 +41,7 @@ def test_texts_are_answered_in_order_with_timings() -> None:
             sent = request("a", "b", options=Options(beam_size=4))
             sent.truncate = True
             before = time.monotonic()
-            response = await TranslationServiceStub(channel).TranslateText(sent, timeout=60)
+            response = await TranslationServiceStub(channel).TranslateText(sent, timeout=HANG_S)
             assert [translation.hypotheses[0].text for translation in response.translations] == ["A", "B"]
             assert response.translations[0].output_token_count == 2
             assert response.timings.decode_duration.ToMilliseconds() == 500

@@ -27,6 +27,7 @@ from jumok_serve.service import Server
 from jumok_serve.service.telemetry.metrics import MetricsPort, make_registry
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
+from tests.support.hang import HANG_S
 from tests.support.held_model import HeldModel, fail, hold, serving
 from tests.support.search_cases import make_options
 
@@ -42,7 +43,7 @@ async def scrape(port: MetricsPort) -> Scraped:
     """All samples, by name and labels, as Prometheus reads them."""
 
     def get() -> str:
-        with urllib.request.urlopen(f"http://{port.address}/metrics", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://{port.address}/metrics", timeout=HANG_S) as answer:
             text: bytes = answer.read()
         return text.decode()
 
