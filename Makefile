@@ -9,8 +9,10 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 # What an installation compiles.
 KERNELS := $(wildcard serve/jumok_serve/kernels/*.cc serve/jumok_serve/kernels/*.h)
 
+PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types proto bench duel load faults step parity quality cuda-check format clean
+.PHONY: help demo test test-fast test-all thorough coverage check lint types proto bench duel load faults step parity quality cuda-check format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -20,14 +22,26 @@ help:  ## list the targets
 demo: $(VENV)/installed-serve  ## serve the bundle and translate some sentences through the SDK
 	@$(VENV)/bin/python examples/demo.py $(BUNDLE)
 
-test: $(VENV)/installed-dev  ## run all tests; ARGS are pytest's
-	$(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup $(ARGS)
+test: $(VENV)/installed-dev  ## run the tests, but for slow ones; ARGS are pytest's
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-fast: $(VENV)/installed-dev  ## run the tests that neither train, export nor start processes
+	$(PYTEST) -m unit $(ARGS)
+
+test-all: $(VENV)/installed-dev  ## run all tests, slow ones too
+	$(PYTEST) $(ARGS)
+
+thorough: test-all parity faults  ## run all tests, parity on its whole grid and all fault scenarios: hours
+
+coverage: $(VENV)/installed-dev  ## run the tests, and print the coverage of each file
+	$(PYTEST) -m "not slow" --cov --cov-report term $(ARGS)
 
 check: lint types  ## lint, formatting and types
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/lint-imports --no-cache
 
 types: $(VENV)/installed-dev
 	$(VENV)/bin/mypy

@@ -51,6 +51,7 @@ def pytest_sessionstart() -> None:
         return
 
 
+SLOW_FOLDERS = ("tests/benchmarks", "tests/faults", "tests/parity")
 LONGEST_FIRST = (
     "test_documents.py",
     "test_offline.py",
@@ -61,16 +62,28 @@ LONGEST_FIRST = (
     "test_serving.py",
     "test_training.py",
 )
-"""Files of which single tests take a quarter of a minute to minutes."""
+"""Files with single tests of a quarter of a minute and more."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with the longest tests: at the end one process would wait for the other.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark slow and unit tests, and start with the longest ones, so that no process waits for another at the end.
 
-    Groups of tests that one process runs (`xdist_group`) come before them, those of the most tests first.
+    Groups of tests that one process runs (`xdist_group`) come before them, largest first.
     """
+    for item in items:
+        if item.path.relative_to(config.rootpath).as_posix().startswith(SLOW_FOLDERS):
+            item.add_marker("slow")
+        elif is_unit(item):
+            item.add_marker("unit")
     order = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+def is_unit(item: pytest.Item) -> bool:
+    """True if a test trains no model, exports none and starts no process."""
+    assert isinstance(item, pytest.Function)
+    starts_processes = {"subprocess", "jumok", "serving"} & vars(item.module).keys()
+    return not starts_processes and "made_once" not in item.fixturenames and not item.get_closest_marker("slow")
 
 
 @pytest.fixture(scope="session")
