@@ -10,7 +10,6 @@ import pytest
 import sentencepiece
 from onnx import TensorProto, helper, numpy_helper
 
-from jumok_export.graphs.selection import select_graph
 from jumok_serve.bundle.bundle import write_bundle
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import (
@@ -107,8 +106,6 @@ def build_toy(shared_model: Path) -> Callable[[Path], ManifestDraft]:
         (folder / "fp32").mkdir()
         (folder / "fp32/encoder.onnx").write_bytes(lookup_graph(source_ids, memory, table))
         (folder / "fp32/decoder.onnx").write_bytes(lookup_graph(token_ids, scores, logits))
-        select = select_graph(vocab_size)
-        (folder / "fp32/select.onnx").write_bytes(select.model.SerializeToString())
         (folder / "fp32/weights.bin").write_bytes(table.tobytes() + logits.tobytes())
         (folder / "README.md").write_text("# A toy\n", encoding="utf-8")
         return ManifestDraft(
@@ -125,7 +122,6 @@ def build_toy(shared_model: Path) -> Callable[[Path], ManifestDraft]:
                     graphs={
                         "encoder": GraphSpec(file="fp32/encoder.onnx", inputs=(source_ids,), outputs=(memory,)),
                         "decoder": GraphSpec(file="fp32/decoder.onnx", inputs=(token_ids,), outputs=(scores,)),
-                        "select": GraphSpec(file="fp32/select.onnx", inputs=select.inputs, outputs=select.outputs),
                     },
                     weights="fp32/weights.bin",
                 )

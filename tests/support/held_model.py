@@ -17,9 +17,9 @@ from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Transl
 from jumok_serve.engine.counters import EngineCounters
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.occupancy import Load
+from jumok_serve.manifest.graph_variants import REQUIRED_GRAPHS
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import (
-    REQUIRED_GRAPHS,
     Architecture,
     FileEntry,
     GenerationDefaults,

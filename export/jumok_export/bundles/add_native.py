@@ -15,8 +15,8 @@ from jumok_export.verification.native import PREFIX, verify_native
 from jumok_export.verification.runtime_side import RuntimeSide
 from jumok_export.verification.samples import Frame
 from jumok_serve.bundle.bundle import COMPANIONS, Bundle, write_bundle
+from jumok_serve.manifest.graph_variants import NATIVE_GRAPHS
 from jumok_serve.manifest.manifest import (
-    NATIVE_GRAPHS,
     Check,
     GraphSpec,
     Manifest,

@@ -9,7 +9,7 @@ from jumok_export.device.slots import slot_graphs
 from jumok_export.graphs.fuse_selection import with_selection_of
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.scan import with_one_pass
-from jumok_serve.runtime.sessions import ON_DEVICE
+from jumok_serve.manifest.graph_variants import name_for_target
 
 
 def with_device_graphs(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
@@ -17,8 +17,7 @@ def with_device_graphs(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
     full = with_one_pass(graphs)
     encoder, decoder = with_plain_attention(full["encoder"]), with_plain_attention(full["decoder"])
     made = _made(encoder, decoder)
-    renamed = {f"{name}{ON_DEVICE}": made[name] for name in ("encoder", "decoder", "sampler")}
-    return {**full, **renamed, **{name: graph for name, graph in made.items() if f"{name}{ON_DEVICE}" not in renamed}}
+    return {**full, **{name_for_target(name, "device"): graph for name, graph in made.items()}}
 
 
 def half_graphs(graphs: Mapping[str, Graph]) -> dict[str, Graph]:

@@ -8,7 +8,7 @@ from onnx import NodeProto, helper
 from jumok_export.graphs.graph import Graph, declare, rename
 from jumok_export.graphs.selection import select_graph
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime.graphs import LISTED, LOGIT_ROWS
+from jumok_serve.runtime.graphs import LOGIT_ROWS
 
 _PREFIX = "select."
 _LOGITS = "decoded_logits"
@@ -25,7 +25,7 @@ def with_selection(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
     needs them.
     """
     fused = dict(graphs)
-    for name in ("decoder", f"decoder{LISTED}"):
+    for name in ("decoder", "decoder_shortlist"):
         if name in graphs:
             width = next(spec for spec in graphs[name].outputs if spec.name == "logits").axes[-1]
             select = select_graph(width if isinstance(width, int) else None, overwrite=True)

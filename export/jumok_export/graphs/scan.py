@@ -8,7 +8,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper
 
 from jumok_export.graphs.graph import Graph, declare, rename
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS, LISTED
+from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS
 
 ATTENTION = "attention"
 """An output of exported decoders that becomes the aligner's: what each row attended to, [R, layers, heads, S]."""
@@ -36,7 +36,7 @@ def with_one_pass(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
     made = {"scorer": _scorer(graphs["encoder"], graphs["decoder"])}
     if any(spec.name == ATTENTION for spec in graphs["decoder"].outputs):
         made["aligner"] = _aligner(graphs["encoder"], graphs["decoder"])
-    served = {"decoder", f"decoder{LISTED}"}
+    served = {"decoder", "decoder_shortlist"}
     return {name: _silent(graph) if name in served else graph for name, graph in graphs.items()} | made
 
 

@@ -13,7 +13,7 @@ from jumok_export.graphs.graph import OPSET, Graph, declare, drop_unread
 from jumok_export.graphs.selection import sampler_graph, select_graph
 from jumok_serve.bundle.shortlist import WIDTH_STEP
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime.graphs import LISTED, SATURATES
+from jumok_serve.runtime.graphs import SATURATES
 from jumok_serve.runtime.output_columns import BIAS
 
 WEIGHT, SCALE = "projection.weight", "projection.scale"
@@ -43,9 +43,9 @@ def with_shortlist(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
         # First, so that its matrix is stored as it is here: another graph's is transposed when a session is made.
         "projection": _gathering(projection),
         **graphs,
-        f"decoder{LISTED}": _given(projection, model, graphs["decoder"]),
-        f"select{LISTED}": select_graph(None),
-        f"sampler{LISTED}": sampler_graph(None),
+        "decoder_shortlist": _given(projection, model, graphs["decoder"]),
+        "select_shortlist": select_graph(None),
+        "sampler_shortlist": sampler_graph(None),
     }
 
 

@@ -14,9 +14,9 @@ from jumok_export.native.int8_cache import entries_spec
 from jumok_export.native.operators import DOMAIN, FLOAT, INT8, QUANTIZED, VERSION, native
 from jumok_export.native.products import float_product, product, several_at_once, with_norms_behind
 from jumok_export.quantization.int8 import Matrices
+from jumok_serve.manifest.graph_variants import name_for_target
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime.graphs import LISTED, LOGIT_ROWS, SLOTS
-from jumok_serve.runtime.sessions import NATIVE
+from jumok_serve.runtime.graphs import LOGIT_ROWS, SLOTS
 
 KEYS_AND_VALUES = {"SelfAttention": (3, 4), "CrossAttention": (1, 2)}
 """Which inputs of attention are all keys and values, in heads."""
@@ -42,7 +42,7 @@ def with_native_graphs(graphs: Mapping[str, Graph], *, int8: bool) -> dict[str, 
         int8: whether memory and state are in 8 bits, if native operators alone read them. The encoder gives them so
             then, whether native operators replace anything else in it or not.
     """
-    decoders = {name: graphs[name] for name in ("decoder", f"decoder{LISTED}") if name in graphs}
+    decoders = {name: graphs[name] for name in ("decoder", "decoder_shortlist") if name in graphs}
     made = {name: found for name, decoder in decoders.items() if (found := native_graph(decoder)) is not None}
     if len(made) < len(decoders):
         return dict(graphs)
@@ -53,7 +53,7 @@ def with_native_graphs(graphs: Mapping[str, Graph], *, int8: bool) -> dict[str, 
     made = {name: _by_slot(decoder) for name, decoder in made.items()}
     if encoder is not None:
         made["encoder"] = encoder
-    return {**graphs, **{f"{name}{NATIVE}": graph for name, graph in made.items()}}
+    return {**graphs, **{name_for_target(name, "native"): graph for name, graph in made.items()}}
 
 
 def native_graph(graph: Graph) -> Graph | None:

@@ -9,28 +9,13 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
 from jumok_serve.manifest.fields import Count, LanguageTag, Name, Part, Positive, RelativePath, Sha256, Symbol, TokenId
+from jumok_serve.manifest.graph_variants import GRAPH_VARIANTS, NATIVE_GRAPHS, REQUIRED_GRAPHS, UNREAD_GRAPHS
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.tokenizers import TokenizerDescription
 
 FORMAT_VERSION: Final = 1
 READABLE_FORMAT_VERSIONS = (FORMAT_VERSION,)
 
-REQUIRED_GRAPHS = ("encoder", "decoder", "select")
-OPTIONAL_GRAPHS = ("sampler", "scorer", "aligner")
-SHORTLIST_GRAPHS = ("projection", "decoder_shortlist", "select_shortlist")
-"""What a precision of a bundle with a shortlist has besides, and ``sampler_shortlist`` where it has a sampler."""
-DEVICE_GRAPHS = (
-    "encoder_device",
-    "decoder_device",
-    "sampler_device",
-    "memory_grow",
-    "memory_write",
-    "state_grow",
-    "state_write",
-)
-"""What a precision has besides to decode in a device's own memory; fp16 has only such, under the usual names."""
-NATIVE_GRAPHS = ("encoder_native", "decoder_native", "decoder_shortlist_native")
-"""What a precision may have besides for where native operators are: graphs that use them, or go with those that do."""
 DEVICE_INPUT = "renormalize.asked"
 """What of all decoders only those for a device take: which rows ask to be renormalised."""
 
@@ -146,12 +131,14 @@ class PrecisionVariant(Part):
         missing = [name for name in REQUIRED_GRAPHS if name not in self.graphs]
         if missing:
             raise ValueError(f"graph {missing[0]!r} is missing; {', '.join(REQUIRED_GRAPHS)} are needed")
-        shortlist = (*SHORTLIST_GRAPHS, "sampler_shortlist")
-        known = (*REQUIRED_GRAPHS, *OPTIONAL_GRAPHS, *shortlist, *DEVICE_GRAPHS, *NATIVE_GRAPHS)
-        unknown = [name for name in self.graphs if name not in known]
+        unknown = [name for name in self.graphs if name not in GRAPH_VARIANTS and name not in UNREAD_GRAPHS]
         if unknown:
-            raise ValueError(f"graph {unknown[0]!r} is unknown; the graphs are {', '.join(known)}")
-        needed = (*SHORTLIST_GRAPHS, *(["sampler_shortlist"] if "sampler" in self.graphs else []))
+            raise ValueError(f"graph {unknown[0]!r} is unknown; the graphs are {', '.join(GRAPH_VARIANTS)}")
+        needed: tuple[str, ...] = (
+            "projection",
+            "decoder_shortlist",
+            *(["sampler_shortlist"] if "sampler" in self.graphs else []),
+        )
         lacking = [name for name in needed if name not in self.graphs]
         if lacking and len(lacking) < len(needed):
             raise ValueError(f"graph {lacking[0]!r} is missing; a shortlist needs {', '.join(needed)}")
@@ -170,12 +157,12 @@ class PrecisionVariant(Part):
     @property
     def native(self) -> bool:
         """Whether there are graphs in native operators."""
-        return NATIVE_GRAPHS[1] in self.graphs
+        return "decoder_native" in self.graphs
 
     @property
     def listed(self) -> bool:
         """Whether there are graphs for a shortlist."""
-        return SHORTLIST_GRAPHS[0] in self.graphs
+        return "projection" in self.graphs
 
 
 class ShortlistDescription(Part):
@@ -366,7 +353,7 @@ class ManifestDraft(Part):
         if described is None:
             wrong, problems = "there are graphs for a shortlist, and there is none", []
         else:
-            wrong = f"graph {SHORTLIST_GRAPHS[0]!r} is missing, which a bundle with a shortlist has"
+            wrong = "graph 'projection' is missing, which a bundle with a shortlist has"
             problems = [
                 f"shortlist: {source} to {target} is none of the model's pairs"
                 for source, target in [(described.source, described.target)]

@@ -14,12 +14,14 @@ from onnxruntime import OrtValue
 from jumok_proto.alignments import AttentionKind
 from jumok_serve.bundle.bundle import check_graph
 from jumok_serve.errors import BundleError, DeviceError
+from jumok_serve.manifest.graph_variants import Target, graphs_by_role
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
+from jumok_serve.native import library
 from jumok_serve.runtime.decoder_step import BoundStep, Choice, as_value, constraint_feeds
 from jumok_serve.runtime.device import CPU, Device
 from jumok_serve.runtime.device_step import Binder, DeviceSlots, ResidentStep, neutral_at_least
 from jumok_serve.runtime.saturation import products_saturate
-from jumok_serve.runtime.sessions import graphs_on_cpu, graphs_on_device, open_session, session_options, slot_graphs
+from jumok_serve.runtime.sessions import open_session, session_options
 from jumok_serve.runtime.slot_buffers import SlotBuffers
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
 
@@ -41,10 +43,6 @@ ATTENTION_OUTPUTS: dict[AttentionKind, str] = {
 }
 """The aligner's outputs by the kind of attention."""
 
-DECODING_GRAPHS = ("decoder", "select", "sampler")
-"""Those that make logits or read them."""
-LISTED = "_shortlist"
-"""What ends the names of these graphs where logits have columns for some tokens alone."""
 LENGTH_AXES = {"memory": "S", "state": "E"}
 """The axes that are as long as the longest sentence needs."""
 SLOTS = "slots"
@@ -105,36 +103,33 @@ class Graphs:
             raise BundleError(bundle.path, [f"{precision} has no graphs for a shortlist: use another precision"])
         self.listed = listed
         """Whether logits have columns for those tokens alone whose weights the step is given: see `columns`."""
-        graphs = dict(self._variant.graphs)
-        if native and not device.resident:
-            graphs = graphs_on_cpu(graphs)
-        self.native = graphs["decoder"] is not self._variant.graphs["decoder"]
-        """Whether native operators decode."""
-        self.vocabulary = int(_logits(graphs["decoder"]).axes[-1])
-        """Number of target tokens."""
-        if listed:
-            graphs |= {name: graphs[f"{name}{LISTED}"] for name in DECODING_GRAPHS if f"{name}{LISTED}" in graphs}
+        target: Target = "device" if device.resident else "native" if native and library() else "cpu"
+        graphs = graphs_by_role(self._variant.graphs, target, shortlist=listed)
+        decoder = graphs["decoder"]
         if device.resident:
-            graphs = graphs_on_device(graphs, precision, device, listed=listed)
+            _check_for_device(decoder, precision, device, listed=listed)
+        self.native = target == "native" and self._variant.native
+        """Whether native operators decode."""
+        self.vocabulary = int(_logits(self._variant.graphs["decoder"]).axes[-1])
+        """Number of target tokens."""
         self._graphs = graphs
-        self._inputs = {name: {spec.name for spec in graph.inputs} for name, graph in graphs.items()}
+        select = self._variant.graphs.get("select_shortlist" if listed else "select")
+        if select is not None:
+            graphs["select"] = select
+        self._inputs = {name: {spec.name for spec in graph.inputs} for name, graph in self._graphs.items()}
         self._device = device
         self._options = session_options(threads, device)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
         problems: list[str] = []
-        # The sampler holds no weights, and decoding must not wait while another graph is loaded.
-        hosted = DECODING_GRAPHS if not device.resident else [name for name in DECODING_GRAPHS if name != "select"]
-        for name in ("encoder", *hosted, *(["projection"] if listed else [])):
-            if name not in graphs:
-                continue
+        # Graphs of one pass are loaded when they are first used, the others now: decoding must not wait for that.
+        for name in [name for name in graphs if name not in _ONE_PASS]:
             try:
                 self._sessions[name] = self._load(name)
             except BundleError as error:
                 problems += error.problems
         if problems:
             raise BundleError(bundle.path, problems)
-        decoder = graphs["decoder"]
         self.memory_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("memory."))
         self.state_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("state."))
         self.in_place = "visible" in self._inputs["decoder"]
@@ -144,9 +139,6 @@ class Graphs:
         self.reads_entry_positions = "entry_positions" in self._inputs["decoder"]
         """Whether such a decoder looks at how far apart tokens are."""
         self._place = (device.name, 0)
-        if device.resident:
-            moving = [name for kind in LENGTH_AXES for name in slot_graphs(kind) if name in graphs]
-            self._sessions |= {name: self._load(name) for name in moving}
         self._encoder_outputs = [spec.name for spec in graphs["encoder"].outputs]
 
     def _load(self, name: str) -> Any:
@@ -235,7 +227,7 @@ class Graphs:
         specs, axis = self.memory_specs if kind == "memory" else self.state_specs, LENGTH_AXES[kind]
         if not self._device.resident:
             return SlotBuffers(specs, axis, ahead=self.native and self.in_place)
-        grow, write = (self._sessions.get(name) for name in slot_graphs(kind))  # there are none for no tensors
+        grow, write = (self._sessions.get(f"{kind}_{what}") for what in ("grow", "write"))  # none for no tensors
         return DeviceSlots(specs, axis, place=self._place, grow=grow, write=write)
 
     def bind_step(
@@ -390,8 +382,18 @@ class Graphs:
         return {name: as_value(array) for name, array in arrays.items() if name in self._inputs[graph]}
 
 
-_ONE_PASS = ("select", "scorer", "aligner")
+_ONE_PASS = {"select", "scorer", "aligner"}
 """Graphs that are no part of the loop over tokens."""
+
+
+def _check_for_device(decoder: GraphSpec, precision: str, device: Device, *, listed: bool) -> None:
+    if listed:
+        raise DeviceError(f"device {device.name!r} has no use for a shortlist: leave it out, or use --device cpu")
+    if not decoder.for_device:
+        raise DeviceError(
+            f"the bundle has no graphs in {precision} for device {device.name!r}: export or import the model again "
+            "with --precision fp16 or fp32, or use --device cpu"
+        )
 
 
 def _logits(decoder: GraphSpec) -> TensorSpec:

@@ -1,7 +1,6 @@
 """ONNX Runtime's sessions for graphs: which graphs suit a device, and that they run there."""
 
 import logging
-from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -9,19 +8,12 @@ from typing import Any
 import onnxruntime
 
 from jumok_serve.errors import DeviceError
-from jumok_serve.manifest.manifest import GraphSpec
 from jumok_serve.native import library
 from jumok_serve.runtime.device import Device, check_active
 from jumok_serve.runtime.device_copies import copies, optimized_graph
 from jumok_serve.runtime.saturation import products_saturate
 
 logger = logging.getLogger(__name__)
-
-ON_DEVICE = "_device"
-"""What ends the names of graphs for devices with memory of their own, in precisions that have others too."""
-
-NATIVE = "_native"
-"""What ends the names of graphs that need the operators of `jumok_serve.native.library`."""
 
 SLOWER = ["SkipLayerNormFusion"]
 """What ONNX Runtime would do to graphs to make them faster, and does not: on the CPU its normalisation that adds takes
@@ -92,34 +84,3 @@ def open_session(path: Path, device: Device, options: Any, *, checked: bool) -> 
             raise DeviceError(f"{told}; allow that with --gpu-allow-copies, or use --device cpu")
         logger.warning("%s", told)
     return session
-
-
-def slot_graphs(kind: str) -> tuple[str, str]:
-    """The graphs that `jumok_serve.runtime.device_step.DeviceSlots` needs for "memory" or "state"."""
-    return f"{kind}_grow", f"{kind}_write"
-
-
-def graphs_on_device(
-    graphs: Mapping[str, GraphSpec], precision: str, device: Device, *, listed: bool
-) -> dict[str, GraphSpec]:
-    """The graphs by their names, those for devices in place of others.
-
-    Raises:
-        DeviceError: there are none, or a shortlist is asked for.
-    """
-    if listed:
-        raise DeviceError(f"device {device.name!r} has no use for a shortlist: leave it out, or use --device cpu")
-    found = {name: graphs.get(f"{name}{ON_DEVICE}", spec) for name, spec in graphs.items()}
-    if not found["decoder"].for_device:
-        raise DeviceError(
-            f"the bundle has no graphs in {precision} for device {device.name!r}: export or import the model again "
-            "with --precision fp16 or fp32, or use --device cpu"
-        )
-    return found
-
-
-def graphs_on_cpu(graphs: Mapping[str, GraphSpec]) -> dict[str, GraphSpec]:
-    """The graphs by their names, those in native operators in place of others where there is the library for them."""
-    if library() is None:
-        return dict(graphs)
-    return {name: graphs.get(f"{name}{NATIVE}", spec) for name, spec in graphs.items()}

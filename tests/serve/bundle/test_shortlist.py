@@ -222,8 +222,8 @@ def test_a_prefix_is_followed_by_as_many_candidates_as_a_beam_has(
 def test_only_one_decoder_is_loaded(listed_bundle: Path) -> None:
     bundle = Bundle.open(listed_bundle)
     for listed, names in (
-        (False, {"encoder", "decoder", "select", "sampler"}),
-        (True, {"encoder", "decoder", "select", "sampler", "projection"}),
+        (False, {"encoder", "decoder", "sampler"}),
+        (True, {"encoder", "decoder", "sampler", "projection"}),
     ):
         graphs = Graphs(bundle, "int8", device=CPU, threads=1, listed=listed)
         assert graphs._sessions.keys() == names
@@ -254,7 +254,7 @@ def _without_description(manifest: dict[str, Any]) -> None:
 
 
 def _without_graphs(manifest: dict[str, Any]) -> None:
-    for name in ("projection", "decoder_shortlist", "select_shortlist", "sampler_shortlist"):
+    for name in ("projection", "decoder_shortlist", "sampler_shortlist"):
         del manifest["precisions"]["int8"]["graphs"][name]
 
 

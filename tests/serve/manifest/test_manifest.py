@@ -102,7 +102,7 @@ DECODER = "precisions/fp32/graphs/decoder"
         (set_field("tokenizer/kind", "characters"), "does not match any of the expected tags: 'sentencepiece', "),
         (set_field("tokenizer/source_suffix", [3]), "Extra inputs are not permitted"),
         (set_field("precisions", {}), "at least 1 item"),
-        (set_field("precisions/fp32/graphs", {}), "graph 'encoder' is missing; encoder, decoder, select are needed"),
+        (set_field("precisions/fp32/graphs", {}), "graph 'encoder' is missing; encoder, decoder are needed"),
         (set_field("precisions/fp32/weights", "fp32/other.bin"), "'fp32/other.bin' is not among the files"),
         (set_field(f"{DECODER}/file", "elsewhere.onnx"), "'elsewhere.onnx' is not among the files"),
         (set_field(f"{DECODER}/outputs/0/axes", ["R", 7]), "logits are 7 wide, the target vocabulary has"),
@@ -201,8 +201,8 @@ def test_tensor_is_listed_once() -> None:
 
 def test_unknown_graph_is_refused() -> None:
     graph = GraphSpec(file="graph.onnx", inputs=(), outputs=())
-    graphs = {"encoder": graph, "decoder": graph, "select": graph, "decodr": graph}
-    with pytest.raises(ValidationError, match="graph 'decodr' is unknown; the graphs are encoder, decoder, select"):
+    graphs = {"encoder": graph, "decoder": graph, "decodr": graph}
+    with pytest.raises(ValidationError, match="graph 'decodr' is unknown; the graphs are encoder, decoder, sampler"):
         PrecisionVariant(graphs=graphs, weights="weights.bin")
 
 

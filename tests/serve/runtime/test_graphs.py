@@ -17,11 +17,10 @@ from jumok_serve.native import library
 from jumok_serve.runtime.decoder_step import Choice
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.sessions import NATIVE
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Draw, Entries
 
-ENCODER = f"fp32/encoder{NATIVE if library() else ''}.onnx"
-DECODER = f"fp32/decoder{NATIVE if library() else ''}.onnx"
+ENCODER = f"fp32/encoder{'_native' if library() else ''}.onnx"
+DECODER = f"fp32/decoder{'_native' if library() else ''}.onnx"
 """Those that are loaded here."""
 
 
