@@ -19,7 +19,7 @@ from benchmarks.quality_measures.page import page
 from benchmarks.quality_measures.plots import save_plots
 from benchmarks.quality_measures.runs import Run, planned_runs
 from jumok_export.training.train import train
-from jumok_serve.errors import JumokError
+from jumok_proto.errors import JumokError
 
 ROOT = Path(__file__).resolve().parents[1]
 PLAN = ROOT / "benchmarks" / "quality.toml"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jumok_serve.errors import JumokError
+from jumok_proto.errors import JumokError
 from jumok_serve.manifest.manifest import Check
 
 

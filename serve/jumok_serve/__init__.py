@@ -1,14 +1,9 @@
 """The server side: bundles, ONNX Runtime sessions, search, scheduling and the gRPC service."""
 
 from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights
-from jumok_proto.options import Options
-from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
-from jumok_serve.engine.limits import EngineLimits
-from jumok_serve.errors import (
+from jumok_proto.errors import (
     AttentionUnavailableError,
-    BundleError,
     DeadlineExceededError,
-    DeviceError,
     InvalidArgumentError,
     JumokError,
     LanguageNotFoundError,
@@ -17,6 +12,10 @@ from jumok_serve.errors import (
     ScoringUnavailableError,
     UnavailableError,
 )
+from jumok_proto.options import Options
+from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
+from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.translation import Pending
 from jumok_serve.translator import Translator

@@ -10,6 +10,13 @@ from functools import lru_cache, partial
 from types import TracebackType
 from typing import Self
 
+from jumok_proto.errors import (
+    AttentionUnavailableError,
+    InvalidArgumentError,
+    SamplingUnavailableError,
+    ScoringUnavailableError,
+    UnavailableError,
+)
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.shortlist import Shortlist
 from jumok_serve.engine.admission import RETRY_AFTER_S
@@ -21,14 +28,7 @@ from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Load
 from jumok_serve.engine.statistics import Progress
 from jumok_serve.engine.warm_up import WARM_UP, Trial
-from jumok_serve.errors import (
-    AttentionUnavailableError,
-    BundleError,
-    InvalidArgumentError,
-    SamplingUnavailableError,
-    ScoringUnavailableError,
-    UnavailableError,
-)
+from jumok_serve.errors import BundleError
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.device import CudaSettings, candidate_devices
@@ -170,11 +170,11 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         """See `SplitsTexts`."""
         started = time.monotonic()
         if attention and not self._teacher_forcing.can_align:
-            raise AttentionUnavailableError(self.name)
+            raise AttentionUnavailableError.of(self.name)
         direction = self._reader.direction(source_language, target_language)
         search_options = self._resolved(options, direction.forced_first, ())
         if search_options.sampling is not None and "sampler" not in self._variant.graphs:
-            raise SamplingUnavailableError(self.name)
+            raise SamplingUnavailableError.of(self.name)
         self._engine.check_room(sum(isinstance(text, str) and bool(text.strip()) for text in texts))
         sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
         prefixes = self._reader.prefixes(target_prefixes, len(texts), search_options.forced_first_token)
@@ -234,7 +234,7 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         if self._closed.is_set():
             raise UnavailableError("the model is being stopped", retry_after_s=RETRY_AFTER_S)
         if not self._teacher_forcing.can_score:
-            raise ScoringUnavailableError(self.name)
+            raise ScoringUnavailableError.of(self.name)
         direction = self._reader.direction(source_language, target_language)
         try:
             options = self._resolved(DecodingOptions(length_penalty=length_penalty), direction.forced_first, ())

@@ -75,7 +75,7 @@ def test_attempts_end_with_their_number_or_the_callers_time() -> None:
 
 
 @pytest.mark.parametrize("error", [full(None), jumok.InternalError("bug"), jumok.DeadlineExceededError("late")])
-def test_what_another_attempt_does_not_help_is_raised(error: jumok.CallError) -> None:
+def test_what_another_attempt_does_not_help_is_raised(error: jumok.JumokError) -> None:
     attempts = Attempts(Endpoints(2), 10.0, 5, now=0.0)
     attempts.begin(0.0)
     with pytest.raises(type(error)):

@@ -14,7 +14,7 @@ import jumok
 from jumok import _calls
 from jumok_proto.v1 import decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
-from jumok_serve import errors
+from jumok_serve.errors import BundleError, ModelFailedError
 from tests.support.scripted import TIMINGS, Scripted, capitals
 
 
@@ -185,63 +185,60 @@ def test_what_cannot_be_sent_is_refused_by_field(
     assert service.requests == []
 
 
-CASES: Sequence[tuple[Exception, type[jumok.CallError], str, bool, float | None]] = [
-    (
-        errors.InvalidArgumentError("contents[3]: bad", field="contents[3]"),
-        jumok.InvalidArgumentError,
-        "INVALID_REQUEST",
-        False,
-        None,
-    ),
-    (errors.ModelNotFoundError("x", ["a", "b"]), jumok.NotFoundError, "MODEL_NOT_FOUND", False, None),
-    (
-        errors.LanguageNotFoundError("source_language_code: no 'x'", field="source_language_code"),
-        jumok.NotFoundError,
-        "LANGUAGE_NOT_FOUND",
-        False,
-        None,
-    ),
-    (errors.AttentionUnavailableError("x"), jumok.FailedPreconditionError, "ATTENTION_UNAVAILABLE", False, None),
-    (errors.ScoringUnavailableError("x"), jumok.FailedPreconditionError, "SCORING_UNAVAILABLE", False, None),
-    (errors.SamplingUnavailableError("x"), jumok.FailedPreconditionError, "SAMPLING_UNAVAILABLE", False, None),
-    (errors.OverloadedError("full", retry_after_s=0.25), jumok.ResourceExhaustedError, "OVERLOADED", True, 0.25),
-    (errors.UnavailableError("draining", retry_after_s=3), jumok.UnavailableError, "UNAVAILABLE", True, 3.0),
-    (errors.DeadlineExceededError("late"), jumok.DeadlineExceededError, "DEADLINE_EXCEEDED", False, None),
-    (errors.BundleError("/srv/secret", ["broken"]), jumok.InternalError, "INTERNAL", False, None),
+ARRIVING: Sequence[tuple[jumok.JumokError, bool]] = [
+    (jumok.InvalidArgumentError("contents[3]: bad", field="contents[3]"), False),
+    (jumok.ModelNotFoundError.of("x", ["a", "b"]), False),
+    (jumok.BundleNotFoundError.of("x", []), False),
+    (jumok.LanguageNotFoundError("source_language_code: no 'x'", field="source_language_code"), False),
+    (jumok.AttentionUnavailableError.of("x"), False),
+    (jumok.ScoringUnavailableError.of("x"), False),
+    (jumok.SamplingUnavailableError.of("x"), False),
+    (jumok.BundleNotLoadedError("bundle x: broken"), False),
+    (jumok.OverloadedError("full", retry_after_s=0.25), True),
+    (jumok.RateLimitedError("too fast", retry_after_s=0.25), True),
+    (jumok.UnavailableError("draining", retry_after_s=3), True),
+    (jumok.EngineFailedError("failed", retry_after_s=3), True),
+    (jumok.DeadlineExceededError("late"), False),
+    (jumok.UnauthenticatedError("no token"), False),
+    (jumok.PermissionDeniedError("no scope"), False),
 ]
 
 
 @both
-@pytest.mark.parametrize(("raised", "kind", "reason", "retryable", "retry_after_s"), CASES)
-def test_the_servers_errors_arrive_as_one_tree(
-    translate: Translate,
-    address: str,
-    service: Scripted,
-    raised: Exception,
-    kind: type[jumok.CallError],
-    reason: str,
-    retryable: bool,
-    retry_after_s: float | None,
+@pytest.mark.parametrize(("raised", "retryable"), ARRIVING, ids=lambda case: getattr(case, "reason", None))
+def test_an_error_of_the_server_arrives_as_it_was_raised(
+    translate: Translate, address: str, service: Scripted, raised: jumok.JumokError, retryable: bool
 ) -> None:
     service.error = raised
-    with pytest.raises(jumok.CallError) as caught:
+    with pytest.raises(jumok.JumokError) as caught:
         translate(address, "a")
     error = caught.value
-    assert type(error) is kind
-    assert isinstance(error, jumok.JumokError)
-    assert (error.reason, error.retryable, error.retry_after_s) == (reason, retryable, retry_after_s)
-    assert error.metadata == {"request_id": "id-1"}
+    assert type(error) is type(raised)
+    assert (str(error), error.code, error.reason, error.field) == (
+        str(raised),
+        raised.code,
+        raised.reason,
+        raised.field,
+    )
+    assert (error.retryable, error.retry_after_s) == (retryable, raised.retry_after_s)
+    assert error.request_id == "id-1"
+    assert error.details.resource == raised.details.resource
     assert isinstance(error.__cause__, grpc.RpcError)
-    assert error.field == getattr(raised, "field", "")
-    if kind is jumok.InternalError:
-        assert "secret" not in str(error)
-        assert "id-1" in str(error)
-    else:
-        assert str(error) == str(raised)
-    if reason == "MODEL_NOT_FOUND":
-        assert error.details.resource == jumok.Resource(type="jumok.v1.Model", name="x", description="available: a, b")
-    service.error = None
-    assert translate(address, "a") == capitals("a")
+
+
+@both
+@pytest.mark.parametrize(
+    "raised", [BundleError("/srv/secret", ["broken"]), ModelFailedError("secret"), KeyError("secret")]
+)
+def test_a_fault_of_the_server_is_an_internal_error(
+    translate: Translate, address: str, service: Scripted, raised: Exception
+) -> None:
+    service.error = raised
+    with pytest.raises(jumok.InternalError) as caught:
+        translate(address, "a")
+    assert (caught.value.reason, caught.value.request_id) == ("INTERNAL", "id-1")
+    assert "secret" not in str(caught.value)
+    assert "id-1" in str(caught.value)
 
 
 @both

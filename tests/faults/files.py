@@ -61,7 +61,7 @@ async def certificates(plan: Plan, findings: Findings) -> None:
                                 answered += 1
                                 if anew:
                                     break
-                        except jumok.CallError as error:
+                        except jumok.JumokError as error:
                             errors.append(error)
                             return
 
@@ -127,7 +127,7 @@ async def disks(plan: Plan, findings: Findings) -> None:
                     for text in plan.texts[:CALLS]:
                         try:
                             await client.translate(text)
-                        except jumok.CallError as error:
+                        except jumok.JumokError as error:
                             errors.append(error)
                 healthy = await is_healthy(server.address)
                 status = await server.end(signal.SIGTERM)

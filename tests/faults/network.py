@@ -138,7 +138,7 @@ class Bystander:
             for text in self._texts:
                 try:
                     await client.translate(text, max_length=40)
-                except jumok.CallError as error:
+                except jumok.JumokError as error:
                     self.errors.append(error)
                 self.answered += 1
 

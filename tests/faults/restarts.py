@@ -73,7 +73,7 @@ class Load:
     async def _watch(self, work: Awaitable[None]) -> None:
         try:
             await work
-        except jumok.CallError as error:
+        except jumok.JumokError as error:
             self.errors.append(error)
 
     def _texts(self, number: int) -> Iterator[str]:
@@ -114,7 +114,7 @@ class Load:
             text = random_.choice(texts)
             try:
                 translation = await self._client.translate(text, model=self._model)
-            except jumok.CallError as error:
+            except jumok.JumokError as error:
                 self.errors.append(error)
                 continue
             self.calls += 1

@@ -49,7 +49,7 @@ class Swapper:
         """Replace the model by its other version, load the other model, and unload it.
 
         Raises:
-            jumok.CallError: the server has refused.
+            jumok.JumokError: the server has refused.
             RuntimeError: it has replaced another version.
         """
         await asyncio.to_thread(self._swap)

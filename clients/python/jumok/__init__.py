@@ -1,33 +1,43 @@
 """The client SDK: translate, score translations, see attention, and change models, through a jumok server.
 
-Results are frozen dataclasses, the same that an in-process translator gives; errors form one tree under ``CallError``.
+Results are frozen dataclasses, the same that an in-process translator gives; errors form one tree, drawn
+in `jumok_proto.errors`, which the translator raises too.
 """
 
 from jumok._admin_client import AdminClient, AsyncAdminClient
 from jumok._async_client import AsyncClient
 from jumok._client import Client
-from jumok._errors import (
-    CallCancelledError,
-    CallError,
-    DeadlineExceededError,
-    Details,
-    FailedPreconditionError,
-    FieldViolation,
-    InternalError,
-    InvalidArgumentError,
-    NotFoundError,
-    PermissionDeniedError,
-    Resource,
-    ResourceExhaustedError,
-    UnauthenticatedError,
-    UnavailableError,
-    UnimplementedError,
-)
 from jumok._results import TextResult, TranslationUpdate
 from jumok._transport.channel import Tls
 from jumok_proto import __version__
 from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights
-from jumok_proto.errors import JumokError
+from jumok_proto.errors import (
+    AttentionUnavailableError,
+    BundleNotFoundError,
+    BundleNotLoadedError,
+    CallCancelledError,
+    DeadlineExceededError,
+    Details,
+    EngineFailedError,
+    FailedPreconditionError,
+    FieldViolation,
+    InternalError,
+    InvalidArgumentError,
+    JumokError,
+    LanguageNotFoundError,
+    ModelNotFoundError,
+    NotFoundError,
+    OverloadedError,
+    PermissionDeniedError,
+    RateLimitedError,
+    Resource,
+    ResourceExhaustedError,
+    SamplingUnavailableError,
+    ScoringUnavailableError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnimplementedError,
+)
 from jumok_proto.options import EarlyStopping, Options
 from jumok_proto.results import (
     BundleState,
@@ -51,16 +61,19 @@ __all__ = [
     "AsyncAdminClient",
     "AsyncClient",
     "AttentionKind",
+    "AttentionUnavailableError",
     "AttentionWeights",
+    "BundleNotFoundError",
+    "BundleNotLoadedError",
     "BundleState",
     "BundleSummary",
     "CallCancelledError",
-    "CallError",
     "Client",
     "DeadlineExceededError",
     "DecodingDefaults",
     "Details",
     "EarlyStopping",
+    "EngineFailedError",
     "FailedPreconditionError",
     "FieldViolation",
     "FinishReason",
@@ -68,16 +81,22 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "JumokError",
+    "LanguageNotFoundError",
     "LanguagePair",
     "LoadResult",
     "Model",
+    "ModelNotFoundError",
     "ModelState",
     "NotFoundError",
     "Options",
+    "OverloadedError",
     "PermissionDeniedError",
+    "RateLimitedError",
     "Resource",
     "ResourceExhaustedError",
+    "SamplingUnavailableError",
     "Score",
+    "ScoringUnavailableError",
     "TextResult",
     "Timings",
     "Tls",

@@ -24,7 +24,7 @@ class AdminClient:
     ``server`` is the ``host:port`` of its AdminService, which it has where it is configured with a model root. ``tls``
     and ``token``, whose scope must be ``admin``, are those of ``Client``. ``timeout_s`` bounds every call that does not
     bring its own limit; a model whose loading has begun is loaded even if the caller gives up. No call is made twice.
-    All methods raise subclasses of ``CallError``.
+    All methods raise subclasses of ``JumokError``.
 
         with AdminClient("localhost:50051") as admin:
             print(admin.load_model("en-de-2").replaced_version)

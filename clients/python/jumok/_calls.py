@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import SupportsFloat, SupportsIndex
 
-from jumok._errors import CallError, InternalError, invalid_field, status_error
+from jumok._errors import invalid_field
 from jumok._results import TranslationUpdate
 from jumok_proto.alignment_conversion import alignments_from_proto, kinds_to_proto
 from jumok_proto.alignments import ATTENTION_KINDS, Alignment, AttentionKind
@@ -15,6 +15,8 @@ from jumok_proto.conversion import (
     timings_from_proto,
     translation_from_proto,
 )
+from jumok_proto.error_conversion import error_from_proto
+from jumok_proto.errors import InternalError, JumokError
 from jumok_proto.options import EarlyStopping, Options, check_names
 from jumok_proto.results import Model, Score, Translation
 from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
@@ -207,10 +209,10 @@ def read_update(response: translation_pb2.StreamTranslateTextResponse, before: s
     return TranslationUpdate(text=text, added=text[len(before) :], translation=translation)
 
 
-def read_corpus_result(result: translation_pb2.CorpusResult) -> Translation | CallError:
+def read_corpus_result(result: translation_pb2.CorpusResult) -> Translation | JumokError:
     """Read what has become of one text of a corpus."""
     if result.HasField("error"):
-        return status_error(result.error)
+        return error_from_proto(result.error)
     return _read(result.translation, result.timings)
 
 

@@ -26,7 +26,7 @@ class Client:
     some seconds. ``tls`` says how to speak TLS with them, where it is to be spoken, and ``token`` is what they know the
     caller by; it is sent over TLS only, and without raises ValueError. ``timeout_s`` bounds every call that does not
     bring its own limit. Within it a call is made up to ``max_attempts`` times, where no server can be reached or the
-    queue is full, after a growing while or when the server says. All methods raise subclasses of ``CallError``.
+    queue is full, after a growing while or when the server says. All methods raise subclasses of ``JumokError``.
 
         with Client("localhost:50051") as client:
             print(client.translate("A man sleeps.").text)

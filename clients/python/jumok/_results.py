@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jumok._errors import CallError
+from jumok_proto.errors import JumokError
 from jumok_proto.results import Translation
 
 
@@ -26,17 +26,17 @@ class TextResult:
     """Which text it is, counted from 0 in what was given to ``translate_iter``."""
     text: str
     """The text itself."""
-    outcome: Translation | CallError
+    outcome: Translation | JumokError
     """Its translation, or why it has none."""
 
     @property
-    def error(self) -> CallError | None:
+    def error(self) -> JumokError | None:
         """Why the text has no translation; None where it has one."""
-        return self.outcome if isinstance(self.outcome, CallError) else None
+        return self.outcome if isinstance(self.outcome, JumokError) else None
 
     @property
     def translation(self) -> Translation:
         """The translation; raises ``error`` where there is none."""
-        if isinstance(self.outcome, CallError):
+        if isinstance(self.outcome, JumokError):
             raise self.outcome
         return self.outcome

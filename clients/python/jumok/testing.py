@@ -10,14 +10,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NoReturn, Self
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import status_pb2
 
-from jumok._errors import CallError, NotFoundError, invalid_field
+from jumok._errors import invalid_field
 from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.alignments import AlignedToken, Alignment, AttentionWeights
 from jumok_proto.conversion import (
@@ -27,6 +27,8 @@ from jumok_proto.conversion import (
     timings_to_proto,
     translation_to_proto,
 )
+from jumok_proto.error_conversion import status_to_proto
+from jumok_proto.errors import FieldViolation, JumokError, ModelNotFoundError
 from jumok_proto.results import (
     DecodingDefaults,
     FinishReason,
@@ -117,7 +119,7 @@ class FakeServer:
 
     Args:
         translate: translations by text, or what makes one of a text: a string, or a whole ``Translation``. A
-            ``CallError`` that it raises is the text's error. A text that a mapping lacks is an ``InvalidArgumentError``.
+            ``JumokError`` that it raises is the text's error. A text that a mapping lacks is an ``InvalidArgumentError``.
         delay_s: seconds before each answer to a call, or to each item of a corpus.
 
     Attributes:
@@ -128,7 +130,7 @@ class FakeServer:
         self.delay_s = delay_s
         self.requests: list[Message] = []
         self._translate: Translate = translate if callable(translate) else _canned(translate)
-        self._failures: deque[tuple[CallError, int]] = deque()
+        self._failures: deque[tuple[JumokError, int]] = deque()
         self._stopped = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(THREADS, thread_name_prefix="fake-server"))
         add_TranslationServiceServicer_to_server(_Translations(self), self._server)
@@ -156,11 +158,11 @@ class FakeServer:
                     found += [item.content for item in request.items]
         return found
 
-    def fail(self, error: CallError, *, times: int = 1, after: int = 0) -> None:
+    def fail(self, error: JumokError, *, times: int = 1, after: int = 0) -> None:
         """Have the next calls fail, behind those that are to fail already.
 
         Args:
-            error: with what; its ``details`` are sent too, so ``Details(retry_after_s=1.0)`` says when to come again.
+            error: the error, sent with its details: ``OverloadedError("full", retry_after_s=1.0)`` has the client retry.
             times: how many calls.
             after: answers that a stream or a corpus gives before that.
         """
@@ -184,7 +186,7 @@ class FakeServer:
 
     # --- for the services ---
 
-    def _next_failure(self) -> "tuple[CallError | None, int]":
+    def _next_failure(self) -> "tuple[JumokError | None, int]":
         try:
             return self._failures.popleft()
         except IndexError:
@@ -206,7 +208,7 @@ class _Translations(TranslationServiceServicer):
         self._begin(request, context)
         try:
             return response_to_proto([self._server._answer(text) for text in request.contents], TIMINGS)
-        except CallError as error:
+        except JumokError as error:
             _abort(context, error)
 
     def StreamTranslateText(  # noqa: N802
@@ -228,7 +230,7 @@ class _Translations(TranslationServiceServicer):
                 translation=translation_to_proto(translation),
                 timings=timings_to_proto(TIMINGS),
             )
-        except CallError as error:
+        except JumokError as error:
             _abort(context, error)
 
     def TranslateCorpus(  # noqa: N802
@@ -244,7 +246,7 @@ class _Translations(TranslationServiceServicer):
                 result = translation_pb2.CorpusResult(id=item.id, timings=timings_to_proto(TIMINGS))
                 try:
                     result.translation.CopyFrom(translation_to_proto(self._server._answer(item.content)))
-                except CallError as error:
+                except JumokError as error:
                     result.error.CopyFrom(_status(error))
                 yield translation_pb2.TranslateCorpusResponse(results=[result])
         if failure is not None:
@@ -285,7 +287,7 @@ class _Translations(TranslationServiceServicer):
                     for text, target in zip(request.contents, targets, strict=True)
                 ]
             )
-        except CallError as error:
+        except JumokError as error:
             _abort(context, error)
 
     def _begin(self, request: Message, context: grpc.ServicerContext) -> None:
@@ -310,7 +312,7 @@ class _Models(ModelServiceServicer):
     ) -> model_pb2.GetModelResponse:
         self._server.requests.append(request)
         if request.name != FAKE_MODEL.name:
-            _abort(context, NotFoundError(f"model {request.name!r} is not loaded; available: {FAKE_MODEL.name}"))
+            _abort(context, ModelNotFoundError.of(request.name, [FAKE_MODEL.name]))
         return model_pb2.GetModelResponse(model=model_to_proto(FAKE_MODEL))
 
 
@@ -341,37 +343,18 @@ def _canned(translations: Mapping[str, str]) -> Translate:
     return translate
 
 
-def _status(error: CallError) -> status_pb2.Status:
-    """An error as a server describes it."""
-    details: list[Message] = [
-        error_details_pb2.ErrorInfo(reason=error.reason, domain="jumok", metadata=dict(error.metadata))
-    ]
-    if violations := error.details.field_violations:
-        details.append(
-            error_details_pb2.BadRequest(
-                field_violations=[
-                    error_details_pb2.BadRequest.FieldViolation(field=wrong.field, description=wrong.description)
-                    for wrong in violations
-                ]
-            )
-        )
-    if resource := error.details.resource:
-        details.append(
-            error_details_pb2.ResourceInfo(
-                resource_type=resource.type, resource_name=resource.name, description=resource.description
-            )
-        )
-    if error.retry_after_s is not None:
-        delay = Duration()
-        delay.FromNanoseconds(round(error.retry_after_s * 1e9))
-        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    status = status_pb2.Status(code=error.code.value[0], message=str(error))
-    for detail in details:
-        status.details.add().Pack(detail)
-    return status
+def _status(error: JumokError) -> status_pb2.Status:
+    """Describe an error as a server does."""
+    violations = error.details.field_violations
+    if error.field and not violations:
+        violations = (FieldViolation(field=error.field, description=str(error)),)
+    details = replace(
+        error.details, reason=error.reason, field_violations=violations, retry_after_s=error.retry_after_s
+    )
+    return status_to_proto(error.code, str(error), details)
 
 
-def _abort(context: grpc.ServicerContext, error: CallError) -> NoReturn:
+def _abort(context: grpc.ServicerContext, error: JumokError) -> NoReturn:
     details: Any = (("grpc-status-details-bin", _status(error).SerializeToString()),)
     context.set_trailing_metadata(details)
     context.abort(error.code, str(error))

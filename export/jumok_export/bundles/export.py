@@ -23,8 +23,8 @@ from jumok_export.models.attention import scaled_queries
 from jumok_export.quantization.calibration import Calibration, GreedySearch, calibrate, frame_texts
 from jumok_export.shortlists.sources import ShortlistPlan
 from jumok_export.verification.samples import Frame
+from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import Bundle, write_bundle
-from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.manifest.languages import Direction, Languages
 from jumok_serve.manifest.manifest import (
     Architecture,

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from jumok_export.graphs.graph import Graph
 from jumok_export.quantization.int8 import RECTIFIED, SIGNED, Levels, Matrices, Scales, rectified_weights
-from jumok_serve.errors import JumokError
+from jumok_proto.errors import JumokError
 from jumok_serve.evaluation.parallel_text import CorpusError, read_lines
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.runtime.graphs import Integers

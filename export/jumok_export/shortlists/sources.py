@@ -9,7 +9,7 @@ import numpy as np
 
 from jumok_export.shortlists.ibm_model1 import align
 from jumok_export.shortlists.lexicon import Lexicon
-from jumok_serve.errors import JumokError
+from jumok_proto.errors import JumokError
 from jumok_serve.evaluation.parallel_text import read_lines
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 

@@ -12,7 +12,7 @@ from jumok_export.models.seq2seq import Seq2Seq
 from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_export.training.configuration import Configuration, RecurrentSection, configuration_from_values
 from jumok_export.training.vocabulary import Vocabulary
-from jumok_serve.errors import JumokError
+from jumok_proto.errors import JumokError
 
 BEST = "best.ckpt"
 """Name of the checkpoint with the best validation score, in a run's folder."""

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from jumok_export.models.cells import CellKind
 from jumok_export.models.recurrent import RecurrentSizes
 from jumok_export.models.recurrent_attention import AttentionKind
-from jumok_serve.errors import JumokError
+from jumok_proto.errors import JumokError
 from jumok_serve.manifest.fields import LanguageTag, Name
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from jumok_proto.errors import BundleNotFoundError, InvalidArgumentError
 from jumok_serve.bundle.bundle import read_manifest
-from jumok_serve.errors import BundleError, BundleNotFoundError, InvalidArgumentError
+from jumok_serve.errors import BundleError
 from jumok_serve.manifest.fields import MANIFEST_FILE
 
 MAX_NAME_LENGTH = 255
@@ -59,7 +60,7 @@ class ModelRoot:
         except (OSError, RuntimeError):  # links in a circle among them
             found = False
         if not found:
-            raise BundleNotFoundError(name, [bundle.folder for bundle in self.bundles()])
+            raise BundleNotFoundError.of(name, [bundle.folder for bundle in self.bundles()])
         return folder
 
     def bundles(self) -> list[FoundBundle]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError
 from jumok_serve.engine.batch import Sentence
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.request_queue import Waiting
-from jumok_serve.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError
 
 RETRY_AFTER_S = 1.0
 """What a refused caller is told to wait."""

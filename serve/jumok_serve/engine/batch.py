@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jumok_proto.errors import JumokError
 from jumok_serve.engine.cancellation import Departures
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.statistics import Progress
-from jumok_serve.errors import JumokError, ModelFailedError
+from jumok_serve.errors import ModelFailedError
 from jumok_serve.runtime.decoder_step import Choice
 from jumok_serve.runtime.graphs import Booleans, Floats, Graphs, Integers, Tensors
 from jumok_serve.runtime.kv_cache import Fed, make_state

@@ -3,7 +3,7 @@
 import time
 from concurrent.futures import CancelledError
 
-from jumok_serve.errors import DeadlineExceededError, InvalidArgumentError
+from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
 
 LONGEST_TIMEOUT_S = 1e9
 """Longer ones, such as integers beyond every float, mean the same."""

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from jumok_proto.errors import DeadlineExceededError, EngineFailedError, JumokError, UnavailableError
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.engine.batch import Batch, Decoded, Sentence
 from jumok_serve.engine.counters import EngineCounters, Stage
@@ -13,7 +14,6 @@ from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Load, Occupancy
 from jumok_serve.engine.scheduler import ENGINE_FAILED, SentenceQueue, given_up_by
 from jumok_serve.engine.sentence import decoded, deliver, fail
-from jumok_serve.errors import DeadlineExceededError, EngineFailedError, JumokError, UnavailableError
 from jumok_serve.runtime.graphs import Graphs
 
 logger = logging.getLogger(__name__)

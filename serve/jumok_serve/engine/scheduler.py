@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from jumok_proto.errors import DeadlineExceededError, EngineFailedError, UnavailableError
 from jumok_serve.engine.admission import RETRY_AFTER_S, check_deadlines, check_room, is_full
 from jumok_serve.engine.batch import Sentence
 from jumok_serve.engine.cancellation import Departures
@@ -16,7 +17,6 @@ from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Elsewhere, Load, Occupancy
 from jumok_serve.engine.request_queue import Waiting
 from jumok_serve.engine.sentence import fail
-from jumok_serve.errors import DeadlineExceededError, EngineFailedError, UnavailableError
 
 SWEEP_INTERVAL_S = 0.05
 """How often the whole queue is searched for sentences that nobody waits for any more."""

@@ -4,7 +4,7 @@ import gzip
 import zlib
 from pathlib import Path
 
-from jumok_serve.errors import JumokError
+from jumok_proto.errors import JumokError
 
 
 class CorpusError(JumokError, ValueError):

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from jumok_serve.errors import InvalidArgumentError, LanguageNotFoundError
+from jumok_proto.errors import InvalidArgumentError, LanguageNotFoundError
 from jumok_serve.manifest.fields import LanguageTag, Part, TokenId
 
 MOST_NAMED = 24

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.options import EarlyStopping
-from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 
 MAX_BEAM_SIZE: Final = 64

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jumok_serve.errors import InvalidArgumentError
+from jumok_proto.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jumok_proto.alignments import ATTENTION_KINDS, AttentionKind
-from jumok_serve.errors import AttentionUnavailableError, InvalidArgumentError
+from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError
 from jumok_serve.runtime.graphs import Floats
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 
@@ -60,11 +60,11 @@ class AttentionQuery:
             InvalidArgumentError: there is no such layer or head.
         """
         if not aligner.can_align:
-            raise AttentionUnavailableError(model)
+            raise AttentionUnavailableError.of(model)
         for kind in self.kinds:
             counts = aligner.heads(kind)
             if 0 in counts:
-                raise AttentionUnavailableError(model, NAMES[kind])
+                raise AttentionUnavailableError.of(model, NAMES[kind])
             for name, value, count in zip(("layer", "head"), (self.layer, self.head), counts, strict=True):
                 if value is not None and value >= count:
                     raise InvalidArgumentError(

@@ -5,12 +5,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
 from jumok_serve.engine.batch import Decoded
 from jumok_serve.engine.deadline import Patience
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.statistics import Progress
-from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.search import FinishedHypothesis

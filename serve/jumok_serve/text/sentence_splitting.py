@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
 from jumok_serve.engine.batch import Decoded
 from jumok_serve.engine.future import Future
-from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.search.options import DecodingOptions

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from jumok_serve.errors import DeadlineExceededError, InvalidArgumentError
+from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.tokenizers.readable import check_text

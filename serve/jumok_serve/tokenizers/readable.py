@@ -2,7 +2,7 @@
 
 import re
 
-from jumok_serve.errors import InvalidArgumentError
+from jumok_proto.errors import InvalidArgumentError
 
 # NUL ends a string in many a library; a surrogate alone has no UTF-8 form, so no tokenizer can be given it.
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")

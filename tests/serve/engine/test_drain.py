@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from jumok_proto.errors import DeadlineExceededError
 from jumok_serve.engine import scheduler as queue_module
 from jumok_serve.engine.batch import Sentence
 from jumok_serve.engine.drain import CAUTION, WINDOW_S, DrainRate
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Occupancy
 from jumok_serve.engine.scheduler import SentenceQueue
-from jumok_serve.errors import DeadlineExceededError
 from jumok_serve.search import make_search
 from tests.support.search_cases import make_options
 

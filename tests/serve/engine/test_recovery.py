@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from jumok_proto.errors import EngineFailedError
 from jumok_serve import DecodingOptions, Translator
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.scheduler import SentenceQueue
-from jumok_serve.errors import BundleError, EngineFailedError
+from jumok_serve.errors import BundleError
 from jumok_serve.runtime.graphs import Graphs
 from tests.serve.engine.test_engine import TEXTS, wait_until_idle
 from tests.support.hang import HANG_S

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from jumok_proto.errors import EngineFailedError
 from jumok_serve import DeadlineExceededError, DecodingOptions, EngineLimits, Translator, UnavailableError
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
-from jumok_serve.errors import EngineFailedError
 from jumok_serve.runtime.device import CPU, Device
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.runtime.sessions import session_options

@@ -4,9 +4,10 @@ from concurrent.futures import CancelledError
 
 import pytest
 
+from jumok_proto.errors import EngineFailedError
 from jumok_serve.engine.batch import Decoded, Sentence
 from jumok_serve.engine.sentence import deliver, fail
-from jumok_serve.errors import EngineFailedError, ModelFailedError
+from jumok_serve.errors import ModelFailedError
 from jumok_serve.search import make_search
 from tests.support.search_cases import make_options
 

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from jumok_serve.errors import InvalidArgumentError, LanguageNotFoundError
+from jumok_proto.errors import InvalidArgumentError, LanguageNotFoundError
 from jumok_serve.manifest.languages import LanguagePair, Languages, SourceLanguage, TargetLanguage
 
 EOS, EN, DE = 2, 100, 101

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jumok_serve.errors import InvalidArgumentError
+from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.search.options import MAX_TOKEN_LIST, DecodingOptions, Sampling, SearchOptions
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jumok_serve.errors import InvalidArgumentError
+from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.search.options import DecodingOptions, Sampling, SearchOptions
 from tests.serve.search.test_options import complete

@@ -19,9 +19,9 @@ from jumok_export.models.recurrent_attention import ATTENTION, AttentionKind
 from jumok_export.training.corpus import pad
 from jumok_export.training.greedy import greedy_decode
 from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN, Vocabulary
+from jumok_proto.errors import AttentionUnavailableError
 from jumok_serve import Translation, Translator
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.errors import AttentionUnavailableError
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer

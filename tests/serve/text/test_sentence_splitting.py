@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import jumok
+from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import FinishReason
-from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.text.sentence_splitting import MAX_SENTENCES, SplitText, split
 from jumok_serve.translator import Translator

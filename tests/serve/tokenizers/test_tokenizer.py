@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from jumok_serve.errors import InvalidArgumentError
+from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.tokenizers.readable import check_text
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer, load_tokenizer
 from jumok_serve.tokenizers.tokenizer_json import TokenizerJson

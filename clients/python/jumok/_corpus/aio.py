@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 
 from jumok._corpus.state import Corpus
-from jumok._errors import CallCancelledError, CallError, UnavailableError
 from jumok._results import TextResult
+from jumok_proto.errors import CallCancelledError, JumokError, UnavailableError
 from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest, TranslateCorpusResponse
 
 OVERTAKEN = "Internal error from Core"
@@ -108,12 +108,12 @@ class CorpusTasks:
             if corpus.all_answered:
                 return
             corpus.begin_call(time.monotonic())
-            error: CallError | None = None
+            error: JumokError | None = None
             try:
                 async for response in self._open_call(corpus.endpoint, self._requests(self._number)):
                     corpus.receive(response, time.monotonic())
                     self._tell()
-            except CallError as failed:
+            except JumokError as failed:
                 error = failed
                 if not self._is_open():
                     corpus.failure = failed
@@ -148,7 +148,7 @@ async def _each(texts: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[str
         await asyncio.sleep(0)
 
 
-async def responses(call: Call, describe: Callable[[grpc.aio.AioRpcError], CallError]) -> Responses:
+async def responses(call: Call, describe: Callable[[grpc.aio.AioRpcError], JumokError]) -> Responses:
     """What a call answers; it is cancelled where this ends early, and its errors are described."""
     try:
         async for response in call:

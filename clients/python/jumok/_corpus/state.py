@@ -8,16 +8,16 @@ from collections import deque
 from dataclasses import dataclass
 
 from jumok import _calls
-from jumok._errors import (
+from jumok._results import TextResult
+from jumok._transport.retry import Backoff, Endpoints
+from jumok_proto.errors import (
     CallCancelledError,
-    CallError,
     DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
+    JumokError,
     UnavailableError,
 )
-from jumok._results import TextResult
-from jumok._transport.retry import Backoff, Endpoints, can_be_repeated
 from jumok_proto.options import Options
 from jumok_proto.results import Translation
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateCorpusResponse
@@ -32,7 +32,7 @@ MAX_MESSAGE_CHARACTERS = 2**16
 class _Text:
     index: int
     text: str
-    outcome: Translation | CallError | None = None
+    outcome: Translation | JumokError | None = None
 
 
 class Corpus:
@@ -79,7 +79,7 @@ class Corpus:
         self._heard = False  # in the present call
         self._end_error: BaseException | None = None
         self._waiting_since = 0.0
-        self._last_error: CallError | None = None
+        self._last_error: JumokError | None = None
         self.endpoint = 0
         self.failure: BaseException | None = None
 
@@ -169,7 +169,7 @@ class Corpus:
         self._backoff.reset()
         self._endpoints.succeeded(self.endpoint)
 
-    def call_ended(self, error: CallError | None, now: float) -> float:
+    def call_ended(self, error: JumokError | None, now: float) -> float:
         """Take note that the present call has ended; gives the seconds to wait before another."""
         unanswered = [entry for entry in self._texts if entry.outcome is None]
         self._unsent = deque(unanswered)
@@ -182,7 +182,7 @@ class Corpus:
         elsewhere = isinstance(error, UnavailableError)
         if elsewhere:
             self._endpoints.failed(self.endpoint, now)
-        if not (can_be_repeated(error) or isinstance(error, CallCancelledError)):
+        if not (error.retryable or isinstance(error, CallCancelledError)):
             self.failure = error
         elif not self._answered_any:
             self._attempts_left -= 1

@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 import grpc
 
 from jumok._corpus.state import Corpus
-from jumok._errors import CallError
 from jumok._results import TextResult
+from jumok_proto.errors import JumokError
 from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest, TranslateCorpusResponse
 
 END_S = 1.0
@@ -24,13 +24,13 @@ class CorpusCall:
     """
 
     def __init__(
-        self, call: "grpc.CallIterator[TranslateCorpusResponse]", describe: Callable[[grpc.RpcError], CallError]
+        self, call: "grpc.CallIterator[TranslateCorpusResponse]", describe: Callable[[grpc.RpcError], JumokError]
     ) -> None:
         self._call: grpc.CallIterator[TranslateCorpusResponse] | None = call
         self._describe = describe
 
     def __iter__(self) -> Iterator[TranslateCorpusResponse]:
-        failure: CallError | None = None
+        failure: JumokError | None = None
         try:
             if self._call is not None:
                 yield from self._call
@@ -145,7 +145,7 @@ class CorpusThreads:
                     return
                 corpus.begin_call(time.monotonic())
                 number = self._number
-            error: CallError | None = None
+            error: JumokError | None = None
             try:
                 call = self._open_call(corpus.endpoint, self._requests(number))
                 with self._changed:
@@ -156,7 +156,7 @@ class CorpusThreads:
                     with self._changed:
                         corpus.receive(response, time.monotonic())
                         self._changed.notify_all()
-            except CallError as failed:
+            except JumokError as failed:
                 error = failed
                 if not self._is_open():
                     with self._changed:

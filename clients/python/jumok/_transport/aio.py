@@ -10,10 +10,11 @@ from google.protobuf.message import Message
 
 from jumok import _calls
 from jumok._corpus.aio import responses
-from jumok._errors import CallCancelledError, CallError, call_error
+from jumok._errors import call_error
 from jumok._results import TranslationUpdate
 from jumok._transport.channel import Tls, addresses, open_async_channel
 from jumok._transport.retry import Attempts, Endpoints, check_attempts
+from jumok_proto.errors import CallCancelledError, JumokError
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import (
     StreamTranslateTextRequest,
@@ -138,7 +139,7 @@ class AsyncConnection:
         """Wait as long as it takes before the next attempt; raise the error of the last."""
         try:
             delay_s = attempts.failed(call_error(error, self.servers[attempts.endpoint]), time.monotonic())
-        except CallError as failure:
+        except JumokError as failure:
             raise failure from error
         await asyncio.sleep(delay_s)
 

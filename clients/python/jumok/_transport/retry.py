@@ -4,7 +4,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jumok._errors import CallError, ResourceExhaustedError, UnavailableError, invalid_field
+from jumok._errors import invalid_field
+from jumok_proto.errors import JumokError, UnavailableError
 
 MAX_ATTEMPTS = 5
 FIRST_DELAY_S = 0.1
@@ -18,13 +19,6 @@ def check_attempts(max_attempts: int) -> int:
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
         raise invalid_field("max_attempts", f"must be a whole number from 1 on, got {max_attempts!r}")
     return max_attempts
-
-
-def can_be_repeated(error: CallError) -> bool:
-    """Whether the same call can succeed later: no server could be reached, or it had no room and said when to come."""
-    return isinstance(error, UnavailableError) or (
-        isinstance(error, ResourceExhaustedError) and error.retry_after_s is not None
-    )
 
 
 class Endpoints:
@@ -118,12 +112,12 @@ class Attempts:
         """Take note that the present attempt was answered."""
         self._endpoints.succeeded(self.endpoint)
 
-    def failed(self, error: CallError, now: float) -> float:
+    def failed(self, error: JumokError, now: float) -> float:
         """Seconds to wait before the next attempt; raises the error where there is to be none."""
         elsewhere = isinstance(error, UnavailableError)
         if elsewhere:
             self._endpoints.failed(self.endpoint, now)
-        if not can_be_repeated(error) or self._left <= 0:
+        if not error.retryable or self._left <= 0:
             raise error
         ready = elsewhere and self._endpoints.any_ready(now)
         delay_s = 0.0 if ready else self._backoff.delay_s(error.retry_after_s)

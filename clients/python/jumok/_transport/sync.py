@@ -10,10 +10,11 @@ from google.protobuf.message import Message
 
 from jumok import _calls
 from jumok._corpus.sync import CorpusCall
-from jumok._errors import CallError, call_error
+from jumok._errors import call_error
 from jumok._results import TranslationUpdate
 from jumok._transport.channel import Tls, addresses, open_channel
 from jumok._transport.retry import Attempts, Endpoints, check_attempts
+from jumok_proto.errors import JumokError
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import StreamTranslateTextRequest, TranslateCorpusRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
@@ -126,6 +127,6 @@ class Connection:
         """Wait as long as it takes before the next attempt; raise the error of the last."""
         try:
             delay_s = attempts.failed(call_error(error, self.servers[attempts.endpoint]), time.monotonic())
-        except CallError as failure:
+        except JumokError as failure:
             raise failure from error
         self._closed.wait(delay_s)

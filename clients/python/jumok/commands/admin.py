@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import click
 
 from jumok._admin_client import AdminClient
-from jumok._errors import UnimplementedError
 from jumok.commands._options import access, server_options
+from jumok_proto.errors import UnimplementedError
 
 timeout_option = click.option(
     "--timeout",

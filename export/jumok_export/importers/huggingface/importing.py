@@ -21,8 +21,8 @@ from jumok_export.importers.huggingface.tokenizer import ImportedTokenizer, read
 from jumok_export.models.t5 import T5
 from jumok_export.models.transformer import Transformer
 from jumok_export.shortlists.sources import ShortlistPlan
+from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.manifest.fields import Name
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import Architecture, Limits, SourceCheckpoint

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from jumok_export.importers.huggingface.errors import CheckpointError
-from jumok_serve.errors import LanguageNotFoundError
+from jumok_proto.errors import LanguageNotFoundError
 from jumok_serve.manifest.fields import LanguageTag
 from jumok_serve.manifest.languages import LanguagePair, Languages, SourceLanguage, TargetLanguage
 

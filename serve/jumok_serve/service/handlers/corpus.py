@@ -11,9 +11,9 @@ import grpc
 from google.rpc import status_pb2
 
 from jumok_proto.conversion import timings_to_proto, translation_to_proto
+from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError, UnavailableError
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCorpusRequest, TranslateCorpusResponse
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError, UnavailableError
 from jumok_serve.service.handlers.loop_wakeups import Arrivals
 from jumok_serve.service.handlers.one_text import naming_one_text
 from jumok_serve.service.handlers.unknown_fields import check_known

@@ -3,10 +3,10 @@
 import grpc
 
 from jumok_proto.conversion import model_to_proto
+from jumok_proto.errors import InvalidArgumentError, LanguageNotFoundError
 from jumok_proto.results import DecodingDefaults, LanguagePair, Model
 from jumok_proto.v1 import model_pb2
 from jumok_proto.v1.model_pb2_grpc import ModelServiceServicer
-from jumok_serve.errors import InvalidArgumentError, LanguageNotFoundError
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.service.models.registry import HeldModel, ModelRegistry
 

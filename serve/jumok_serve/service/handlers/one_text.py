@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jumok_serve.errors import InvalidArgumentError
+from jumok_proto.errors import InvalidArgumentError
 
 NAMES = {"contents[0]": "content", "target_prefixes[0]": "target_prefix"}
 

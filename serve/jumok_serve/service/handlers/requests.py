@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeAlias
 
 from jumok_proto.alignment_conversion import kinds_from_proto
 from jumok_proto.conversion import options_from_proto
+from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
-from jumok_serve.errors import InvalidArgumentError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.models.loaded_model import LoadedModel, Pending
 from jumok_serve.tasks.attention_query import AttentionQuery

@@ -17,10 +17,10 @@ from jumok_proto.conversion import (
     timings_to_proto,
     translation_to_proto,
 )
+from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import InvalidArgumentError, OverloadedError
 from jumok_serve.service.handlers.corpus import Corpus
 from jumok_serve.service.handlers.loop_wakeups import Arrivals
 from jumok_serve.service.handlers.one_text import naming_one_text

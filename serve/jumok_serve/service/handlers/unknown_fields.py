@@ -3,7 +3,7 @@
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from jumok_serve.errors import InvalidArgumentError
+from jumok_proto.errors import InvalidArgumentError
 
 
 def check_known(message: Message, field: str = "") -> None:

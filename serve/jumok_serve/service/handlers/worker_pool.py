@@ -5,8 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from jumok_proto.errors import OverloadedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import OverloadedError
 
 Result = TypeVar("Result")
 

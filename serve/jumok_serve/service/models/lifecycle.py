@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jumok_proto.errors import BundleNotLoadedError, JumokError, UnavailableError
 from jumok_proto.results import LoadResult, Model
 from jumok_serve.bundle.model_root import FoundBundle, ModelRoot
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import BundleError, BundleNotLoadedError, DeviceError, JumokError, UnavailableError
+from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.runtime.process_memory import give_back_memory
 from jumok_serve.service.handlers.model_service import describe
 from jumok_serve.service.models.loaded_model import LoadedModel
@@ -101,10 +102,10 @@ class Lifecycle:
             model = await self._in_thread(partial(self._load, folder))
         except BundleError as error:
             logger.error("%s", error)
-            raise BundleNotLoadedError(bundle, error.problems) from error
+            raise BundleNotLoadedError(str(BundleError(bundle, error.problems))) from error
         except (DeviceError, OSError, MemoryError) as error:
             logger.exception("bundle %s: cannot be loaded", folder)
-            raise BundleNotLoadedError(bundle, [f"cannot be loaded: {error or 'not enough memory'}"]) from error
+            raise BundleNotLoadedError(f"bundle {bundle}: cannot be loaded: {error or 'not enough memory'}") from error
         finally:
             self.loading = ""
         if self._stopping:

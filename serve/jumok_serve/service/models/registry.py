@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from jumok_proto.errors import InvalidArgumentError, ModelNotFoundError
 from jumok_proto.results import ModelState
 from jumok_serve.engine.counters import EngineCounters
 from jumok_serve.engine.occupancy import Load
-from jumok_serve.errors import DuplicateModelError, InvalidArgumentError, ModelNotFoundError
+from jumok_serve.errors import DuplicateModelError
 from jumok_serve.service.models.loaded_model import LoadedModel
 
 
@@ -111,7 +112,7 @@ class ModelRegistry:
         """Give the model of this name; raise ModelNotFoundError where there is none."""
         serving = self._models.serving
         if name not in serving:
-            raise ModelNotFoundError(name, list(serving))
+            raise ModelNotFoundError.of(name, list(serving))
         return serving[name]
 
     @contextmanager

@@ -1,7 +1,7 @@
 """Who may call what, and how often."""
 
+from jumok_proto.errors import OverloadedError, PermissionDeniedError, RateLimitedError, UnauthenticatedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import OverloadedError, PermissionDeniedError, RateLimitedError, UnauthenticatedError
 from jumok_serve.service.auth.rate_limit import RateLimiter
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile
 from jumok_serve.service.limits import ServiceLimits

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 
-from jumok_serve.errors import InvalidArgumentError
+from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.service.rpc.call import CALL, REQUEST_ID, current_request_id
 from jumok_serve.service.rpc.error_table import is_expected, to_ending
 

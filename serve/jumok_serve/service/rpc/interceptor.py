@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeAlias, cast
 import grpc
 from google.protobuf.message import Message
 
+from jumok_proto.errors import JumokError, OverloadedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import JumokError, OverloadedError
 from jumok_serve.service.rpc.access import Gate
 from jumok_serve.service.rpc.call import CALL, REQUEST_ID, Call, request_id_of
 from jumok_serve.service.rpc.error_boundary import Context, abort

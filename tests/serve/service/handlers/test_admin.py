@@ -14,6 +14,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from jumok_proto.errors import EngineFailedError
 from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
 from jumok_proto.v1.admin_pb2 import ListBundlesRequest, LoadModelRequest, UnloadModelRequest
 from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
@@ -21,7 +22,7 @@ from jumok_proto.v1.model_pb2 import GetModelRequest, ListModelsRequest
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.errors import BundleError, EngineFailedError
+from jumok_serve.errors import BundleError
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.support.held_model import HeldModel, fail, failure, hold, manifest, serving

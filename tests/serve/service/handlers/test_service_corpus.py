@@ -8,15 +8,10 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
+from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError, UnavailableError
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
-from jumok_serve.errors import (
-    DeadlineExceededError,
-    InvalidArgumentError,
-    ModelFailedError,
-    OverloadedError,
-    UnavailableError,
-)
+from jumok_serve.errors import ModelFailedError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers import corpus
 from tests.serve.service.handlers.test_service_streams import EOF, cancelled, received, stub_of

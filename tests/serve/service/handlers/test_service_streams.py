@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
+from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError
 from jumok_serve.search.options import DecodingOptions
 from tests.support.held_model import Answer, HeldModel, fail, failure, hold, serving
 

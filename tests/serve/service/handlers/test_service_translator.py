@@ -14,7 +14,6 @@ import jumok
 from jumok_proto.v1 import model_pb2, translation_pb2
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve import errors
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
@@ -142,7 +141,7 @@ def test_what_cannot_be_scored_is_refused_alike_in_process_and_by_the_server(
     options: dict[str, Any],
     field: str,
 ) -> None:
-    with pytest.raises(errors.InvalidArgumentError) as local:
+    with pytest.raises(jumok.InvalidArgumentError) as local:
         translator.score(texts, targets, **options)
     with pytest.raises(jumok.InvalidArgumentError) as remote:
         client.score(texts, targets, **options)
@@ -230,7 +229,7 @@ REFUSALS: Sequence[tuple[list[str], dict[str, Any], str]] = [
 def test_bad_input_is_refused_alike_in_process_and_by_the_server(
     translator: Translator, client: jumok.Client, texts: list[str], options: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(errors.InvalidArgumentError) as local:
+    with pytest.raises(jumok.InvalidArgumentError) as local:
         translator.translate(texts, **options)
     with pytest.raises(jumok.InvalidArgumentError) as remote:
         client.translate(texts, **options)

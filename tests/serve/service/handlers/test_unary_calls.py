@@ -7,12 +7,7 @@ import time
 import grpc
 import pytest
 
-from jumok_proto.v1 import decoding_pb2, model_pb2, translation_pb2
-from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
-from jumok_proto.v1.decoding_pb2 import TokenIds
-from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.errors import (
+from jumok_proto.errors import (
     AttentionUnavailableError,
     DeadlineExceededError,
     InvalidArgumentError,
@@ -22,6 +17,11 @@ from jumok_serve.errors import (
     SamplingUnavailableError,
     UnavailableError,
 )
+from jumok_proto.v1 import decoding_pb2, model_pb2, translation_pb2
+from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
+from jumok_proto.v1.decoding_pb2 import TokenIds
+from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.requests import MAX_LISTED_TOKENS
 from jumok_serve.service.handlers.translation_service import MAX_CHARACTERS_AT_ONCE
@@ -103,8 +103,8 @@ def test_what_is_not_asked_for_is_none() -> None:
             "LANGUAGE_NOT_FOUND",
             "source_language_code",
         ),
-        (AttentionUnavailableError("held"), grpc.StatusCode.FAILED_PRECONDITION, "ATTENTION_UNAVAILABLE", ""),
-        (SamplingUnavailableError("held"), grpc.StatusCode.FAILED_PRECONDITION, "SAMPLING_UNAVAILABLE", ""),
+        (AttentionUnavailableError.of("held"), grpc.StatusCode.FAILED_PRECONDITION, "ATTENTION_UNAVAILABLE", ""),
+        (SamplingUnavailableError.of("held"), grpc.StatusCode.FAILED_PRECONDITION, "SAMPLING_UNAVAILABLE", ""),
     ],
 )
 def test_what_a_model_lacks_becomes_a_status(error: JumokError, code: grpc.StatusCode, reason: str, field: str) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from jumok_serve.errors import OverloadedError
+from jumok_proto.errors import OverloadedError
 from jumok_serve.service.handlers.worker_pool import Workers
 
 

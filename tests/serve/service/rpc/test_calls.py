@@ -17,9 +17,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from jumok_proto.errors import OverloadedError
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.errors import OverloadedError
 from jumok_serve.service.rpc.call import MAX_REQUEST_ID
 from jumok_serve.service.telemetry.logs import CallLog, JsonFormatter, configure_logging
 from jumok_serve.service.telemetry.tracing import CallTracer

@@ -11,6 +11,15 @@ import grpc
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 
+from jumok_proto.errors import (
+    DeadlineExceededError,
+    EngineFailedError,
+    InvalidArgumentError,
+    ModelNotFoundError,
+    OverloadedError,
+    RateLimitedError,
+    UnavailableError,
+)
 from jumok_proto.v1.admin_pb2 import LoadModelRequest
 from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
@@ -22,19 +31,10 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
 )
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.errors import (
-    DeadlineExceededError,
-    EngineFailedError,
-    InvalidArgumentError,
-    ModelNotFoundError,
-    OverloadedError,
-    RateLimitedError,
-    UnavailableError,
-)
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.error_table import _TABLE, to_ending, to_status
+from jumok_serve.service.rpc.error_table import EXPECTED, to_ending, to_status
 from jumok_serve.translator import Translator
 from tests.support.held_model import Failure, HeldModel, fail, failure
 from tests.support.variants import edited, without
@@ -162,7 +162,7 @@ ERRORS = {
         UnavailableError("stopping", retry_after_s=1.0),
         EngineFailedError("", retry_after_s=0.1),
         InvalidArgumentError("no", field="contents[1]"),
-        ModelNotFoundError("a", ["b"]),
+        ModelNotFoundError.of("a", ["b"]),
         RuntimeError("secret"),
     ],
 )
@@ -178,7 +178,7 @@ def test_what_is_remembered_of_an_error_is_what_is_made_anew(error: Exception) -
 
 
 def test_every_error_is_provoked() -> None:
-    assert set(ERRORS) == {reason for _, reason in _TABLE.values()} | {"INTERNAL"}
+    assert set(ERRORS) == {kind.reason for kind in EXPECTED} | {"INTERNAL"}
 
 
 @pytest.fixture(scope="module")

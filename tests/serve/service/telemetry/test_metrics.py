@@ -15,12 +15,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import jumok
+from jumok_proto.errors import OverloadedError
 from jumok_serve.engine.batch import Sentence
 from jumok_serve.engine.counters import Histogram
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Occupancy
 from jumok_serve.engine.scheduler import SentenceQueue
-from jumok_serve.errors import ListenError, OverloadedError
+from jumok_serve.errors import ListenError
 from jumok_serve.search import make_search
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service import Server

@@ -1,0 +1,100 @@
+"""Errors as ``google.rpc.Status`` messages, and back."""
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError, Message
+from google.rpc import error_details_pb2, status_pb2
+
+from jumok_proto import errors
+from jumok_proto.errors import Details, FieldViolation, JumokError, Resource
+
+DOMAIN = "jumok"
+
+_CLASSES = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, JumokError)]
+
+ERRORS: dict[tuple[grpc.StatusCode, str], type[JumokError]] = {(each.code, each.reason): each for each in _CLASSES}
+"""Classes by status code and reason; an empty reason belongs to a class with subclasses."""
+
+# The first class with a code is the most general; statuses of gRPC itself and of newer servers become this one.
+_GENERAL: dict[grpc.StatusCode, type[JumokError]] = {each.code: each for each in reversed(_CLASSES)}
+
+_CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def status_to_proto(code: grpc.StatusCode, message: str, details: Details) -> status_pb2.Status:
+    """Make the message for a status and its details."""
+    metadata = {**details.metadata}
+    if details.request_id:
+        metadata["request_id"] = details.request_id
+    messages: list[Message] = [
+        error_details_pb2.ErrorInfo(reason=details.reason, domain=DOMAIN, metadata=metadata),
+    ]
+    if details.request_id:
+        messages.append(error_details_pb2.RequestInfo(request_id=details.request_id))
+    if details.field_violations:
+        violations = [
+            error_details_pb2.BadRequest.FieldViolation(field=violation.field, description=violation.description)
+            for violation in details.field_violations
+        ]
+        messages.append(error_details_pb2.BadRequest(field_violations=violations))
+    if (resource := details.resource) is not None:
+        messages.append(
+            error_details_pb2.ResourceInfo(
+                resource_type=resource.type, resource_name=resource.name, description=resource.description
+            )
+        )
+    if details.retry_after_s is not None:
+        delay = Duration()
+        delay.FromNanoseconds(round(details.retry_after_s * 1e9))
+        messages.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    status = status_pb2.Status(code=code.value[0], message=message)
+    for each in messages:
+        status.details.add().Pack(each)
+    return status
+
+
+def error_from_proto(status: status_pb2.Status) -> JumokError:
+    """Make the error for a status message."""
+    return make_error(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, _details(status))
+
+
+def make_error(code: grpc.StatusCode, message: str, details: Details) -> JumokError:
+    """Make the error for a status and its details, of the class that code and reason stand for."""
+    kind = ERRORS.get((code, details.reason)) or _GENERAL.get(code, JumokError)
+    return kind(message, details=details, code=code)
+
+
+def read_details(packed: bytes) -> Details:
+    """Read the details of a serialized status message; what a proxy garbled counts as none."""
+    try:
+        return _details(status_pb2.Status.FromString(packed))
+    except DecodeError:
+        return Details()
+
+
+def _details(status: status_pb2.Status) -> Details:
+    info = error_details_pb2.ErrorInfo()
+    bad_request = error_details_pb2.BadRequest()
+    resource = error_details_pb2.ResourceInfo()
+    retry = error_details_pb2.RetryInfo()
+    request = error_details_pb2.RequestInfo()
+    has_resource = has_retry = False
+    for detail in status.details:
+        detail.Unpack(info)
+        detail.Unpack(bad_request)
+        detail.Unpack(request)
+        has_resource |= detail.Unpack(resource)
+        has_retry |= detail.Unpack(retry)
+    return Details(
+        reason=info.reason,
+        request_id=request.request_id,
+        metadata=dict(info.metadata),
+        field_violations=tuple(
+            FieldViolation(field=violation.field, description=violation.description)
+            for violation in bad_request.field_violations
+        ),
+        resource=Resource(type=resource.resource_type, name=resource.resource_name, description=resource.description)
+        if has_resource
+        else None,
+        retry_after_s=retry.retry_delay.ToNanoseconds() / 1e9 if has_retry else None,
+    )
