@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jumok_proto.results import FinishReason
-from jumok_serve.search import Constraints, FinishedHypothesis, Search, best_continuations, each_rows_best
+from jumok_serve.search import Constraints, FinishedHypothesis, Search, best_continuations, best_of_each_row
 from jumok_serve.search.options import SearchOptions
 
 Scores = npt.NDArray[np.float64]
@@ -193,13 +193,13 @@ def drive(search: Search, step: StepFunction, *, extra_candidates: int = 0) -> l
         prefixes = [(*prefixes[parent], token) for token, parent in zip(search.tokens, search.parents, strict=True)]
         assert {len(prefix) for prefix in prefixes} == {search.position + 1}
 
-        best, totals = candidates(search, step, prefixes, search.candidates_needed + extra_candidates)
-        if search.continuations_needed:
+        best, totals = candidates(search, step, prefixes, search.num_candidates + extra_candidates)
+        if search.num_continuations:
             seen = best_continuations(
-                best, totals, search.beam_size, search.continuations_needed + search.beam_size * extra_candidates
+                best, totals, search.beam_size, search.num_continuations + search.beam_size * extra_candidates
             )
         else:
-            seen = each_rows_best(best, totals, search.beam_size)
+            seen = best_of_each_row(best, totals, search.beam_size)
         search.advance(*(of_all[0].tolist() for of_all in seen))
     return search.hypotheses()
 

@@ -20,12 +20,12 @@ from jumok_serve.runtime.kv_cache import Fed, make_state
 from jumok_serve.runtime.output_columns import make_columns
 from jumok_serve.runtime.slot_buffers import padded_length
 from jumok_serve.search import (
+    BatchSearch,
     Constraints,
     FinishedHypothesis,
     Search,
-    SearchTable,
-    Shared,
-    joined,
+    SharedConstraints,
+    concatenate_constraints,
 )
 
 MOST_EMPTY = 1 / 8
@@ -115,7 +115,7 @@ class Batch:
         self._memory = graphs.make_slots("memory")
         self._state = make_state(graphs, beam_size)
         self._columns = make_columns(graphs)
-        self._searches = SearchTable(beam_size)
+        self._searches = BatchSearch(beam_size)
         self._encoded: dict[Sentence, tuple[_Encoded, int]] = {}  # where those are that have not joined yet
         self._slots: list[Sentence | None] = []
         self._lengths: Integers = np.ones(0, np.int64)  # of the sources by slot, 1 where it is empty
@@ -277,7 +277,7 @@ class Batch:
 
     def step(self) -> None:
         """Decodes one token of every row. Sentences that are `done` with it stay until they are removed."""
-        slots, searches, asked = self._slots_of_step(), self._searches, self._searches.asked
+        slots, searches, asked = self._slots_of_step(), self._searches, self._searches.arrays
         choice = self._choice(slots)
         fed = self._fed
         if fed is None or fed.tokens is not asked.tokens or fed.lengths is not self._lengths:
@@ -285,9 +285,9 @@ class Batch:
         tokens, totals = self._state.step(slots, fed, self._memory, self._columns, choice)
         if choice.with_logits:
             self._draw(slots, choice, tokens, totals)
-        others = searches.run_on(slots, self._columns.tokens(tokens), totals)
+        others = searches.advance_steady(slots, self._columns.tokens(tokens), totals)
         failed = self._failed(totals, slots, others)
-        finished = searches.look([slot for slot in others if slot not in failed])
+        finished = searches.advance([slot for slot in others if slot not in failed])
         self.done = [sentence for slot in (*finished, *failed) if (sentence := self._slots[slot]) is not None]
         for sentence in self.done[len(finished) :]:
             sentence.failure = ModelFailedError("the model computed NaN for this text")
@@ -298,7 +298,7 @@ class Batch:
     def _draw(self, slots: Integers, choice: Choice, tokens: Integers, totals: Floats) -> None:
         """Puts what is drawn for rows [n * K, C] of slots [n] in the place of their best candidates."""
         size, searches = self.beam_size, self._searches
-        places = np.flatnonzero(searches.asked.draws[slots])
+        places = np.flatnonzero(searches.arrays.draws[slots])
         drawing = slots[places].tolist()
         rows = (places[:, None] * size + np.arange(size)).reshape(-1)
         parts = ((place * size, searches.constraints[slot]) for place, slot in enumerate(drawing))
@@ -307,26 +307,28 @@ class Batch:
             rows,
             choice.scores[rows],
             [draw for slot in drawing for draw in searches.search(slot).draws or ()],
-            self._columns.places(joined(parts)),
+            self._columns.places(concatenate_constraints(parts)),
         )
 
     def _choice(self, slots: Integers) -> Choice:
         """What to ask of the selection; rows that draw are no concern of it."""
         columns, inputs = self._columns, self._columns.inputs(len(slots))
-        searches, asked = self._searches, self._searches.asked
+        searches, asked = self._searches, self._searches.arrays
         kept = self._constrained.get(len(slots))
         # Most constraints are those of an earlier step, if of other sentences.
         if kept is None or not kept.hold(inputs, searches, slots):
             draws, acting, renormalizes = asked.draws[slots], asked.on_logits[slots], asked.renormalizes[slots]
             constraints = [searches.constraints[slot] for slot in slots.tolist()]
             on_logits, on_log_probs = (
-                columns.places(joined((place * self.beam_size, constraints[place]) for place in those.tolist()))
+                columns.places(
+                    concatenate_constraints((place * self.beam_size, constraints[place]) for place in those.tolist())
+                )
                 for those in map(np.flatnonzero, (~draws & acting, ~draws & ~acting))
             )
             kept = self._constrained[len(slots)] = _Constrained(
-                changes=searches.changes,
+                changes=searches.constraints_version,
                 slots=slots,
-                shared=searches.shared(slots),
+                shared=searches.shared_constraints(slots),
                 inputs=inputs,
                 on_logits=on_logits,
                 on_log_probs=on_log_probs,
@@ -335,7 +337,7 @@ class Batch:
             )
         return Choice(
             scores=asked.scores[slots].reshape(-1),
-            candidates=int(np.maximum.reduce(asked.candidates[slots])),
+            candidates=int(np.maximum.reduce(asked.num_candidates[slots])),
             on_logits=kept.on_logits,
             on_log_probs=kept.on_log_probs,
             renormalize=kept.renormalize,
@@ -347,7 +349,7 @@ class Batch:
 
         A log-softmax of nothing but -inf is NaN too: that is not the model's fault, but constraints left no token.
         """
-        if not some or not self._searches.undefined:
+        if not some or not self._searches.has_nan:
             return set()
         places = slots.searchsorted(some)
         rows = (places[:, None] * self.beam_size + np.arange(self.beam_size)).reshape(-1)
@@ -361,7 +363,7 @@ class _Constrained:
     """The constraints of all sentences in one.
 
     Attributes:
-        changes: `SearchTable.changes` as they were joined.
+        changes: `BatchSearch.changes` as they were joined.
         slots: of the sentences, [n].
         shared: what they have in common, of whichever sentences they are; None: nothing.
         inputs: what says which columns there are.
@@ -373,17 +375,17 @@ class _Constrained:
 
     changes: int
     slots: Integers
-    shared: Shared | None
+    shared: SharedConstraints | None
     inputs: Mapping[str, object]
     on_logits: Constraints
     on_log_probs: Constraints
     renormalize: Booleans | None
     with_logits: bool
 
-    def hold(self, inputs: Mapping[str, object], searches: SearchTable, slots: Integers) -> bool:
+    def hold(self, inputs: Mapping[str, object], searches: BatchSearch, slots: Integers) -> bool:
         """Whether they are those of as many slots at the next step."""
         if self.inputs is not inputs:
             return False
-        if self.slots is slots and self.changes == searches.changes:
+        if self.slots is slots and self.changes == searches.constraints_version:
             return True
-        return self.shared is not None and self.shared.same(searches.shared(slots))
+        return self.shared is not None and self.shared.equals(searches.shared_constraints(slots))

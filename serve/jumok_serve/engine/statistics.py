@@ -23,7 +23,7 @@ class Progress:
 
     def see(self, search: Search) -> None:
         """Take note of a search between two steps."""
-        sure = search.sure_tokens()
+        sure = search.stable_tokens()
         if len(sure) > len(self.token_ids):
             self.token_ids = sure
             self._on_change()

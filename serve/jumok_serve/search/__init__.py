@@ -1,40 +1,32 @@
-"""Greedy search, beam search and sampling for one sentence: candidate tokens and scores go in, hypotheses come out.
-
-A search knows no model, no tensor and no other sentence, so that any batch can be made of any searches: each says what
-its rows are fed and what is asked for, the scheduler runs the decoder once for all of them, finds the best candidates
-of every row or draws one, and a table of searches hands each what these come to (``advance``).
-
-The semantics are those of Hugging Face's ``generate``. A sum of token scores at or below -1e9 marks a row as dead: it
-takes up a place in the batch and can neither finish nor come back to life.
-"""
+"""Greedy search, beam search and sampling over candidate tokens and scores; they know no model."""
 
 from collections.abc import Sequence
 
-from jumok_serve.search.batch_search import SearchTable, Shared
+from jumok_serve.search.batch_search import BatchSearch, SharedConstraints
 from jumok_serve.search.beam import BeamSearch
-from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, joined
-from jumok_serve.search.greedy_sampling import RowSearch
+from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, concatenate_constraints
+from jumok_serve.search.greedy_sampling import GreedySampling
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.search.search import DEAD_SCORE, Draw, FinishedHypothesis, Search
-from jumok_serve.search.topk import Continuations, best_continuations, each_rows_best
+from jumok_serve.search.topk import Continuations, best_continuations, best_of_each_row
 
 __all__ = [
     "DEAD_SCORE",
     "NO_CONSTRAINTS",
     "NO_ENTRIES",
+    "BatchSearch",
     "BeamSearch",
     "Constraints",
     "Continuations",
     "Draw",
     "Entries",
     "FinishedHypothesis",
-    "RowSearch",
+    "GreedySampling",
     "Search",
-    "SearchTable",
-    "Shared",
+    "SharedConstraints",
     "best_continuations",
-    "each_rows_best",
-    "joined",
+    "best_of_each_row",
+    "concatenate_constraints",
     "make_search",
 ]
 
@@ -42,13 +34,13 @@ __all__ = [
 def make_search(
     options: SearchOptions, start_token: int, prefix: Sequence[int] = (), source_ids: Sequence[int] = ()
 ) -> Search:
-    """Start the search for one sentence: row by row with a beam of one, beam search with more.
+    """Start the search for one sentence: beam search, or greedy search or sampling with a beam of one.
 
     Args:
-        options: all that it runs by.
-        start_token: what the decoder is fed first.
-        prefix: target tokens that every hypothesis continues; they count for nothing but the constraints.
-        source_ids: what is translated; with the same seed, samples of different texts have nothing in common.
+        options: of the search.
+        start_token: first token fed to the decoder.
+        prefix: target tokens that every hypothesis continues; only constraints count them.
+        source_ids: source token ids; they make samples of different texts independent under one seed.
     """
     prompt = (start_token, *prefix)
-    return RowSearch(options, prompt, source_ids) if options.beam_size == 1 else BeamSearch(options, prompt)
+    return GreedySampling(options, prompt, source_ids) if options.beam_size == 1 else BeamSearch(options, prompt)

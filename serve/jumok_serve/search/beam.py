@@ -1,6 +1,6 @@
 """Beam search for one sentence."""
 
-# ruff: noqa: D102 - the methods of all searches are documented once, in Search
+# ruff: noqa: D102 - the contract is documented once, in Search
 
 import math
 from collections.abc import Sequence
@@ -12,40 +12,38 @@ from numpy.typing import NDArray
 from jumok_proto.results import FinishReason
 from jumok_serve.search.constraints import NO_CONSTRAINTS, rules_of
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.search.search import DEAD_SCORE, FinishedHypothesis, finished_hypothesis, normalised
+from jumok_serve.search.search import DEAD_SCORE, FinishedHypothesis, finished_hypothesis, normalized_score
 
-_Written: TypeAlias = tuple[Sequence[int], Sequence[float], Sequence[int]]
-"""What one step has written in its rows: tokens, sums of token scores up to these, and the rows that they continue."""
+_WrittenStep: TypeAlias = tuple[Sequence[int], Sequence[float], Sequence[int]]
+"""Tokens, sums of token scores, and the rows that they continue, of one step."""
 
 
 class BeamSearch:
-    """Keep the K best prefixes at every step, and the K best hypotheses that have ended.
+    """Beam search as Hugging Face's ``_beam_search`` defines it, with K beams and E EOS ids.
 
-    As in Hugging Face's ``_beam_search``: of all continuations of all rows the best max(2, 1 + E) * K are looked at,
-    E being the number of EOS ids. Those among the first K that end with EOS, or that reach the maximum length, join
-    the ended hypotheses, of which the K with the best normalised scores stay. The first K that do not end run on.
-    Equal continuations go by lower row, then by lower token id; of equal ended hypotheses the earlier ranks first.
+    A step looks at the best max(2, 1 + E) * K continuations of all rows. Those among the first K that end with EOS, or
+    reach the maximum length, become ended hypotheses, and the K best of them by normalized score are kept. The first K
+    that do not end run on. Ties go to the lower row, then the lower token id, and to the earlier ended hypothesis.
 
-    K + E candidates of each row suffice to know these. Of one row at most K candidates can be among the first K, and
-    they are its best K. At most E of its candidates end with EOS, so its best K + E hold its best K that run on (or
-    all of them), and of these no row can supply more than K. The first max(2, 1 + E) * K, in turn, hold no more than
-    E * K that end, hence always the first K that run on, so that (1 + E) * K suffice.
+    K + E candidates of each row are enough. The first K continuations hold at most the best K candidates of a row. At
+    most E candidates of a row are EOS, so its best K + E hold its best K that run on. (1 + E) * K continuations are
+    enough, because at most E * K of them end.
     """
 
     def __init__(self, options: SearchOptions, prompt: Sequence[int]) -> None:
         self.eos_ids = options.eos_ids
         self.beam_size = options.beam_size
-        self.continuations_needed = (1 + len(options.eos_ids)) * self.beam_size
-        # Biases before one log-softmax do what they do between two, and cost less; factors do not.
+        self.num_continuations = (1 + len(options.eos_ids)) * self.beam_size
+        # Biases before one log-softmax have the effect of biases between two, and cost less; factors do not.
         self.acts_on_logits = options.renormalize and options.repetition_penalty == 1.0
         self.renormalizes = options.renormalize and not self.acts_on_logits
-        # Rows that are alive come first, best first. Only the first is at first: K equal rows would make K equal
+        # Live rows come first, best first. At the first step only one is alive: K equal rows would make K equal
         # hypotheses.
         self.tokens: Sequence[int] = [prompt[0]] * self.beam_size
         self.parents: Sequence[int] = [0] * self.beam_size
         self.scores: Sequence[float] = [0.0] + [DEAD_SCORE] * (self.beam_size - 1)
         self.position = 0
-        self.candidates_needed = 1
+        self.num_candidates = 1
         self.constraints = NO_CONSTRAINTS
         self.draws = None
         self.finished = False
@@ -53,25 +51,25 @@ class BeamSearch:
         self._eos_ids = frozenset(options.eos_ids)
         self._prompt = prompt
         self._rules = rules_of(options, len(prompt), options.beam_size)
-        self._forced: tuple[int, ...] | None = None  # what the next token must be one of
-        self._next_change = len(prompt)  # at which length something else may be asked for
-        self._alive = 1
-        self._written: list[_Written] = []  # so that a step copies no history
-        self._histories = [tuple(prompt)]  # tokens of the rows that are alive, where constraints look at them
+        self._forced: tuple[int, ...] | None = None  # the only tokens that can come next
+        self._next_change = len(prompt)  # length at which constraints may change
+        self._live_rows = 1
+        self._steps: list[_WrittenStep] = []  # a trellis, so that a step copies no history
+        self._histories = [tuple(prompt)]  # tokens of the live rows, if constraints need them
         self._ended: list[_Ended] = []  # best first, at most K
         if self._next_change == 1:
-            self._ask()
+            self._prepare_step()
 
-    def _ask(self) -> None:
-        """Says what is asked of the step to come, beside what it is fed, where that may change."""
+    def _prepare_step(self) -> None:
+        """Set candidates and constraints of the next step."""
         length = self.position + 1
         self._next_change = self._rules.next_change(length)
         self._forced = self._rules.forced(length)
         if self._forced is None:
-            self.candidates_needed = self.beam_size + len(self._options.eos_ids)
+            self.num_candidates = self.beam_size + len(self._options.eos_ids)
             self.constraints = self._rules.at(length, self._histories)
         else:
-            self.candidates_needed, self.constraints = 1, NO_CONSTRAINTS
+            self.num_candidates, self.constraints = 1, NO_CONSTRAINTS
 
     def advance(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
         if self.finished:
@@ -84,38 +82,40 @@ class BeamSearch:
                 tokens, scores, rows = self._forced_continuations(self._forced)
             self._write(tokens, scores, rows)
         if not self.finished and self.position + 1 >= self._next_change:
-            self._ask()
+            self._prepare_step()
 
     @property
     def steady_steps(self) -> int:
-        if self._alive < self.beam_size or self._forced is not None or self.finished:
+        if self._live_rows < self.beam_size or self._forced is not None or self.finished:
             return 0
         if self.position + 1 < len(self._prompt) or len(self._ended) == self.beam_size:  # then it may be settled
             return 0
-        return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(self._written) - 1))
+        return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(self._steps) - 1))
 
     def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
-        self._written.extend(zip(tokens.tolist(), scores.tolist(), rows.tolist(), strict=True))
-        self.tokens, self.scores, self.parents = self._written[-1]
+        self._steps.extend(zip(tokens.tolist(), scores.tolist(), rows.tolist(), strict=True))
+        self.tokens, self.scores, self.parents = self._steps[-1]
         self.position += len(tokens)
 
     def _forced_continuations(self, forced: Sequence[int]) -> tuple[list[int], list[float], list[int]]:
-        """All that can follow, in the order of ``best_continuations``."""
+        """Return the continuations with the forced tokens, in the order of ``best_continuations``."""
         added = -math.log(len(forced)) if forced and self._options.renormalize else 0.0
-        ordered = sorted((-(self.scores[row] + added), row, token) for row in range(self._alive) for token in forced)
+        ordered = sorted(
+            (-(self.scores[row] + added), row, token) for row in range(self._live_rows) for token in forced
+        )
         return [token for *_, token in ordered], [-negated for negated, *_ in ordered], [row for _, row, _ in ordered]
 
     def _write(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
-        """Goes on with the continuations that do not end, and takes note of those that do."""
+        """Run on with the continuations that do not end, and keep those that do."""
         beam_size, length = self.beam_size, self.position + 1 - len(self._prompt)  # of the continuations
         running, sums, parents = tokens[:beam_size], scores[:beam_size], rows[:beam_size]
-        if (  # not, as mostly, the first K run on; scores that are no numbers come last
+        if (  # at most steps none holds, and the first K run on; NaN scores come last
             length == self._options.max_length
             or not self._eos_ids.isdisjoint(running)
             or len(sums) < beam_size
             or not sums[-1] > DEAD_SCORE
         ):
-            running, sums, parents = self._parted(tokens, scores, rows, length)
+            running, sums, parents = self._split_ended(tokens, scores, rows, length)
         alive = len(running)
         if self._rules.need_history:
             self._histories = [(*self._histories[row], token) for row, token in zip(parents, running, strict=True)]
@@ -123,15 +123,15 @@ class BeamSearch:
             running = [*running, *[self._prompt[0]] * dead]
             sums = [*sums, *[DEAD_SCORE] * dead]
             parents = [*parents, *[0] * dead]
-        self._written.append((running, sums, parents))
-        self._alive = alive
+        self._steps.append((running, sums, parents))
+        self._live_rows = alive
         self.tokens, self.scores, self.parents = running, sums, parents
         self.finished = not alive or (len(self._ended) == beam_size and self._is_settled(length))
 
-    def _parted(
+    def _split_ended(
         self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int], length: int
     ) -> tuple[list[int], list[float], list[int]]:
-        """Takes note of those that end, and gives tokens, scores and rows of those that do not: K at most."""
+        """Keep the continuations that end; return tokens, scores and rows of the first K that do not."""
         beam_size, options = self.beam_size, self._options
         at_maximum = length == options.max_length
         running: list[int] = []
@@ -139,67 +139,67 @@ class BeamSearch:
         parents: list[int] = []
         ended: list[_Ended] = []
         for rank, (token, score, row) in enumerate(zip(tokens, scores, rows, strict=True)):
-            if not score > DEAD_SCORE:  # or NaN: so are all that follow
+            if not score > DEAD_SCORE:  # or NaN, as are all that follow
                 break
             if at_maximum or token in self._eos_ids:
                 if rank < beam_size:
-                    final = normalised(score, length, options.length_penalty)
+                    final = normalized_score(score, length, options.length_penalty)
                     ended.append(_Ended(final, length - 1, row, (token, score)))
             else:
                 running.append(token)
                 sums.append(score)
                 parents.append(row)
-                if len(running) == beam_size:  # so `rank` is K - 1 at least, and nothing after it can end
+                if len(running) == beam_size:  # `rank` is at least K - 1, so none after it can end
                     break
         if ended:
             ended = self._ended + ended
             ended.sort(key=_by_score, reverse=True)  # stable: of equal ones the earlier stays first
             self._ended = ended[:beam_size]
-        elif not running and not self._ended:  # constraints leave no continuation: the rows themselves are the result
+        elif not running and not self._ended:  # constraints leave no continuation: the rows are the result
             self._ended = [
-                _Ended(normalised(score, length - 1, options.length_penalty), length - 1, row, None)
-                for row, score in enumerate(self.scores[: self._alive])
+                _Ended(normalized_score(score, length - 1, options.length_penalty), length - 1, row, None)
+                for row, score in enumerate(self.scores[: self._live_rows])
             ]
         return running, sums, parents
 
     def _is_settled(self, length: int) -> bool:
-        """Whether the full list of ended hypotheses is final when those that run have ``length`` new tokens."""
+        """True if no running hypothesis, of ``length`` new tokens, can enter the full list of ended ones."""
         options = self._options
         if options.early_stopping is True:
             return True
-        # The best score that a running hypothesis is thought able to reach, if nothing more is taken from its sum: at
-        # the length where the penalty favours it most ("never"), or by default at its present length.
+        # The best score within reach of a running hypothesis: at the length that the penalty favours most ("never"), or
+        # by default at its present length.
         favours_length = options.early_stopping == "never" and options.length_penalty > 0
-        hoped = options.max_length if favours_length else length
-        return normalised(self.scores[0], hoped, options.length_penalty) <= self._ended[-1].score
+        reachable_length = options.max_length if favours_length else length
+        return normalized_score(self.scores[0], reachable_length, options.length_penalty) <= self._ended[-1].score
 
-    def sure_tokens(self) -> list[int]:
+    def stable_tokens(self) -> list[int]:
         if self.finished:
             return list(self._trace(self._ended[0]).token_ids) if self._ended else []
-        # Of those that have ended only the best can win: nothing that follows changes their order.
+        # Of the ended hypotheses only the best can win: their order is final.
         best = self._ended[0] if self._ended else None
-        rows = {row for row in range(self._alive) if best is None or self._best_score_of(row) >= best.score}
+        rows = {row for row in range(self._live_rows) if best is None or self._best_score_of(row) >= best.score}
         if best is not None and not rows:
             return list(self._trace(best).token_ids)
-        # Rows have different histories, so what several share ends where their ways back meet.
-        sure: list[int] = []
-        for length in range(len(self._written), 0, -1):
-            tokens, _, parents = self._written[length - 1]
+        # Rows have different histories: several share the tokens up to the step at which their paths back meet.
+        stable: list[int] = []
+        for length in range(len(self._steps), 0, -1):
+            tokens, _, parents = self._steps[length - 1]
             if best is not None and length == best.length:
                 rows.add(best.row)
             met = len(rows) == 1 and (best is None or length <= best.length)
             if met:
                 (row,) = rows
-                sure.append(tokens[row])
+                stable.append(tokens[row])
             rows = {parents[row] for row in rows}
-        sure.reverse()
-        return sure
+        stable.reverse()
+        return stable
 
     def _best_score_of(self, row: int) -> float:
-        """No hypothesis that continues the row ends with a better score: tokens' log-probabilities are 0 at most."""
+        """Return the upper bound of scores in reach of the row: log-probabilities are at most 0."""
         options = self._options
-        lengths = (len(self._written) + 1, options.max_length)  # the score is monotonic in the length
-        return max(normalised(self.scores[row], length, options.length_penalty) for length in lengths)
+        lengths = (len(self._steps) + 1, options.max_length)  # the score is monotonic in the length
+        return max(normalized_score(self.scores[row], length, options.length_penalty) for length in lengths)
 
     def hypotheses(self) -> list[FinishedHypothesis]:
         if not self.finished:
@@ -210,7 +210,7 @@ class BeamSearch:
         written: list[int] = []  # last to first
         sums: list[float] = []
         row = ended.row
-        for tokens, scores, parents in reversed(self._written[: ended.length]):
+        for tokens, scores, parents in reversed(self._steps[: ended.length]):
             written.append(tokens[row])
             sums.append(scores[row])
             row = parents[row]
@@ -226,9 +226,9 @@ class BeamSearch:
 
 
 class _Ended(NamedTuple):
-    """The first ``length`` new tokens of a row, and the one behind them if that is what ended it."""
+    """An ended hypothesis: the first ``length`` new tokens of a row, and the token that ended it, if any."""
 
-    score: float  # normalised
+    score: float  # normalized
     length: int
     row: int
     last: tuple[int, float] | None

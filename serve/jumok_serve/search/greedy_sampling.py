@@ -1,6 +1,6 @@
-"""Search in which every row goes its own way: greedy search takes the best token, sampling one drawn at random."""
+"""Greedy search and sampling, in which rows are independent."""
 
-# ruff: noqa: D102 - the methods of all searches are documented once, in Search
+# ruff: noqa: D102 - the contract is documented once, in Search
 
 import hashlib
 import math
@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 from jumok_proto.results import FinishReason
 from jumok_serve.search.constraints import NO_CONSTRAINTS, rules_of
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.search.search import DEAD_SCORE, Draw, FinishedHypothesis, finished_hypothesis, normalised
+from jumok_serve.search.search import DEAD_SCORE, Draw, FinishedHypothesis, finished_hypothesis, normalized_score
 
 
-class RowSearch:
-    """One row of greedy search, or as many rows of sampling as hypotheses are asked for.
+class GreedySampling:
+    """Greedy search in one row, or sampling with one row for each hypothesis.
 
-    Constraints act on the raw logits, and token scores are the log-softmax of what they (and temperature, top-k and
-    top-p) leave, so unlike in beam search the probabilities of the remaining tokens add up to one.
+    Constraints act on logits, before temperature, top-k and top-p. Token scores are log-softmax over the tokens that
+    are left, so unlike in beam search their probabilities add up to one.
 
     Args:
-        options: all that the search runs by.
+        options: of the search.
         prompt: start token and target prefix.
-        source_ids: what is translated; random numbers depend on it, so that texts do not share theirs.
+        source_ids: source token ids; random numbers depend on them.
     """
 
-    continuations_needed = 0
-    candidates_needed = 1
+    num_continuations = 0
+    num_candidates = 1
     acts_on_logits = True
     renormalizes = False
 
@@ -47,13 +47,13 @@ class RowSearch:
         self._prompt = prompt
         self._rows = [_Row() for _ in range(self.beam_size)]
         self._rules = rules_of(options, len(prompt), self.beam_size)
-        self._forced: tuple[int, ...] | None = None  # what the next token must be one of
-        self._next_change = len(prompt)  # at which length something else may be asked for
+        self._forced: tuple[int, ...] | None = None  # the only tokens that can come next
+        self._next_change = len(prompt)  # length at which constraints may change
         self._numbers = None if options.sampling is None else UniformNumbers(options.sampling.seed, source_ids)
-        self._ask()
+        self._prepare_step()
 
-    def _ask(self) -> None:
-        """Says what is asked of the step to come, beside what it is fed."""
+    def _prepare_step(self) -> None:
+        """Set draws and constraints of the next step."""
         sampling = self._options.sampling
         if sampling is not None and self._numbers is not None:
             uniform = self._numbers.at(self.position, self.beam_size)
@@ -83,14 +83,14 @@ class RowSearch:
                     continue
                 token, score = tokens[index], scores[index]
                 if self._forced is not None:
-                    token, score = self._forced_choice(index, self._forced)
-                if row.runs_on_with(token, score, self._options):
+                    token, score = self._choose_forced(index, self._forced)
+                if row.append(token, score, self._options):
                     self.tokens[index], self.scores[index] = token, score
                     self.finished = False
-                else:  # what it feeds from now on is all the same: nobody reads what becomes of it
+                else:  # the row goes on as a dead one, whose tokens no reader sees
                     self.scores[index] = DEAD_SCORE
         if not self.finished and (self._numbers is not None or self.position + 1 >= self._next_change):
-            self._ask()
+            self._prepare_step()
 
     @property
     def steady_steps(self) -> int:
@@ -108,18 +108,18 @@ class RowSearch:
         self.tokens, self.scores = row.tokens[-1:], row.sums[-1:]
         self.position += len(tokens)
 
-    def _forced_choice(self, index: int, forced: Sequence[int]) -> tuple[int, float]:
-        """The first of equally likely tokens, or one drawn from them, and its score: -inf where there are none."""
+    def _choose_forced(self, index: int, forced: Sequence[int]) -> tuple[int, float]:
+        """Return the first of equally likely tokens, or a drawn one, and its score: -inf if there is none."""
         if not forced:
             return self.tokens[index], -math.inf
         choice = 0
-        if self.draws is not None:  # the nucleus holds as many of them as reach its mass; top-k never parts equals
+        if self.draws is not None:  # top-p keeps as many as reach its mass; top-k never splits equal tokens
             forced = forced[: math.ceil(len(forced) * self.draws[index].top_p)]
             choice = int(self.draws[index].uniform * len(forced))
         return forced[choice], self.scores[index] - math.log(len(forced))
 
-    def sure_tokens(self) -> list[int]:
-        return list(self._rows[0].tokens)  # rows go their own ways, and nothing is taken back
+    def stable_tokens(self) -> list[int]:
+        return list(self._rows[0].tokens)  # no token is ever taken back
 
     def hypotheses(self) -> list[FinishedHypothesis]:
         if not self.finished:
@@ -128,7 +128,7 @@ class RowSearch:
 
 
 class _Row:
-    """What has been written in one row."""
+    """Tokens written in one row."""
 
     __slots__ = ("finish_reason", "sums", "tokens")
 
@@ -137,9 +137,9 @@ class _Row:
         self.sums: list[float] = []  # of token scores up to each
         self.finish_reason: FinishReason | None = None
 
-    def runs_on_with(self, token: int, score: float, options: SearchOptions) -> bool:
-        """Takes a token, unless it ends without; ``score`` is the sum of token scores, this one's included."""
-        if not score > DEAD_SCORE:  # every token is suppressed: the score is -inf, or NaN as -inf less -inf
+    def append(self, token: int, score: float, options: SearchOptions) -> bool:
+        """Append a token, unless ``score`` (the sum with its score) is dead; True if the row runs on."""
+        if not score > DEAD_SCORE:  # all tokens are suppressed: the score is -inf, or NaN from -inf - -inf
             self.finish_reason = FinishReason.LENGTH
             return False
         self.tokens.append(token)
@@ -151,20 +151,21 @@ class _Row:
         return self.finish_reason is None
 
     def hypothesis(self, options: SearchOptions) -> FinishedHypothesis:
-        """The result, of a row that has ended."""
+        """Return the result of an ended row."""
         total = self.sums[-1] if self.sums else 0.0
-        score = normalised(total, len(self.tokens), options.length_penalty)
+        score = normalized_score(total, len(self.tokens), options.length_penalty)
         return finished_hypothesis(self.tokens, self.sums, score, self.finish_reason or FinishReason.LENGTH)
 
 
 class UniformNumbers:
-    """Uniform random numbers that depend on nothing but a seed, a text, a row and a step: a counter-based generator.
+    """Uniform random numbers that depend only on seed, text, step and row.
 
-    It is Philox ("Parallel random numbers: as easy as 1, 2, 3", Salmon et al., 2011), keyed by seed and text.
+    The generator is counter-based: Philox ("Parallel random numbers: as easy as 1, 2, 3", Salmon et al., 2011), keyed
+    by seed and text.
 
     Args:
-        seed: what makes them repeatable; None: a new one.
-        source_ids: the text.
+        seed: of repeatable numbers; None: a new one.
+        source_ids: token ids of the text.
     """
 
     def __init__(self, seed: int | None, source_ids: Sequence[int]) -> None:
@@ -174,7 +175,7 @@ class UniformNumbers:
         )
 
     def at(self, step: int, rows: int) -> list[float]:
-        """One number in [0, 1) for each row; those of the first rows do not depend on how many follow."""
+        """Return one number in [0, 1) for each row; a row's number does not depend on the number of rows."""
         counter = np.array([0, step, 0, 0], np.uint64)
         generator = np.random.Generator(np.random.Philox(key=self._key, counter=counter))
         return [float(number) for number in generator.random(rows)]

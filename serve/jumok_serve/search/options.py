@@ -1,4 +1,4 @@
-"""Decoding options: what a request may ask for, and the complete set that a search runs by."""
+"""Decoding options: those of a request, and the complete set of a search."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,13 +11,14 @@ from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTok
 
 MAX_BEAM_SIZE: Final = 64
 MAX_TOKEN_LIST: Final = 4096
-"""Tokens that a request may suppress, or end with."""
+"""Most tokens that a request may suppress, or end with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn: from softmax(logits / temperature), cut to the ``top_k`` most likely tokens (0: all) and
-    then to the fewest most likely ones whose probabilities reach ``top_p`` (1: all). The same seed draws the same.
+    """Sampling from softmax(logits / temperature), cut to the ``top_k`` most likely tokens (0: all), then to ``top_p``.
+
+    ``top_p`` keeps the fewest most likely tokens whose probabilities reach it (1: all). Equal seeds draw equal tokens.
 
     Raises:
         InvalidArgumentError: a value has the wrong type or lies outside its range.
@@ -34,13 +35,17 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """All that a search runs by. Lengths count new tokens: start token and target prefix are left out, EOS is counted.
+    """The complete options of a search. Lengths count new tokens: EOS, but neither start token nor target prefix.
 
-    A search reaches EOS only after ``min_length`` other tokens, as with Hugging Face's ``min_new_tokens``. Beside what
-    ``DecodingOptions`` describes there are ``eos_ids``, each of which ends a hypothesis; ``begin_suppress_tokens``,
-    which the first token that is free to choose cannot be; ``bad_words``, sequences of tokens that are never completed;
-    ``forced_last_tokens``, one of which a hypothesis of the maximum length ends with; and ``renormalize``: log-softmax
-    once more over what the constraints have left of a beam's log-probabilities.
+    Args:
+        min_length: tokens before EOS becomes possible, as Hugging Face's ``min_new_tokens``.
+        eos_ids: tokens that end a hypothesis.
+        begin_suppress_tokens: tokens that the first free token cannot be.
+        bad_words: sequences of tokens that are never completed.
+        forced_last_tokens: a hypothesis of the maximum length ends with one of them.
+        renormalize: apply log-softmax again after constraints on log-probabilities.
+
+    The others are as in ``DecodingOptions``.
 
     Raises:
         InvalidArgumentError: a value has the wrong type or lies outside its range, or two contradict each other.
@@ -84,29 +89,29 @@ class SearchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingOptions:
-    """What a request asks for; ``None`` leaves the choice to the model's defaults.
+    """Decoding options of a request; ``None`` takes the model's default.
 
     Args:
-        beam_size: hypotheses kept at every step, 1 to 64; 1 is greedy search.
-        num_hypotheses: hypotheses returned, at most ``beam_size``; with sampling, how many are drawn, 1 to 64.
-        length_penalty: a hypothesis' score is its log-probability / length^length_penalty, so more than 0 favours
-            long ones and less than 0 short ones.
-        early_stopping: when a full list of ended hypotheses ends the search: ``True`` at once, ``False`` when the best
-            running one would not enter the list at its present length, ``"never"`` when it could not at any length.
+        beam_size: beams kept at every step, 1 to 64; 1 is greedy search.
+        num_hypotheses: hypotheses returned, at most ``beam_size``; with sampling, samples drawn, 1 to 64.
+        length_penalty: a hypothesis' score is its log-probability / length^length_penalty; above 0 it favours long
+            hypotheses, below 0 short ones.
+        early_stopping: when a full list of ended hypotheses ends the search: ``True``: at once; ``False``: when the
+            best running one would not enter the list at its present length; ``"never"``: when it could at no length.
         min_length: tokens before EOS becomes possible.
         max_length: most tokens of a hypothesis, EOS included.
-        no_repeat_ngram_size: no sequence of so many tokens occurs twice; 0: any may.
-        repetition_penalty: scores of tokens that have occurred are divided by it where they are above 0 and multiplied
-            where they are below (Keskar et al., 2019): more than 1 discourages repetition.
-        suppress_tokens: ids that are not written, besides those that the model never writes.
+        no_repeat_ngram_size: no n-gram of this many tokens occurs twice; 0: any may.
+        repetition_penalty: divides scores above 0 of tokens that have occurred, and multiplies those below (Keskar et
+            al., 2019); above 1 it discourages repetition.
+        suppress_tokens: ids never written, besides those that the model never writes.
         end_tokens: ids that end a hypothesis, instead of the model's.
-        forced_first_token: the id that every hypothesis begins with.
-        sample: draw tokens at random instead of searching for the best. Left open, asking for ``temperature``,
-            ``top_k``, ``top_p`` or ``seed`` asks for it.
-        temperature: logits are divided by it before tokens are drawn; above 0.
-        top_k: draw from so many of the most likely tokens; 0: from all.
+        forced_first_token: id of every hypothesis' first token.
+        sample: draw tokens at random instead of searching for the best. If None, any of ``temperature``,
+            ``top_k``, ``top_p`` or ``seed`` turns it on.
+        temperature: divides logits before tokens are drawn; above 0.
+        top_k: draw from this many of the most likely tokens; 0: from all.
         top_p: draw from the fewest most likely tokens whose probabilities reach this; above 0, at most 1.
-        seed: the same seed draws the same tokens for the same text, whatever else is decoded; None: a new one.
+        seed: equal seeds draw equal tokens for equal texts, in any batch; None: a new seed.
 
     Raises:
         InvalidArgumentError: a value has the wrong type or lies outside its range; ``field`` is ``options.<name>``.
@@ -132,7 +137,9 @@ class DecodingOptions:
     def __post_init__(self) -> None:
         _check_fields(self)
         if self.beam_size is not None:
-            may_sample = self.beam_size == 1 or bool(self._of_sampling)  # the former by the model's default
+            may_sample = self.beam_size == 1 or bool(
+                self._sampling_options
+            )  # the first if the model samples by default
             _check_beam(self.beam_size, self.num_hypotheses, samples=_first(self.sample, may_sample))
         if self.min_length is not None and self.max_length is not None:
             _check_lengths(self.min_length, self.max_length)
@@ -140,8 +147,8 @@ class DecodingOptions:
             raise InvalidArgumentError("end_tokens must name at least one token", field="options.end_tokens")
 
     @property
-    def _of_sampling(self) -> list[str]:
-        """Those of its options that are asked for."""
+    def _sampling_options(self) -> list[str]:
+        """Names of the sampling options that are set."""
         return [name for name in ("temperature", "top_k", "top_p", "seed") if getattr(self, name) is not None]
 
     def resolve(
@@ -154,21 +161,21 @@ class DecodingOptions:
         forced_first: int | None = None,
         prefix: Sequence[int] = (),
     ) -> SearchOptions:
-        """Fill in a model's defaults and check what is asked for against its limits.
+        """Fill in a model's defaults, and check the options against its limits.
 
-        A default gives way to what was asked for (asking for ``beam_size=1`` also lowers the default
-        ``num_hypotheses`` to 1); a value that was asked for is never changed.
+        A default yields to the request: ``beam_size=1`` also lowers the default ``num_hypotheses`` to 1. A value of the
+        request is never changed.
 
         Args:
-            generation: the model's defaults.
-            special: its tokens with a role.
-            limits: its limits, in tokens.
-            vocabulary: number of its target tokens.
-            forced_first: the first token that the target language needs.
+            generation: defaults of the model.
+            special: special tokens of the model.
+            limits: limits of the model, in tokens.
+            vocabulary: number of target tokens.
+            forced_first: first token that the target language needs.
             prefix: target prefix that the hypotheses continue, forced first token included.
 
         Raises:
-            InvalidArgumentError: what is asked for does not fit the model's limits or its other defaults.
+            InvalidArgumentError: an option does not fit the model's limits or its other defaults.
         """
         self._check_vocabulary(vocabulary)
         self._check_written(special.suppress)
@@ -180,7 +187,7 @@ class DecodingOptions:
         most_hypotheses = MAX_BEAM_SIZE if sample else beam_size
         max_length = self._max_length(generation, limits.max_target_length, prefix)
         if self.min_length is not None:
-            _check_lengths(self.min_length, max_length, described=f"{max_length} with this model{_behind(prefix)}")
+            _check_lengths(self.min_length, max_length, described=f"{max_length} with this model{_after(prefix)}")
         forced = _first(self.forced_first_token, forced_first, generation.forced_first_token)
         suppressed = dict.fromkeys((*special.suppress, *(self.suppress_tokens or ())))
         return SearchOptions(
@@ -212,42 +219,42 @@ class DecodingOptions:
     def _samples(self, generation: GenerationDefaults) -> bool:
         if self.sample is not None:
             return self.sample
-        return bool(self._of_sampling) or (generation.sample and (self.beam_size or 1) == 1)
+        return bool(self._sampling_options) or (generation.sample and (self.beam_size or 1) == 1)
 
     def _check_sampling(self, generation: GenerationDefaults) -> None:
-        """Refuse what asks for sampling where that is ruled out; the model's own values, sent back, ask for nothing."""
+        """Refuse sampling options if ``sample`` is False; the model's own values, sent back, are no options."""
         if self.sample is not False:
             return
-        for name in self._of_sampling:
+        for name in self._sampling_options:
             if name == "seed" or getattr(self, name) != getattr(generation, name):
                 raise InvalidArgumentError(
                     f"{name} has no meaning without sampling: leave it out, or set sample", field=f"options.{name}"
                 )
 
     def _max_length(self, generation: GenerationDefaults, longest: int, prefix: Sequence[int]) -> int:
-        room = longest - len(prefix)
-        if room < 1:
+        remaining = longest - len(prefix)
+        if remaining < 1:
             raise InvalidArgumentError(
                 f"the target prefix has {len(prefix)} tokens, and the model writes at most {longest}: there is no room "
                 "for another",
                 field="target_prefix",
             )
         if self.max_length is None:
-            return min(max(generation.max_length, self.min_length or 1), room)
-        if self.max_length > room:
+            return min(max(generation.max_length, self.min_length or 1), remaining)
+        if self.max_length > remaining:
             raise InvalidArgumentError(
-                f"max_length must be at most {room} with this model{_behind(prefix)}, got {self.max_length}",
+                f"max_length must be at most {remaining} with this model{_after(prefix)}, got {self.max_length}",
                 field="options.max_length",
             )
         return self.max_length
 
     def _check_vocabulary(self, vocabulary: int) -> None:
-        asked: dict[str, Sequence[int]] = {
+        requested: dict[str, Sequence[int]] = {
             "suppress_tokens": self.suppress_tokens or (),
             "end_tokens": self.end_tokens or (),
             "forced_first_token": () if self.forced_first_token is None else (self.forced_first_token,),
         }
-        for name, tokens in asked.items():
+        for name, tokens in requested.items():
             for token in tokens:
                 if token >= vocabulary:
                     raise InvalidArgumentError(
@@ -256,7 +263,7 @@ class DecodingOptions:
                     )
 
     def _check_written(self, never: Sequence[int]) -> None:
-        """Refuse tokens that the model does not write, whatever a request suppresses."""
+        """Refuse tokens that the model never writes."""
         if self.forced_first_token in never:
             raise InvalidArgumentError(
                 f"forced_first_token {self.forced_first_token} is one that the model never writes: force another",
@@ -270,12 +277,12 @@ class DecodingOptions:
             )
 
 
-def _behind(prefix: Sequence[int]) -> str:
-    return f" behind a target prefix of {len(prefix)} tokens" if prefix else ""
+def _after(prefix: Sequence[int]) -> str:
+    return f" after a target prefix of {len(prefix)} tokens" if prefix else ""
 
 
 def _first(*values: Any) -> Any:
-    """The first value that is not None, or None."""
+    """Return the first value that is not None, or None."""
     return next((value for value in values if value is not None), None)
 
 
@@ -370,7 +377,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
 
 
 def _check_fields(options: SearchOptions | DecodingOptions | Sampling) -> None:
-    """Check every field that is set and has a check, and keep it in its one type."""
+    """Check every field that is set, and convert it to its one type."""
     for field in fields(options):
         value = getattr(options, field.name)
         if value is not None and field.name in _CHECKS:

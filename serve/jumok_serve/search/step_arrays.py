@@ -1,98 +1,138 @@
-"""What searches ask of the next step, and what the last ones have written, by slot: arrays that advance together."""
+"""Arrays by slot that advance many searches at once: the inputs of the next step, and the steps just decoded.
 
+A step of a search is written in one of two places, and `BatchSearch` alone moves steps from the second to the first:
+
+    step        0 ............ known_steps[slot] ............ steps
+    written in  |   the Search object   |   the ring in here   |
+
+- These arrays are the authority on the inputs of the next step. The attributes of a search object, such as
+  ``tokens``, are up to date only if ``known_steps[slot] == steps``.
+- A slot has at most ``RING_STEPS - 1`` steps in the ring, because ``steady_steps`` is cut to that. No step is
+  overwritten before its search has taken it in.
+
+A C++ function does in one call what NumPy does in many; both give the same.
+"""
+
+import ctypes
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jumok_serve.search.native_step import NativeStep, Others, native_step
+from jumok_serve.native import address, function, pointer
 from jumok_serve.search.search import DEAD_SCORE, Search
-from jumok_serve.search.topk import Continuations, best_continuations, each_rows_best
+from jumok_serve.search.topk import Continuations, best_continuations, best_of_each_row
 
-MOST_KEPT = 64
-"""How many steps are kept. Searches take them in when there is one fewer, so that the next step overwrites none."""
+RING_STEPS = 64
+"""Steps that the ring holds for each slot."""
 
 _NO_TOKEN = -1
 
-Kept = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]
-"""What a search has written at some steps: tokens, scores and rows, [steps, K] each."""
+WrittenSteps = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]
+"""Tokens, scores and parents that a search has written, [steps, K] each."""
 
 
-class Asked:
-    """What searches in slots with K rows each ask, beside constraints.
+class UnsteadySearches(NamedTuple):
+    """Searches that must look at the last step themselves, and its continuations.
+
+    Attributes:
+        slots: of the searches, n.
+        number: continuations of each search, N.
+        tokens: the continuations of one search after the other, [n * N]: best first, or by row for a search that
+            takes the best of every row.
+        scores: their sums of token scores, [n * N].
+        rows: the rows that they continue, [n * N].
+        has_nan: True if one of these searches, or a slot without a search, has NaN candidates.
+    """
+
+    slots: list[int]
+    number: int
+    tokens: list[int]
+    scores: list[float]
+    rows: list[int]
+    has_nan: bool = False
+
+
+ALL_STEADY = UnsteadySearches([], 0, [], [], [])
+
+
+class StepArrays:
+    """Inputs of the next step and the ring of written steps, by slot.
 
     Args:
         beam_size: K.
 
     Attributes:
-        time: steps so far.
-        slots: that there is room for.
-        tokens: by slot and row, what is fed at the next step, [slots, K].
-        scores: likewise, sums of token scores, [slots, K].
-        parents: likewise, the row of the same search that each continues, [slots, K].
-        positions: by slot, tokens that the rows have fed so far, [slots].
-        candidates: likewise, how many are needed of each row, [slots].
-        draws: likewise, whether tokens are drawn, [slots].
-        on_logits: likewise, whether constraints act on logits, [slots].
-        renormalizes: likewise, whether a log-softmax follows constraints on log-probabilities, [slots].
+        steps: steps so far.
+        capacity: slots that the arrays hold.
+        tokens: fed at the next step, [slots, K].
+        scores: sums of token scores, [slots, K].
+        parents: row of the same search that each row continues, [slots, K].
+        positions: tokens that the rows have fed so far, [slots].
+        num_candidates: candidates needed of each row, [slots].
+        draws: True if tokens are drawn, [slots].
+        on_logits: True if constraints act on logits, [slots].
+        renormalizes: True if a log-softmax follows constraints on log-probabilities, [slots].
     """
 
     def __init__(self, beam_size: int) -> None:
         self.beam_size = beam_size
-        self.time = self.slots = 0
+        self.steps = self.capacity = 0
         self.tokens: NDArray[np.int64] = np.zeros((0, beam_size), np.int64)
         self.scores: NDArray[np.float32] = np.zeros((0, beam_size), np.float32)
         self.parents: NDArray[np.int64] = np.zeros((0, beam_size), np.int64)
         self.positions: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.candidates: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.num_candidates: NDArray[np.int64] = np.zeros(0, np.int64)
         self.draws: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.on_logits: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.renormalizes: NDArray[np.bool_] = np.zeros(0, np.bool_)
-        self._present: NDArray[np.bool_] = np.zeros(0, np.bool_)
-        self._needed: NDArray[np.int64] = np.zeros(0, np.int64)  # continuations
-        self._steady: NDArray[np.int64] = np.zeros(0, np.int64)  # steps
-        self._seen: NDArray[np.int64] = np.zeros(0, np.int64)  # steps that it knows of, those before it joined too
-        self._ends: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # [slots, E], tokens that end hypotheses
-        # What was written at the last steps, [slots, MOST_KEPT, K].
-        self._kept_tokens: NDArray[np.int64] = np.zeros((0, MOST_KEPT, beam_size), np.int64)
-        self._kept_scores: NDArray[np.float32] = np.zeros((0, MOST_KEPT, beam_size), np.float32)
-        self._kept_rows: NDArray[np.int64] = np.zeros((0, MOST_KEPT, beam_size), np.int64)
+        self._occupied: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._num_continuations: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._steady_steps: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._known_steps: NDArray[np.int64] = np.zeros(0, np.int64)  # those before the search joined too
+        self._eos_ids: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # [slots, E]
+        # The ring, [slots, RING_STEPS, K].
+        self._ring_tokens: NDArray[np.int64] = np.zeros((0, RING_STEPS, beam_size), np.int64)
+        self._ring_scores: NDArray[np.float32] = np.zeros((0, RING_STEPS, beam_size), np.float32)
+        self._ring_parents: NDArray[np.int64] = np.zeros((0, RING_STEPS, beam_size), np.int64)
         self._by_slot = [name for name, value in vars(self).items() if isinstance(value, np.ndarray)]
-        self._most_needed, self._some_need_none = 0, False  # continuations, of all that have ever joined
+        self._max_continuations = 0  # of all searches that have ever joined
+        self._some_take_each_row = False
         self._native: NativeStep | None = None
-        self._rename()
+        self._bind_native()
 
     def reserve(self, slots: int) -> None:
-        """Has room for so many."""
-        more = max(slots - self.slots, self.slots)
-        if slots > self.slots:
+        """Make the arrays hold at least this many slots."""
+        more = max(slots - self.capacity, self.capacity)
+        if slots > self.capacity:
             for name in self._by_slot:
                 array = getattr(self, name)
                 setattr(self, name, np.concatenate((array, np.zeros((more, *array.shape[1:]), array.dtype))))
-            self.slots += more
-            self._rename()
+            self.capacity += more
+            self._bind_native()
 
     def join(self, slots: list[int], searches: Sequence[Search]) -> bool:
-        """Takes note of searches that have not begun.
+        """Take in searches that have not begun.
 
         Returns:
-            Whether draws, or where constraints act, are others than before.
+            True if draws changed, or where constraints act.
         """
-        ends = [search.eos_ids for search in searches]
-        most = max(map(len, ends))
-        if most > self._ends.shape[1]:
-            more = most - self._ends.shape[1]
-            self._ends = np.pad(self._ends, ((0, 0), (0, more)), constant_values=_NO_TOKEN)
-            self._rename()
-        self._ends[slots] = _NO_TOKEN
-        self._ends[slots, :most] = [(*of_search, *[_NO_TOKEN] * (most - len(of_search))) for of_search in ends]
-        needed = [search.continuations_needed for search in searches]
-        self._needed[slots] = needed
-        self._most_needed = max(self._most_needed, *needed)
-        self._some_need_none = self._some_need_none or not all(needed)
-        self._seen[slots] = self.time
-        self._present[slots] = True
+        eos_ids = [search.eos_ids for search in searches]
+        most = max(map(len, eos_ids))
+        if most > self._eos_ids.shape[1]:
+            more = most - self._eos_ids.shape[1]
+            self._eos_ids = np.pad(self._eos_ids, ((0, 0), (0, more)), constant_values=_NO_TOKEN)
+            self._bind_native()
+        self._eos_ids[slots] = _NO_TOKEN
+        self._eos_ids[slots, :most] = [(*ids, *[_NO_TOKEN] * (most - len(ids))) for ids in eos_ids]
+        continuations = [search.num_continuations for search in searches]
+        self._num_continuations[slots] = continuations
+        self._max_continuations = max(self._max_continuations, *continuations)
+        self._some_take_each_row = self._some_take_each_row or not all(continuations)
+        self._known_steps[slots] = self.steps
+        self._occupied[slots] = True
         changed = False
         for column, values in (
             (self.draws, [search.draws is not None for search in searches]),
@@ -105,97 +145,185 @@ class Asked:
         return changed
 
     def leave(self, slots: Sequence[int]) -> bool:
-        """Has nobody in some slots, which ask for a first step from now on; whether draws are others than before."""
+        """Empty slots: from now on they take part as searches at their first step.
+
+        Returns:
+            True if draws changed.
+        """
         drew = True in self.draws[slots].tolist()
-        for column in (self.draws, self._present, self._steady, self.positions):
+        for column in (self.draws, self._occupied, self._steady_steps, self.positions):
             column[slots] = 0
         return drew
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
-        """Puts what is asked in some slots into others."""
+        """Move searches to other slots."""
         for name in self._by_slot:
             array = getattr(self, name)
             array[to] = array[slots]
-        self._present[slots] = False
+        self._occupied[slots] = False
 
-    def ask(self, slots: list[int], searches: Sequence[Search]) -> None:
-        """Takes note of what searches that know all steps ask of the next one."""
+    def set_inputs(self, slots: list[int], searches: Sequence[Search]) -> None:
+        """Copy the inputs of the next step from searches that know all steps."""
         self.tokens[slots] = [search.tokens for search in searches]
         self.scores[slots] = [search.scores for search in searches]
         self.parents[slots] = [search.parents for search in searches]
         self.positions[slots] = [search.position for search in searches]
-        self.candidates[slots] = [search.candidates_needed for search in searches]
-        self._steady[slots] = [min(search.steady_steps, MOST_KEPT - 1) for search in searches]
+        self.num_candidates[slots] = [search.num_candidates for search in searches]
+        self._steady_steps[slots] = [min(search.steady_steps, RING_STEPS - 1) for search in searches]
 
-    def missed(self, slot: int, *, before: int = 0) -> Kept | None:
-        """What was written at the steps that the search in a slot does not know; then it does.
+    def take_unknown_steps(self, slot: int, *, except_last: int = 0) -> WrittenSteps | None:
+        """Return the steps that a search does not know yet, and mark all as known.
 
         Args:
-            slot: of the search, which has run on at all of these.
-            before: how many of the last steps are not meant.
+            slot: of the search, which was steady at all of these steps.
+            except_last: number of last steps to leave out.
         """
-        first, end = int(self._seen[slot]), self.time - before
-        self._seen[slot] = self.time
+        first, end = int(self._known_steps[slot]), self.steps - except_last
+        self._known_steps[slot] = self.steps
         if first >= end:
             return None
-        begin, last = first % MOST_KEPT, (end - 1) % MOST_KEPT + 1
-        places = slice(begin, last) if begin < last else np.arange(begin, last + MOST_KEPT) % MOST_KEPT
-        return self._kept_tokens[slot, places], self._kept_scores[slot, places], self._kept_rows[slot, places]
+        begin, last = first % RING_STEPS, (end - 1) % RING_STEPS + 1
+        places = slice(begin, last) if begin < last else np.arange(begin, last + RING_STEPS) % RING_STEPS
+        return self._ring_tokens[slot, places], self._ring_scores[slot, places], self._ring_parents[slot, places]
 
-    def run_on(self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32]) -> Others:
-        """See `SearchTable.run_on`; the others have not taken in the step, and are to `ask` anew."""
-        number = min(self._most_needed, self.beam_size * tokens.shape[1]) or self.beam_size
+    def advance_steady(
+        self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32]
+    ) -> UnsteadySearches:
+        """Advance the steady searches; the others have to `set_inputs` themselves. See `BatchSearch.advance_steady`."""
+        number = min(self._max_continuations, self.beam_size * tokens.shape[1]) or self.beam_size
         if self._native is None:
-            others = self._run_on(slots, tokens, totals, number)
+            unsteady = self._advance_steady(slots, tokens, totals, number)
         else:
-            others = self._native.run_on(slots, tokens, totals, self.time, number)
-        self.time += 1
-        return others
+            unsteady = self._native.advance_steady(slots, tokens, totals, self.steps, number)
+        self.steps += 1
+        return unsteady
 
-    def _run_on(
+    def _advance_steady(
         self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32], number: int
-    ) -> Others:
-        best = of_rows = each_rows_best(tokens, totals, self.beam_size)
-        if self._most_needed:
+    ) -> UnsteadySearches:
+        best = of_rows = best_of_each_row(tokens, totals, self.beam_size)
+        if self._max_continuations:
             best = best_continuations(tokens, totals, self.beam_size, number)
         running = best.first(self.beam_size)
-        undefined = math.isnan(totals.sum())  # as it is if any of them is
-        others = self._others(slots, running, totals, undefined)
-        now = self.time % MOST_KEPT
-        self._kept_tokens[slots, now] = self.tokens[slots] = running.tokens
-        self._kept_scores[slots, now] = self.scores[slots] = running.scores
-        self._kept_rows[slots, now] = self.parents[slots] = running.rows
+        has_nan = math.isnan(totals.sum())  # NaN if any total is
+        unsteady = self._unsteady(slots, running, totals, has_nan)
+        now = self.steps % RING_STEPS
+        self._ring_tokens[slots, now] = self.tokens[slots] = running.tokens
+        self._ring_scores[slots, now] = self.scores[slots] = running.scores
+        self._ring_parents[slots, now] = self.parents[slots] = running.rows
         self.positions[slots] += 1
-        self._steady[slots] -= 1
-        self.positions[~self._present] = 0  # the step to come is the first one again
-        found = best.of(others)
-        if self._most_needed and self._some_need_none and others:
-            without = self._needed[slots[others]] == 0
-            for of_all, of_row in zip(found, of_rows.of(others), strict=True):
-                of_all[without, : self.beam_size] = of_row[without]
-        return Others(
-            slots[others].tolist(),
+        self._steady_steps[slots] -= 1
+        self.positions[~self._occupied] = 0  # empty slots stay at the first step
+        found = best.of(unsteady)
+        if self._max_continuations and self._some_take_each_row and unsteady:
+            each_row = self._num_continuations[slots[unsteady]] == 0
+            for of_all, of_row in zip(found, of_rows.of(unsteady), strict=True):
+                of_all[each_row, : self.beam_size] = of_row[each_row]
+        return UnsteadySearches(
+            slots[unsteady].tolist(),
             found.tokens.shape[1],
             found.tokens.ravel().tolist(),
             found.scores.ravel().tolist(),
             found.rows.ravel().tolist(),
-            undefined,
+            has_nan,
         )
 
-    def _others(
-        self, slots: NDArray[np.int64], running: Continuations, totals: NDArray[np.float32], undefined: bool
+    def _unsteady(
+        self, slots: NDArray[np.int64], running: Continuations, totals: NDArray[np.float32], has_nan: bool
     ) -> list[int]:
-        """Which of the searches cannot just run on, or have candidates without numbers."""
-        steady = self._steady[slots] > 0
+        """Return the indices in `slots` of searches that are not steady at this step, or have NaN candidates."""
+        steady = self._steady_steps[slots] > 0
         steady &= running.scores[:, -1] > DEAD_SCORE
         for row in running.tokens.T:
-            for end in self._ends[slots].T:
-                steady &= row != end
-        if undefined:
+            for eos_id in self._eos_ids[slots].T:
+                steady &= row != eos_id
+        if has_nan:
             steady &= ~np.isnan(totals.reshape(len(slots), -1)).any(axis=1)
-        others: list[int] = np.flatnonzero(~steady & self._present[slots]).tolist()
-        return others
+        unsteady: list[int] = np.flatnonzero(~steady & self._occupied[slots]).tolist()
+        return unsteady
 
-    def _rename(self) -> None:
-        """Has the native step, where there is one, work on arrays that have taken the place of others."""
-        self._native = native_step(self.beam_size, {name: getattr(self, name) for name in self._by_slot})
+    def _bind_native(self) -> None:
+        """Bind the native function, if the library has it, to the arrays as they are now."""
+        run = _native_function()
+        self._native = None if run is None else NativeStep(run, self)
+
+
+class _Searches(ctypes.Structure):
+    """``Searches`` of the native library; each pointer is the array of `StepArrays` that `_ARRAYS` names."""
+
+    _fields_ = (
+        ("beam_size", ctypes.c_int64),
+        ("ring_steps", ctypes.c_int64),
+        ("num_eos_ids", ctypes.c_int64),
+        *((f"array_{number}", ctypes.c_void_p) for number in range(11)),
+    )
+
+
+_ARRAYS = (
+    *("tokens", "scores", "parents", "positions", "_steady_steps", "_num_continuations", "_occupied", "_eos_ids"),
+    *("_ring_tokens", "_ring_scores", "_ring_parents"),
+)
+
+_ARGUMENTS = (
+    *(ctypes.POINTER(_Searches), ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64),
+    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4),
+)
+
+
+def _native_function() -> Any:
+    return function("jumok_run_on", _ARGUMENTS)
+
+
+class NativeStep:
+    """`StepArrays.advance_steady` in C++.
+
+    Args:
+        run: the native function.
+        arrays: to work on, until one of them is replaced.
+    """
+
+    def __init__(self, run: Any, arrays: StepArrays) -> None:
+        self._run = run
+        self._kept_alive = [getattr(arrays, name) for name in _ARRAYS]  # addresses keep nothing alive
+        ring_steps, num_eos_ids = arrays._ring_tokens.shape[1], arrays._eos_ids.shape[1]
+        self._searches = _Searches(arrays.beam_size, ring_steps, num_eos_ids, *map(address, self._kept_alive))
+        self._slots = arrays.capacity
+        self._reserve(0)
+
+    def _reserve(self, number: int) -> None:
+        """Make room for `number` continuations of every slot."""
+        self._unsteady: NDArray[np.int64] = np.zeros(self._slots, np.int64)
+        self._tokens: NDArray[np.int64] = np.zeros(self._slots * number, np.int64)
+        self._scores: NDArray[np.float32] = np.zeros(self._slots * number, np.float32)
+        self._rows: NDArray[np.int64] = np.zeros(self._slots * number, np.int64)
+        self._found = [address(array) for array in (self._unsteady, self._tokens, self._scores, self._rows)]
+
+    def advance_steady(
+        self,
+        slots: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        totals: NDArray[np.float32],
+        steps: int,
+        number: int,
+    ) -> UnsteadySearches:
+        """Advance the steady searches after `steps` steps, and find `number` continuations for the others."""
+        if len(slots) * number > len(self._tokens):
+            self._reserve(number)
+        candidates = tokens.shape[1]
+        tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
+        count = self._run(
+            *(self._searches, pointer(slots), len(slots), candidates),
+            *(pointer(tokens), pointer(totals), steps, number, *self._found),
+        )
+        if not count:
+            return ALL_STEADY
+        has_nan, count = count < 0, abs(count)
+        end = count * number
+        return UnsteadySearches(
+            self._unsteady[:count].tolist(),
+            number,
+            self._tokens[:end].tolist(),
+            self._scores[:end].tolist(),
+            self._rows[:end].tolist(),
+            has_nan,
+        )

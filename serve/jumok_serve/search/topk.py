@@ -1,4 +1,4 @@
-"""What the candidates of many rows come to for the searches that have these rows."""
+"""Best continuations of sentences, from the best candidates of their rows."""
 
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -8,54 +8,52 @@ from numpy.typing import NDArray
 
 
 class Continuations(NamedTuple):
-    """What ``Search.advance`` takes, of several sentences: tokens, scores and rows, [B, N] each."""
+    """Tokens, sums of token scores, and rows that they continue, of B sentences: [B, N] each."""
 
     tokens: NDArray[np.int64]
     scores: NDArray[np.floating[Any]]
     rows: NDArray[np.int64]
 
     def first(self, number: int) -> "Continuations":
-        """So many of each sentence, or as many as there are."""
+        """Return the first continuations of each sentence, at most `number`."""
         return Continuations(self.tokens[:, :number], self.scores[:, :number], self.rows[:, :number])
 
     def of(self, sentences: list[int]) -> "Continuations":
-        """A copy of those of some sentences."""
+        """Copy the continuations of some sentences."""
         return Continuations(self.tokens[sentences], self.scores[sentences], self.rows[sentences])
 
 
 def best_continuations(
     tokens: NDArray[np.int64], scores: NDArray[np.floating[Any]], beam_size: int, number: int
 ) -> Continuations:
-    """The best continuations of all rows of a sentence, of many sentences at once.
-
-    Best first; equal ones by lower row, then by lower token. NaN comes last.
+    """Merge the candidates of each sentence's rows, best first; ties by lower row, then lower token; NaN last.
 
     Args:
-        tokens: the candidates of each row [B * K, C], best first, equal ones by lower token.
-        scores: their sums.
+        tokens: candidates of each row, best first, ties by lower token, [B * K, C].
+        scores: sums of token scores, [B * K, C].
         beam_size: K.
-        number: how many are wanted of each sentence, if it has as many.
+        number: most continuations of each sentence.
     """
     candidates = tokens.shape[1]
     by_sentence = scores.reshape(-1, beam_size * candidates)
     order = (-by_sentence).argsort(axis=1, kind="stable")[:, :number]  # [B, N]; stable: by row, then by token
-    places = order + _firsts(*by_sentence.shape)
-    return Continuations(tokens.take(places), scores.take(places), order // candidates)
+    indices = order + _first_indices(*by_sentence.shape)
+    return Continuations(tokens.take(indices), scores.take(indices), order // candidates)
 
 
 @lru_cache(maxsize=256)
-def _firsts(sentences: int, candidates: int) -> NDArray[np.int64]:
-    """Where the candidates of each sentence begin, [B, 1]."""
+def _first_indices(sentences: int, candidates: int) -> NDArray[np.int64]:
+    """Return the index of each sentence's first candidate, [B, 1]."""
     return np.arange(0, sentences * candidates, candidates)[:, None]
 
 
-def each_rows_best(tokens: NDArray[np.int64], scores: NDArray[np.floating[Any]], beam_size: int) -> Continuations:
-    """The best continuation of every row, by row; tokens and scores are as for ``best_continuations``."""
+def best_of_each_row(tokens: NDArray[np.int64], scores: NDArray[np.floating[Any]], beam_size: int) -> Continuations:
+    """Return the best continuation of every row, by row; arguments as for `best_continuations`."""
     first = tokens[:, 0].reshape(-1, beam_size)
-    return Continuations(first, scores[:, 0].reshape(first.shape), _each_row(*first.shape))
+    return Continuations(first, scores[:, 0].reshape(first.shape), _row_numbers(*first.shape))
 
 
 @lru_cache(maxsize=256)
-def _each_row(sentences: int, beam_size: int) -> NDArray[np.int64]:
-    """The rows of each sentence, [B, K]."""
+def _row_numbers(sentences: int, beam_size: int) -> NDArray[np.int64]:
+    """Return the rows of each sentence, [B, K]."""
     return np.tile(np.arange(beam_size), (sentences, 1))

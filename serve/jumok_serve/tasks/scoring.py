@@ -8,7 +8,7 @@ from typing import cast, overload
 from jumok_proto.results import Score
 from jumok_serve.engine.deadline import Patience, deadline_after
 from jumok_serve.manifest.manifest import Manifest
-from jumok_serve.search.search import normalised
+from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
 from jumok_serve.tokenizers.input_processor import Source
 from jumok_serve.tokenizers.tokenizer import Tokenizer
@@ -71,7 +71,7 @@ class Scoring:
         if target and target[0] == self._forced:  # the only token there can be is certain
             token_scores = [0.0, *token_scores[1:]]
         return Score(
-            score=normalised(math.fsum(token_scores), len(target), self._length_penalty),
+            score=normalized_score(math.fsum(token_scores), len(target), self._length_penalty),
             tokens=tuple(self._tokenizer.tokens(target)),
             token_ids=tuple(target),
             token_scores=tuple(token_scores),

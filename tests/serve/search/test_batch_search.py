@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from jumok_serve.native import library
-from jumok_serve.search import Continuations, Search, SearchTable, best_continuations, each_rows_best
-from jumok_serve.search import step_arrays as asked
+from jumok_serve.search import BatchSearch, Continuations, Search, best_continuations, best_of_each_row, step_arrays
 from jumok_serve.search.options import Sampling
 from tests.support.reference_search import candidates
 from tests.support.search_cases import Case, constrained, random_case
@@ -19,7 +18,7 @@ LEAST_TOKENS = 12
 def made_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes in a step."""
     if request.param == "numpy":
-        monkeypatch.setattr(asked, "native_step", lambda *_: None)
+        monkeypatch.setattr(step_arrays, "_native_function", lambda: None)
     elif library() is None:
         pytest.skip("no kernels of these sources, or an old processor")
 
@@ -48,14 +47,14 @@ def random_pair(rng: np.random.Generator, beam_size: int) -> Pair:
     return Pair(case, case.search(), case.search())
 
 
-@pytest.mark.parametrize("most_kept", [3, asked.MOST_KEPT])
+@pytest.mark.parametrize("ring_steps", [3, step_arrays.RING_STEPS])
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
 def test_searches_together_do_what_they_do_alone(
-    beam_size: int, most_kept: int, monkeypatch: pytest.MonkeyPatch
+    beam_size: int, ring_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asked, "MOST_KEPT", most_kept)
+    monkeypatch.setattr(step_arrays, "RING_STEPS", ring_steps)
     rng = np.random.default_rng(17 + beam_size)
-    table, slots = SearchTable(beam_size), list[Pair | None]()
+    table, slots = BatchSearch(beam_size), list[Pair | None]()
     finished = moved = left = 0
     for turn in range(120):
         joining = [random_pair(rng, beam_size) for _ in range(rng.integers(0, 4) if turn else 3)]
@@ -78,7 +77,7 @@ def test_searches_together_do_what_they_do_alone(
                 left += 1
             else:
                 if rng.random() < 0.1:
-                    assert table.search(slot).sure_tokens() == pair.alone.sure_tokens()
+                    assert table.search(slot).stable_tokens() == pair.alone.stable_tokens()
                 continue
             slots[slot] = None
             table.leave([slot])
@@ -96,26 +95,26 @@ def test_searches_together_do_what_they_do_alone(
     assert left > 5
 
 
-def step(table: SearchTable, slots: list[Pair | None], *, everybody: bool) -> None:
+def step(table: BatchSearch, slots: list[Pair | None], *, everybody: bool) -> None:
     """One step of both sides, with the same candidates; those who are gone are fed something or other, or nothing."""
-    beam_size, changes = table.beam_size, table.changes
+    beam_size, changes = table.beam_size, table.constraints_version
     taking_part = [slot for slot, pair in enumerate(slots) if everybody or pair is not None]
     if not taking_part:
         return
-    number = int(table.asked.candidates[taking_part].max())
+    number = int(table.arrays.num_candidates[taking_part].max())
     tokens = np.zeros((len(taking_part) * beam_size, number), np.int64)
     totals = np.full(tokens.shape, -1.0, np.float32)
     for slot, pair in enumerate(slots):
         if pair is None:
-            assert table.asked.positions[slot] == 0
+            assert table.arrays.positions[slot] == 0
             continue
         asks = pair.alone
-        assert (table.asked.tokens[slot].tolist(), table.asked.positions[slot]) == ([*asks.tokens], asks.position)
-        assert table.asked.scores[slot].tolist() == [np.float32(score) for score in asks.scores]
-        assert table.asked.parents[slot].tolist() == [*asks.parents]
-        assert table.asked.candidates[slot] == asks.candidates_needed
-        assert table.asked.on_logits[slot] == asks.acts_on_logits
-        assert table.asked.renormalizes[slot] == asks.renormalizes
+        assert (table.arrays.tokens[slot].tolist(), table.arrays.positions[slot]) == ([*asks.tokens], asks.position)
+        assert table.arrays.scores[slot].tolist() == [np.float32(score) for score in asks.scores]
+        assert table.arrays.parents[slot].tolist() == [*asks.parents]
+        assert table.arrays.num_candidates[slot] == asks.num_candidates
+        assert table.arrays.on_logits[slot] == asks.acts_on_logits
+        assert table.arrays.renormalizes[slot] == asks.renormalizes
         for mine, other in zip(table.constraints[slot], asks.constraints, strict=True):
             assert [array.tolist() for array in mine] == [array.tolist() for array in other]
         pair.feed()
@@ -123,16 +122,16 @@ def step(table: SearchTable, slots: list[Pair | None], *, everybody: bool) -> No
         tokens[rows], totals[rows] = candidates(asks, pair.case.step, pair.prefixes, number)
     own = [(slot, pair.alone) for slot, pair in enumerate(slots) if pair is not None]
     asked_alike = {(id(table.constraints[slot]), one.acts_on_logits, one.renormalizes) for slot, one in own}
-    shared = table.shared(np.array([slot for slot, _ in own])) if own else None
+    shared = table.shared_constraints(np.array([slot for slot, _ in own])) if own else None
     if len(asked_alike) == 1 and not any(one.draws for _, one in own):
         assert shared is not None
         assert (id(shared.constraints), *shared[1:]) in asked_alike
     else:
         assert shared is None
     constraints = [*table.constraints]
-    others = table.run_on(np.array(taking_part), tokens, totals)
-    table.look(others)
-    assert table.changes > changes or all(map(id_equal, table.constraints, constraints))
+    others = table.advance_steady(np.array(taking_part), tokens, totals)
+    table.advance(others)
+    assert table.constraints_version > changes or all(map(id_equal, table.constraints, constraints))
     for slot, pair in enumerate(slots):
         if pair is not None:
             rows = slice(taking_part.index(slot) * beam_size, (taking_part.index(slot) + 1) * beam_size)
@@ -144,9 +143,9 @@ def id_equal(one: object, other: object) -> bool:
 
 
 def seen(search: Search, tokens: np.ndarray, totals: np.ndarray) -> Continuations:
-    if not search.continuations_needed:
-        return each_rows_best(tokens, totals, search.beam_size)
-    return best_continuations(tokens, totals, search.beam_size, search.continuations_needed)
+    if not search.num_continuations:
+        return best_of_each_row(tokens, totals, search.beam_size)
+    return best_continuations(tokens, totals, search.beam_size, search.num_continuations)
 
 
 def test_what_searches_share_is_that_of_the_slots_that_are_asked_for() -> None:
@@ -155,21 +154,21 @@ def test_what_searches_share_is_that_of_the_slots_that_are_asked_for() -> None:
     plain = replace(case.options, beam_size=1, num_hypotheses=1, max_length=15, min_length=0)
     drawing = replace(plain, sampling=Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=5))
     limited = replace(plain, min_length=10)
-    table = SearchTable(1)
+    table = BatchSearch(1)
     searches = [replace(case, options=options).search() for options in (plain, plain, drawing, limited)]
     table.join([0, 1, 2, 3], searches)
     for slots, constraints in (([0, 1], searches[0].constraints), ([3], searches[3].constraints), ([2], None)):
-        shared = table.shared(np.array(slots))
+        shared = table.shared_constraints(np.array(slots))
         assert (shared and shared.constraints) is constraints
     assert searches[3].constraints is not searches[0].constraints
-    assert table.shared(np.array([0, 3])) is None
-    assert table.shared(np.array([1, 2])) is None
+    assert table.shared_constraints(np.array([0, 3])) is None
+    assert table.shared_constraints(np.array([1, 2])) is None
     table.leave([1])
     table.move([3], [1])
-    moved = table.shared(np.array([1]))
+    moved = table.shared_constraints(np.array([1]))
     assert moved is not None
     assert moved.constraints is searches[3].constraints
-    assert table.shared(np.array([0, 1])) is None
+    assert table.shared_constraints(np.array([0, 1])) is None
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
@@ -178,20 +177,20 @@ def test_a_search_looks_at_candidates_without_numbers(beam_size: int) -> None:
     rng = np.random.default_rng(6)
     case = random_case(rng, least_tokens=LEAST_TOKENS)
     options = replace(case.options, beam_size=beam_size, num_hypotheses=1, max_length=15, min_length=0, eos_ids=(1,))
-    table = SearchTable(beam_size)
+    table = BatchSearch(beam_size)
     table.join([0, 1], [replace(case, options=options).search() for _ in range(2)])
     tokens = np.tile(np.arange(3, 8), (2 * beam_size, 1))
     totals = np.tile(-np.arange(1, 6, dtype=np.float32), (2 * beam_size, 1))
     slots = np.arange(2)
-    table.look(table.run_on(slots, tokens, totals))
-    assert table.run_on(slots, tokens, totals) == []
-    assert not table.undefined
+    table.advance(table.advance_steady(slots, tokens, totals))
+    assert table.advance_steady(slots, tokens, totals) == []
+    assert not table.has_nan
     totals[-1] = np.nan
-    assert table.run_on(slots, tokens, totals) == [1]
-    assert table.undefined
+    assert table.advance_steady(slots, tokens, totals) == [1]
+    assert table.has_nan
     totals[-1] = -1
-    assert not table.run_on(slots[:1], tokens[:beam_size], totals[:beam_size])
-    assert not table.undefined
+    assert not table.advance_steady(slots[:1], tokens[:beam_size], totals[:beam_size])
+    assert not table.has_nan
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
@@ -202,17 +201,17 @@ def test_a_search_that_is_not_to_look_stays_where_it_was(beam_size: int, samplin
     options = replace(case.options, num_hypotheses=beam_size, max_length=15, min_length=0, eos_ids=(1,))
     options = replace(options, beam_size=1 if sampling else beam_size, sampling=sampling)
     search = replace(case, options=options).search()
-    table = SearchTable(beam_size)
+    table = BatchSearch(beam_size)
     table.join([0], [search])
     tokens = np.tile(np.arange(3, 8), (beam_size, 1))
     totals = np.tile(-np.arange(1, 6, dtype=np.float32), (beam_size, 1))
     for _ in range(3):
-        table.look(table.run_on(np.zeros(1, np.int64), tokens, totals))
-    before, position = table.search(0).sure_tokens(), table.search(0).position
-    assert table.run_on(np.zeros(1, np.int64), tokens, np.full_like(totals, np.nan)) == [0]
-    assert table.look([]) == []
+        table.advance(table.advance_steady(np.zeros(1, np.int64), tokens, totals))
+    before, position = table.search(0).stable_tokens(), table.search(0).position
+    assert table.advance_steady(np.zeros(1, np.int64), tokens, np.full_like(totals, np.nan)) == [0]
+    assert table.advance([]) == []
     assert table.search(0) is search
-    assert (search.sure_tokens(), search.position) == (before, position)
+    assert (search.stable_tokens(), search.position) == (before, position)
 
 
 def test_a_search_that_runs_on_is_not_looked_at() -> None:
@@ -224,14 +223,14 @@ def test_a_search_that_runs_on_is_not_looked_at() -> None:
             case.options, beam_size=beam_size, num_hypotheses=1, max_length=15, min_length=0, eos_ids=(1,)
         )
         case = replace(case, options=options)
-        table = SearchTable(beam_size)
+        table = BatchSearch(beam_size)
         table.join([0], [case.search()])
         looked = []
         for time in range(14):
             tokens = np.tile(np.arange(3, 8), (beam_size, 1))
-            totals = table.asked.scores[0][:, None] - np.arange(1, 6, dtype=np.float32)
-            others = table.run_on(np.zeros(1, np.int64), tokens, totals)
+            totals = table.arrays.scores[0][:, None] - np.arange(1, 6, dtype=np.float32)
+            others = table.advance_steady(np.zeros(1, np.int64), tokens, totals)
             looked += [time] * len(others)
-            table.look(others)
+            table.advance(others)
         assert looked == ([] if beam_size == 1 else [0])  # the first step of a beam has one row alone
         assert table.search(0).position == 14

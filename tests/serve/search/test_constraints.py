@@ -9,7 +9,7 @@ import pytest
 
 from jumok_proto.results import FinishReason
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, make_search
-from jumok_serve.search.constraints import ConstraintRules, joined
+from jumok_serve.search.constraints import ConstraintRules, concatenate_constraints
 from tests.support.reference_search import START, drive, given_model
 from tests.support.search_cases import make_options
 
@@ -163,12 +163,12 @@ def test_what_depends_on_the_history_may_change_with_every_token() -> None:
 def test_constraints_of_several_searches_are_joined_by_their_first_rows() -> None:
     made = rules(rows=2, suppress_tokens=(4,), repetition_penalty=2.0)
     one = at(made, (0, 5), (0, 6))
-    both = joined([(0, one), (2, NO_CONSTRAINTS), (4, one)])
+    both = concatenate_constraints([(0, one), (2, NO_CONSTRAINTS), (4, one)])
     assert forbidden(both) == {(0, 4), (1, 4), (4, 4), (5, 4)}
     assert [place[:2] for place in factors(both)] == [(0, 0), (0, 5), (1, 0), (1, 6), (4, 0), (4, 5), (5, 0), (5, 6)]
     assert forbidden(one) == {(0, 4), (1, 4)}
-    assert joined([(0, NO_CONSTRAINTS)]) is NO_CONSTRAINTS
-    assert joined([]) is NO_CONSTRAINTS
+    assert concatenate_constraints([(0, NO_CONSTRAINTS)]) is NO_CONSTRAINTS
+    assert concatenate_constraints([]) is NO_CONSTRAINTS
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
@@ -180,7 +180,7 @@ def test_a_prefix_is_fed_and_counts_for_nothing_but_constraints(beam_size: int) 
     for _ in range(2):
         fed.append((search.tokens[0], search.parents[0]))
         assert search.constraints is NO_CONSTRAINTS
-        assert search.candidates_needed == 1
+        assert search.num_candidates == 1
         search.advance([1] * beam_size, [0.0] * beam_size, [*range(beam_size)])
     assert fed == [(START, 0), (2, 0)]
     (best,) = drive(make_search(options, START, (2, 3)), step)

@@ -107,7 +107,7 @@ def test_the_request_forces_before_the_language_and_that_before_the_default() ->
 def test_a_prefix_leaves_less_room() -> None:
     assert resolve(DecodingOptions(), max_target_length=20, prefix=(5,) * 15).max_length == 5
     assert resolve(DecodingOptions(max_length=5), max_target_length=20, prefix=(5,) * 15).max_length == 5
-    behind = "with this model behind a target prefix of 15 tokens, got 6"
+    behind = "with this model after a target prefix of 15 tokens, got 6"
     with pytest.raises(InvalidArgumentError, match=f"max_length must be at most 5 {behind}") as caught:
         resolve(DecodingOptions(max_length=6), max_target_length=20, prefix=(5,) * 15)
     assert caught.value.field == "options.max_length"

@@ -9,7 +9,7 @@ import pytest
 
 from jumok_proto.options import EarlyStopping
 from jumok_proto.results import FinishReason
-from jumok_serve.search import FinishedHypothesis, best_continuations, each_rows_best, make_search
+from jumok_serve.search import FinishedHypothesis, best_continuations, best_of_each_row, make_search
 from jumok_serve.search.options import SearchOptions
 from tests.support.reference_search import (
     START,
@@ -173,7 +173,7 @@ def test_continuations_of_many_sentences_are_sorted_by_score_row_and_token(seed:
         by_row = np.lexsort((tokens, -scores))
         tokens, scores = np.take_along_axis(tokens, by_row, axis=1), np.take_along_axis(scores, by_row, axis=1)
         best = best_continuations(tokens, scores, beam_size, 7)
-        firsts = each_rows_best(tokens, scores, beam_size)
+        firsts = best_of_each_row(tokens, scores, beam_size)
         for sentence in range(sentences):
             rows = slice(sentence * beam_size, (sentence + 1) * beam_size)
             every = [

@@ -47,7 +47,7 @@ def test_what_is_sure_stays_and_grows_until_it_is_the_hypothesis() -> None:
             case = constrained(rng, case)
         before: list[int] = []
         for search, hypotheses in snapshots(case):
-            sure = search.sure_tokens()
+            sure = search.stable_tokens()
             assert begins_with(sure, before)
             assert begins_with(hypotheses[0].token_ids if hypotheses else (), sure)
             before = sure
@@ -120,7 +120,7 @@ def test_it_is_what_all_continuations_have_in_common() -> None:
             others = [few_likely(rng) for _ in range(3)]
             others += [favouring(row, token) for row in rows[cut] for token in (1, 2)]
             firsts = [first_after(case, cut, other) for other in others]
-            sure, shared = search.sure_tokens(), in_common(firsts)
+            sure, shared = search.stable_tokens(), in_common(firsts)
             assert begins_with(shared, sure)
             exact += len(sure) == len(shared)
             steps += 1
@@ -131,12 +131,12 @@ def test_it_is_what_all_continuations_have_in_common() -> None:
 
 def test_greedy_search_is_sure_of_all_it_has_written() -> None:
     case = Case(toy_model(np.random.default_rng(5), 9, 1), make_options(max_length=12, eos_ids=()))
-    lengths = [len(search.sure_tokens()) for search, _ in snapshots(case)]
+    lengths = [len(search.stable_tokens()) for search, _ in snapshots(case)]
     assert lengths == list(range(1, 13))
 
 
 def test_a_target_prefix_is_no_part_of_it() -> None:
     search = make_search(make_options(beam_size=2), START, (5, 6))
-    assert search.sure_tokens() == []
+    assert search.stable_tokens() == []
     search.advance([3, 4], [-1.0, -2.0], [0, 0])
-    assert search.sure_tokens() == []
+    assert search.stable_tokens() == []

@@ -186,7 +186,7 @@ def test_a_text_without_content_has_no_prefix_either(bilingual: Translator) -> N
         (["a", "b"], {"target_prefix": ["Ein", 3]}, "must be a string, got int", "target_prefixes[1]"),
         (["a", "b"], {"target_prefix": ["Ein"]}, "one for each of 2 texts, got 1", "target_prefixes"),
         (["a", "b"], {"target_prefix": "Ein"}, "one for each of 2 texts, got str", "target_prefixes"),
-        ("a", {"target_prefix": "Ein Mann", "max_length": 48}, "behind a target prefix of", "options.max_length"),
+        ("a", {"target_prefix": "Ein Mann", "max_length": 48}, "after a target prefix of", "options.max_length"),
         ("a", {"target_prefix": "Ein Mann", "min_length": 48}, "min_length must be at most", "options.min_length"),
         ("a", {"forced_first_token": 180}, "beyond the model's vocabulary", "options.forced_first_token"),
         ("a", {"forced_first_token": 0}, "is one that the model never writes", "options.forced_first_token"),
