@@ -15,6 +15,7 @@ import jumok
 from benchmarks.common.server_process import Server
 from jumok_serve import Translator
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.parameters import TranslationParameters
 
 PATIENCE_S = 1200.0
 """What a request may take; a server that decodes one sentence after the other lets the last of many wait long."""
@@ -174,7 +175,7 @@ def offline(
 
     submitted = list(itertools.islice(itertools.cycle(texts), sentences + 2 * beside))
     began = time.thread_time()
-    requests = [translator.submit([text], decoding.options) for text in submitted]
+    requests = [translator.submit([text], TranslationParameters(options=decoding.options)) for text in submitted]
     around_s = time.thread_time() - began
     futures = [future for request in requests for future in request.futures]
     for future in futures:

@@ -13,6 +13,7 @@ from jumok_proto.v1 import translation_pb2
 from jumok_serve import Translator
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.loop_wakeups import Arrivals
+from jumok_serve.tasks.parameters import TranslationParameters
 
 
 async def main() -> None:
@@ -26,7 +27,7 @@ async def main() -> None:
             request: translation_pb2.TranslateTextRequest, context: Context
         ) -> translation_pb2.TranslateTextResponse:
             options = DecodingOptions(**options_from_proto(request.options))
-            pending = translator.submit(list(request.contents), options)
+            pending = translator.submit(list(request.contents), TranslationParameters(options=options))
             try:
                 await arrivals.wait(pending.futures)
                 return response_to_proto(pending.collect(), pending.timings())

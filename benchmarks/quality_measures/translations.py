@@ -15,6 +15,7 @@ from jumok_export.training.export import export_checkpoint
 from jumok_serve import Translator
 from jumok_serve.evaluation.evaluation import translate_corpus
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.parameters import TranslationParameters
 
 PRECISIONS = ("fp32", "int8")
 BEAMS = (1, 5)
@@ -101,7 +102,7 @@ def translate(run: Run, tests: TestSet, *, progress: Progress) -> dict[str, list
                 progress(f"{run.name}: translating {len(tests.sources)} sentences, {setting.key}")
                 options = DecodingOptions(beam_size=setting.beam)
                 done = translate_corpus(
-                    lambda texts: translator.submit(texts, options),  # noqa: B023 - called before the next setting
+                    lambda texts: translator.submit(texts, TranslationParameters(options=options)),  # noqa: B023 - called before the next setting
                     tests.sources,
                     lambda _: None,
                 )

@@ -17,6 +17,7 @@ from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.translation import Pending
 from jumok_serve.translator import Translator
 
@@ -41,8 +42,11 @@ __all__ = [
     "Pending",
     "SamplingUnavailableError",
     "Score",
+    "ScoringParameters",
     "ScoringUnavailableError",
+    "TextParameters",
     "Translation",
+    "TranslationParameters",
     "Translator",
     "UnavailableError",
 ]

@@ -2,73 +2,60 @@
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
-from types import TracebackType
-from typing import Self
+from typing import Self, Unpack, cast, overload
 
-from jumok_proto.errors import (
-    AttentionUnavailableError,
-    InvalidArgumentError,
-    SamplingUnavailableError,
-    ScoringUnavailableError,
-    UnavailableError,
-)
+from jumok_proto.alignments import Alignment, AttentionKind
+from jumok_proto.options import Options, check_names
+from jumok_proto.results import Score, Translation
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.bundle.shortlist import Shortlist
-from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.engine.batch import Sentence
 from jumok_serve.engine.counters import EngineCounters
-from jumok_serve.engine.deadline import Patience
+from jumok_serve.engine.deadline import deadline_after
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Load
-from jumok_serve.engine.statistics import Progress
 from jumok_serve.engine.warm_up import WARM_UP, Trial
 from jumok_serve.errors import BundleError
-from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.device import CudaSettings, candidate_devices
-from jumok_serve.runtime.graphs import Integers
 from jumok_serve.runtime.loader import load_graphs
-from jumok_serve.search import make_search
-from jumok_serve.search.options import DecodingOptions, SearchOptions
-from jumok_serve.tasks.alignment import Aligning, AlignsTexts
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.alignment import PendingAlignments, prepare_alignment
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.scoring import ScoresTexts, Scoring
-from jumok_serve.tasks.teacher_forcing import TeacherForcing
-from jumok_serve.tasks.translation import Job, Pending, check_attention
-from jumok_serve.tokenizers.input_processor import MOST_REMEMBERED, Reader
-from jumok_serve.translating import TranslatesTexts
+from jumok_serve.tasks.model import TaskModel
+from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
+from jumok_serve.tasks.translation import Pending, submit_texts
+from jumok_serve.text.sentence_splitting import submit_sentences
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 
-class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
-    """Translates with the model of a bundle; calls may come from any number of threads and share one batch.
+class Translator:
+    """Translates with a bundle's model; calls from any number of threads share its batches.
 
     Args:
         path: the bundle's folder.
-        precision: a variant of the bundle, or "auto": int8 on a CPU and fp16 on CUDA, where the bundle has them.
+        precision: a variant of the bundle, or "auto": int8 on a CPU and fp16 on CUDA, if the bundle has them.
         device: "cpu", "cuda", or "auto": CUDA if it can be used.
-        cuda: how a GPU is used.
-        replicas: threads that decode, each what it takes from one queue; None: as many as suit precision and device,
-            see `load_graphs`. With several, the weights of encoder and decoder are in memory twice, but
-            for small models, and for weights that native kernels multiply with.
-        threads: threads for the operators of each replica; None: as many as make, in all replicas together, one for
-            every core this process may use. A replica that works alone has the threads of all, but for small models.
-        shortlist: write only those tokens that the bundle's shortlist has for a text, which is faster and changes a few
-            translations. Texts in another direction than the shortlist's may be translated with all tokens.
-        max_batch_tokens: bound on what is decoded at the same time; see `EngineLimits`.
-        max_queue_requests: texts that may wait.
-        max_queue_tokens: source tokens of the texts that may wait.
+        cuda: settings of the GPU.
+        replicas: threads that decode sentences of one queue; None: chosen by precision and device, see `load_graphs`.
+            With several, the weights of encoder and decoder are in memory twice, except those of small models and
+            those that native kernels multiply with.
+        threads: operator threads of each replica; None: all replicas together have one for every core of the process.
+            A replica that works alone has the threads of all, except with small models.
+        shortlist: restrict translations to the tokens of the bundle's shortlist: faster, and a few translations change.
+            Texts in another direction than the shortlist's use all tokens.
+        max_batch_tokens: limit of a batch; see `EngineLimits`.
+        max_queue_requests: limit of the waiting texts.
+        max_queue_tokens: limit of the waiting texts' source tokens.
 
     Raises:
-        BundleError: the bundle cannot be used, or lacks a shortlist; lists everything that is wrong with it.
-        DeviceError: the device cannot be used; it is never replaced by another unless `device` is "auto".
+        BundleError: the bundle cannot be used, or has no shortlist; lists every problem.
+        DeviceError: the device cannot be used; only "auto" falls back to another one.
     """
 
     def __init__(
@@ -85,13 +72,11 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         max_queue_requests: int = EngineLimits.max_queue_requests,
         max_queue_tokens: int = EngineLimits.max_queue_tokens,
     ) -> None:
-        for what, number in (("replicas", replicas), ("threads", threads)):
+        for name, number in (("replicas", replicas), ("threads", threads)):
             if number is not None and number < 1:
-                raise ValueError(f"{what} must be at least 1, got {number}")
+                raise ValueError(f"{name} must be at least 1, got {number}")
         limits = EngineLimits(
-            max_batch_tokens=max_batch_tokens,
-            max_queue_requests=max_queue_requests,
-            max_queue_tokens=max_queue_tokens,
+            max_batch_tokens=max_batch_tokens, max_queue_requests=max_queue_requests, max_queue_tokens=max_queue_tokens
         )
         devices = candidate_devices(device, cuda)
         self._bundle = Bundle.open(path)
@@ -99,35 +84,29 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         self._shortlisted = shortlist
         loaded = load_graphs(self._bundle, precision, devices, replicas=replicas, threads=threads, listed=shortlist)
         self._graphs, self._device, self._precision = loaded.graphs, loaded.device, loaded.precision
-        pad = self.manifest.special_tokens.pad
-        self._reader = Reader(self._bundle.tokenizer, self.manifest)
-        self._variant = self._bundle.variant(self._precision)
-        self._teacher_forcing = TeacherForcing(
-            self._graphs, self._variant, pad=pad, vocabulary=self._bundle.tokenizer.vocab_size
-        )
-        self._resolved = lru_cache(MOST_REMEMBERED)(partial(_resolve, self.manifest, self._bundle.tokenizer.vocab_size))
-        self._listed = partial(_listed, self.manifest, shortlisted)
-        self._trial = Trial(self.manifest, self._bundle.tokenizer, resolve=self._resolved, listed=self._listed)
         self._shared = loaded.shared
+        alone_rows = loaded.max_alone_rows or limits.max_alone_rows
+        self._model = model = TaskModel(self._bundle, loaded.precision, loaded.graphs, shortlisted)
+        self._trial = Trial(model.manifest, model.tokenizer, resolve=model.resolve, listed=model.shortlist_columns)
         self._engine = Engine(
             self._graphs,
-            pad=pad,
-            limits=replace(
-                limits,
-                max_batch_rows=loaded.max_batch_rows,
-                max_alone_rows=loaded.max_alone_rows or limits.max_alone_rows,
-            ),
+            pad=model.manifest.special_tokens.pad,
+            limits=replace(limits, max_batch_rows=loaded.max_batch_rows, max_alone_rows=alone_rows),
             name=self.name,
             replicas=loaded.replicas,
             shared=loaded.shared,
             trial=self._trial.run,
         )
-        self._closed = threading.Event()
 
     @property
     def manifest(self) -> Manifest:
-        """What the bundle says of itself."""
+        """The bundle's manifest."""
         return self._bundle.manifest
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The bundle's tokenizer."""
+        return self._bundle.tokenizer
 
     @property
     def name(self) -> str:
@@ -135,251 +114,342 @@ class Translator(AlignsTexts, ScoresTexts, TranslatesTexts):
         return self.manifest.name
 
     @property
-    def version(self) -> str:
-        """The model's version."""
-        return self.manifest.version
-
-    @property
     def precision(self) -> str:
-        """The variant that is loaded."""
+        """The loaded variant."""
         return self._precision
 
     @property
     def device(self) -> str:
-        """Where it runs: "cpu" or "cuda"."""
+        """The device in use: "cpu" or "cuda"."""
         return self._device.name
 
     @property
     def shortlisted(self) -> bool:
-        """Whether translations are made of the tokens of a shortlist."""
+        """True if translations are restricted to a shortlist."""
         return self._shortlisted
+
+    @overload
+    def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
+        self,
+        texts: str,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: str | None = None,
+        attention: bool = False,
+        truncate: bool = False,
+        split_sentences: bool = False,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Translation: ...
+
+    @overload
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: Sequence[str | None] | None = None,
+        attention: bool = False,
+        truncate: bool = False,
+        split_sentences: bool = False,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> list[Translation]: ...
+
+    def translate(
+        self,
+        texts: str | Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        target_prefix: str | Sequence[str | None] | None = None,
+        attention: bool = False,
+        truncate: bool = False,
+        split_sentences: bool = False,
+        timeout_s: float | None = None,
+        **options: Unpack[Options],
+    ) -> Translation | list[Translation]:
+        """Translate one text, or several in their order.
+
+        Args:
+            texts: a text or a sequence of texts; one without content has an empty translation.
+            source_language: language of the texts, in any case, with `-` or `_`; None: the bundle's default.
+            target_language: language of the translations; None: the bundle's default.
+            target_prefix: beginning of the translation; for several texts one for each, or None. A hypothesis' `text`
+                includes the prefix, its tokens and scores do not.
+            attention: add cross-attention to every hypothesis, and `source_tokens` to every translation.
+            truncate: cut texts that are longer than the model's limit instead of refusing them.
+            split_sentences: translate the sentences of each text one by one; see `submit`.
+            timeout_s: seconds until the call gives up; None: no limit.
+            options: decoding options; see `jumok_proto.options.Options`.
+
+        Raises:
+            InvalidArgumentError: a text or an option cannot be used; `field` names it.
+            LanguageNotFoundError: the model does not have a language, or not this pair.
+            AttentionUnavailableError, SamplingUnavailableError: the bundle lacks the graph.
+            OverloadedError: the queue is full.
+            DeadlineExceededError: `timeout_s` has passed.
+            UnavailableError: the translator is closed.
+            TypeError: an option does not exist.
+        """
+        check_names(options)
+        alone = isinstance(texts, str)
+        prefixes = [target_prefix] if alone and target_prefix is not None else target_prefix
+        translations = self.submit(
+            [texts] if isinstance(texts, str) else texts,
+            TranslationParameters(
+                options=DecodingOptions(**options),
+                source_language=source_language,
+                target_language=target_language,
+                attention=attention,
+                truncate=truncate,
+                split_sentences=split_sentences,
+                deadline=deadline_after(timeout_s),
+            ),
+            target_prefixes=cast("Sequence[str | None] | None", prefixes),  # other types are refused there
+        ).collect()
+        return translations[0] if alone else translations
+
+    @overload
+    def score(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
+        self,
+        texts: str,
+        targets: str,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> Score: ...
+
+    @overload
+    def score(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> list[Score]: ...
+
+    def score(
+        self,
+        texts: str | Sequence[str],
+        targets: str | Sequence[str],
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        length_penalty: float | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> Score | list[Score]:
+        """Score given translations of one text or of several, in this thread and outside the queue.
+
+        Scores are the model's own. Options and the bundle's constraints do not apply, except a first token that the
+        model must write. A text without content has only the empty translation: no tokens, score 0.
+
+        Args:
+            texts: a text or a sequence of texts.
+            targets: a translation of each text; never truncated.
+            source_language, target_language, truncate, timeout_s: see `translate`.
+            length_penalty: scores are sums of log-probabilities / length^length_penalty; None: the bundle's default.
+
+        Raises:
+            ScoringUnavailableError: the bundle lacks the graph.
+            JumokError: other errors of `translate`.
+        """
+        alone = isinstance(texts, str)
+        scores = self.scoring(
+            [texts] if isinstance(texts, str) else texts,
+            cast("Sequence[str]", [targets] if alone else targets),
+            ScoringParameters(
+                source_language=source_language,
+                target_language=target_language,
+                length_penalty=length_penalty,
+                truncate=truncate,
+                deadline=deadline_after(timeout_s),
+            ),
+        ).collect()
+        return scores[0] if alone else scores
+
+    @overload
+    def align(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
+        self,
+        texts: str,
+        targets: str | None = None,
+        *,
+        kinds: Sequence[AttentionKind] = ("cross",),
+        layer: int | None = None,
+        head: int | None = None,
+        each_head: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> Alignment: ...
+
+    @overload
+    def align(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str | None] | None = None,
+        *,
+        kinds: Sequence[AttentionKind] = ("cross",),
+        layer: int | None = None,
+        head: int | None = None,
+        each_head: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> list[Alignment]: ...
+
+    def align(
+        self,
+        texts: str | Sequence[str],
+        targets: str | Sequence[str | None] | None = None,
+        *,
+        kinds: Sequence[AttentionKind] = ("cross",),
+        layer: int | None = None,
+        head: int | None = None,
+        each_head: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> Alignment | list[Alignment]:
+        """Compute the attention between one text, or several, and translations, in this thread.
+
+        Args:
+            texts: a text or a sequence of texts.
+            targets: their translations, never truncated; None or empty: the model's best one with its default options.
+            kinds: kinds of attention: "cross", "encoder", "decoder"; see `jumok_proto.alignments.AttentionKind`.
+            layer: index of the only layer to use; None: all.
+            head: index of the only head to use; None: all.
+            each_head: also return the weights of each layer and head, besides their mean.
+            source_language, target_language, truncate, timeout_s: see `translate`.
+
+        Raises:
+            InvalidArgumentError: also if the result had more than `attention_query.MAX_WEIGHTS` weights.
+            AttentionUnavailableError: the bundle lacks the graph, or the model has no such attention.
+            JumokError: other errors of `translate`.
+        """
+        alone = isinstance(texts, str)
+        alignments = self.aligning(
+            [texts] if isinstance(texts, str) else texts,
+            cast("Sequence[str | None] | None", [targets] if alone else targets),
+            AttentionQuery(kinds=kinds, layer=layer, head=head, each_head=each_head),
+            TextParameters(
+                source_language=source_language,
+                target_language=target_language,
+                truncate=truncate,
+                deadline=deadline_after(timeout_s),
+            ),
+        ).collect()
+        return alignments[0] if alone else alignments
 
     def submit(
         self,
         texts: Sequence[str],
-        options: DecodingOptions,
+        parameters: TranslationParameters = TranslationParameters(),  # noqa: B008 - frozen
         *,
-        source_language: str | None = None,
-        target_language: str | None = None,
         target_prefixes: Sequence[str | None] | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        deadline: float | None = None,
         on_progress: Callable[[], None] | None = None,
     ) -> Pending:
-        """See `SplitsTexts`."""
-        started = time.monotonic()
-        if attention and not self._teacher_forcing.can_align:
-            raise AttentionUnavailableError.of(self.name)
-        direction = self._reader.direction(source_language, target_language)
-        search_options = self._resolved(options, direction.forced_first, ())
-        if search_options.sampling is not None and "sampler" not in self._variant.graphs:
-            raise SamplingUnavailableError.of(self.name)
-        self._engine.check_room(sum(isinstance(text, str) and bool(text.strip()) for text in texts))
-        sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
-        prefixes = self._reader.prefixes(target_prefixes, len(texts), search_options.forced_first_token)
-        if attention:
-            check_attention(sources, prefixes, search_options)
-        jobs, sentences = [], []
-        start = (self._reader.start(direction),)
-        for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
-            prompt = (*start, *prefix) if prefix else start
-            future = progress = None
-            if source.token_ids:
-                try:
-                    of_text = self._resolved(options, direction.forced_first, prefix) if prefix else search_options
-                except InvalidArgumentError as error:
-                    if error.field == "target_prefix":  # say of which text
-                        error.field = f"target_prefixes[{index}]"
-                    raise
-                search = make_search(of_text, prompt[0], prefix, source.token_ids)
-                progress = None if on_progress is None else Progress(on_progress)
-                sentence = Sentence(
-                    source_ids=source.token_ids,
-                    search=search,
-                    listed=self._listed(source.token_ids, direction),
-                    deadline=deadline,
-                    progress=progress,
-                )
-                sentences.append(sentence)
-                future = sentence.future
-            jobs.append(Job(source, prompt, future, progress))
-        if on_progress is None:
-            # Nobody sees which is first. Those of like lengths are encoded together, without padding, and the last to
-            # run are short.
-            sentences.sort(key=_source_length, reverse=True)
-        self._engine.submit(sentences)
-        return Pending(
-            manifest=self.manifest,
-            tokenizer=self._bundle.tokenizer,
-            direction=direction,
-            jobs=jobs,
-            aligner=self._teacher_forcing if attention else None,
-            patience=Patience(deadline),
-            started=started,
+        """Queue texts, all or none, and return at once.
+
+        With `split_sentences`, a translation is made of the best translations of its text's sentences, joined with the
+        source's white space. Its score is the sum of all token scores / length^length_penalty.
+
+        Args:
+            texts: each is decoded as one sentence, unless `split_sentences` is set.
+            parameters: parameters of all texts.
+            target_prefixes: beginning of each translation, or None; None: no translation has one.
+            on_progress: called when `stable_texts` of the result grow, in a thread of the engine that it must not
+                block, possibly before this method returns.
+
+        Raises:
+            DeadlineExceededError: the deadline has passed, or the texts cannot be done before it.
+            JumokError: other errors of `translate`.
+        """
+        submit = submit_sentences if parameters.split_sentences else submit_texts
+        return submit(
+            self._model, self._engine, texts, parameters, target_prefixes=target_prefixes, on_progress=on_progress
         )
 
     def scoring(
         self,
         texts: Sequence[str],
         targets: Sequence[str | Sequence[int]],
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        length_penalty: float | None = None,
-        truncate: bool = False,
-        deadline: float | None = None,
-    ) -> Scoring:
-        """See `ScoresTexts`."""
-        if self._closed.is_set():
-            raise UnavailableError("the model is being stopped", retry_after_s=RETRY_AFTER_S)
-        if not self._teacher_forcing.can_score:
-            raise ScoringUnavailableError.of(self.name)
-        direction = self._reader.direction(source_language, target_language)
-        try:
-            options = self._resolved(DecodingOptions(length_penalty=length_penalty), direction.forced_first, ())
-        except InvalidArgumentError as error:
-            error.field = "length_penalty"  # which is no part of any options here
-            raise
-        forced = options.forced_first_token
-        sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
-        return Scoring(
-            manifest=self.manifest,
-            tokenizer=self._bundle.tokenizer,
-            scorer=self._teacher_forcing,
-            sources=sources,
-            targets=self._reader.targets(targets, sources, forced),
-            start=self._reader.start(direction),
-            forced=forced,
-            length_penalty=options.length_penalty,
-            patience=Patience(deadline),
-        )
+        parameters: ScoringParameters = ScoringParameters(),  # noqa: B008 - frozen
+    ) -> PendingScores:
+        """Read texts and their translations; `collect` of the result scores them. See `score` for errors.
+
+        A target is a text, or the token ids of a hypothesis, which are scored unchanged.
+        """
+        return prepare_scoring(self._model, texts, targets, parameters)
 
     def aligning(
         self,
         texts: Sequence[str],
         targets: Sequence[str | None] | None,
         query: AttentionQuery,
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        truncate: bool = False,
-        deadline: float | None = None,
-    ) -> Aligning:
-        """See `AlignsTexts`."""
-        if self._closed.is_set():
-            raise UnavailableError("the model is being stopped", retry_after_s=RETRY_AFTER_S)
-        query.check(self.name, self._teacher_forcing)
-        direction = self._reader.direction(source_language, target_language)
-        options = self._resolved(DecodingOptions(), direction.forced_first, ())
-        sources = self._reader.sources(texts, direction, truncate=truncate, deadline=deadline)
-        given = self._reader.targets_or_none(targets, sources, options.forced_first_token)
-        lengths = [
-            (len(source.token_ids), options.max_length if target is None else len(target.token_ids))
-            for source, target in zip(sources, given, strict=True)
-        ]
-        query.check_size(self._teacher_forcing, lengths)
-        own = [text for text, target in zip(texts, given, strict=True) if target is None]
-        pending = None
-        if own:
-            pending = self.submit(
-                own,
-                DecodingOptions(),
-                source_language=source_language,
-                target_language=target_language,
-                truncate=truncate,
-                deadline=deadline,
-            )
-        return Aligning(
-            manifest=self.manifest,
-            tokenizer=self._bundle.tokenizer,
-            aligner=self._teacher_forcing,
-            query=query,
-            direction=direction,
-            start=self._reader.start(direction),
-            forced=options.forced_first_token,
-            sources=sources,
-            targets=given,
-            pending=pending,
-            patience=Patience(deadline),
-        )
+        parameters: TextParameters = TextParameters(),  # noqa: B008 - frozen
+    ) -> PendingAlignments:
+        """Read texts and their translations, and queue the texts without; `collect` aligns them. See `align`."""
+        return prepare_alignment(self._model, self._engine, texts, targets, query, parameters)
 
     def warm_up(self) -> None:
-        """Decodes made-up sentences of several shapes, with every session that will decode, before anybody waits.
+        """Decode made-up sentences of several shapes with every session that will decode.
 
         Raises:
-            BundleError: it fails, or the model computes no numbers.
+            BundleError: decoding fails, or the model computes NaN.
         """
         started = time.monotonic()
-        shapes = [shape for shape in WARM_UP if not shape.sample or "sampler" in self._variant.graphs]
+        shapes = [shape for shape in WARM_UP if not shape.sample or self._model.can_sample]
         try:
             for graphs in dict.fromkeys((self._graphs, self._shared)):
                 for shape in shapes:
                     self._trial.run(graphs, shape)
         except Exception as error:
             raise BundleError(self._bundle.path, [f"decoding with it fails: {error or repr(error)}"]) from error
-        logger.info("warmed up %s %s in %.2f s", self.name, self.version, time.monotonic() - started)
+        logger.info("warmed up %s %s in %.2f s", self.name, self.manifest.version, time.monotonic() - started)
 
     @property
     def full(self) -> bool:
-        """Whether its queue has no room worth mentioning."""
+        """True if the queue is full, or nearly so."""
         return self._engine.full
 
     @property
     def ready(self) -> bool:
-        """Whether its engine decodes: not while it is started anew after a failure."""
+        """True if the engine decodes; False while it restarts after a failure."""
         return self._engine.ready
 
     def on_ready_change(self, tell: Callable[[], None]) -> None:
-        """Has `tell` called when `ready` may have changed, in a thread of the engine; who was told before is not."""
+        """Set the function that is called, in a thread of the engine, when `ready` may have changed."""
         self._engine.on_ready_change(tell)
 
     def load(self) -> Load:
-        """What waits and what is decoded now; all zero when idle."""
+        """Return the numbers of waiting and running sentences."""
         return self._engine.load()
 
     def counters(self) -> EngineCounters:
-        """What its engine has done so far."""
+        """Return the engine's counters."""
         return self._engine.counters()
 
     def close(self, *, drain: bool = True) -> None:
-        """Finishes what was submitted (without `drain`: fails it with UnavailableError) and ends the engine's thread."""
-        self._closed.set()
+        """Finish the submitted texts and stop the engine; without `drain`, fail them with UnavailableError."""
+        self._model.close()
         self._engine.close(drain=drain)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close(drain=error is None)
-
-
-def _source_length(sentence: Sentence) -> int:
-    return len(sentence.source_ids)
-
-
-def _resolve(
-    manifest: Manifest, vocabulary: int, options: DecodingOptions, forced_first: int | None, prefix: tuple[int, ...]
-) -> SearchOptions:
-    return options.resolve(
-        manifest.generation,
-        manifest.special_tokens,
-        manifest.limits,
-        vocabulary=vocabulary,
-        forced_first=forced_first,
-        prefix=prefix,
-    )
-
-
-def _listed(
-    manifest: Manifest, shortlist: Shortlist | None, source_ids: Sequence[int], direction: Direction
-) -> Integers | None:
-    """The tokens that a text may be translated with; None: all."""
-    described = manifest.shortlist
-    if shortlist is None or described is None:
-        return None
-    if (direction.source, direction.target) != (described.source, described.target):
-        return None
-    return shortlist.of(source_ids)

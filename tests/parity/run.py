@@ -16,6 +16,7 @@ import transformers
 from jumok_export.importers.huggingface.importing import import_checkpoint
 from jumok_proto.results import Translation
 from jumok_serve import Translator
+from jumok_serve.tasks.parameters import TranslationParameters
 from tests.parity.checkpoints import Checkpoint, Shape, make_checkpoint
 from tests.parity.compare import Tally
 from tests.parity.grid import OptionSet, cases
@@ -83,9 +84,9 @@ def translate(translator: Translator, asked: Sequence[Case]) -> list[Translation
     pending = [
         translator.submit(
             [case.text],
-            case.options,
-            source_language=case.pair.source,
-            target_language=case.pair.target,
+            TranslationParameters(
+                options=case.options, source_language=case.pair.source, target_language=case.pair.target
+            ),
             target_prefixes=[case.prefix] if case.prefix else None,
         )
         for case in asked

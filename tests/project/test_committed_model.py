@@ -10,6 +10,7 @@ from jumok_serve import DecodingOptions, Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.evaluation.evaluation import evaluate
 from jumok_serve.evaluation.parallel_text import read_parallel
+from jumok_serve.tasks.parameters import TranslationParameters
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "models"
@@ -56,7 +57,8 @@ def test_it_is_as_good_as_it_says(bundle: Bundle) -> None:
         pytest.skip("Multi30k is not shared here: name its folder in JUMOK_MULTI30K")
     (stated,) = [score.value for score in bundle.manifest.scores if (score.metric, score.precision) == ("BLEU", "int8")]
     with Translator(bundle.path) as translator:
-        submit = partial(translator.submit, options=DecodingOptions(beam_size=5), truncate=True)
+        parameters = TranslationParameters(options=DecodingOptions(beam_size=5), truncate=True)
+        submit = partial(translator.submit, parameters=parameters)
         scores, _ = evaluate(submit, *read_parallel(source, reference), lambda _: None)
     assert scores.sentences == 1000
     # Another processor rounds the last bit otherwise, and int8 turns that into a different word now and then.

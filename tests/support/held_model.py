@@ -31,9 +31,9 @@ from jumok_serve.manifest.manifest import (
     SpecialTokens,
 )
 from jumok_serve.manifest.tokenizers import SentencePieceDescription
-from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service import Server
 from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
 
 FILES = ("graph.onnx", "weights.bin", "spm.model")
 
@@ -83,7 +83,7 @@ class Answer:
         self.sure = sure
         self.on_progress()
 
-    def sure_texts(self) -> list[str]:
+    def stable_texts(self) -> list[str]:
         return [self.sure for _ in self.texts]
 
     def collect(self) -> list[Translation]:
@@ -185,9 +185,10 @@ class HeldModel:
         self.on_score: Callable[[HeldScoring], None] = lambda _: None
         self.on_align: Callable[[HeldAligning], None] = lambda _: None
         self.aligned: asyncio.Queue[HeldAligning] = asyncio.Queue()
-        self.options = DecodingOptions()
-        self.asked: dict[str, object] = {}
-        """What a call asked for besides options and texts."""
+        self.parameters = TranslationParameters()
+        self.target_prefixes: Sequence[str | None] | None = None
+        self.scoring_parameters = ScoringParameters()
+        self.aligning_arguments: tuple[object, ...] = ()
         self.closed = threading.Event()
         """By a server that was told to replace or unload it."""
         self.counted = EngineCounters()
@@ -199,36 +200,30 @@ class HeldModel:
     def submit(
         self,
         texts: Sequence[str],
-        options: DecodingOptions,
+        parameters: TranslationParameters,
         *,
+        target_prefixes: Sequence[str | None] | None = None,
         on_progress: Callable[[], None] | None = None,
-        **asked: object,
     ) -> Answer:
-        self.options, self.asked = options, asked
+        self.parameters, self.target_prefixes = parameters, target_prefixes
         answer = Answer(texts)
         answer.on_progress = on_progress or answer.on_progress
         self.on_submit(answer)
         self._loop.call_soon_threadsafe(self.submitted.put_nowait, answer)
         return answer
 
-    def submit_sentences(
-        self,
-        texts: Sequence[str],
-        options: DecodingOptions,
-        *,
-        on_progress: Callable[[], None] | None = None,
-        **asked: object,
-    ) -> Answer:
-        return self.submit(texts, options, on_progress=on_progress, split_sentences=True, **asked)
-
-    def scoring(self, texts: Sequence[str], targets: Sequence[str], **asked: object) -> HeldScoring:
-        self.asked = asked
+    def scoring(self, texts: Sequence[str], targets: Sequence[str], parameters: ScoringParameters) -> HeldScoring:
+        self.scoring_parameters = parameters
         return HeldScoring(targets, self.on_score)
 
     def aligning(
-        self, texts: Sequence[str], targets: Sequence[str | None] | None, query: AttentionQuery, **asked: object
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str | None] | None,
+        query: AttentionQuery,
+        parameters: TextParameters,
     ) -> HeldAligning:
-        self.asked = {"targets": targets, "query": query, **asked}
+        self.aligning_arguments = (targets, query, parameters)
         aligning = HeldAligning(texts, self.on_align)
         self._loop.call_soon_threadsafe(self.aligned.put_nowait, aligning)
         return aligning

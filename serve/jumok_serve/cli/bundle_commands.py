@@ -15,6 +15,7 @@ from jumok_serve.bundle import describe
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.evaluation.parallel_text import read_parallel
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.translator import Translator
 
 BUNDLE = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -140,13 +141,10 @@ def evaluate(
             length=len(sources), label="translating", file=sys.stderr, hidden=not sys.stderr.isatty()
         ) as bar,
     ):
-        submit = partial(
-            translator.submit,
-            options=decoding,
-            source_language=source_language,
-            target_language=target_language,
-            truncate=True,
+        parameters = TranslationParameters(
+            options=decoding, source_language=source_language, target_language=target_language, truncate=True
         )
+        submit = partial(translator.submit, parameters=parameters)
         scores, translations = evaluation.evaluate(submit, sources, references, bar.update)
         model = f"{translator.manifest.name} {translator.manifest.version}"
         setting = {"precision": translator.precision, "device": translator.device, "shortlist": translator.shortlisted}

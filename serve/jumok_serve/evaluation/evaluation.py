@@ -9,7 +9,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from jumok_proto.results import Translation
-from jumok_serve.service.models.loaded_model import Pending
+from jumok_serve.tasks.translation import Pending
 
 REQUEST_SENTENCES = 128
 REQUESTS_UNDER_WAY = 4

@@ -1,183 +1,102 @@
-"""Scores of given translations: how likely a model finds each token of them, by forced decoding."""
+"""Scoring: log-probabilities of given translations, by teacher forcing."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import cast, overload
 
+from jumok_proto.errors import InvalidArgumentError, ScoringUnavailableError
 from jumok_proto.results import Score
-from jumok_serve.engine.deadline import Patience, deadline_after
-from jumok_serve.manifest.manifest import Manifest
+from jumok_serve.engine.deadline import Patience
+from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
-from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
+from jumok_serve.tasks.model import TaskModel
+from jumok_serve.tasks.parameters import ScoringParameters
+from jumok_serve.tasks.teacher_forcing import GivenTarget
 from jumok_serve.tokenizers.input_processor import Source
-from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 
-class Scoring:
-    """Targets that are to be scored; nothing is computed before ``collect``.
+class PendingScores:
+    """Targets to score; `collect` computes the scores.
 
     Args:
-        manifest: of the model.
-        tokenizer: of the model.
-        scorer: the model.
-        sources: the texts as they are read; one without content has an empty target.
-        targets: token ids of a translation of each, EOS included.
-        start: what the decoder is fed first.
-        forced: the first token that the model is made to write, if it is.
-        length_penalty: sums of log-probabilities are divided by length^length_penalty.
-        patience: how long it is waited for.
+        model: the model.
+        sources: token ids of the texts; a text without content has an empty target.
+        targets: token ids of the translations, EOS included.
+        start: start token of the decoder.
+        forced_first: token that the model must write first, if any.
+        length_penalty: exponent of the length that a sum of log-probabilities is divided by.
+        patience: deadline and cancellation.
     """
 
     def __init__(
         self,
-        *,
-        manifest: Manifest,
-        tokenizer: Tokenizer,
-        scorer: TeacherForcing,
+        model: TaskModel,
         sources: Sequence[Source],
         targets: Sequence[Sequence[int]],
+        *,
         start: int,
-        forced: int | None,
+        forced_first: int | None,
         length_penalty: float,
         patience: Patience,
     ) -> None:
-        self._manifest = manifest
-        self._tokenizer = tokenizer
-        self._scorer = scorer
+        self._model = model
         self._sources = sources
         self._targets = targets
         self._start = start
-        self._forced = forced
+        self._forced_first = forced_first
         self._length_penalty = length_penalty
         self._patience = patience
 
     def cancel(self) -> None:
-        """Gives up what is not scored yet."""
+        """Stop before the next batch; safe in any thread."""
         self._patience.cancel()
 
     def collect(self) -> list[Score]:
-        """Scores the targets in this thread, and returns the scores in their order.
+        """Score the targets in this thread and return the scores in their order.
 
         Raises:
             DeadlineExceededError: the deadline has passed.
+            CancelledError: of `concurrent.futures`: `cancel` was called.
         """
         pairs = list(zip(self._sources, self._targets, strict=True))
         given = [GivenTarget(source.token_ids, self._start, target) for source, target in pairs if target]
-        found = iter(self._scorer.scores(given, self._patience))
+        found = iter(self._model.teacher_forcing.scores(given, self._patience))
         return [self._score(source, target, next(found) if target else []) for source, target in pairs]
 
     def _score(self, source: Source, target: Sequence[int], token_scores: list[float]) -> Score:
-        if target and target[0] == self._forced:  # the only token there can be is certain
+        if target and target[0] == self._forced_first:  # the only possible token has log-probability 0
             token_scores = [0.0, *token_scores[1:]]
         return Score(
             score=normalized_score(math.fsum(token_scores), len(target), self._length_penalty),
-            tokens=tuple(self._tokenizer.tokens(target)),
+            tokens=tuple(self._model.tokenizer.tokens(target)),
             token_ids=tuple(target),
             token_scores=tuple(token_scores),
             source_token_count=len(source.token_ids),
             source_truncated=source.truncated,
-            model=self._manifest.name,
-            model_version=self._manifest.version,
+            model=self._model.manifest.name,
+            model_version=self._model.manifest.version,
         )
 
 
-class ScoresTexts(ABC):
-    """What scores translations of texts: the part of `Translator` that does."""
-
-    @overload
-    def score(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
-        self,
-        texts: str,
-        targets: str,
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        length_penalty: float | None = None,
-        truncate: bool = False,
-        timeout_s: float | None = None,
-    ) -> Score: ...
-
-    @overload
-    def score(
-        self,
-        texts: Sequence[str],
-        targets: Sequence[str],
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        length_penalty: float | None = None,
-        truncate: bool = False,
-        timeout_s: float | None = None,
-    ) -> list[Score]: ...
-
-    def score(
-        self,
-        texts: str | Sequence[str],
-        targets: str | Sequence[str],
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        length_penalty: float | None = None,
-        truncate: bool = False,
-        timeout_s: float | None = None,
-    ) -> Score | list[Score]:
-        """Scores a given translation of a text, or one of each of several, in this thread and beside the queue.
-
-        Scores are the model's own: no option, and no constraint of the bundle's, takes part but a first token that it
-        is made to write. A text without content has only the empty translation, of no tokens and with score 0.
-
-        Args:
-            texts: a text, or a sequence of them.
-            targets: their translations.
-            source_language: language of the texts; left out: the bundle's default.
-            target_language: language of the translations; left out: the bundle's default.
-            length_penalty: scores are sums of log-probabilities / length^length_penalty; None: the bundle's default.
-            truncate: cut texts that are longer than the model's limit instead of refusing them; never the targets.
-            timeout_s: give up after so many seconds.
-
-        Raises:
-            InvalidArgumentError: a text, a target or an option cannot be used; `field` names it.
-            LanguageNotFoundError: the model does not have a language, or not this pair.
-            ScoringUnavailableError: the bundle lacks the graph for it.
-            DeadlineExceededError: `timeout_s` has passed.
-            UnavailableError: the translator is closed.
-        """
-        alone = isinstance(texts, str)
-        scores = self.scoring(
-            [texts] if isinstance(texts, str) else texts,
-            cast("Sequence[str]", [targets] if alone else targets),
-            source_language=source_language,
-            target_language=target_language,
-            length_penalty=length_penalty,
-            truncate=truncate,
-            deadline=deadline_after(timeout_s),
-        ).collect()
-        return scores[0] if alone else scores
-
-    @abstractmethod
-    def scoring(
-        self,
-        texts: Sequence[str],
-        targets: Sequence[str | Sequence[int]],
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        length_penalty: float | None = None,
-        truncate: bool = False,
-        deadline: float | None = None,
-    ) -> Scoring:
-        """Reads texts and translations of them; `collect` of what it returns scores them.
-
-        Args:
-            texts: as in `score`.
-            targets: a translation of each: a text, or the token ids of a hypothesis, which are scored as they are.
-            source_language: as in `score`.
-            target_language: as in `score`.
-            length_penalty: as in `score`.
-            truncate: as in `score`.
-            deadline: in `time.monotonic()` seconds.
-
-        Raises:
-            As `score`.
-        """
+def prepare_scoring(
+    model: TaskModel, texts: Sequence[str], targets: Sequence[str | Sequence[int]], parameters: ScoringParameters
+) -> PendingScores:
+    """Read texts and their translations; see `Translator.scoring`."""
+    model.check_open()
+    if not model.teacher_forcing.can_score:
+        raise ScoringUnavailableError.of(model.manifest.name)
+    direction = model.direction(parameters)
+    try:
+        options = model.resolve(DecodingOptions(length_penalty=parameters.length_penalty), direction.forced_first, ())
+    except InvalidArgumentError as error:
+        error.field = "length_penalty"  # a parameter of its own here, not one of the options
+        raise
+    sources = model.inputs.sources(texts, direction, truncate=parameters.truncate, deadline=parameters.deadline)
+    return PendingScores(
+        model,
+        sources,
+        model.inputs.targets(targets, sources, options.forced_first_token),
+        start=model.inputs.start(direction),
+        forced_first=options.forced_first_token,
+        length_penalty=options.length_penalty,
+        patience=Patience(parameters.deadline),
+    )

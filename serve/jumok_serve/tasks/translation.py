@@ -1,36 +1,78 @@
-"""Texts on their way through the engine, and the translations that come of what it finds."""
+"""Translation: texts go into the engine's queue, and hypotheses become translations."""
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError, SamplingUnavailableError
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
-from jumok_serve.engine.batch import Decoded
+from jumok_serve.engine.batch import Decoded, Sentence
 from jumok_serve.engine.deadline import Patience
+from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.statistics import Progress
 from jumok_serve.manifest.languages import Direction
-from jumok_serve.manifest.manifest import Manifest
-from jumok_serve.search import FinishedHypothesis
+from jumok_serve.search import FinishedHypothesis, make_search
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
+from jumok_serve.tasks.model import TaskModel
+from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.teacher_forcing import GivenTarget
 from jumok_serve.tokenizers.input_processor import Source
-from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 MAX_ATTENTION_WEIGHTS = 2**23
-"""Of all hypotheses of a request together, target prefixes included, if each were of the maximum length."""
+"""Limit for all hypotheses of a request together, if each had the maximum length; target prefixes count."""
 
-NOTHING = Hypothesis(text="", score=0.0, tokens=(), token_ids=(), token_scores=(), finish_reason=FinishReason.EOS)
-"""The translation of a text without content."""
+EMPTY_HYPOTHESIS = Hypothesis(
+    text="", score=0.0, tokens=(), token_ids=(), token_scores=(), finish_reason=FinishReason.EOS
+)
+"""Translation of a text without content."""
+
+
+class Pending(Protocol):
+    """Translations that the engine is working on."""
+
+    @property
+    def futures(self) -> Sequence[Future[Any]]:
+        """One future per sentence in the engine; cancelling it frees its rows before the next step."""
+
+    def cancel(self) -> None:
+        """Cancel all sentences and attention that are not done."""
+
+    def stable_texts(self) -> list[str]:
+        """Return the beginning of each translation that further tokens cannot change.
+
+        Without `on_progress`, it is empty until the text is decoded.
+        """
+
+    def collect(self) -> list[Translation]:
+        """Wait for the translations and return them in the order of the texts.
+
+        If one text fails, the others are cancelled.
+
+        Raises:
+            DeadlineExceededError: the deadline has passed.
+            UnavailableError: the model has failed or was stopped.
+            CancelledError: of `concurrent.futures`: a text was cancelled.
+        """
+
+    def timings(self) -> Timings:
+        """Return the longest queue, encode and decode times of a sentence; waits until all are done.
+
+        The total ends at the first call.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """One text: as it is read, what its translation begins with (start token first), and what will come of it.
+    """One text in work.
 
-    ``future`` is None for a text without content, which is not decoded; ``progress`` where nobody asked to see it.
+    Attributes:
+        source: the text's token ids.
+        prompt: start token and target prefix.
+        future: result of the engine; None for a text without content, which is not decoded.
+        progress: tokens so far; None if the caller does not follow the progress.
     """
 
     source: Source
@@ -39,66 +81,33 @@ class Job:
     progress: Progress | None = None
 
 
-class _Together:
-    """Waits for many futures."""
-
-    def __init__(self, futures: Sequence[Future[Decoded]]) -> None:
-        self._left = len(futures)
-        self._failed = False
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        if not futures:
-            self._over.set()
-        for future in futures:
-            future.add_done_callback(self._see)
-
-    def _see(self, future: Future[Decoded]) -> None:
-        failed = future.cancelled() or future.exception() is not None
-        with self._lock:
-            self._left -= 1
-            self._failed = self._failed or failed
-            over = self._failed or not self._left
-        if over:
-            self._over.set()
-
-    def failed(self) -> bool:
-        """Waits until all have results, or one will have none; whether that is so."""
-        self._over.wait()
-        return self._failed
-
-
-class Pending:
-    """Texts on their way through the engine.
+class PendingTranslations:
+    """Texts in the engine, one sentence each; see `Pending`.
 
     Args:
-        manifest: of the model.
-        tokenizer: of the model.
-        direction: what it translates from and to.
-        jobs: one for each text.
-        aligner: what computes attention; None: nobody asked for it.
-        patience: how long it is waited for.
-        started: when the texts arrived, in ``time.monotonic()`` seconds.
-
-    Attributes:
-        futures: one for each text that needs decoding; cancelling one frees its rows before the next step.
+        model: the model.
+        direction: languages of texts and translations.
+        jobs: one per text.
+        attention: True to compute cross-attention.
+        patience: deadline and cancellation.
+        started: arrival of the texts, in `time.monotonic()` seconds.
     """
 
     def __init__(
         self,
-        *,
-        manifest: Manifest,
-        tokenizer: Tokenizer,
+        model: TaskModel,
         direction: Direction,
         jobs: Sequence[Job],
-        aligner: TeacherForcing | None,
+        *,
+        attention: bool,
         patience: Patience,
         started: float,
     ) -> None:
-        self._manifest = manifest
-        self._tokenizer = tokenizer
+        self._model = model
+        self._tokenizer = model.tokenizer
         self._direction = direction
         self._jobs = jobs
-        self._aligner = aligner
+        self._attention = attention
         self._patience = patience
         self._started = started
         self._decoded: list[Decoded] | None = None
@@ -106,47 +115,36 @@ class Pending:
         self.futures = tuple(job.future for job in jobs if job.future is not None)
 
     def cancel(self) -> None:
-        """Gives up all texts that are not done, and attention that is not computed."""
+        """Cancel all sentences and attention that are not done."""
         self._patience.cancel()
         for future in self.futures:
             future.cancel()
 
-    def sure_texts(self) -> list[str]:
-        """What the first hypothesis of each text is sure to begin with, so far; see `sure_text`."""
-        return [self.sure_text(index) for index in range(len(self._jobs))]
+    def stable_texts(self) -> list[str]:
+        """Return the stable text of each translation."""
+        return [self.stable_text(index) for index in range(len(self._jobs))]
 
-    def sure_text(self, index: int) -> str:
-        """What the first hypothesis of a text is sure to begin with: of one that is decoded, all of it.
-
-        Of a text that is not decoded, nothing is sure where it is not watched.
-        """
+    def stable_text(self, index: int) -> str:
+        """Return the stable text of one translation; see `Pending.stable_texts`."""
         job = self._jobs[index]
         _, *prefix = job.prompt
         if job.future is not None and self.is_decoded(index):
             best = next(iter(job.future.result().hypotheses), None)
             return "" if best is None else self._tokenizer.decode([*prefix, *best.token_ids])
-        return "" if job.progress is None else self._tokenizer.decode_sure([*prefix, *job.progress.token_ids])
+        return "" if job.progress is None else self._tokenizer.decode_stable([*prefix, *job.progress.token_ids])
 
     def is_decoded(self, index: int) -> bool:
-        """Whether a text has its hypotheses."""
+        """True if a text has its hypotheses."""
         future = self._jobs[index].future
         return future is None or (future.done() and not future.cancelled() and future.exception() is None)
 
     def collect(self) -> list[Translation]:
-        """Waits, and returns the translations in the order of the texts.
-
-        If one text fails the others are given up, and its error is raised.
-
-        Raises:
-            DeadlineExceededError: the deadline has passed.
-            UnavailableError: the model has failed or was stopped.
-            CancelledError: of ``concurrent.futures``, one of the texts was given up.
-        """
+        """Wait for the translations and return them in the order of the texts."""
         try:
             found = self._hypotheses()
-            hypotheses = [found.get(job) or (NOTHING,) for job in self._jobs]
-            if self._aligner is not None:
-                hypotheses = self._aligned(self._aligner, hypotheses)
+            hypotheses = [found.get(job) or (EMPTY_HYPOTHESIS,) for job in self._jobs]
+            if self._attention:
+                hypotheses = self._with_attention(hypotheses)
         except BaseException:
             self.cancel()
             raise
@@ -155,21 +153,31 @@ class Pending:
             self._translation(job.source, of_text, timings) for job, of_text in zip(self._jobs, hypotheses, strict=True)
         ]
 
+    def timings(self) -> Timings:
+        """Return the longest times of a sentence; waits until all are done."""
+        if self._timings is None:
+            decoded = self._results()
+            self._timings = Timings(
+                queue_s=max((result.queue_s for result in decoded), default=0.0),
+                encode_s=max((result.encode_s for result in decoded), default=0.0),
+                decode_s=max((result.decode_s for result in decoded), default=0.0),
+                total_s=time.monotonic() - self._started,
+            )
+        return self._timings
+
     def _hypotheses(self) -> dict[Job, tuple[Hypothesis, ...]]:
-        """Those of all texts that are decoded."""
-        if _Together(self.futures).failed():
+        if _AllDone(self.futures).wait_for_failure():
             for future in self.futures:
                 if future.done():
-                    future.result()  # the others may take long where one has failed
+                    future.result()  # raises at once; the futures that are not done may take long
         jobs = (job for job in self._jobs if job.future is not None)
-        found = [(job, outcome.hypotheses) for job, outcome in zip(jobs, self._outcomes(), strict=True)]
+        found = [(job, result.hypotheses) for job, result in zip(jobs, self._results(), strict=True)]
         texts = iter(
             self._tokenizer.decode_all([(*job.prompt[1:], *one.token_ids) for job, of_text in found for one in of_text])
         )
         return {job: tuple(self._hypothesis(next(texts), one) for one in of_text) for job, of_text in found}
 
-    def _outcomes(self) -> list[Decoded]:
-        """Those of all texts that are decoded; waits, and raises what one has failed with."""
+    def _results(self) -> list[Decoded]:
         if self._decoded is None:
             self._decoded = [future.result() for future in self.futures]
         return self._decoded
@@ -184,17 +192,16 @@ class Pending:
             finish_reason=hypothesis.finish_reason,
         )
 
-    def _aligned(
-        self, aligner: TeacherForcing, hypotheses: Sequence[tuple[Hypothesis, ...]]
-    ) -> list[tuple[Hypothesis, ...]]:
-        """The hypotheses with the attention of their tokens: rows of start token and prefix are left out."""
+    def _with_attention(self, hypotheses: Sequence[tuple[Hypothesis, ...]]) -> list[tuple[Hypothesis, ...]]:
+        """Add the attention of their tokens to hypotheses, without the rows of start token and prefix."""
         given = {}
         for text, (job, of_text) in enumerate(zip(self._jobs, hypotheses, strict=True)):
             start, *prefix = job.prompt
             for rank, hypothesis in enumerate(of_text):
                 if hypothesis.token_ids:
                     given[text, rank] = GivenTarget(job.source.token_ids, start, [*prefix, *hypothesis.token_ids])
-        weights = dict(zip(given, aligner.attention(list(given.values()), self._patience), strict=True))
+        found = self._model.teacher_forcing.attention(list(given.values()), self._patience)
+        weights = dict(zip(given, found, strict=True))
 
         def rows(text: int, rank: int, hypothesis: Hypothesis) -> tuple[tuple[float, ...], ...]:
             if not hypothesis.token_ids:
@@ -211,39 +218,117 @@ class Pending:
             hypotheses=hypotheses,
             source_token_count=len(source.token_ids),
             source_truncated=source.truncated,
-            source_tokens=() if self._aligner is None else tuple(self._tokenizer.source_tokens(source.token_ids)),
+            source_tokens=tuple(self._tokenizer.source_tokens(source.token_ids)) if self._attention else (),
             source_language=self._direction.source,
             target_language=self._direction.target,
-            model=self._manifest.name,
-            model_version=self._manifest.version,
+            model=self._model.manifest.name,
+            model_version=self._model.manifest.version,
             timings=timings,
         )
 
-    def timings(self) -> Timings:
-        """Where the time went, of the text that took longest in each part; waits until all are done.
 
-        The total is that up to the first time that it was asked for.
-        """
-        if self._timings is None:
-            decoded = self._outcomes()
-            self._timings = Timings(
-                queue_s=max((outcome.queue_s for outcome in decoded), default=0.0),
-                encode_s=max((outcome.encode_s for outcome in decoded), default=0.0),
-                decode_s=max((outcome.decode_s for outcome in decoded), default=0.0),
-                total_s=time.monotonic() - self._started,
+class _AllDone:
+    """Wait for many futures at once."""
+
+    def __init__(self, futures: Sequence[Future[Decoded]]) -> None:
+        self._left = len(futures)
+        self._failed = False
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        if not futures:
+            self._over.set()
+        for future in futures:
+            future.add_done_callback(self._count)
+
+    def _count(self, future: Future[Decoded]) -> None:
+        failed = future.cancelled() or future.exception() is not None
+        with self._lock:
+            self._left -= 1
+            self._failed = self._failed or failed
+            over = self._failed or not self._left
+        if over:
+            self._over.set()
+
+    def wait_for_failure(self) -> bool:
+        """Wait until one future fails (True) or all have results (False)."""
+        self._over.wait()
+        return self._failed
+
+
+def submit_texts(
+    model: TaskModel,
+    engine: Engine,
+    texts: Sequence[str],
+    parameters: TranslationParameters,
+    *,
+    target_prefixes: Sequence[str | None] | None = None,
+    on_progress: Callable[[], None] | None = None,
+) -> PendingTranslations:
+    """Queue texts, one sentence each; see `Translator.submit`."""
+    started = time.monotonic()
+    name, inputs = model.manifest.name, model.inputs
+    if parameters.attention and not model.teacher_forcing.can_align:
+        raise AttentionUnavailableError.of(name)
+    direction = model.direction(parameters)
+    text_options = model.resolve(parameters.options, direction.forced_first, ())
+    if text_options.sampling is not None and not model.can_sample:
+        raise SamplingUnavailableError.of(name)
+    engine.check_room(sum(isinstance(text, str) and bool(text.strip()) for text in texts))
+    sources = inputs.sources(texts, direction, truncate=parameters.truncate, deadline=parameters.deadline)
+    prefixes = inputs.prefixes(target_prefixes, len(texts), text_options.forced_first_token)
+    if parameters.attention:
+        _check_attention(sources, prefixes, text_options)
+    jobs, sentences = [], []
+    start = (inputs.start(direction),)
+    for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+        prompt = (*start, *prefix) if prefix else start
+        future = progress = None
+        if source.token_ids:
+            options = text_options
+            if prefix:
+                try:
+                    options = model.resolve(parameters.options, direction.forced_first, prefix)
+                except InvalidArgumentError as error:
+                    if error.field == "target_prefix":
+                        error.field = f"target_prefixes[{index}]"
+                    raise
+            progress = None if on_progress is None else Progress(on_progress)
+            sentence = Sentence(
+                source_ids=source.token_ids,
+                search=make_search(options, prompt[0], prefix, source.token_ids),
+                listed=model.shortlist_columns(source.token_ids, direction),
+                deadline=parameters.deadline,
+                progress=progress,
             )
-        return self._timings
+            sentences.append(sentence)
+            future = sentence.future
+        jobs.append(Job(source, prompt, future, progress))
+    if on_progress is None:
+        # Sentences of similar lengths are encoded together without padding, and the shortest run last.
+        sentences.sort(key=_source_length, reverse=True)
+    engine.submit(sentences)
+    return PendingTranslations(
+        model,
+        direction,
+        jobs,
+        attention=parameters.attention,
+        patience=Patience(parameters.deadline),
+        started=started,
+    )
 
 
-def check_attention(sources: Sequence[Source], prefixes: Sequence[Sequence[int]], options: SearchOptions) -> None:
-    """Raise InvalidArgumentError for attention that could take up too much memory, that of the prefixes' tokens included."""
+def _source_length(sentence: Sentence) -> int:
+    return len(sentence.source_ids)
+
+
+def _check_attention(sources: Sequence[Source], prefixes: Sequence[Sequence[int]], options: SearchOptions) -> None:
     weights = options.num_hypotheses * sum(
         len(source.token_ids) * (len(prefix) + options.max_length)
         for source, prefix in zip(sources, prefixes, strict=True)
     )
     if weights > MAX_ATTENTION_WEIGHTS:
         raise InvalidArgumentError(
-            f"attention of all hypotheses together could be {weights} weights, and a request takes at most "
-            f"{MAX_ATTENTION_WEIGHTS}: send several requests, or ask for a smaller max_length or fewer hypotheses",
+            f"attention of all hypotheses could be {weights} weights, more than the {MAX_ATTENTION_WEIGHTS} of a "
+            "request: send several requests, or lower max_length or num_hypotheses",
             field="attention",
         )

@@ -1,7 +1,6 @@
-"""Texts of several sentences: split, translated sentence by sentence, and put together again."""
+"""Translation of texts sentence by sentence: splitting, and joining the translations."""
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -9,12 +8,12 @@ from itertools import accumulate
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
 from jumok_serve.engine.batch import Decoded
+from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.manifest.languages import Direction
-from jumok_serve.manifest.manifest import Manifest
-from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.translation import Pending
-from jumok_serve.tokenizers.input_processor import Reader
+from jumok_serve.tasks.model import TaskModel
+from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.translation import PendingTranslations, submit_texts
 
 MAX_SENTENCES = 4096
 """Of all texts of a request together."""
@@ -56,7 +55,7 @@ def _primary(language: str) -> str:
     return re.split("[-_]", language, maxsplit=1)[0].lower()
 
 
-class SplitPending:
+class PendingSplitTexts:
     """Texts whose sentences are on their way through the engine.
 
     Args:
@@ -67,7 +66,7 @@ class SplitPending:
     """
 
     def __init__(
-        self, pending: Pending, texts: Sequence[SplitText], *, direction: Direction, length_penalty: float
+        self, pending: PendingTranslations, texts: Sequence[SplitText], *, direction: Direction, length_penalty: float
     ) -> None:
         self._pending = pending
         self._texts = texts
@@ -89,19 +88,19 @@ class SplitPending:
         """Where the time went, of the sentence that took longest in each part; waits until all are done."""
         return self._pending.timings()
 
-    def sure_texts(self) -> list[str]:
+    def stable_texts(self) -> list[str]:
         """What each translation is sure to begin with, so far: nothing behind the first sentence not decoded yet."""
         return [
-            self._sure_text(text, first, decoded)
+            self._stable_text(text, first, decoded)
             for text, first, decoded in zip(self._texts, self._firsts, self._decoded, strict=True)
         ]
 
-    def _sure_text(self, text: SplitText, first: int, decoded: list[str]) -> str:
+    def _stable_text(self, text: SplitText, first: int, decoded: list[str]) -> str:
         while len(decoded) < len(text.sentences) and self._pending.is_decoded(first + len(decoded)):
-            decoded.append(self._pending.sure_text(first + len(decoded)))
+            decoded.append(self._pending.stable_text(first + len(decoded)))
         if len(decoded) == len(text.sentences):
             return self._join(text, decoded) + text.spaces[-1]
-        return self._join(text, [*decoded, self._pending.sure_text(first + len(decoded))])
+        return self._join(text, [*decoded, self._pending.stable_text(first + len(decoded))])
 
     def collect(self) -> list[Translation]:
         """Waits, and returns the translations in the order of the texts; see `Pending.collect`."""
@@ -138,113 +137,51 @@ class SplitPending:
         return ("" if self._spaceless else " ") if space in {"", " "} else space
 
 
-class SplitsTexts(ABC):
-    """What a translator does with texts of several sentences."""
-
-    _reader: Reader
-
-    @property
-    @abstractmethod
-    def manifest(self) -> Manifest:
-        """What the bundle says of itself."""
-
-    @abstractmethod
-    def submit(
-        self,
-        texts: Sequence[str],
-        options: DecodingOptions,
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        target_prefixes: Sequence[str | None] | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        deadline: float | None = None,
-        on_progress: Callable[[], None] | None = None,
-    ) -> Pending:
-        """Queues texts, all or none, and returns at once.
-
-        Args:
-            texts: one sentence each.
-            options: how to decode them.
-            source_language: language of the texts; None: the bundle's default.
-            target_language: language to translate into; None: the bundle's default.
-            target_prefixes: what each translation begins with; None: none does.
-            attention: compute the hypotheses' attention when they are collected.
-            truncate: cut texts that are too long instead of refusing them.
-            deadline: in `time.monotonic()` seconds.
-            on_progress: is called when `sure_texts` of what is returned grow, in a thread of the engine that it must
-                not keep; also while this method still runs.
-
-        Raises:
-            InvalidArgumentError: a text or an option cannot be used; `field` is such as `contents[3]`.
-            LanguageNotFoundError: the model does not have a language, or not this pair.
-            AttentionUnavailableError, SamplingUnavailableError: the bundle lacks the graph for it.
-            OverloadedError: the queue is full.
-            DeadlineExceededError: the texts cannot be done before the deadline.
-            UnavailableError: the translator is closed.
-        """
-
-    def submit_sentences(
-        self,
-        texts: Sequence[str],
-        options: DecodingOptions,
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        target_prefixes: Sequence[str | None] | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        deadline: float | None = None,
-        on_progress: Callable[[], None] | None = None,
-    ) -> SplitPending:
-        """Queues the sentences of texts, all or none, and returns at once.
-
-        A text's translation is made of its sentences' best ones, with the source's white space between. It has their
-        tokens one behind the other, and its score is the sum of all token scores divided by (number of tokens ** length
-        penalty). The arguments and errors are those of `submit`; what is said there of a text holds for a sentence.
-
-        Raises:
-            InvalidArgumentError: several hypotheses or attention are asked for too, or there are too many sentences.
-        """
-        generation = self.manifest.generation
-        hypotheses = generation.num_hypotheses if options.num_hypotheses is None else options.num_hypotheses
-        if hypotheses > 1:
-            raise InvalidArgumentError(
-                f"num_hypotheses must be 1 where sentences are split, got {hypotheses}: the best of each make the text",
-                field="options.num_hypotheses",
-            )
-        if attention:
-            raise InvalidArgumentError(
-                "attention is that of one sentence: split texts before, or leave out split_sentences", field="attention"
-            )
-        direction = self._reader.direction(source_language, target_language)
-        # What is no text is refused where it is read, which says why.
-        split_texts = [
-            split(text, direction.source) if _is_text(text) else SplitText((text,), ("", "")) for text in texts
-        ]
-        sentences = [sentence for text in split_texts for sentence in text.sentences]
-        if len(sentences) > MAX_SENTENCES:
-            raise InvalidArgumentError(
-                f"a request takes at most {MAX_SENTENCES} sentences, got {len(sentences)}: send several requests",
-                field="contents",
-            )
-        numbers = [index for index, text in enumerate(split_texts) for _ in text.sentences]
-        try:
-            pending = self.submit(
-                sentences,
-                options,
-                source_language=source_language,
-                target_language=target_language,
-                target_prefixes=_of_first_sentences(target_prefixes, split_texts),
-                truncate=truncate,
-                deadline=deadline,
-                on_progress=on_progress,
-            )
-        except InvalidArgumentError as error:
-            raise _naming_text(error, numbers) from error
-        penalty = generation.length_penalty if options.length_penalty is None else options.length_penalty
-        return SplitPending(pending, split_texts, direction=direction, length_penalty=penalty)
+def submit_sentences(
+    model: TaskModel,
+    engine: Engine,
+    texts: Sequence[str],
+    parameters: TranslationParameters,
+    *,
+    target_prefixes: Sequence[str | None] | None = None,
+    on_progress: Callable[[], None] | None = None,
+) -> PendingSplitTexts:
+    """Queue the sentences of texts; see `Translator.submit`."""
+    generation, options = model.manifest.generation, parameters.options
+    hypotheses = generation.num_hypotheses if options.num_hypotheses is None else options.num_hypotheses
+    if hypotheses > 1:
+        raise InvalidArgumentError(
+            f"num_hypotheses must be 1 if sentences are split, got {hypotheses}: the text is made of the best of each "
+            "sentence",
+            field="options.num_hypotheses",
+        )
+    if parameters.attention:
+        raise InvalidArgumentError(
+            "attention is that of one sentence: split texts yourself, or leave out split_sentences", field="attention"
+        )
+    direction = model.direction(parameters)
+    # An unusable text is not split: reading it raises the error that says why.
+    split_texts = [split(text, direction.source) if _is_text(text) else SplitText((text,), ("", "")) for text in texts]
+    sentences = [sentence for text in split_texts for sentence in text.sentences]
+    if len(sentences) > MAX_SENTENCES:
+        raise InvalidArgumentError(
+            f"a request takes at most {MAX_SENTENCES} sentences, got {len(sentences)}: send several requests",
+            field="contents",
+        )
+    text_numbers = [index for index, text in enumerate(split_texts) for _ in text.sentences]
+    try:
+        pending = submit_texts(
+            model,
+            engine,
+            sentences,
+            parameters,
+            target_prefixes=_first_sentence_prefixes(target_prefixes, split_texts),
+            on_progress=on_progress,
+        )
+    except InvalidArgumentError as error:
+        raise _blame_text(error, text_numbers) from error
+    penalty = generation.length_penalty if options.length_penalty is None else options.length_penalty
+    return PendingSplitTexts(pending, split_texts, direction=direction, length_penalty=penalty)
 
 
 def _is_text(text: object) -> bool:
@@ -254,7 +191,9 @@ def _is_text(text: object) -> bool:
         return False
 
 
-def _of_first_sentences(prefixes: Sequence[str | None] | None, texts: Sequence[SplitText]) -> list[str | None] | None:
+def _first_sentence_prefixes(
+    prefixes: Sequence[str | None] | None, texts: Sequence[SplitText]
+) -> list[str | None] | None:
     """What each sentence's translation begins with: that of a text's first with the text's prefix."""
     if prefixes is None:
         return None
@@ -269,7 +208,7 @@ def _of_first_sentences(prefixes: Sequence[str | None] | None, texts: Sequence[S
     ]
 
 
-def _naming_text(error: InvalidArgumentError, numbers: Sequence[int]) -> InvalidArgumentError:
+def _blame_text(error: InvalidArgumentError, numbers: Sequence[int]) -> InvalidArgumentError:
     """The error of a sentence, with the field of its text."""
     blamed = re.fullmatch(r"(contents|target_prefixes)\[(\d+)\]", error.field)
     if blamed is None:

@@ -30,7 +30,7 @@ REPLACEMENT = "\ufffd"
 _BEGINNINGS = tuple(sorted({spelled[:end] for spelled, _ in _NEEDLESS for end in range(1, len(spelled))}, key=len))
 
 
-def sure_text(text: str, *, clean_up: bool) -> str:
+def stable_text(text: str, *, clean_up: bool) -> str:
     """What of a text stays as it is whatever tokens are written behind those that it was decoded from.
 
     White space at its end may be taken away, and bytes may become a character. With ``clean_up`` the text is what

@@ -59,13 +59,9 @@ class Reader:
         """What a translation from and to these languages needs; None, or no name, is the model's default.
 
         Raises:
-            InvalidArgumentError: a language is no string, or is left open where there is no default.
+            InvalidArgumentError: a language is left out and there is no default.
             LanguageNotFoundError: the model does not have it, or not this pair.
         """
-        for role, tag in (("source", source_language), ("target", target_language)):
-            if tag is not None and not isinstance(tag, str):
-                field = f"{role}_language_code"
-                raise InvalidArgumentError(f"{field} must be a string, got {type(tag).__name__}", field=field)
         return self._direction(source_language or None, target_language or None)
 
     def start(self, direction: Direction) -> int:

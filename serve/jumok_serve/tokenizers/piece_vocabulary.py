@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from jumok_serve.manifest.fields import TokenId
 from jumok_serve.manifest.tokenizers import PieceVocabularyDescription
-from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, sure_text
+from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, stable_text
 from jumok_serve.tokenizers.sentencepiece_model import SentencePieceModel
 
 SPACE = "▁"
@@ -134,9 +134,9 @@ class PieceVocabularyTokenizer:
         pieces = [self._shown[token] for token in checked_ids(ids, self.vocab_size) if token in self._shown]
         return self._joining.join(pieces).replace(SPACE, " ").strip()
 
-    def decode_sure(self, ids: Sequence[int]) -> str:
+    def decode_stable(self, ids: Sequence[int]) -> str:
         """What of ``decode(ids)`` begins the text of all ids that begin with these."""
-        return sure_text(self._joined(ids), clean_up=self._clean_up_spaces)
+        return stable_text(self._joined(ids), clean_up=self._clean_up_spaces)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Pieces of target token ids, "" for one without a piece; ``IndexError`` for an id beyond the model's."""

@@ -10,7 +10,7 @@ from jumok_serve.manifest.tokenizers import (
     TokenizerDescription,
     TokenizerJsonDescription,
 )
-from jumok_serve.tokenizers.detokenize import checked_ids, sure_text
+from jumok_serve.tokenizers.detokenize import checked_ids, stable_text
 from jumok_serve.tokenizers.piece_vocabulary import PieceVocabularyTokenizer
 from jumok_serve.tokenizers.sentencepiece_model import SentencePieceModel
 from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
@@ -45,7 +45,7 @@ class Tokenizer(Protocol):
     def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """``decode`` of each, which may take less time."""
 
-    def decode_sure(self, ids: Sequence[int]) -> str:
+    def decode_stable(self, ids: Sequence[int]) -> str:
         """What of ``decode(ids)`` begins the text of all ids that begin with these; ``IndexError`` as there."""
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
@@ -102,9 +102,9 @@ class SentencePieceTokenizer:
         """``decode`` of each."""
         return self._target.decode_all([checked_ids(of_one, self.vocab_size) for of_one in ids])
 
-    def decode_sure(self, ids: Sequence[int]) -> str:
+    def decode_stable(self, ids: Sequence[int]) -> str:
         """What of ``decode(ids)`` begins the text of all ids that begin with these."""
-        return sure_text(self.decode(ids), clean_up=False)
+        return stable_text(self.decode(ids), clean_up=False)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Pieces of target token ids such as ``▁Haus``; ``IndexError`` for an id beyond the vocabulary."""

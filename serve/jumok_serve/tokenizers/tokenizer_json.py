@@ -9,7 +9,7 @@ from typing import Any, Self
 import tokenizers
 
 from jumok_serve.manifest.tokenizers import TokenizerJsonDescription
-from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, sure_text
+from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, stable_text
 
 UNTYPABLE = "\x00"
 """Begins the spelling of special tokens inside the library: a character that no text has."""
@@ -112,7 +112,7 @@ class TokenizerJson:
         """``decode`` of each."""
         return list(map(self.decode, ids))
 
-    def decode_sure(self, ids: Sequence[int]) -> str:
+    def decode_stable(self, ids: Sequence[int]) -> str:
         """What of ``decode(ids)`` begins the text of all ids that begin with these; nothing where that is not known."""
         if not self._appends:
             return ""
@@ -120,7 +120,7 @@ class TokenizerJson:
         # A run of bytes is decoded as a whole: more of them can make another text of the first.
         while known and (known[-1] in self._special or _BYTE.fullmatch(self._tokenizer.id_to_token(known[-1]) or "")):
             known.pop()
-        return sure_text(self._decoded(known), clean_up=self._clean_up_spaces)
+        return stable_text(self._decoded(known), clean_up=self._clean_up_spaces)
 
     def _decoded(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)

@@ -18,6 +18,7 @@ from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.saturation import products_saturate
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.tasks.parameters import TranslationParameters
 from tests.support import command as commands
 from tests.support.hang import HANG_S
 from tests.support.reference_search import reference_search
@@ -129,7 +130,7 @@ def test_a_search_finds_what_brute_force_over_the_list_does(
     with Translator(listed_bundle, precision="fp32", replicas=1, threads=1, shortlist=True) as translator:
         searches = []
         for text in sentences[0][:4]:
-            source = [*translator._bundle.tokenizer.encode(text), EOS]
+            source = [*translator.tokenizer.encode(text), EOS]
             listed = shortlist.of(source)
             assert len(listed) < 60
             assert FORCED not in listed
@@ -184,7 +185,9 @@ def test_a_list_of_all_tokens_is_no_list(
         Translator(bundle, precision=precision, threads=1) as free,
         Translator(bundle, precision=precision, threads=1, shortlist=True) as listed,
     ):
-        pending = listed.submit(sentences[0][:4], DecodingOptions(beam_size=2))  # may share the others' batch
+        pending = listed.submit(
+            sentences[0][:4], TranslationParameters(options=DecodingOptions(beam_size=2))
+        )  # may share the others' batch
         others = free.translate(sentences[0], **options)
         for expected, found in zip(others, listed.translate(sentences[0], **options), strict=True):
             assert found.hypotheses[0].token_ids == expected.hypotheses[0].token_ids

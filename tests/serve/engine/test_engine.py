@@ -27,6 +27,8 @@ from jumok_serve.errors import ModelFailedError
 from jumok_serve.runtime.decoder_step import Choice
 from jumok_serve.runtime.graphs import DecoderStep, Integers
 from jumok_serve.runtime.slot_buffers import padded_length
+from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tokenizers.input_processor import Reader
 from tests.support.hang import HANG_S
 
 IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
@@ -104,9 +106,9 @@ def wait_until_idle(translator: Translator) -> None:
 
 def test_sentences_join_between_steps_and_rows_follow(translator: Translator, gate: Gate) -> None:
     options = DecodingOptions(beam_size=3, min_length=8, max_length=8)
-    first = translator.submit(TEXTS[:1], options)
+    first = translator.submit(TEXTS[:1], TranslationParameters(options=options))
     gate.arrive()
-    second = translator.submit(TEXTS[1:3], options)
+    second = translator.submit(TEXTS[1:3], TranslationParameters(options=options))
     gate.step()
     assert translator.load().rows == 9
     gate.open()
@@ -118,9 +120,13 @@ def test_sentences_join_between_steps_and_rows_follow(translator: Translator, ga
 
 
 def test_different_beam_sizes_take_turns(translator: Translator, gate: Gate) -> None:
-    wide = translator.submit(TEXTS[:2], DecodingOptions(beam_size=4, min_length=3, max_length=3))
+    wide = translator.submit(
+        TEXTS[:2], TranslationParameters(options=DecodingOptions(beam_size=4, min_length=3, max_length=3))
+    )
     gate.arrive()
-    narrow = translator.submit(TEXTS[:3], DecodingOptions(beam_size=1, min_length=3, max_length=3))
+    narrow = translator.submit(
+        TEXTS[:3], TranslationParameters(options=DecodingOptions(beam_size=1, min_length=3, max_length=3))
+    )
     gate.open()
     assert len(wide.collect()) == 2
     assert len(narrow.collect()) == 3
@@ -129,7 +135,7 @@ def test_different_beam_sizes_take_turns(translator: Translator, gate: Gate) -> 
 
 def test_a_cancelled_sentence_leaves_before_the_next_step(translator: Translator, gate: Gate) -> None:
     options = DecodingOptions(beam_size=2, min_length=20, max_length=20)
-    first, leaving, last = translator.submit(TEXTS[:3], options).futures
+    first, leaving, last = translator.submit(TEXTS[:3], TranslationParameters(options=options)).futures
     gate.arrive()
     gate.step()
     gate.step()
@@ -145,7 +151,9 @@ def test_a_cancelled_sentence_leaves_before_the_next_step(translator: Translator
 
 
 def test_nobody_waits_for_what_was_cancelled(translator: Translator, gate: Gate) -> None:
-    pending = translator.submit(TEXTS[:3], DecodingOptions(beam_size=1, min_length=20, max_length=20))
+    pending = translator.submit(
+        TEXTS[:3], TranslationParameters(options=DecodingOptions(beam_size=1, min_length=20, max_length=20))
+    )
     gate.arrive()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(pending.collect)
@@ -161,9 +169,9 @@ def test_a_cancelled_sentence_never_leaves_the_queue_for_the_batch(tiny_bundle: 
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as translator:
         gate = Gate(translator)
         options = DecodingOptions(beam_size=1, min_length=4, max_length=4)
-        first = translator.submit(TEXTS[:1], options)
+        first = translator.submit(TEXTS[:1], TranslationParameters(options=options))
         gate.arrive()
-        waiting = translator.submit(TEXTS[1:2], options)
+        waiting = translator.submit(TEXTS[1:2], TranslationParameters(options=options))
         assert translator.load().queued_requests == 1
         waiting.cancel()
         gate.open()
@@ -186,7 +194,9 @@ def test_who_leaves_while_others_are_encoded_is_not_encoded(
         encode(batch, sentences)
 
     monkeypatch.setattr(Batch, "encode", hold)
-    short, long = translator.submit(["a dog", "a dog " * 12], DecodingOptions(max_length=3)).futures
+    short, long = translator.submit(
+        ["a dog", "a dog " * 12], TranslationParameters(options=DecodingOptions(max_length=3))
+    ).futures
     assert begun.wait(PATIENCE_S)
     assert long.cancel()
     cancelled.set()
@@ -206,9 +216,9 @@ def test_a_deadline_in_the_batch_and_in_the_queue(tiny_bundle: Path, monkeypatch
         gate = Gate(translator)
         options = DecodingOptions(beam_size=1, min_length=10, max_length=10)
         deadline = time.monotonic() + 600
-        decoding = translator.submit(TEXTS[:1], options, deadline=deadline)
+        decoding = translator.submit(TEXTS[:1], TranslationParameters(options=options, deadline=deadline))
         gate.arrive()
-        waiting = translator.submit(TEXTS[1:2], options, deadline=deadline)
+        waiting = translator.submit(TEXTS[1:2], TranslationParameters(options=options, deadline=deadline))
         pass_time(monkeypatch, 600)
         gate.open()
         with pytest.raises(DeadlineExceededError, match="being translated"):
@@ -277,22 +287,22 @@ def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
     ) as translator:
         gate = Gate(translator)
         options = DecodingOptions(beam_size=1, min_length=3, max_length=3)
-        running = translator.submit(TEXTS[:1], options)
+        running = translator.submit(TEXTS[:1], TranslationParameters(options=options))
         gate.arrive()
-        waiting = translator.submit(TEXTS[1:], options)
+        waiting = translator.submit(TEXTS[1:], TranslationParameters(options=options))
         assert not translator.full
         with pytest.raises(OverloadedError, match="holds 3 of at most 4 sentences: no room for 2 more") as refused:
-            translator.submit(TEXTS[:2], options)
+            translator.submit(TEXTS[:2], TranslationParameters(options=options))
         assert refused.value.retry_after_s == 1.0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(translator._reader, "sources", None)  # refused before anything is tokenized
+            patch.setattr(Reader, "sources", None)  # refused before anything is tokenized
             with pytest.raises(OverloadedError):
-                translator.submit(TEXTS[:2], options)
+                translator.submit(TEXTS[:2], TranslationParameters(options=options))
         assert translator.load().queued_requests == 3
-        last = translator.submit(TEXTS[:1], options)
+        last = translator.submit(TEXTS[:1], TranslationParameters(options=options))
         assert translator.full
         with pytest.raises(OverloadedError):
-            translator.submit(TEXTS[:1], options)
+            translator.submit(TEXTS[:1], TranslationParameters(options=options))
         gate.open()
         assert len(running.collect() + waiting.collect() + last.collect()) == 5
         assert not translator.full
@@ -313,12 +323,12 @@ def test_a_sentence_for_which_the_model_computes_nan_fails_alone(
         return memory, first_state
 
     options = DecodingOptions(beam_size=2, min_length=3, max_length=3)
-    expected = translator.submit(TEXTS[:3], options).collect()
-    lengths = [len(translator._bundle.tokenizer.encode(text)) for text in TEXTS[:3]]
+    expected = translator.submit(TEXTS[:3], TranslationParameters(options=options)).collect()
+    lengths = [len(translator.tokenizer.encode(text)) for text in TEXTS[:3]]
     middle = lengths[1]
     assert lengths.count(middle) == 1
     monkeypatch.setattr(translator._graphs, "encode", spoil)
-    futures = translator.submit(TEXTS[:3], options).futures
+    futures = translator.submit(TEXTS[:3], TranslationParameters(options=options)).futures
     errors = [future.exception(PATIENCE_S) for future in futures]
     assert [type(error) for error in errors if error] == [ModelFailedError]
     for future, error, other in zip(futures, errors, expected, strict=True):
@@ -338,18 +348,23 @@ def test_constraints_that_leave_no_token_end_a_translation_and_fail_nothing(
         beam_size=beam_size, sample=sample, suppress_tokens=writable[2:], no_repeat_ngram_size=1, min_length=20
     )
     others = DecodingOptions(beam_size=beam_size, sample=False)
-    pending = [translator.submit(TEXTS[:2], two), translator.submit(TEXTS[2:], others)]
+    pending = [
+        translator.submit(TEXTS[:2], TranslationParameters(options=two)),
+        translator.submit(TEXTS[2:], TranslationParameters(options=others)),
+    ]
     cut, free = (one.collect() for one in pending)
     for translation in cut:
         assert {len(h.token_ids) for h in translation.hypotheses} == {2}
         assert set(translation.hypotheses[0].token_ids) == set(writable[:2])
         assert translation.hypotheses[0].finish_reason is FinishReason.LENGTH
-    assert [t.text for t in free] == [t.text for t in translator.submit(TEXTS[2:], others).collect()]
+    assert [t.text for t in free] == [
+        t.text for t in translator.submit(TEXTS[2:], TranslationParameters(options=others)).collect()
+    ]
 
 
 def test_closing_finishes_what_was_submitted(tiny_bundle: Path) -> None:
     translator = Translator(tiny_bundle, precision="fp32", replicas=1, threads=1)
-    pending = translator.submit(TEXTS * 5, DecodingOptions(beam_size=2))
+    pending = translator.submit(TEXTS * 5, TranslationParameters(options=DecodingOptions(beam_size=2)))
     translator.close()
     assert len(pending.collect()) == 20
     with pytest.raises(UnavailableError, match="being stopped"):
@@ -360,7 +375,9 @@ def test_closing_finishes_what_was_submitted(tiny_bundle: Path) -> None:
 def test_closing_without_draining_fails_what_is_left(tiny_bundle: Path) -> None:
     translator = Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1)
     gate = Gate(translator)
-    pending = translator.submit(TEXTS, DecodingOptions(beam_size=1, min_length=30, max_length=30))
+    pending = translator.submit(
+        TEXTS, TranslationParameters(options=DecodingOptions(beam_size=1, min_length=30, max_length=30))
+    )
     gate.arrive()
     closing = threading.Thread(target=translator.close, kwargs={"drain": False})
     closing.start()
@@ -409,7 +426,7 @@ def test_what_is_encoded_ahead_is_translated_as_if_alone(
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=room) as narrow:
         gate = Gate(narrow)
         runs.clear()
-        pending = narrow.submit(texts, DecodingOptions(beam_size=2, max_length=6))
+        pending = narrow.submit(texts, TranslationParameters(options=DecodingOptions(beam_size=2, max_length=6)))
         gate.arrive()
         assert sum(runs) == 1 + (len(texts) - 1) // AHEAD_SHARE
         assert narrow.load().queued_requests == len(texts) - 1
@@ -422,7 +439,9 @@ def test_what_is_encoded_ahead_is_translated_as_if_alone(
 def test_nobody_decodes_what_was_encoded_ahead_for_who_has_left(tiny_bundle: Path) -> None:
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=32) as narrow:
         gate = Gate(narrow)
-        pending = narrow.submit(TEXTS * 4 * AHEAD_SHARE, DecodingOptions(beam_size=1, max_length=4))
+        pending = narrow.submit(
+            TEXTS * 4 * AHEAD_SHARE, TranslationParameters(options=DecodingOptions(beam_size=1, max_length=4))
+        )
         gate.arrive()
         pending.cancel()
         gate.open()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from jumok_serve import DecodingOptions, Translation, Translator
+from jumok_serve.tasks.parameters import TranslationParameters
 
 SENTENCES = 100
 BEAM_SIZES = (1, 2, 5)
@@ -40,7 +41,14 @@ def test_alone_together_and_joining_at_random_moments(
         generator.shuffle(jobs)
         pending = []
         for i, k in jobs:
-            pending.append(((i, k), translator.submit([texts[i]], DecodingOptions(beam_size=k), truncate=True)))
+            pending.append(
+                (
+                    (i, k),
+                    translator.submit(
+                        [texts[i]], TranslationParameters(options=DecodingOptions(beam_size=k), truncate=True)
+                    ),
+                )
+            )
             if generator.random() < 0.2:  # the engine works while the others wait outside
                 _, earlier = generator.choice(pending)
                 earlier.collect()

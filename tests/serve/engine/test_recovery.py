@@ -15,6 +15,7 @@ from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.scheduler import SentenceQueue
 from jumok_serve.errors import BundleError
 from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.tasks.parameters import TranslationParameters
 from tests.serve.engine.test_engine import TEXTS, wait_until_idle
 from tests.support.hang import HANG_S
 
@@ -154,7 +155,7 @@ def test_who_waits_is_told_when_the_first_trial_fails(translator: Translator, br
         translator.translate("A dog runs.")
     assert trying.wait(PATIENCE_S)
     assert translator.ready
-    waiting = translator.submit(["A dog runs."], DecodingOptions())
+    waiting = translator.submit(["A dog runs."], TranslationParameters(options=DecodingOptions()))
     fails.set()
     with pytest.raises(EngineFailedError, match="being started anew"):
         waiting.collect()

@@ -19,6 +19,7 @@ from jumok_serve.engine.batch import Batch
 from jumok_serve.runtime.device import CPU, Device
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.runtime.sessions import session_options
+from jumok_serve.tasks.parameters import TranslationParameters
 from tests.serve.engine.test_engine import IDLE, PATIENCE_S, TEXTS, pass_time, wait_until_idle
 from tests.serve.engine.test_invariance import most_off, scores_off, sentences
 
@@ -95,7 +96,14 @@ def test_the_results_are_those_of_one_replica(
         generator.shuffle(jobs)
         pending = []
         for i, k in jobs:
-            pending.append(((i, k), translator.submit([texts[i]], DecodingOptions(beam_size=k), truncate=True)))
+            pending.append(
+                (
+                    (i, k),
+                    translator.submit(
+                        [texts[i]], TranslationParameters(options=DecodingOptions(beam_size=k), truncate=True)
+                    ),
+                )
+            )
             if generator.random() < 0.2:  # the engine works while the others wait outside
                 generator.choice(pending)[1].collect()
         off += scores_off({job: joined.collect()[0] for job, joined in pending}, expected)
@@ -105,7 +113,7 @@ def test_the_results_are_those_of_one_replica(
 
 
 def test_idle_replicas_divide_a_request_and_load_sums_up(translator: Translator, steps: Steps) -> None:
-    pending = translator.submit(TEXTS * 2, OPTIONS)
+    pending = translator.submit(TEXTS * 2, TranslationParameters(options=OPTIONS))
     steps.arrive()
     steps.arrive()
     assert list(steps.rows.values()) == [[8], [8]]
@@ -118,10 +126,10 @@ def test_idle_replicas_divide_a_request_and_load_sums_up(translator: Translator,
 
 
 def test_a_single_text_is_decoded_by_one_and_the_next_by_the_other(translator: Translator, steps: Steps) -> None:
-    first = translator.submit(TEXTS[:1], OPTIONS)
+    first = translator.submit(TEXTS[:1], TranslationParameters(options=OPTIONS))
     steps.arrive()
     assert list(steps.rows.values()) == [[2]]
-    second = translator.submit(TEXTS[1:2], OPTIONS)
+    second = translator.submit(TEXTS[1:2], TranslationParameters(options=OPTIONS))
     steps.arrive()
     assert list(steps.rows.values()) == [[2], [2]]
     steps.opened.set()
@@ -132,7 +140,7 @@ def test_a_single_text_is_decoded_by_one_and_the_next_by_the_other(translator: T
 def test_a_failing_step_fails_its_replicas_sentences_alone(
     translator: Translator, steps: Steps, caplog: pytest.LogCaptureFixture
 ) -> None:
-    futures = translator.submit(TEXTS, OPTIONS).futures
+    futures = translator.submit(TEXTS, TranslationParameters(options=OPTIONS)).futures
     steps.arrive()
     steps.arrive()
     failing = next(iter(steps.rows))
@@ -152,10 +160,10 @@ def test_cancelled_and_late_sentences_leave_every_replica_within_one_step(
     translator: Translator, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deadline = time.monotonic() + 600
-    leaving = translator.submit(TEXTS[:2], OPTIONS)
+    leaving = translator.submit(TEXTS[:2], TranslationParameters(options=OPTIONS))
     steps.arrive()
     steps.arrive()
-    late = translator.submit(TEXTS[2:], OPTIONS, deadline=deadline)
+    late = translator.submit(TEXTS[2:], TranslationParameters(options=OPTIONS, deadline=deadline))
     for future in leaving.futures:
         assert future.cancel()
     pass_time(monkeypatch, 600)
@@ -171,7 +179,7 @@ def test_cancelled_and_late_sentences_leave_every_replica_within_one_step(
 
 def test_closing_finishes_what_all_replicas_have(tiny_bundle: Path) -> None:
     translator = Translator(tiny_bundle, precision="fp32", replicas=3, threads=1, max_batch_tokens=100)
-    pending = translator.submit(TEXTS * 5, DecodingOptions(beam_size=2))
+    pending = translator.submit(TEXTS * 5, TranslationParameters(options=DecodingOptions(beam_size=2)))
     translator.close()
     assert len(pending.collect()) == 20
     with pytest.raises(UnavailableError, match="being stopped"):
@@ -180,10 +188,10 @@ def test_closing_finishes_what_all_replicas_have(tiny_bundle: Path) -> None:
 
 
 def test_closing_without_draining_fails_what_all_replicas_have(translator: Translator, steps: Steps) -> None:
-    running = translator.submit(TEXTS, OPTIONS).futures
+    running = translator.submit(TEXTS, TranslationParameters(options=OPTIONS)).futures
     steps.arrive()
     steps.arrive()
-    waiting = translator.submit(TEXTS, OPTIONS).futures
+    waiting = translator.submit(TEXTS, TranslationParameters(options=OPTIONS)).futures
     closing = threading.Thread(target=translator.close, kwargs={"drain": False})
     closing.start()
     for future in waiting:
@@ -268,7 +276,7 @@ def test_replicas_of_a_small_model_share_one_session_and_divide_few_rows_too(
     assert loaded.shared is loaded.graphs
     steps = Steps(monkeypatch)
     with Translator(tiny_bundle, precision="int8", replicas=2, threads=1) as translator:
-        pending = translator.submit(TEXTS[:2], OPTIONS)
+        pending = translator.submit(TEXTS[:2], TranslationParameters(options=OPTIONS))
         steps.arrive()
         steps.arrive()
         assert list(steps.rows.values()) == [[2], [2]]

@@ -190,10 +190,10 @@ def test_temperatures_beyond_a_floats_range_draw_evenly_from_what_is_left(graphs
 def test_score_and_align_agree_with_decoding(tiny_bundle: Path) -> None:
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         suffix = translator.manifest.languages.direction().source_suffix
-        source = [*translator._bundle.tokenizer.encode("a man in a red hat"), *suffix]
+        source = [*translator.tokenizer.encode("a man in a red hat"), *suffix]
         best = translator.translate("a man in a red hat", beam_size=1).hypotheses[0]
         targets = np.array([best.token_ids])
-        start = np.array([translator._bundle.manifest.special_tokens.start])
+        start = np.array([translator.manifest.special_tokens.start])
         arguments = (np.array([source]), np.array([len(source)]), start, targets, np.array([targets.shape[1]]))
         # A greedy token score is taken after suppression, which can only raise it.
         scores = translator._graphs.score(*arguments)[0]

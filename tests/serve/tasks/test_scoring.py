@@ -14,6 +14,7 @@ import torch
 from jumok_export.models.transformer import Transformer
 from jumok_serve import DeadlineExceededError, InvalidArgumentError, Translator, UnavailableError
 from jumok_serve.tasks import teacher_forcing
+from jumok_serve.tasks.parameters import ScoringParameters
 from tests.support.variants import edited, multilingual, unconstrained
 
 START, EOS = 2, 3
@@ -47,7 +48,7 @@ def log_probabilities(model: Transformer, source: list[int], start: int, target:
 def test_scores_are_those_of_pytorch(
     translator: Translator, tiny_model: Transformer, sentences: tuple[list[str], list[str]]
 ) -> None:
-    tokenizer = translator._bundle.tokenizer
+    tokenizer = translator.tokenizer
     pairs = list(zip(sentences[0], sentences[1], strict=True))
     for (source, target), score in zip(pairs, translator.score(*sentences), strict=True):
         token_ids = [*tokenizer.encode_target(target), EOS]
@@ -58,11 +59,11 @@ def test_scores_are_those_of_pytorch(
         assert score.token_scores == pytest.approx(expected, abs=1e-4)
         assert score.score == pytest.approx(math.fsum(expected) / len(token_ids), abs=1e-4)
         assert (score.source_token_count, score.source_truncated) == (len(source_ids), False)
-        assert (score.model, score.model_version) == (translator.name, translator.version)
+        assert (score.model, score.model_version) == (translator.name, translator.manifest.version)
 
 
 def test_a_forced_first_token_is_part_of_the_target_and_certain(polyglot: Translator, tiny_model: Transformer) -> None:
-    tokenizer = polyglot._bundle.tokenizer
+    tokenizer = polyglot.tokenizer
     score = polyglot.score("A dog.", "Ein Hund.", source_language="fr-FR", target_language="pt-BR", length_penalty=0.5)
     token_ids = [6, *tokenizer.encode_target("Ein Hund."), EOS]
     source_ids = [21, 22, *tokenizer.encode("A dog."), EOS, 23]
@@ -85,7 +86,9 @@ def test_scores_of_hypotheses_are_those_of_their_search(
     ]
     penalty = options.get("length_penalty")
     scores = translator.scoring(
-        [text for text, _ in found], [hypothesis.token_ids for _, hypothesis in found], length_penalty=penalty
+        [text for text, _ in found],
+        [hypothesis.token_ids for _, hypothesis in found],
+        ScoringParameters(length_penalty=penalty),
     ).collect()
     by_text = 0
     for (text, hypothesis), score in zip(found, scores, strict=True):
@@ -93,7 +96,7 @@ def test_scores_of_hypotheses_are_those_of_their_search(
         assert score.token_scores == pytest.approx(hypothesis.token_scores, abs=1e-4)
         assert score.score == pytest.approx(hypothesis.score, abs=1e-4)
         # A text can be spelled with other tokens than those that it was written with.
-        if (*translator._bundle.tokenizer.encode_target(hypothesis.text), EOS) == hypothesis.token_ids:
+        if (*translator.tokenizer.encode_target(hypothesis.text), EOS) == hypothesis.token_ids:
             assert translator.score(text, hypothesis.text, length_penalty=penalty).score == pytest.approx(
                 hypothesis.score, abs=1e-4
             )
@@ -200,7 +203,7 @@ def test_scoring_ends_between_two_batches(translator: Translator, monkeypatch: p
         scoring.collect()
     assert calls == [1]
     calls.clear()
-    scoring = translator.scoring(TEXTS, ["Ein Hund."] * len(TEXTS), deadline=time.monotonic() + 3600)
+    scoring = translator.scoring(TEXTS, ["Ein Hund."] * len(TEXTS), ScoringParameters(deadline=time.monotonic() + 3600))
     monkeypatch.setattr(scoring._patience, "_deadline", time.monotonic() + 3600)
     give_up = lambda: monkeypatch.setattr(scoring._patience, "_deadline", time.monotonic() - 1)  # noqa: E731
     with pytest.raises(DeadlineExceededError, match="while the targets were scored"):
@@ -210,7 +213,7 @@ def test_scoring_ends_between_two_batches(translator: Translator, monkeypatch: p
 
 def test_a_deadline_that_has_passed_ends_it_at_once(translator: Translator) -> None:
     with pytest.raises(DeadlineExceededError, match="while the texts were tokenized"):
-        translator.scoring(TEXTS, TEXTS, deadline=time.monotonic() - 1)
+        translator.scoring(TEXTS, TEXTS, ScoringParameters(deadline=time.monotonic() - 1))
 
 
 def test_a_closed_translator_does_not_score(tiny_bundle: Path) -> None:

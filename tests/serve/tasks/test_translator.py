@@ -20,6 +20,7 @@ from jumok_serve import (
     Translator,
 )
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.parameters import TranslationParameters
 from tests.support.reference_search import reference_search
 from tests.support.stepping import logits_of
 from tests.support.variants import edited, without
@@ -51,12 +52,12 @@ def test_search_over_real_graphs_equals_the_reference(translator: Translator, op
         translator.manifest.generation,
         special,
         translator.manifest.limits,
-        vocabulary=translator._bundle.tokenizer.vocab_size,
+        vocabulary=translator.tokenizer.vocab_size,
     )
-    pending = translator.submit(TEXTS, options)
+    pending = translator.submit(TEXTS, TranslationParameters(options=options))
     for text, translation in zip(TEXTS, pending.collect(), strict=True):
         suffix = translator.manifest.languages.direction().source_suffix
-        source = [*translator._bundle.tokenizer.encode(text), *suffix]
+        source = [*translator.tokenizer.encode(text), *suffix]
         step = partial(logits_of, translator._graphs, source)
         expected = reference_search(step, resolved, special.start)
         assert [hypothesis.token_ids for hypothesis in translation.hypotheses] == [
@@ -73,7 +74,7 @@ def test_one_text_gives_one_translation_and_several_a_list(translator: Translato
     assert translator.translate(tuple(TEXTS[:1])) == [alone]
     assert alone.text == alone.hypotheses[0].text
     assert alone.score == alone.hypotheses[0].score
-    assert (alone.model, alone.model_version) == (translator.name, translator.version)
+    assert (alone.model, alone.model_version) == (translator.name, translator.manifest.version)
     best = alone.hypotheses[0]
     assert len(best.tokens) == len(best.token_ids) == len(best.token_scores) == alone.output_token_count
     assert math.fsum(best.token_scores) / len(best.token_ids) == pytest.approx(best.score, abs=1e-5)
@@ -140,7 +141,7 @@ def test_a_text_far_over_the_limit_is_not_tokenized(translator: Translator, monk
     assert translator.translate(text, truncate=True, max_length=4) == translator.translate(
         "dog " * longest, truncate=True, max_length=4
     )
-    monkeypatch.setattr(translator._bundle.tokenizer, "encode", None)
+    monkeypatch.setattr(translator.tokenizer, "encode", None)
     with pytest.raises(InvalidArgumentError, match="399999 characters, far more than"):
         translator.translate(text)
 
@@ -203,7 +204,7 @@ SAMPLING: dict[str, Any] = {"sample": True, "temperature": 1.5, "top_k": 20, "to
 
 def test_the_same_seed_draws_the_same_whatever_is_in_the_batch(translator: Translator) -> None:
     alone = [translator.translate(text, seed=7, num_hypotheses=4, **SAMPLING) for text in TEXTS]
-    searched = translator.submit(TEXTS, DecodingOptions(beam_size=4, min_length=8))
+    searched = translator.submit(TEXTS, TranslationParameters(options=DecodingOptions(beam_size=4, min_length=8)))
     assert translator.translate(TEXTS, seed=7, num_hypotheses=4, **SAMPLING) == alone
     searched.collect()
     assert translator.translate(TEXTS, seed=8, num_hypotheses=4, **SAMPLING) != alone

@@ -66,7 +66,7 @@ def test_attention_is_that_of_pytorch(
     start: int,
     forced: list[int],
 ) -> None:
-    tokenizer = translator._bundle.tokenizer
+    tokenizer = translator.tokenizer
     targets = ["Ein Hund rennt.", None, "", "Ein Mann"]
     answers = translator.align(TEXTS, targets, kinds=ATTENTION_KINDS, each_head=True, **asked)
     own = translator.translate(TEXTS, **asked)
@@ -99,7 +99,7 @@ def test_attention_is_that_of_pytorch(
 
 def graph_attention(translator: Translator, text: str, target: str) -> list[np.ndarray]:
     """What the aligner graph says of a pair alone, each [layers, heads, ...]."""
-    tokenizer = translator._bundle.tokenizer
+    tokenizer = translator.tokenizer
     source, ids = [*tokenizer.encode(text), 3], [*tokenizer.encode_target(target), 3]
     pair = (np.array([source]), np.array([len(source)]), np.array([2]), np.array([ids]), np.array([len(ids)]))
     return [of_kind[0] for of_kind in translator._graphs.align(*pair)]

@@ -58,7 +58,7 @@ def test_attention_is_that_of_pytorch(
     prefixes: list[str | None] | None,
     options: dict[str, Any],
 ) -> None:
-    tokenizer = translator._bundle.tokenizer
+    tokenizer = translator.tokenizer
     settings = {"max_length": 9, **asked, **options}
     answers = translator.translate(TEXTS, attention=True, target_prefix=prefixes, **settings)
     plain = translator.translate(TEXTS, target_prefix=prefixes, **settings)

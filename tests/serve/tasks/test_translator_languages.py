@@ -10,6 +10,7 @@ import pytest
 
 from jumok_serve import InvalidArgumentError, LanguageNotFoundError, Translator
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.parameters import TranslationParameters
 from tests.support.reference_search import reference_search
 from tests.support.stepping import logits_of
 from tests.support.variants import edited, multilingual
@@ -52,7 +53,7 @@ def test_a_direction_decides_what_is_read_and_how_decoding_begins(
     target_prefix: str | None,
     beam_size: int,
 ) -> None:
-    tokenizer, manifest = translator._bundle.tokenizer, translator.manifest
+    tokenizer, manifest = translator.tokenizer, translator.manifest
     options = DecodingOptions(beam_size=beam_size, num_hypotheses=beam_size, max_length=6)
     prefix = [] if target_prefix is None else tokenizer.encode_target(target_prefix)
     if prefix and forced is not None:
@@ -67,9 +68,7 @@ def test_a_direction_decides_what_is_read_and_how_decoding_begins(
     )
     answers = translator.submit(
         TEXTS,
-        options,
-        source_language=pair[0],
-        target_language=pair[1],
+        TranslationParameters(options=options, source_language=pair[0], target_language=pair[1]),
         target_prefixes=None if target_prefix is None else [target_prefix] * len(TEXTS),
     ).collect()
     for text, answer in zip(TEXTS, answers, strict=True):
@@ -128,7 +127,7 @@ def test_a_language_that_is_no_string_is_refused(translator: Translator) -> None
 
 def test_a_task_prefix_counts_towards_the_limit(translator: Translator, bilingual: Translator) -> None:
     longest = translator.manifest.limits.max_source_length
-    tokenizer = translator._bundle.tokenizer
+    tokenizer = translator.tokenizer
     task = len(tokenizer.encode("two men: "))
     words = next(n for n in range(1, 99) if len(tokenizer.encode("dog " * n)) > longest - 2 - task)
     text = "dog " * words
@@ -151,7 +150,7 @@ def test_a_task_prefix_is_no_content(translator: Translator) -> None:
 def test_a_text_whose_tokens_are_only_its_end_is_empty(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, token_ids: list[int]
 ) -> None:
-    monkeypatch.setattr(translator._bundle.tokenizer, "encode", lambda _: token_ids)
+    monkeypatch.setattr(translator.tokenizer, "encode", lambda _: token_ids)
     answer = translator.translate("\u200b")
     assert (answer.text, answer.hypotheses[0].token_ids, answer.source_token_count) == ("", (), 0)
 

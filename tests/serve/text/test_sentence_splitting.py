@@ -11,6 +11,7 @@ import jumok
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import FinishReason
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.text.sentence_splitting import MAX_SENTENCES, SplitText, split
 from jumok_serve.translator import Translator
 from tests.support.in_process_server import serving
@@ -155,10 +156,14 @@ def test_every_call_of_a_server_splits(translator: Translator, address: str) -> 
 def test_what_is_sure_grows_sentence_by_sentence(translator: Translator) -> None:
     wanted = translator.translate(TEXT, split_sentences=True, beam_size=1).text
     sure: list[str] = []
-    pending = translator.submit_sentences([TEXT], DecodingOptions(beam_size=1), on_progress=lambda: None)
+    pending = translator.submit(
+        [TEXT],
+        TranslationParameters(options=DecodingOptions(beam_size=1), split_sentences=True),
+        on_progress=lambda: None,
+    )
     while not all(future.done() for future in pending.futures):
-        sure += pending.sure_texts()
-    sure += pending.sure_texts()
+        sure += pending.stable_texts()
+    sure += pending.stable_texts()
     assert sure[-1] == wanted
     for shorter, longer in itertools.pairwise(sure):
         assert longer.startswith(shorter)

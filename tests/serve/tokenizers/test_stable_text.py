@@ -10,7 +10,7 @@ import sentencepiece
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models
 
-from jumok_serve.tokenizers.detokenize import clean_up_spaces, sure_text
+from jumok_serve.tokenizers.detokenize import clean_up_spaces, stable_text
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
 from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
 
@@ -19,7 +19,7 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 def check(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     """What is sure after each token, having found that it is."""
-    steps = [tokenizer.decode_sure(ids[:end]) for end in range(len(ids) + 1)]
+    steps = [tokenizer.decode_stable(ids[:end]) for end in range(len(ids) + 1)]
     assert all(after.startswith(before) for before, after in pairwise(steps))
     assert tokenizer.decode(ids).startswith(steps[-1])
     return steps
@@ -96,7 +96,7 @@ def test_decoders_that_append(kind: str) -> None:
 )
 def test_of_other_decoders_nothing_is_sure(decoder: Any) -> None:
     tokenizer = word_level(decoder)
-    assert tokenizer.decode_sure([257, 258, 264]) == ""
+    assert tokenizer.decode_stable([257, 258, 264]) == ""
 
 
 def test_what_clean_up_could_change_is_held_back() -> None:
@@ -107,9 +107,9 @@ def test_what_clean_up_could_change_is_held_back() -> None:
         shown = ""
         for part in generator.choice(parts, size=12):
             text += part
-            before, shown = shown, sure_text(text, clean_up=True)
+            before, shown = shown, stable_text(text, clean_up=True)
             assert shown.startswith(before), text
         assert clean_up_spaces(text).startswith(shown)
-    assert sure_text("I do n", clean_up=False) == "I do n"
-    assert sure_text("I do n", clean_up=True) == "I do"
-    assert sure_text("x \ufffd \ufffd\ufffd", clean_up=False) == "x"
+    assert stable_text("I do n", clean_up=False) == "I do n"
+    assert stable_text("I do n", clean_up=True) == "I do"
+    assert stable_text("x \ufffd \ufffd\ufffd", clean_up=False) == "x"

@@ -17,10 +17,10 @@ from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.handlers.loop_wakeups import Arrivals
 from jumok_serve.service.handlers.one_text import naming_one_text
 from jumok_serve.service.handlers.unknown_fields import check_known
-from jumok_serve.service.models.loaded_model import Pending
 from jumok_serve.service.rpc.call import current_request_id
 from jumok_serve.service.rpc.error_boundary import next_request
 from jumok_serve.service.rpc.error_table import is_expected, to_status
+from jumok_serve.tasks.translation import Pending
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,6 @@
 """What requests ask of a model beside their texts: options, languages, how long, and what attention."""
 
 import time
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -10,8 +9,9 @@ from jumok_proto.conversion import options_from_proto
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.service.models.loaded_model import LoadedModel, Pending
+from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.text.sentence_splitting import MAX_SENTENCES
 
 MAX_LISTED_TOKENS = 256
@@ -26,8 +26,7 @@ Asking: TypeAlias = (
 class Asked(NamedTuple):
     """What a request for translations asks for beside its texts."""
 
-    submit: Callable[..., Pending]
-    """Wants the model, texts and target prefixes or None, and may be given who is told of progress."""
+    parameters: TranslationParameters
     beam_size: int
     hypotheses: int
     """Of each text."""
@@ -43,32 +42,19 @@ def read_asked(model: LoadedModel, request: Asking, remaining_s: float | None) -
     """
     options = _read_options(request.options.SerializeToString())
     defaults = model.manifest.generation
-    deadline = deadline_in(remaining_s)
-
-    def submit(
-        model: LoadedModel,
-        texts: Sequence[str],
-        *,
-        target_prefixes: Sequence[str | None] | None,
-        on_progress: Callable[[], None] | None = None,
-    ) -> Pending:
-        start = model.submit_sentences if request.split_sentences else model.submit
-        return start(
-            texts,
-            options,
-            source_language=request.source_language_code,
-            target_language=request.target_language_code,
-            target_prefixes=target_prefixes,
-            attention=request.attention,
-            truncate=request.truncate,
-            deadline=deadline,
-            on_progress=on_progress,
-        )
-
+    parameters = TranslationParameters(
+        options=options,
+        source_language=request.source_language_code,
+        target_language=request.target_language_code,
+        attention=request.attention,
+        truncate=request.truncate,
+        split_sentences=request.split_sentences,
+        deadline=deadline_in(remaining_s),
+    )
     hypotheses = options.num_hypotheses or defaults.num_hypotheses
     beam_size = options.beam_size or defaults.beam_size
     sentences = MAX_SENTENCES if request.split_sentences else 1
-    return Asked(submit, beam_size, hypotheses, sentences * (options.max_length or defaults.max_length))
+    return Asked(parameters, beam_size, hypotheses, sentences * (options.max_length or defaults.max_length))
 
 
 @lru_cache(MAX_REMEMBERED_OPTIONS)

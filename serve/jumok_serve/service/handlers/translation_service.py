@@ -28,9 +28,10 @@ from jumok_serve.service.handlers.requests import deadline_in, read_asked, read_
 from jumok_serve.service.handlers.unknown_fields import check_known
 from jumok_serve.service.handlers.worker_pool import Workers
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.models.loaded_model import Pending
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.error_boundary import next_request
+from jumok_serve.tasks.parameters import ScoringParameters, TextParameters
+from jumok_serve.tasks.translation import Pending
 
 MAX_WINDOW = 1024
 DEFAULT_WINDOW = 256
@@ -95,7 +96,7 @@ class TranslationService(TranslationServiceServicer):
             self._limits.check_hypotheses(len(request.contents), asked.beam_size, asked.hypotheses)
             tokens = len(request.contents) * asked.hypotheses * asked.tokens
             prefixes = list(request.target_prefixes) or None
-            submit = partial(asked.submit, model, list(request.contents), target_prefixes=prefixes)
+            submit = partial(model.submit, list(request.contents), asked.parameters, target_prefixes=prefixes)
             with self._room_for_attention(request.attention):
                 pending = await self._read(submit, request.contents, request.target_prefixes)
                 try:
@@ -122,9 +123,9 @@ class TranslationService(TranslationServiceServicer):
             self._limits.check_hypotheses(1, asked.beam_size, asked.hypotheses)
             news = asyncio.Event()
             submit = partial(
-                asked.submit,
-                model,
+                model.submit,
                 [request.content],
+                asked.parameters,
                 target_prefixes=[request.target_prefix] if request.target_prefix else None,
                 on_progress=lambda: self._arrivals.tell(news.set),
             )
@@ -161,7 +162,7 @@ class TranslationService(TranslationServiceServicer):
         while not all(future.done() for future in pending.futures):
             await news.wait()
             news.clear()
-            (sure,) = pending.sure_texts()
+            (sure,) = pending.stable_texts()
             if len(sure) > len(sent):
                 sent = sure
                 await context.write(translation_pb2.StreamTranslateTextResponse(stable_text=sure))
@@ -195,7 +196,7 @@ class TranslationService(TranslationServiceServicer):
             self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
             # A model that takes the place of another has the items that come from then on.
             with self._models.use(settings.model) as model:
-                start = partial(asked.submit, model, [item.content], target_prefixes=prefixes)
+                start = partial(model.submit, [item.content], asked.parameters, target_prefixes=prefixes)
                 return await self._read(start, [item.content], prefixes or [])
 
         corpus = Corpus(
@@ -228,11 +229,13 @@ class TranslationService(TranslationServiceServicer):
                 model.scoring,
                 list(request.contents),
                 list(request.targets),
-                source_language=request.source_language_code,
-                target_language=request.target_language_code,
-                length_penalty=request.length_penalty if request.HasField("length_penalty") else None,
-                truncate=request.truncate,
-                deadline=deadline_in(context.time_remaining()),
+                ScoringParameters(
+                    source_language=request.source_language_code,
+                    target_language=request.target_language_code,
+                    length_penalty=request.length_penalty if request.HasField("length_penalty") else None,
+                    truncate=request.truncate,
+                    deadline=deadline_in(context.time_remaining()),
+                ),
             )
             scoring = await self._read(read, request.contents, request.targets)
             try:
@@ -255,10 +258,12 @@ class TranslationService(TranslationServiceServicer):
                 list(request.contents),
                 list(request.targets) or None,
                 read_query(request),
-                source_language=request.source_language_code,
-                target_language=request.target_language_code,
-                truncate=request.truncate,
-                deadline=deadline_in(context.time_remaining()),
+                TextParameters(
+                    source_language=request.source_language_code,
+                    target_language=request.target_language_code,
+                    truncate=request.truncate,
+                    deadline=deadline_in(context.time_remaining()),
+                ),
             )
             with self._room_for_attention(True):
                 aligning = await self._read(read, request.contents, request.targets)

@@ -4,33 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from jumok_proto.alignments import Alignment
-from jumok_proto.results import Score, Timings, Translation
+from jumok_proto.results import Score
 from jumok_serve.engine.counters import EngineCounters
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.occupancy import Load
 from jumok_serve.manifest.manifest import Manifest
-from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.attention_query import AttentionQuery
-
-
-class Pending(Protocol):
-    """Texts on their way through an engine."""
-
-    @property
-    def futures(self) -> Sequence[Future[Any]]:
-        """One a text; cancelling it frees its rows."""
-
-    def cancel(self) -> None:
-        """Give up what is not done."""
-
-    def sure_texts(self) -> list[str]:
-        """Say what each translation is sure to begin with, so far."""
-
-    def collect(self) -> list[Translation]:
-        """Wait for all, and give their translations."""
-
-    def timings(self) -> Timings:
-        """Say where the time went, once all are done."""
+from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.tasks.translation import Pending
 
 
 class Scoring(Protocol):
@@ -75,44 +56,14 @@ class LoadedModel(Protocol):
     def submit(
         self,
         texts: Sequence[str],
-        options: DecodingOptions,
+        parameters: TranslationParameters,
         *,
-        source_language: str | None = None,
-        target_language: str | None = None,
         target_prefixes: Sequence[str | None] | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        deadline: float | None = None,
         on_progress: Callable[[], None] | None = None,
     ) -> Pending:
-        """Queue texts; ``deadline`` is a moment of ``time.monotonic()``, ``on_progress`` is told of ``sure_texts``."""
+        """Queue texts; see `Translator.submit`."""
 
-    def submit_sentences(
-        self,
-        texts: Sequence[str],
-        options: DecodingOptions,
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        target_prefixes: Sequence[str | None] | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        deadline: float | None = None,
-        on_progress: Callable[[], None] | None = None,
-    ) -> Pending:
-        """Queue the sentences of texts, to be put together again; the arguments are those of ``submit``."""
-
-    def scoring(
-        self,
-        texts: Sequence[str],
-        targets: Sequence[str],
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        length_penalty: float | None = None,
-        truncate: bool = False,
-        deadline: float | None = None,
-    ) -> Scoring:
+    def scoring(self, texts: Sequence[str], targets: Sequence[str], parameters: ScoringParameters) -> Scoring:
         """Read texts and translations of them, to score these."""
 
     def aligning(
@@ -120,11 +71,7 @@ class LoadedModel(Protocol):
         texts: Sequence[str],
         targets: Sequence[str | None] | None,
         query: AttentionQuery,
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        truncate: bool = False,
-        deadline: float | None = None,
+        parameters: TextParameters,
     ) -> Aligning:
         """Read texts and translations of them, to align these, and queue the texts without."""
 

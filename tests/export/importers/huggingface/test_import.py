@@ -130,7 +130,7 @@ def test_a_shortlist_through_the_command(imported: Imported) -> None:
         listed = translator._bundle.shortlist()
         translations = translator.translate([pair.english for pair in PAIRS[:5]])
         for pair, translation in zip(PAIRS, translations, strict=False):
-            source = translator._bundle.tokenizer.encode(pair.english)
+            source = translator.tokenizer.encode(pair.english)
             assert {*translation.hypotheses[0].token_ids} <= {*listed.of(source).tolist()}
 
 

@@ -224,7 +224,7 @@ def test_what_is_sure_of_a_text_begins_whatever_follows(checkpoint: Checkpoint) 
         texts = [tokenizer.decode(ids[:end]) for end in range(len(ids) + 1)]
         sure = ""
         for end, text in enumerate(texts):
-            before, sure = sure, tokenizer.decode_sure(ids[:end])
+            before, sure = sure, tokenizer.decode_stable(ids[:end])
             assert text.startswith(sure)
             assert sure.startswith(before)
             assert texts[-1].startswith(sure)

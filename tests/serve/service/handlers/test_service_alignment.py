@@ -11,6 +11,7 @@ import pytest
 from jumok_proto.v1 import alignment_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.parameters import TextParameters
 from tests.support.held_model import HeldAligning, HeldModel, failure, serving
 
 Answer = TypeVar("Answer")
@@ -35,8 +36,8 @@ def test_what_is_asked_for_reaches_the_model() -> None:
         async with serving(model) as (_, channel):
             stub = TranslationServiceStub(channel)
             assert await aligned(stub.AlignText(REQUEST), model) == "A"
-            common = {"source_language": "", "target_language": "", "truncate": False, "deadline": None}
-            assert model.asked == {"targets": None, "query": AttentionQuery(), **common}
+            parameters = TextParameters(source_language="", target_language="")
+            assert model.aligning_arguments == (None, AttentionQuery(), parameters)
             kinds = [alignment_pb2.ATTENTION_KIND_DECODER, alignment_pb2.ATTENTION_KIND_ENCODER]
             full = alignment_pb2.AlignTextRequest(
                 contents=["a" * 3000, "b"],  # more than is read on the event loop
@@ -48,7 +49,7 @@ def test_what_is_asked_for_reaches_the_model() -> None:
             )
             assert await aligned(stub.AlignText(full), model) == "A" * 3000
             query = AttentionQuery(kinds=("decoder", "encoder"), layer=0, head=0, each_head=True)
-            assert model.asked == {"targets": ["", "c"], "query": query, **common}
+            assert model.aligning_arguments == (["", "c"], query, parameters)
 
     asyncio.run(scenario())
 

@@ -52,7 +52,8 @@ def test_items_are_answered_in_their_order_or_as_they_are_done() -> None:
                 call = stub.TranslateCorpus()
                 await call.write(opening("a", "b", "c", order=order, options=Options(beam_size=2), truncate=True))
                 answers = [await model.submitted.get() for _ in range(3)]
-                assert (model.options, model.asked["truncate"]) == (DecodingOptions(beam_size=2), True)
+                parameters = model.parameters
+                assert (parameters.options, parameters.truncate) == (DecodingOptions(beam_size=2), True)
                 found = []
                 for number in (2, 0, 1):
                     answers[number].complete()

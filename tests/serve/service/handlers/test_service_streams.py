@@ -43,7 +43,7 @@ def test_what_is_sure_comes_as_it_grows_and_then_the_translation() -> None:
                 pb.StreamTranslateTextRequest(content="abc", target_prefix="A", options=Options(beam_size=3))
             )
             answer = await model.submitted.get()
-            assert (model.options, model.asked["target_prefixes"]) == (DecodingOptions(beam_size=3), ["A"])
+            assert (model.parameters.options, model.target_prefixes) == (DecodingOptions(beam_size=3), ["A"])
             for sure in ("A", "AB"):
                 answer.write(sure)
                 assert await call.read() == pb.StreamTranslateTextResponse(stable_text=sure)

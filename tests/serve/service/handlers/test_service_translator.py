@@ -15,6 +15,7 @@ from jumok_proto.v1 import model_pb2, translation_pb2
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.in_process_server import IDLE, check_idle, serving
@@ -316,9 +317,9 @@ def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
         jumok.Client(address) as client,
     ):
         gate = Gate(translator)
-        running = translator.submit(["a"], DecodingOptions())
+        running = translator.submit(["a"], TranslationParameters(options=DecodingOptions()))
         gate.arrive()
-        waiting = translator.submit(["a"] * 2, DecodingOptions())
+        waiting = translator.submit(["a"] * 2, TranslationParameters(options=DecodingOptions()))
         with pytest.raises(jumok.ResourceExhaustedError) as caught:
             client.translate("a")
         assert caught.value.reason == "OVERLOADED"

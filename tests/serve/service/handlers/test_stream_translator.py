@@ -71,7 +71,7 @@ def test_a_stream_ends_with_the_translation_and_begins_it(
 
 def test_greedy_tokens_come_one_by_one(translator: Translator, address: str) -> None:
     """Those of the target prefix first, which take a step each too; no step is made before the last was read."""
-    tokenizer = translator._bundle.tokenizer
+    tokenizer = translator.tokenizer
     options: dict[str, Any] = {"beam_size": 1, "min_length": 9, "max_length": 9}
     (best,) = translator.translate(TEXTS[0], target_prefix="Ein Mann", **options).hypotheses
     prefix = tokenizer.encode_target("Ein Mann")
@@ -89,7 +89,7 @@ def test_greedy_tokens_come_one_by_one(translator: Translator, address: str) -> 
             gate.step()
         for written in range(1, 9):
             gate.step()
-            sure = tokenizer.decode_sure([*prefix, *best.token_ids[:written]])
+            sure = tokenizer.decode_stable([*prefix, *best.token_ids[:written]])
             if len(sure) > len(shown):
                 shown = sure
                 assert next(call).stable_text == shown

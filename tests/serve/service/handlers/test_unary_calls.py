@@ -26,6 +26,7 @@ from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.requests import MAX_LISTED_TOKENS
 from jumok_serve.service.handlers.translation_service import MAX_CHARACTERS_AT_ONCE
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.tasks.parameters import TranslationParameters
 from tests.support.hang import HANG_S
 from tests.support.held_model import Answer, HeldModel, fail, failure, hold, serving
 
@@ -45,9 +46,9 @@ def test_texts_are_answered_in_order_with_timings() -> None:
             assert [translation.hypotheses[0].text for translation in response.translations] == ["A", "B"]
             assert response.translations[0].output_token_count == 2
             assert response.timings.decode_duration.ToMilliseconds() == 500
-            assert model.options == DecodingOptions(beam_size=4)
-            assert model.asked["truncate"] is True
-            deadline = model.asked["deadline"]
+            assert model.parameters.options == DecodingOptions(beam_size=4)
+            assert model.parameters.truncate is True
+            deadline = model.parameters.deadline
             assert isinstance(deadline, float)
             assert before + 50 < deadline < time.monotonic() + 65  # gRPC rounds what remains
 
@@ -68,17 +69,13 @@ def test_all_that_a_request_asks_for_reaches_the_model() -> None:
             sent.target_prefixes.append("Ein")
             sent.attention = True
             await TranslationServiceStub(channel).TranslateText(sent)
-            assert model.options == DecodingOptions(
-                suppress_tokens=(4, 5), end_tokens=(3,), sample=True, top_p=0.5, seed=0
+            assert model.parameters == TranslationParameters(
+                options=DecodingOptions(suppress_tokens=(4, 5), end_tokens=(3,), sample=True, top_p=0.5, seed=0),
+                source_language="EN",
+                target_language="de",
+                attention=True,
             )
-            assert model.asked == {
-                "source_language": "EN",
-                "target_language": "de",
-                "target_prefixes": ["Ein"],
-                "attention": True,
-                "truncate": False,
-                "deadline": None,
-            }
+            assert model.target_prefixes == ["Ein"]
 
     asyncio.run(scenario())
 
@@ -88,8 +85,8 @@ def test_what_is_not_asked_for_is_none() -> None:
         model = HeldModel()
         async with serving(model) as (_, channel):
             await TranslationServiceStub(channel).TranslateText(request("a"))
-            assert model.options == DecodingOptions()
-            assert (model.asked["target_prefixes"], model.asked["attention"]) == (None, False)
+            assert model.parameters == TranslationParameters(source_language="", target_language="")
+            assert model.target_prefixes is None
 
     asyncio.run(scenario())
 
@@ -123,7 +120,7 @@ def test_a_call_without_deadline_waits_without() -> None:
         model = HeldModel()
         async with serving(model) as (_, channel):
             await TranslationServiceStub(channel).TranslateText(request("a"))
-            assert model.asked["deadline"] is None
+            assert model.parameters.deadline is None
 
     asyncio.run(scenario())
 

@@ -26,6 +26,7 @@ from jumok_serve.search import make_search
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service import Server
 from jumok_serve.service.telemetry.metrics import MetricsPort, make_registry
+from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
 from tests.support.hang import HANG_S
@@ -197,7 +198,7 @@ def test_a_text_given_up_while_it_is_decoded_is_counted(tiny_bundle: Path) -> No
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         gate = Gate(translator)
         options = DecodingOptions(beam_size=2, min_length=5, max_length=5)
-        leaving, last = translator.submit(["a man", "two dogs"], options).futures
+        leaving, last = translator.submit(["a man", "two dogs"], TranslationParameters(options=options)).futures
         gate.arrive()
         gate.step()
         assert leaving.cancel()

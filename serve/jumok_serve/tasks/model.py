@@ -1,0 +1,92 @@
+"""The parts of a loaded model that the tasks share."""
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+
+from jumok_proto.errors import UnavailableError
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.bundle.shortlist import Shortlist
+from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.manifest.languages import Direction
+from jumok_serve.manifest.manifest import Manifest
+from jumok_serve.runtime.graphs import Graphs, Integers
+from jumok_serve.search.options import DecodingOptions, SearchOptions
+from jumok_serve.tasks.parameters import TextParameters
+from jumok_serve.tasks.teacher_forcing import TeacherForcing
+from jumok_serve.tokenizers.input_processor import MOST_REMEMBERED, Reader
+
+
+class TaskModel:
+    """The parts of a loaded model that the tasks share.
+
+    Args:
+        bundle: the model's bundle.
+        precision: name of the loaded variant.
+        graphs: the model's graphs; the scorer and the aligner are run here.
+        shortlist: target tokens that translations are restricted to; None: all tokens.
+
+    Attributes:
+        manifest: the bundle's manifest.
+        tokenizer: the bundle's tokenizer.
+        inputs: reader of texts.
+        teacher_forcing: scorer and aligner.
+        resolve: function of decoding options, forced first token and target prefix that gives search options; cached.
+    """
+
+    def __init__(self, bundle: Bundle, precision: str, graphs: Graphs, shortlist: Shortlist | None) -> None:
+        variant = bundle.variant(precision)
+        vocab_size = bundle.tokenizer.vocab_size
+        self.manifest = bundle.manifest
+        self.tokenizer = bundle.tokenizer
+        self.inputs = Reader(bundle.tokenizer, bundle.manifest)
+        self.teacher_forcing = TeacherForcing(
+            graphs, variant, pad=bundle.manifest.special_tokens.pad, vocabulary=vocab_size
+        )
+        # Without a reference to self: a cycle would keep the graphs of an unloaded model in memory.
+        self.resolve = lru_cache(MOST_REMEMBERED)(partial(_resolve, bundle.manifest, vocab_size))
+        self.shortlist_columns = partial(_shortlist_columns, bundle.manifest, shortlist)
+        self.can_sample = "sampler" in variant.graphs
+        self._closed = False
+
+    def close(self) -> None:
+        """Refuse further texts."""
+        self._closed = True
+
+    def check_open(self) -> None:
+        """Raise UnavailableError after `close`."""
+        if self._closed:
+            raise UnavailableError("the model is being stopped", retry_after_s=RETRY_AFTER_S)
+
+    def direction(self, parameters: TextParameters) -> Direction:
+        """Return the direction that a request names.
+
+        Raises:
+            InvalidArgumentError: a language is left out and the model has no default.
+            LanguageNotFoundError: the model does not have a language, or not this pair.
+        """
+        return self.inputs.direction(parameters.source_language, parameters.target_language)
+
+
+def _resolve(
+    manifest: Manifest, vocab_size: int, options: DecodingOptions, forced_first: int | None, prefix: tuple[int, ...]
+) -> SearchOptions:
+    return options.resolve(
+        manifest.generation,
+        manifest.special_tokens,
+        manifest.limits,
+        vocabulary=vocab_size,
+        forced_first=forced_first,
+        prefix=prefix,
+    )
+
+
+def _shortlist_columns(
+    manifest: Manifest, shortlist: Shortlist | None, source_ids: Sequence[int], direction: Direction
+) -> Integers | None:
+    """Return the token ids that a text may be translated with, [U]; None: all."""
+    described = manifest.shortlist
+    if shortlist is None or described is None:
+        return None
+    if (direction.source, direction.target) != (described.source, described.target):
+        return None
+    return shortlist.of(source_ids)

@@ -1,0 +1,58 @@
+"""Parameters of a translation, a scoring or an alignment."""
+
+from dataclasses import dataclass
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.search.options import DecodingOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextParameters:
+    """Languages, truncation and deadline: the parameters that all tasks share.
+
+    Attributes:
+        source_language: language of the texts; None or empty: the model's default.
+        target_language: language of the translations; None or empty: the model's default.
+        truncate: True to cut texts that are longer than the model's limit, instead of refusing them.
+        deadline: last moment for the results, in `time.monotonic()` seconds; None: no limit.
+
+    Raises:
+        InvalidArgumentError: a language is not a string.
+    """
+
+    source_language: str | None = None
+    target_language: str | None = None
+    truncate: bool = False
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        for role, tag in (("source", self.source_language), ("target", self.target_language)):
+            if tag is not None and not isinstance(tag, str):
+                field = f"{role}_language_code"
+                raise InvalidArgumentError(f"{field} must be a string, got {type(tag).__name__}", field=field)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslationParameters(TextParameters):
+    """Parameters of a translation, one set for all texts of a request.
+
+    Attributes:
+        options: decoding options.
+        attention: True to add cross-attention to every hypothesis.
+        split_sentences: True to translate the sentences of each text one by one.
+    """
+
+    options: DecodingOptions = DecodingOptions()  # noqa: RUF009 - frozen
+    attention: bool = False
+    split_sentences: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringParameters(TextParameters):
+    """Parameters of a scoring.
+
+    Attributes:
+        length_penalty: exponent of the length that a sum of log-probabilities is divided by; None: the model's default.
+    """
+
+    length_penalty: float | None = None
