@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment, AttentionKind
@@ -43,8 +44,7 @@ class Translator:
         device: "cpu", "cuda", or "auto": CUDA if it can be used.
         cuda: settings of the GPU.
         replicas: threads that decode sentences of one queue; None: chosen by precision and device, see `load_graphs`.
-            With several, the weights of encoder and decoder are in memory twice, except those of small models and
-            those that native kernels multiply with.
+            With several, weights are in memory twice, except those of small models and of native kernels.
         threads: operator threads of each replica; None: all replicas together have one for every core of the process.
             A replica that works alone has the threads of all, except with small models.
         shortlist: restrict translations to the tokens of the bundle's shortlist: faster, and a few translations change.
@@ -80,13 +80,12 @@ class Translator:
         )
         devices = candidate_devices(device, cuda)
         self._bundle = Bundle.open(path)
-        shortlisted = self._bundle.shortlist() if shortlist else None
-        self._shortlisted = shortlist
+        self._shortlist = self._bundle.shortlist() if shortlist else None
         loaded = load_graphs(self._bundle, precision, devices, replicas=replicas, threads=threads, listed=shortlist)
-        self._graphs, self._device, self._precision = loaded.graphs, loaded.device, loaded.precision
-        self._shared = loaded.shared
+        self._graphs, self._shared = loaded.graphs, loaded.shared
+        self._device, self._precision = loaded.device, loaded.precision
         alone_rows = loaded.max_alone_rows or limits.max_alone_rows
-        self._model = model = TaskModel(self._bundle, loaded.precision, loaded.graphs, shortlisted)
+        self._model = model = TaskModel(self._bundle, loaded.precision, loaded.graphs, self._shortlist)
         self._trial = Trial(model.manifest, model.tokenizer, resolve=model.resolve, listed=model.shortlist_columns)
         self._engine = Engine(
             self._graphs,
@@ -126,7 +125,7 @@ class Translator:
     @property
     def shortlisted(self) -> bool:
         """True if translations are restricted to a shortlist."""
-        return self._shortlisted
+        return self._shortlist is not None
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
@@ -177,8 +176,7 @@ class Translator:
             texts: a text or a sequence of texts; one without content has an empty translation.
             source_language: language of the texts, in any case, with `-` or `_`; None: the bundle's default.
             target_language: language of the translations; None: the bundle's default.
-            target_prefix: beginning of the translation; for several texts one for each, or None. A hypothesis' `text`
-                includes the prefix, its tokens and scores do not.
+            target_prefix: beginning of each translation, or None; part of a hypothesis' `text`, not of its tokens.
             attention: add cross-attention to every hypothesis, and `source_tokens` to every translation.
             truncate: cut texts that are longer than the model's limit instead of refusing them.
             split_sentences: translate the sentences of each text one by one; see `submit`.
@@ -261,8 +259,7 @@ class Translator:
             length_penalty: scores are sums of log-probabilities / length^length_penalty; None: the bundle's default.
 
         Raises:
-            ScoringUnavailableError: the bundle lacks the graph.
-            JumokError: other errors of `translate`.
+            ScoringUnavailableError: the bundle lacks the graph. For others see `translate`.
         """
         alone = isinstance(texts, str)
         scores = self.scoring(
@@ -414,9 +411,8 @@ class Translator:
         started = time.monotonic()
         shapes = [shape for shape in WARM_UP if not shape.sample or self._model.can_sample]
         try:
-            for graphs in dict.fromkeys((self._graphs, self._shared)):
-                for shape in shapes:
-                    self._trial.run(graphs, shape)
+            for graphs, shape in product(dict.fromkeys((self._graphs, self._shared)), shapes):
+                self._trial.run(graphs, shape)
         except Exception as error:
             raise BundleError(self._bundle.path, [f"decoding with it fails: {error or repr(error)}"]) from error
         logger.info("warmed up %s %s in %.2f s", self.name, self.manifest.version, time.monotonic() - started)

@@ -188,7 +188,7 @@ class HeldModel:
         self.parameters = TranslationParameters()
         self.target_prefixes: Sequence[str | None] | None = None
         self.scoring_parameters = ScoringParameters()
-        self.aligning_arguments: tuple[object, ...] = ()
+        self.aligning_arguments: object = None
         self.closed = threading.Event()
         """By a server that was told to replace or unload it."""
         self.counted = EngineCounters()
