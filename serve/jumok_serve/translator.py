@@ -386,10 +386,7 @@ class Translator:
         targets: Sequence[str | Sequence[int]],
         parameters: ScoringParameters = ScoringParameters(),  # noqa: B008 - frozen
     ) -> PendingScores:
-        """Read texts and their translations; `collect` of the result scores them. See `score` for errors.
-
-        A target is a text, or the token ids of a hypothesis, which are scored unchanged.
-        """
+        """Read texts and their translations (texts, or token ids to score unchanged); `collect` scores them."""
         return prepare_scoring(self._model, texts, targets, parameters)
 
     def aligning(

@@ -188,7 +188,7 @@ class HeldModel:
         self.parameters = TranslationParameters()
         self.target_prefixes: Sequence[str | None] | None = None
         self.scoring_parameters = ScoringParameters()
-        self.aligning_arguments: object = None
+        self.aligning_arguments: dict[str, object] = {}
         self.closed = threading.Event()
         """By a server that was told to replace or unload it."""
         self.counted = EngineCounters()
@@ -223,7 +223,7 @@ class HeldModel:
         query: AttentionQuery,
         parameters: TextParameters,
     ) -> HeldAligning:
-        self.aligning_arguments = (targets, query, parameters)
+        self.aligning_arguments = {"targets": targets, "query": query, "parameters": parameters}
         aligning = HeldAligning(texts, self.on_align)
         self._loop.call_soon_threadsafe(self.aligned.put_nowait, aligning)
         return aligning

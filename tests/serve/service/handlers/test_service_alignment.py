@@ -36,8 +36,8 @@ def test_what_is_asked_for_reaches_the_model() -> None:
         async with serving(model) as (_, channel):
             stub = TranslationServiceStub(channel)
             assert await aligned(stub.AlignText(REQUEST), model) == "A"
-            parameters = TextParameters(source_language="", target_language="")
-            assert model.aligning_arguments == (None, AttentionQuery(), parameters)
+            common = {"parameters": TextParameters(source_language="", target_language="")}
+            assert model.aligning_arguments == {"targets": None, "query": AttentionQuery(), **common}
             kinds = [alignment_pb2.ATTENTION_KIND_DECODER, alignment_pb2.ATTENTION_KIND_ENCODER]
             full = alignment_pb2.AlignTextRequest(
                 contents=["a" * 3000, "b"],  # more than is read on the event loop
@@ -49,7 +49,7 @@ def test_what_is_asked_for_reaches_the_model() -> None:
             )
             assert await aligned(stub.AlignText(full), model) == "A" * 3000
             query = AttentionQuery(kinds=("decoder", "encoder"), layer=0, head=0, each_head=True)
-            assert model.aligning_arguments == (["", "c"], query, parameters)
+            assert model.aligning_arguments == {"targets": ["", "c"], "query": query, **common}
 
     asyncio.run(scenario())
 
