@@ -1,1 +1,1 @@
-"""What is done with a text: translation, scoring and alignment."""
+"""Tasks: translation, scoring and alignment of texts."""

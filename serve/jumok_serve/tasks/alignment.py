@@ -87,7 +87,7 @@ class PendingAlignments:
         return [self._alignment(source, target, next(found) if target.token_ids else empty) for source, target in pairs]
 
     def _no_weights(self, kind: AttentionKind) -> Floats:
-        layers, heads = self._query.chosen(self._model.teacher_forcing, kind)
+        layers, heads = self._query.selected(self._model.teacher_forcing, kind)
         return np.zeros((len(layers), len(heads), 0, 0), np.float32)
 
     def _alignment(self, source: Source, target: Target, found: Sequence[Floats]) -> Alignment:
@@ -102,7 +102,7 @@ class PendingAlignments:
         }
 
         def weights(kind: AttentionKind, of_kind: Floats) -> AttentionWeights:
-            layers, heads = self._query.chosen(self._model.teacher_forcing, kind)
+            layers, heads = self._query.selected(self._model.teacher_forcing, kind)
             rows, columns = shapes[kind]
             return AttentionWeights(
                 rows=rows,

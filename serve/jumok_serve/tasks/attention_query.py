@@ -1,4 +1,4 @@
-"""Which attention is asked for: of what kinds, layers and heads."""
+"""Attention that a request names: its kinds, layers and heads."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,30 +12,33 @@ from jumok_serve.runtime.graphs import Floats
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 
 MAX_WEIGHTS = 2**23
-"""Of all that a request asks for together, if each translation that is not given were of the maximum length."""
+"""Limit for all weights of a request together, if translations that are not given had the maximum length."""
 NAMES: dict[AttentionKind, str] = {
     "cross": "cross-attention",
     "encoder": "self-attention in its encoder",
     "decoder": "self-attention in its decoder",
 }
-"""What a model has, for messages."""
+"""Kinds of attention, for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionQuery:
-    """Which attention is asked for.
+    """Kinds, layers and heads of attention that a request names.
+
+    Attributes:
+        kinds: kinds of attention.
+        layer: index of the only layer; None: all layers.
+        head: index of the only head; None: all heads.
+        each_head: True to return the weights of each layer and head, besides their mean.
 
     Raises:
-        InvalidArgumentError: a kind is unknown or repeated, or a layer or head is no number from 0 on.
+        InvalidArgumentError: a kind is unknown or repeated, or a layer or head is not an index from 0.
     """
 
     kinds: Sequence[AttentionKind] = ("cross",)
     layer: int | None = None
-    """None: all."""
     head: int | None = None
-    """None: all."""
     each_head: bool = False
-    """Whether each layer's and head's is, besides the mean over them."""
 
     def __post_init__(self) -> None:
         known = ", ".join(ATTENTION_KINDS)
@@ -50,14 +53,14 @@ class AttentionQuery:
                 raise InvalidArgumentError(f"kinds has {kind!r} twice", field=f"kinds[{index}]")
         for name, value in (("layer", self.layer), ("head", self.head)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise InvalidArgumentError(f"{name} must be a number from 0 on, got {value!r}", field=name)
+                raise InvalidArgumentError(f"{name} must be a number from 0, got {value!r}", field=name)
 
     def check(self, model: str, aligner: TeacherForcing) -> None:
-        """Refuse what the model does not have.
+        """Check that the model has this attention.
 
         Raises:
-            AttentionUnavailableError: there is no aligner, or no attention of a kind.
-            InvalidArgumentError: there is no such layer or head.
+            AttentionUnavailableError: the model has no aligner, or no attention of a kind.
+            InvalidArgumentError: the model has no such layer or head.
         """
         if not aligner.can_align:
             raise AttentionUnavailableError.of(model)
@@ -68,18 +71,21 @@ class AttentionQuery:
             for name, value, count in zip(("layer", "head"), (self.layer, self.head), counts, strict=True):
                 if value is not None and value >= count:
                     raise InvalidArgumentError(
-                        f"{name} must lie between 0 and {count - 1}, which model {model!r} has of {NAMES[kind]}; "
-                        f"got {value}",
+                        f"{name} must be 0 to {count - 1}, got {value}: model {model!r} has no other {NAMES[kind]}",
                         field=name,
                     )
 
     def check_size(self, aligner: TeacherForcing, lengths: Iterable[tuple[int, int]]) -> None:
-        """Refuse to answer with more weights than a request takes, for so many tokens of each text and translation.
+        """Check the number of weights of a request.
+
+        Args:
+            aligner: the model's aligner.
+            lengths: tokens of each text and of its translation.
 
         Raises:
-            InvalidArgumentError: there could be more.
+            InvalidArgumentError: the number is over MAX_WEIGHTS.
         """
-        matrices = {kind: 1 + self.each_head * math.prod(map(len, self.chosen(aligner, kind))) for kind in self.kinds}
+        matrices = {kind: 1 + self.each_head * math.prod(map(len, self.selected(aligner, kind))) for kind in self.kinds}
         weights = sum(
             count * {"cross": source * target, "encoder": source * source, "decoder": target * target}[kind]
             for source, target in lengths
@@ -87,21 +93,21 @@ class AttentionQuery:
         )
         if weights > MAX_WEIGHTS:
             raise InvalidArgumentError(
-                f"the attention that is asked for could be {weights} weights, and a request takes at most "
-                f"{MAX_WEIGHTS}: send several requests, give targets, or name a layer or a head",
+                f"the attention could be {weights} weights, more than the {MAX_WEIGHTS} of a request: send several "
+                "requests, give targets, or name a layer or a head",
                 field="contents",
             )
 
-    def chosen(self, aligner: TeacherForcing, kind: AttentionKind) -> tuple[range, range]:
-        """The layers and heads that are asked for."""
+    def selected(self, aligner: TeacherForcing, kind: AttentionKind) -> tuple[range, range]:
+        """Return the indices of the layers and heads."""
         layers, heads = aligner.heads(kind)
         return _one_or_all(self.layer, layers), _one_or_all(self.head, heads)
 
     def reduce(self, weights: Floats) -> Floats:
-        """What is kept of weights [B, layers, heads, rows, columns]: each that is asked for, or the mean over them."""
+        """Select weights, [B, layers, heads, rows, columns], or average them over layers and heads."""
         layers, heads = _one_or_all(self.layer, weights.shape[1]), _one_or_all(self.head, weights.shape[2])
-        asked = weights[:, layers.start : layers.stop, heads.start : heads.stop]
-        return asked if self.each_head else asked.mean(axis=(1, 2), keepdims=True, dtype=np.float32)
+        selected = weights[:, layers.start : layers.stop, heads.start : heads.stop]
+        return selected if self.each_head else selected.mean(axis=(1, 2), keepdims=True, dtype=np.float32)
 
 
 def _one_or_all(index: int | None, count: int) -> range:

@@ -13,7 +13,7 @@ from jumok_serve.runtime.graphs import Graphs, Integers
 from jumok_serve.search.options import DecodingOptions, SearchOptions
 from jumok_serve.tasks.parameters import TextParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
-from jumok_serve.tokenizers.input_processor import MOST_REMEMBERED, Reader
+from jumok_serve.tokenizers.input_processor import MAX_CACHED, InputProcessor
 
 
 class TaskModel:
@@ -38,12 +38,12 @@ class TaskModel:
         vocab_size = bundle.tokenizer.vocab_size
         self.manifest = bundle.manifest
         self.tokenizer = bundle.tokenizer
-        self.inputs = Reader(bundle.tokenizer, bundle.manifest)
+        self.inputs = InputProcessor(bundle.tokenizer, bundle.manifest)
         self.teacher_forcing = TeacherForcing(
             graphs, variant, pad=bundle.manifest.special_tokens.pad, vocabulary=vocab_size
         )
         # Without a reference to self: a cycle would keep the graphs of an unloaded model in memory.
-        self.resolve = lru_cache(MOST_REMEMBERED)(partial(_resolve, bundle.manifest, vocab_size))
+        self.resolve = lru_cache(MAX_CACHED)(partial(_resolve, bundle.manifest, vocab_size))
         self.shortlist_columns = partial(_shortlist_columns, bundle.manifest, shortlist)
         self.can_sample = "sampler" in variant.graphs
         self._closed = False

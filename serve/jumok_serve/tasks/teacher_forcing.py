@@ -1,4 +1,4 @@
-"""Teacher forcing: what a model makes of targets that are given to it, in one pass: their scores, and its attention."""
+"""Teacher forcing: scores and attention of given targets, in one pass over each."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,15 +12,21 @@ from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS, Floats, Graphs, Integers
 
 MAX_BATCH_LOGITS = 2**25
-"""Logits that the scorer computes at once; a longer target is scored alone."""
+"""Logits of one run of the scorer; a longer target is scored alone."""
 MAX_BATCH_WEIGHTS = 2**24
-"""Attention weights that the aligner computes at once, of all layers and heads."""
+"""Attention weights of one run of the aligner, all layers and heads included."""
 MAX_BATCH_TOKENS = 8192
-"""Tokens of sources and targets that either reads at once, padding included."""
+"""Tokens of sources and targets of one run, padding included."""
 
 
 class GivenTarget(NamedTuple):
-    """A target, S source tokens that it is a translation of, and the token that it is decoded from."""
+    """A target with its source and the decoder's start token.
+
+    Attributes:
+        source_ids: source token ids, [S].
+        start: start token.
+        target_ids: target token ids, [T].
+    """
 
     source_ids: Sequence[int]
     start: int
@@ -28,13 +34,13 @@ class GivenTarget(NamedTuple):
 
 
 class TeacherForcing:
-    """Runs a model's scorer and aligner over targets, in batches of like lengths and bounded size.
+    """Runs a model's scorer and aligner over targets, in batches of similar lengths and limited size.
 
     Args:
-        graphs: the model.
-        variant: what the manifest says of them.
+        graphs: the model's graphs.
+        variant: the graphs' part of the manifest.
         pad: id of the padding token.
-        vocabulary: number of target tokens.
+        vocabulary: number of target tokens, V.
     """
 
     def __init__(self, graphs: Graphs, variant: PrecisionVariant, *, pad: int, vocabulary: int) -> None:
@@ -45,16 +51,16 @@ class TeacherForcing:
 
     @property
     def can_score(self) -> bool:
-        """Whether the model has a scorer."""
+        """True if the model has a scorer."""
         return "scorer" in self._variant.graphs
 
     @property
     def can_align(self) -> bool:
-        """Whether the model has an aligner."""
+        """True if the model has an aligner."""
         return "aligner" in self._variant.graphs
 
     def heads(self, kind: AttentionKind) -> tuple[int, int]:
-        """Number of layers that attend in this way, and of heads in each; none without an aligner that tells of it."""
+        """Return the numbers of layers and of heads per layer with this attention; 0, 0 if the aligner has none."""
         aligner = self._variant.graphs.get("aligner")
         for spec in aligner.outputs if aligner is not None else ():
             if spec.name == ATTENTION_OUTPUTS[kind]:
@@ -63,10 +69,10 @@ class TeacherForcing:
         return 0, 0
 
     def scores(self, given: Sequence[GivenTarget], patience: Patience) -> list[list[float]]:
-        """Log-probability of every token of every target, given those before it.
+        """Compute the log-probability of every token of every target, given the tokens before it.
 
         Raises:
-            DeadlineExceededError, CancelledError: between two batches, where nobody waits any more.
+            DeadlineExceededError, CancelledError: the deadline passed, or the request was cancelled, between batches.
         """
 
         def cost(source: int, target: int) -> float:
@@ -81,10 +87,12 @@ class TeacherForcing:
         return scores
 
     def attention(self, given: Sequence[GivenTarget], patience: Patience) -> list[Floats]:
-        """Cross-attention [T, S] of every target, the mean over all layers and heads; no target may be empty.
+        """Compute the cross-attention of every target, the mean over all layers and heads, [T, S] each.
+
+        No target may be empty.
 
         Raises:
-            DeadlineExceededError, CancelledError: between two batches, where nobody waits any more.
+            DeadlineExceededError, CancelledError: the deadline passed, or the request was cancelled, between batches.
         """
 
         def mean(weights: Floats) -> Floats:
@@ -100,20 +108,20 @@ class TeacherForcing:
         reduce: Callable[[Floats], Floats],
         patience: Patience,
     ) -> list[list[Floats]]:
-        """Attention of some kinds, for every target, which may not be empty; one of the model's `heads` each at least.
+        """Compute attention of several kinds for every target.
 
         Args:
-            kinds: of attention, in the order of the results.
-            given: the targets.
-            reduce: what is kept of the weights [B, layers, heads, rows, columns], so that no more of all batches is in
-                memory at the same time: [B, ..., rows, columns].
-            patience: how long it is waited for.
+            kinds: kinds that the model has, in the order of the results.
+            given: targets, none empty.
+            reduce: function from weights [B, layers, heads, rows, columns] to [B, ..., rows, columns]; only its
+                results stay in memory until all batches are done.
+            patience: deadline and cancellation.
 
         Returns:
-            For every target, of every kind, [..., T, S], [..., S, S] and [..., T, T].
+            Attention of every target by kind: cross [..., T, S], encoder [..., S, S], decoder [..., T, T].
 
         Raises:
-            DeadlineExceededError, CancelledError: between two batches, where nobody waits any more.
+            DeadlineExceededError, CancelledError: the deadline passed, or the request was cancelled, between batches.
         """
         cross, encoder, decoder = (math.prod(self.heads(kind)) for kind in ATTENTION_KINDS)
 
@@ -130,13 +138,13 @@ class TeacherForcing:
                     source, target = len(given[index].source_ids), len(given[index].target_ids)
                     rows = source if kind == "encoder" else target
                     columns = target if kind == "decoder" else source
-                    attention[index].append(kept[..., :rows, :columns].copy())  # and let go of padding
+                    attention[index].append(kept[..., :rows, :columns].copy())  # a view would keep the padding
         return attention
 
     def _padded(self, given: Sequence[GivenTarget]) -> tuple[Integers, Integers, Integers, Integers, Integers]:
-        """What scorer and aligner take: source ids and lengths, start ids, target ids and lengths."""
+        """Return the inputs of scorer and aligner: source ids and lengths, start ids, target ids and lengths."""
         source_ids, source_lengths = _rectangle([one.source_ids for one in given], self._pad)
-        # The padding token may be one of the sources' vocabulary alone; behind a target any token does.
+        # The padding token may be in the source vocabulary only; any token can pad a target.
         target_ids, target_lengths = _rectangle([one.target_ids for one in given], 0)
         return source_ids, source_lengths, np.array([one.start for one in given]), target_ids, target_lengths
 
@@ -150,7 +158,10 @@ def _rectangle(rows: Sequence[Sequence[int]], fill: int) -> tuple[Integers, Inte
 
 
 def _batches(given: Sequence[GivenTarget], cost: Callable[[int, int], float]) -> Iterator[list[int]]:
-    """Indices of targets to run together, of like lengths; ``cost`` of S and T is one's part of what fits at once."""
+    """Yield the indices of targets to run together, of similar lengths.
+
+    ``cost`` of S and T is the fraction of a full batch that one target takes.
+    """
     batch: list[int] = []
     longest_source = longest_target = 0
     for index in sorted(

@@ -1,1 +1,1 @@
-"""What happens to a text around the model."""
+"""Processing of texts before and after the model."""

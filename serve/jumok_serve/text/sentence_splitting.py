@@ -14,38 +14,39 @@ from jumok_serve.manifest.languages import Direction
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.translation import PendingTranslations, submit_texts
+from jumok_serve.tokenizers.input_processor import check_count
 
 MAX_SENTENCES = 4096
-"""Of all texts of a request together."""
+"""Limit for all texts of a request together."""
 WITHOUT_SPACES = frozenset("zh zho cmn yue wuu ja jpn th tha lo lao km khm my mya bo bod".split())  # noqa: SIM905
-"""Languages that write sentences one behind the other, with no space between."""
+"""Languages that write no space between sentences."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitText:
-    """A text's sentences, of which there is at least one, and the white space before, between and behind them."""
+    """A text's sentences, at least one, and the white space before, between and after them."""
 
     sentences: tuple[str, ...]
     spaces: tuple[str, ...]
 
 
 def split(text: str, language: str) -> SplitText:
-    """Split a text into its sentences, by the rules of sentencex for the language; a line break ends one too.
+    """Split a text into sentences, by the rules of sentencex for the language; a line break ends a sentence.
 
-    Nothing is lost: sentences and spaces, one after the other, are the text. One without a sentence is its own.
+    Sentences and spaces joined in turn are the text. A text of white space is its only sentence.
     """
-    from sentencex import segment  # noqa: PLC0415 - what splits nothing need not load it
+    from sentencex import segment  # noqa: PLC0415 - loaded only to split
 
     sentences: list[str] = []
     spaces = [""]
     for line in text.splitlines(keepends=True):
         for piece in segment(_primary(language), line):
             sentence = piece.strip()
-            before, _, behind = piece.partition(sentence) if sentence else (piece, "", "")
+            before, _, after = piece.partition(sentence) if sentence else (piece, "", "")
             spaces[-1] += before
             if sentence:
                 sentences.append(sentence)
-                spaces.append(behind)
+                spaces.append(after)
     if not sentences:
         return SplitText((text,), ("", ""))
     return SplitText(tuple(sentences), tuple(spaces))
@@ -56,13 +57,13 @@ def _primary(language: str) -> str:
 
 
 class PendingSplitTexts:
-    """Texts whose sentences are on their way through the engine.
+    """Texts whose sentences are in the engine; see `Pending`.
 
     Args:
-        pending: their sentences, one behind the other.
-        texts: how they were split.
-        direction: what they are translated from and to.
-        length_penalty: exponent of the number of tokens that sums of their scores are divided by.
+        pending: the sentences of all texts in a row.
+        texts: the texts' sentences and spaces.
+        direction: languages of texts and translations.
+        length_penalty: exponent of the length that a sum of scores is divided by.
     """
 
     def __init__(
@@ -71,25 +72,25 @@ class PendingSplitTexts:
         self._pending = pending
         self._texts = texts
         self._firsts = [0, *accumulate(len(text.sentences) for text in texts)][:-1]
-        self._decoded: list[list[str]] = [[] for _ in texts]  # what is known of each text's sentences
+        self._decoded: list[list[str]] = [[] for _ in texts]  # finished sentences of each text
         self._spaceless = _primary(direction.target) in WITHOUT_SPACES
         self._length_penalty = length_penalty
 
     @property
     def futures(self) -> tuple[Future[Decoded], ...]:
-        """One for each sentence that needs decoding; cancelling one frees its rows before the next step."""
+        """One future per sentence in the engine."""
         return self._pending.futures
 
     def cancel(self) -> None:
-        """Gives up all sentences that are not done."""
+        """Cancel all sentences that are not done."""
         self._pending.cancel()
 
     def timings(self) -> Timings:
-        """Where the time went, of the sentence that took longest in each part; waits until all are done."""
+        """Return the longest times of a sentence; waits until all are done."""
         return self._pending.timings()
 
     def stable_texts(self) -> list[str]:
-        """What each translation is sure to begin with, so far: nothing behind the first sentence not decoded yet."""
+        """Return the stable text of each translation; it ends in the first sentence that is not decoded yet."""
         return [
             self._stable_text(text, first, decoded)
             for text, first, decoded in zip(self._texts, self._firsts, self._decoded, strict=True)
@@ -103,7 +104,7 @@ class PendingSplitTexts:
         return self._join(text, [*decoded, self._pending.stable_text(first + len(decoded))])
 
     def collect(self) -> list[Translation]:
-        """Waits, and returns the translations in the order of the texts; see `Pending.collect`."""
+        """Wait for the translations and return them in the order of the texts."""
         translations = iter(self._pending.collect())
         return [self._translation(text, [next(translations) for _ in text.sentences]) for text in self._texts]
 
@@ -127,13 +128,13 @@ class PendingSplitTexts:
         )
 
     def _join(self, text: SplitText, translations: Sequence[str]) -> str:
-        """The first sentences' translations, with what stands before and between them."""
+        """Join the first sentences' translations with the spaces before and between them."""
         between = (self._between(space) for space in text.spaces[1 : len(translations)])
         first, *others = translations
         return text.spaces[0] + first + "".join(part for pair in zip(between, others, strict=True) for part in pair)
 
     def _between(self, space: str) -> str:
-        """A single space, or none, is as the target language writes it; all else stays what it is."""
+        """Replace a single or no space by the target language's; keep other white space."""
         return ("" if self._spaceless else " ") if space in {"", " "} else space
 
 
@@ -194,13 +195,10 @@ def _is_text(text: object) -> bool:
 def _first_sentence_prefixes(
     prefixes: Sequence[str | None] | None, texts: Sequence[SplitText]
 ) -> list[str | None] | None:
-    """What each sentence's translation begins with: that of a text's first with the text's prefix."""
+    """Return the target prefix of each sentence: the text's for its first sentence, None for the others."""
     if prefixes is None:
         return None
-    if isinstance(prefixes, str) or len(prefixes) != len(texts):
-        raise InvalidArgumentError(
-            f"target_prefixes must be one for each of {len(texts)} texts", field="target_prefixes"
-        )
+    check_count("target_prefixes", prefixes, len(texts))
     return [
         prefix if number == 0 else None
         for prefix, text in zip(prefixes, texts, strict=True)
@@ -209,7 +207,7 @@ def _first_sentence_prefixes(
 
 
 def _blame_text(error: InvalidArgumentError, numbers: Sequence[int]) -> InvalidArgumentError:
-    """The error of a sentence, with the field of its text."""
+    """Return the error of a sentence, with the field of its text."""
     blamed = re.fullmatch(r"(contents|target_prefixes)\[(\d+)\]", error.field)
     if blamed is None:
         return error

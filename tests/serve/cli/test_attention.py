@@ -84,7 +84,7 @@ def test_a_cut_text_is_told_in_one_line(run: Callable[..., Done], server: str, t
         (
             ["A dog.", "--layer", "7"],
             1,
-            "layer must lie between 0 and 0, which model 'tiny-en-de' has of cross-attention; got 7",
+            "layer must be 0 to 0, got 7: model 'tiny-en-de' has no other cross-attention",
         ),
         (["A dog.", "--layer", "-1"], 2, "-1 is not in the range x>=0"),
         (["A dog.", "--kind", "self"], 2, "'self' is not one of"),

@@ -28,7 +28,7 @@ from jumok_serve.runtime.decoder_step import Choice
 from jumok_serve.runtime.graphs import DecoderStep, Integers
 from jumok_serve.runtime.slot_buffers import padded_length
 from jumok_serve.tasks.parameters import TranslationParameters
-from jumok_serve.tokenizers.input_processor import Reader
+from jumok_serve.tokenizers.input_processor import InputProcessor
 from tests.support.hang import HANG_S
 
 IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
@@ -295,7 +295,7 @@ def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
             translator.submit(TEXTS[:2], TranslationParameters(options=options))
         assert refused.value.retry_after_s == 1.0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Reader, "sources", None)  # refused before anything is tokenized
+            patch.setattr(InputProcessor, "sources", None)  # refused before anything is tokenized
             with pytest.raises(OverloadedError):
                 translator.submit(TEXTS[:2], TranslationParameters(options=options))
         assert translator.load().queued_requests == 3

@@ -169,7 +169,7 @@ def check_close(found: Alignment, expected: Alignment) -> None:
 @pytest.mark.parametrize(
     ("texts", "targets", "asked", "field", "message"),
     [
-        ("a", None, {"layer": 1}, "layer", "layer must lie between 0 and 0, which model 'tiny-en-de' has of cross-"),
+        ("a", None, {"layer": 1}, "layer", "layer must be 0 to 0, got 1: model 'tiny-en-de' has no other cross-"),
         (
             "a",
             None,
@@ -177,7 +177,7 @@ def check_close(found: Alignment, expected: Alignment) -> None:
             "head",
             "between 0 and 1, .* self-attention in its encoder; got 2",
         ),
-        ("a", None, {"layer": -1}, "layer", "layer must be a number from 0 on, got -1"),
+        ("a", None, {"layer": -1}, "layer", "layer must be a number from 0, got -1"),
         ("a", None, {"kinds": ["cross", "cross"]}, "kinds[1]", "kinds has 'cross' twice"),
         (["a", "b"], ["c"], {}, "targets", "one for each of 2 texts, got 1"),
         (["a", ""], ["c", "d"], {}, "targets[1]", "the text has no content"),
@@ -227,7 +227,7 @@ def test_more_than_can_be_answered_is_refused(translator: Translator, monkeypatc
     ]
     for texts, targets in refused:
         with pytest.raises(
-            InvalidArgumentError, match=f"a request takes at most {3 * weights}: send several"
+            InvalidArgumentError, match=f"more than the {3 * weights} of a request: send several"
         ) as caught:
             translator.align(texts, targets, kinds=ATTENTION_KINDS, each_head=True)
         assert caught.value.field == "contents"

@@ -101,7 +101,7 @@ def test_batches_are_bounded(translator: Translator, monkeypatch: pytest.MonkeyP
 def test_more_than_can_be_answered_is_refused(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "MAX_ATTENTION_WEIGHTS", 200)
     assert translator.translate("A dog.", attention=True, max_length=5).hypotheses[0].attention
-    with pytest.raises(InvalidArgumentError, match="a request takes at most 200: send several requests") as caught:
+    with pytest.raises(InvalidArgumentError, match="more than the 200 of a request: send several requests") as caught:
         translator.translate(["A dog."] * 9, attention=True, max_length=5)
     assert caught.value.field == "attention"
 
@@ -110,7 +110,7 @@ def test_the_tokens_of_prefixes_count_in_what_can_be_answered(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pending, "MAX_ATTENTION_WEIGHTS", 200)
-    with pytest.raises(InvalidArgumentError, match="a request takes at most 200") as caught:
+    with pytest.raises(InvalidArgumentError, match="more than the 200 of a request") as caught:
         translator.translate("A dog.", attention=True, target_prefix="Ein Mann " * 12, max_length=1)
     assert caught.value.field == "attention"
 

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_serve.tokenizers.readable import check_text
+from jumok_serve.tokenizers.input_processor import check_text
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer, load_tokenizer
 from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
 

@@ -58,7 +58,7 @@ def test_what_is_asked_for_reaches_the_model() -> None:
     ("request_", "field", "message"),
     [
         (alignment_pb2.AlignTextRequest(contents=["a"], kinds=[0]), "kinds", "unknown value 0"),  # type: ignore[list-item]
-        (alignment_pb2.AlignTextRequest(contents=["a"], head=-2), "head", "head must be a number from 0 on, got -2"),
+        (alignment_pb2.AlignTextRequest(contents=["a"], head=-2), "head", "head must be a number from 0, got -2"),
         (alignment_pb2.AlignTextRequest(contents=["a"] * 1025), "contents", "at most 1024 texts, got 1025"),
         (
             alignment_pb2.AlignTextRequest.FromString(REQUEST.SerializeToString() + b"\xf8\x06\x01"),
