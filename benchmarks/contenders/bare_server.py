@@ -12,7 +12,7 @@ from jumok_proto.conversion import options_from_proto, response_to_proto
 from jumok_proto.v1 import translation_pb2
 from jumok_serve import Translator
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.service.handlers.loop_wakeups import Arrivals
+from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.tasks.parameters import TranslationParameters
 
 
@@ -20,7 +20,7 @@ async def main() -> None:
     """Serve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
-    arrivals = Arrivals()
+    wakeups = LoopWakeups()
     with Translator(parser.parse_args().bundle) as translator:
 
         async def answer(
@@ -29,7 +29,7 @@ async def main() -> None:
             options = DecodingOptions(**options_from_proto(request.options))
             pending = translator.submit(list(request.contents), TranslationParameters(options=options))
             try:
-                await arrivals.wait(pending.futures)
+                await wakeups.wait(pending.futures)
                 return response_to_proto(pending.collect(), pending.timings())
             finally:
                 pending.cancel()  # the caller may have left

@@ -30,7 +30,7 @@ def serving(*translators: Translator, **settings: Any) -> Iterator[str]:
         yield server.address
     finally:
         asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
-        for held in server.models.held():
+        for held in server.models.entries():
             if held.model not in translators:
                 held.model.close(drain=False)
         loop.call_soon_threadsafe(loop.stop)

@@ -1,4 +1,4 @@
-"""The gRPC service: what the wire asks of the translators, and nothing of how they work."""
+"""gRPC service around translators."""
 
 from jumok_serve.service.server import Administration, Server, run_server
 

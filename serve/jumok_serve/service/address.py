@@ -1,4 +1,4 @@
-"""Addresses to listen on: how they are written, and whether they can be had."""
+"""Listening addresses: their notation, and a check that they can be bound."""
 
 import errno
 import socket
@@ -6,21 +6,21 @@ import socket
 from jumok_serve.errors import ListenError
 
 
-def joined(host: str, port: int) -> str:
-    """``host:port``, with brackets around an address of IPv6."""
+def format_address(host: str, port: int) -> str:
+    """``host:port``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def check_address(host: str, port: int, setting: str) -> None:
-    """Try an address: gRPC tells the reason why it cannot listen only in a log line for programmers.
+    """Bind an address once; gRPC itself logs the reason of a failure instead of raising it.
 
     Args:
         host: address to listen on.
-        port: 0: any free.
-        setting: what says which port.
+        port: port; 0: any free one.
+        setting: setting that chose the port, for the message.
 
     Raises:
-        ListenError: the address cannot be had.
+        ListenError: the address cannot be bound.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -30,7 +30,8 @@ def check_address(host: str, port: int, setting: str) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except UnicodeError as error:
-        raise ListenError(f"cannot listen on {joined(host, port)}: not a host name") from error
+        raise ListenError(f"cannot listen on {format_address(host, port)}: not a host name") from error
     except OSError as error:
-        way_out = f"; another program has it, so choose another {setting}" if error.errno == errno.EADDRINUSE else ""
-        raise ListenError(f"cannot listen on {joined(host, port)}: {error.strerror}{way_out}") from error
+        in_use = error.errno == errno.EADDRINUSE
+        remedy = f"; another program uses it, so choose another {setting}" if in_use else ""
+        raise ListenError(f"cannot listen on {format_address(host, port)}: {error.strerror}{remedy}") from error

@@ -1,4 +1,4 @@
-"""What one request, one connection and one caller may ask of a server."""
+"""Limits of one request, one connection and one caller."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ from jumok_proto.errors import InvalidArgumentError
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits:
-    """Bounds of the service, on by default; those of queue and batch are ``jumok_serve.engine.limits.EngineLimits``.
+    """Limits of the service; ``jumok_serve.engine.limits.EngineLimits`` has those of queue and batch.
 
     Attributes:
-        max_message_bytes: of a request.
-        max_texts: of a request.
-        max_characters: of a text, to be truncated or not, of a target prefix, and of a target.
-        max_hypotheses: of all texts of a request together, which bounds its answer.
+        max_message_bytes: size of a request.
+        max_texts: texts of a request.
+        max_characters: characters of a text before truncation, of a target prefix, and of a target.
+        max_hypotheses: hypotheses of all texts of a request together; bounds the response.
         max_beam_hypotheses: beam size times hypotheses of a text; the default is the most that options allow.
-        max_streams: calls that one connection may have open; its others wait at the client.
-        max_calls: calls that may be open on all connections together, health checks not counted.
-        requests_per_second: calls that each caller may make in the long run; None: no bound.
-        request_burst: calls that it may make at once after a rest; None: those of one second, at least 1.
+        max_streams: open calls of one connection; further calls wait in the client.
+        max_calls: open calls of all connections together, without health checks.
+        requests_per_second: sustained rate of each caller; None: no limit.
+        request_burst: calls at once after a rest; None: those of one second, at least 1.
     """
 
     max_message_bytes: int = 32 * 2**20
@@ -32,29 +32,30 @@ class ServiceLimits:
     requests_per_second: float | None = None
     request_burst: int | None = None
 
-    def check_number(self, texts: int) -> None:
+    def check_num_texts(self, num_texts: int) -> None:
         """Raise InvalidArgumentError for too many texts."""
-        if texts > self.max_texts:
+        if num_texts > self.max_texts:
             raise InvalidArgumentError(
-                f"a request takes at most {self.max_texts} texts, got {texts}; send several requests", field="contents"
+                f"a request takes at most {self.max_texts} texts, got {num_texts}; send several requests",
+                field="contents",
             )
 
     def check_lengths(self, **texts: Sequence[str]) -> None:
-        """Raise InvalidArgumentError for a text that is too long; the names are those of the fields."""
-        for field, of_field in texts.items():
-            for index, text in enumerate(of_field):
+        """Raise InvalidArgumentError for a text that is too long; keywords are request fields."""
+        for field, field_texts in texts.items():
+            for index, text in enumerate(field_texts):
                 if len(text) > self.max_characters:
                     raise InvalidArgumentError(
                         f"a text takes at most {self.max_characters} characters here, got {len(text)}: split it",
                         field=f"{field}[{index}]",
                     )
 
-    def check_hypotheses(self, texts: int, beam_size: int, num_hypotheses: int) -> None:
-        """Raise InvalidArgumentError for too many hypotheses, of all texts or of one with its beam."""
-        if texts * num_hypotheses > self.max_hypotheses:
+    def check_hypotheses(self, num_texts: int, beam_size: int, num_hypotheses: int) -> None:
+        """Raise InvalidArgumentError for too many hypotheses, in all or for one text."""
+        if num_texts * num_hypotheses > self.max_hypotheses:
             raise InvalidArgumentError(
                 f"a request takes at most {self.max_hypotheses} hypotheses of all texts together, got "
-                f"{texts * num_hypotheses}; send several requests",
+                f"{num_texts * num_hypotheses}; send several requests",
                 field="contents",
             )
         if beam_size * num_hypotheses > self.max_beam_hypotheses:

@@ -1,4 +1,4 @@
-"""The server: its address, its life, and its end."""
+"""gRPC server: services, ports, start and stop."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from jumok_proto.results import ModelState
 from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
 from jumok_serve.bundle.model_root import ModelRoot
 from jumok_serve.errors import ListenError
-from jumok_serve.service.address import check_address, joined
+from jumok_serve.service.address import check_address, format_address
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.handlers.admin_service import AdminService
@@ -28,9 +28,9 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.lifecycle import Lifecycle
 from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.service.rpc.access import Gate
+from jumok_serve.service.rpc.access import AccessControl
 from jumok_serve.service.rpc.call_counts import CallCounts
-from jumok_serve.service.rpc.error_boundary import guarded
+from jumok_serve.service.rpc.error_boundary import guarded_handlers
 from jumok_serve.service.rpc.interceptor import CallObserver, Interceptor
 
 logger = logging.getLogger(__name__)
@@ -42,22 +42,22 @@ HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]
 REFLECTION_SERVICE = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 SERVICES = (TRANSLATION_SERVICE.full_name, MODEL_SERVICE.full_name)
 
-QUEUED = [f"/{TRANSLATION_SERVICE.full_name}/{method}" for method in ("TranslateText", "StreamTranslateText")]
-"""Methods whose texts wait in a model's queue, or are refused."""
+QUEUED_METHODS = [f"/{TRANSLATION_SERVICE.full_name}/{method}" for method in ("TranslateText", "StreamTranslateText")]
+"""Methods whose texts go through a model's queue."""
 
-MODEL_HEALTH = "models/"
-"""What the health service calls a model: this, and its name."""
+MODEL_HEALTH_PREFIX = "models/"
+"""Prefix of a model's name in the health service."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Administration:
-    """What AdminService is configured with.
+    """Configuration of AdminService.
 
     Attributes:
-        root: the folder whose bundles it may load.
-        load: opens a bundle and tries it, in a thread.
-        host: address of its own port.
-        port: on which it listens alone; 0: any free; None: on that of the other services.
+        root: folder of the bundles that may be loaded.
+        load: opens a bundle and warms it up; called in a thread.
+        host: address to listen on, if it has its own port.
+        port: its own port; 0: any free one; None: the port of the other services.
     """
 
     root: Path
@@ -67,21 +67,21 @@ class Administration:
 
 
 class Server:
-    """Serves models on an address; made where an event loop runs. The models stay the caller's to close.
+    """Serves models over gRPC; made inside a running event loop. The caller closes the models.
 
     Args:
-        models: what it serves at first.
+        models: initial models.
         host: address to listen on.
-        port: 0 leaves it to the system.
-        limits: of requests, connections and callers.
-        tls: where its certificates are; None: it serves in plain text.
-        tokens: what callers need one of; None: nothing.
-        observers: who is told of every call.
-        administration: how models may be loaded and unloaded; None: not at all.
+        port: port; 0: any free one.
+        limits: limits of requests, connections and callers.
+        tls: certificate files; None: no TLS.
+        tokens: accepted bearer tokens; None: calls need none.
+        observers: observers of every call.
+        administration: configuration of AdminService; None: no AdminService.
 
     Attributes:
-        models: what it serves; those that were loaded since are the caller's to close too.
-        counts: what it counts of its calls.
+        models: registry of the models; the caller closes those loaded later too.
+        counts: counters of ended calls.
 
     Raises:
         DuplicateModelError: two models have the same name.
@@ -102,7 +102,7 @@ class Server:
         self.models = ModelRegistry(models)
         self.counts = CallCounts()
         self._tls = tls
-        self._gate = Gate(limits, tokens)
+        self._access = AccessControl(limits, tokens)
         self._observers = (self.counts, *observers)
         self._health = Health()
         self._translation = TranslationService(self.models, limits)
@@ -115,7 +115,7 @@ class Server:
                 self.models,
                 root=ModelRoot(administration.root),
                 load=administration.load,
-                changed=self._models_changed,
+                on_change=self._models_changed,
             )
             admin = {ADMIN_SERVICE: AdminService(self.models, self._lifecycle)}
             if administration.port is None:
@@ -127,45 +127,45 @@ class Server:
         self._models_changed()
 
     def _make_server(self, services: Mapping[ServiceDescriptor, object], limits: ServiceLimits) -> grpc.aio.Server:
-        """A server of these services, of health, and of reflection."""
-        full = dict.fromkeys(QUEUED if TRANSLATION_SERVICE in services else (), lambda: self.models.full)
-        interceptor = Interceptor(self._gate, self._observers, full)  # it remembers the methods of one server
+        """Make a server of these services, health and reflection."""
+        full = dict.fromkeys(QUEUED_METHODS if TRANSLATION_SERVICE in services else (), lambda: self.models.full)
+        interceptor = Interceptor(self._access, self._observers, full)  # one a server, as it caches handlers by method
         server = grpc.aio.server(
             interceptors=[interceptor],
             options=(
-                ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and share its calls
+                ("grpc.so_reuseport", 0),  # else a second server could share the port and its calls
                 ("grpc.max_receive_message_length", limits.max_message_bytes),
-                ("grpc.max_send_message_length", -1),  # what was computed is sent; bounds on requests bound it
+                ("grpc.max_send_message_length", -1),  # limits of requests bound responses
                 ("grpc.max_concurrent_streams", limits.max_streams),
-                # Else gRPC refuses what comes while the event loop is busy, without a word on why and what to do.
+                # Else gRPC refuses calls while the event loop is busy, without a reason.
                 ("grpc.server.max_pending_requests", limits.max_calls),
                 ("grpc.server.max_pending_requests_hard_limit", limits.max_calls),
             ),
         )
         names = [service.full_name for service in (*services, HEALTH_SERVICE, REFLECTION_SERVICE)]
-        reflected = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]  # its types lack it
-        standard = {HEALTH_SERVICE: self._health, REFLECTION_SERVICE: reflected}
+        reflection_service = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]  # its types lack it
+        standard = {HEALTH_SERVICE: self._health, REFLECTION_SERVICE: reflection_service}
         server.add_generic_rpc_handlers(
-            tuple(guarded(service, servicer) for service, servicer in {**services, **standard}.items())
+            tuple(guarded_handlers(service, servicer) for service, servicer in {**services, **standard}.items())
         )
         return server
 
     def _models_changed(self) -> None:
-        """Tell health what is served now, and have it told when that changes."""
+        """Update health now and whenever a model becomes ready or unready."""
         for model in self.models:
             model.on_ready_change(self._ready_changed)
-        self._tell_health()
+        self._update_health()
 
     def _ready_changed(self) -> None:
-        """Is called in the thread of an engine."""
-        with suppress(RuntimeError):  # the loop is closed: nobody asks any more
-            self._loop.call_soon_threadsafe(self._tell_health)
+        """Update health from an engine's thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._update_health)
 
-    def _tell_health(self) -> None:
+    def _update_health(self) -> None:
         states = {
-            f"{MODEL_HEALTH}{held.name}": held.state is ModelState.SERVING
-            for held in self.models.held()
-            if not held.draining
+            f"{MODEL_HEALTH_PREFIX}{entry.name}": entry.state is ModelState.SERVING
+            for entry in self.models.entries()
+            if not entry.draining
         }
         services = {TRANSLATION_SERVICE.full_name: any(states.values()), MODEL_SERVICE.full_name: True}
         if self._lifecycle is not None:
@@ -174,43 +174,43 @@ class Server:
 
     @property
     def address(self) -> str:
-        """``host:port``; the port is the real one after ``start``."""
+        """``host:port``; after ``start`` with the actual port."""
         return self._port.address
 
     @property
     def port(self) -> int:
-        """The port; the real one after ``start``."""
+        """Port; the actual one after ``start``."""
         return self._port.number
 
     @property
     def admin_address(self) -> str | None:
-        """The same of AdminService, where it has a port of its own."""
+        """Address of AdminService, if it has its own port."""
         return None if self._admin_port is None else self._admin_port.address
 
     @property
     def open_calls(self) -> int:
-        """Calls that are under way."""
-        return self._gate.open_calls
+        """Number of open calls."""
+        return self._access.open_calls
 
     @property
     def serving(self) -> bool:
-        """Whether it takes calls, or is about to: False once it stops."""
+        """True until the server stops."""
         return not self._health.stopped
 
     async def start(self) -> None:
         """Listen and serve.
 
         Raises:
-            ListenError: the address cannot be had.
-            CredentialsError: the certificates cannot be used.
+            ListenError: the address cannot be bound.
+            CredentialsError: the certificates are unusable.
         """
         for port in self._ports():
             await port.start(self._tls)
 
     async def stop(self, grace_s: float) -> None:
-        """Take no further call, finish what runs within ``grace_s`` seconds, and cancel what is left then.
+        """Refuse further calls, wait ``grace_s`` seconds for open ones, then cancel the rest.
 
-        Of a corpus what was read is translated, and its caller told to send the rest elsewhere.
+        Items of a corpus that were read are translated; the call then fails, and the client sends the rest elsewhere.
         """
         self._health.stop()
         self._translation.stop()
@@ -223,13 +223,13 @@ class Server:
 
 
 class _Port:
-    """A gRPC server and where it listens.
+    """Listening port of a gRPC server.
 
     Args:
-        server: has not started.
+        server: server before its start.
         host: address to listen on.
-        number: 0: any free.
-        setting: what says which port.
+        number: port; 0: any free one.
+        setting: setting that chose the port, for messages.
     """
 
     def __init__(self, server: grpc.aio.Server, host: str, number: int, setting: str) -> None:
@@ -240,11 +240,11 @@ class _Port:
 
     @property
     def address(self) -> str:
-        """``host:port``; the port is the real one once it has started."""
-        return joined(self._host, self.number)
+        """``host:port``; after ``start`` with the actual port."""
+        return format_address(self._host, self.number)
 
     async def start(self, tls: TlsFiles | None) -> None:
-        """Listen and serve; raises what ``Server.start`` does."""
+        """Listen and serve; raises as ``Server.start``."""
         await asyncio.to_thread(check_address, self._host, self.number, self._setting)
         try:
             if tls is None:
@@ -259,12 +259,14 @@ class _Port:
 def run_server(
     make_server: Callable[[], Server], *, grace_s: float, on_start: Callable[[Server], AbstractContextManager[None]]
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what runs; a second signal ends it at once. Closes the models.
+    """Serve until SIGTERM or SIGINT, finish open calls, and close the models.
+
+    A second signal cancels open calls.
 
     Args:
-        make_server: makes it, in the event loop.
-        grace_s: seconds that calls have after the first signal.
-        on_start: what is to be open while it serves.
+        make_server: makes the server, in the event loop.
+        grace_s: time for open calls after the first signal, in seconds.
+        on_start: context to keep open while serving.
     """
     asyncio.run(_serve(make_server, grace_s, on_start))
 
@@ -281,7 +283,7 @@ async def _serve(
         await server.start()
         with on_start(server):
             received = await signals.get()
-            logger.info("%s: finishing what runs, for %g s at most", received.name, grace_s)
+            logger.info("%s: finishing open calls, for %g s at most", received.name, grace_s)
             stopping = asyncio.ensure_future(server.stop(grace_s))
             again = asyncio.ensure_future(signals.get())
             await asyncio.wait({stopping, again}, return_when=asyncio.FIRST_COMPLETED)
@@ -290,5 +292,5 @@ async def _serve(
             again.cancel()
             await stopping
     finally:
-        # Every call has its answer by now, so nothing is left to drain.
-        await asyncio.gather(*(asyncio.to_thread(held.model.close, drain=False) for held in server.models.held()))
+        # All calls have ended, so the engines are empty.
+        await asyncio.gather(*(asyncio.to_thread(entry.model.close, drain=False) for entry in server.models.entries()))

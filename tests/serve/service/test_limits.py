@@ -19,7 +19,7 @@ from jumok_serve.service.auth.rate_limit import RateLimiter
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
-from tests.support.held_model import HeldModel, failure, hold, serving
+from tests.support.fake_model import FakeModel, failure, hold, serving
 
 NO_MESSAGE = b"\xff\xff\xff"
 LIMITS = ServiceLimits(max_texts=3, max_characters=5, max_hypotheses=8, max_beam_hypotheses=16)
@@ -45,7 +45,7 @@ LIMITS = ServiceLimits(max_texts=3, max_characters=5, max_hypotheses=8, max_beam
 )
 def test_a_translation_that_asks_for_too_much_is_refused(sent: TranslateTextRequest, field: str) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(), limits=LIMITS) as (_, channel):
+        async with serving(FakeModel(), limits=LIMITS) as (_, channel):
             refused = await failure(TranslationServiceStub(channel).TranslateText(sent))
             assert (refused.code, refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
             most = TranslateTextRequest(contents=["abcde"] * 3, options=DecodingOptions(num_hypotheses=2, beam_size=8))
@@ -63,7 +63,7 @@ def test_a_translation_that_asks_for_too_much_is_refused(sent: TranslateTextRequ
 )
 def test_scores_that_ask_for_too_much_are_refused(sent: ScoreTextRequest, field: str) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(), limits=LIMITS) as (_, channel):
+        async with serving(FakeModel(), limits=LIMITS) as (_, channel):
             refused = await failure(TranslationServiceStub(channel).ScoreText(sent))
             assert (refused.code, refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
 
@@ -72,7 +72,7 @@ def test_scores_that_ask_for_too_much_are_refused(sent: ScoreTextRequest, field:
 
 def test_a_message_that_is_too_large_is_refused() -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(), limits=ServiceLimits(max_message_bytes=1000)) as (_, channel):
+        async with serving(FakeModel(), limits=ServiceLimits(max_message_bytes=1000)) as (_, channel):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=["a" * 1000]))
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -83,7 +83,7 @@ def test_a_message_that_is_too_large_is_refused() -> None:
 
 def test_calls_beyond_the_most_are_told_to_come_back() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model, limits=ServiceLimits(max_calls=1)) as (server, channel):
             translate = TranslationServiceStub(channel).TranslateText
             first = translate(TranslateTextRequest(contents=["a"]))
@@ -103,7 +103,7 @@ def test_where_no_queue_has_room_calls_are_refused_unread_and_counted() -> None:
     """Bytes that are no request would be refused for that, had anybody read them."""
 
     async def scenario() -> None:
-        models = [HeldModel("one"), HeldModel("two")]
+        models = [FakeModel("one"), FakeModel("two")]
         ended = []
 
         class Observer:
@@ -142,7 +142,7 @@ def test_where_no_queue_has_room_calls_are_refused_unread_and_counted() -> None:
 
 def test_a_full_queue_lets_nobody_in_who_may_not_call(tmp_path: Path) -> None:
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         model.full = True
         tokens = tmp_path / "tokens"
         tokens.write_text(f"{make_token('caller', ('admin',))[1].line()}\n", encoding="utf-8")
@@ -155,7 +155,7 @@ def test_a_full_queue_lets_nobody_in_who_may_not_call(tmp_path: Path) -> None:
 
 def test_a_connection_has_so_many_calls_open_and_its_others_wait() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model, limits=ServiceLimits(max_streams=1)) as (server, channel):
             translate = TranslationServiceStub(channel).TranslateText
             first = translate(TranslateTextRequest(contents=["a"]))
@@ -179,7 +179,7 @@ def test_a_connection_has_so_many_calls_open_and_its_others_wait() -> None:
 def test_a_caller_who_calls_too_often_is_told_when_to_come_back() -> None:
     async def scenario() -> None:
         limits = ServiceLimits(requests_per_second=0.001, request_burst=2)
-        async with serving(HeldModel(), limits=limits) as (server, channel):
+        async with serving(FakeModel(), limits=limits) as (server, channel):
             translate = TranslationServiceStub(channel).TranslateText
             for _ in range(2):
                 assert await translate(TranslateTextRequest(contents=["a"]))

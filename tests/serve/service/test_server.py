@@ -14,22 +14,22 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import DuplicateModelError, ListenError
 from jumok_serve.service import Server
 from tests.serve.service.handlers.test_unary_calls import request
-from tests.support.held_model import HeldModel, failure, hold, serving
+from tests.support.fake_model import FakeModel, failure, hold, serving
 
 
 def test_models_of_the_same_name_are_refused() -> None:
     async def scenario() -> None:
         with pytest.raises(DuplicateModelError, match="'twin'"):
-            Server([HeldModel("twin"), HeldModel("twin")])
+            Server([FakeModel("twin"), FakeModel("twin")])
 
     asyncio.run(scenario())
 
 
 def test_a_port_in_use_is_refused() -> None:
     async def scenario() -> None:
-        async with serving(HeldModel()) as (first, channel):
+        async with serving(FakeModel()) as (first, channel):
             with pytest.raises(ListenError, match=f"127.0.0.1:{first.port}.*in use"):
-                await Server([HeldModel()], port=first.port).start()
+                await Server([FakeModel()], port=first.port).start()
             assert await TranslationServiceStub(channel).TranslateText(request("a"))
 
     asyncio.run(scenario())
@@ -39,14 +39,14 @@ def test_a_port_in_use_is_refused() -> None:
 def test_a_host_that_is_none_is_refused(host: str) -> None:
     async def scenario() -> None:
         with pytest.raises(ListenError, match="cannot listen on"):
-            await Server([HeldModel()], host=host, port=0).start()
+            await Server([FakeModel()], host=host, port=0).start()
 
     asyncio.run(scenario())
 
 
 def test_a_stop_finishes_what_runs_and_tells_the_watchers() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (server, channel):
             health = HealthStub(channel)
             for service in ("", "jumok.v1.TranslationService", "jumok.v1.ModelService"):
@@ -75,7 +75,7 @@ def test_a_stop_finishes_what_runs_and_tells_the_watchers() -> None:
 
 def test_a_stop_cancels_what_outlasts_its_grace() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (server, channel):
             call = TranslationServiceStub(channel).TranslateText(request("a"))
             answer = await model.submitted.get()
@@ -99,7 +99,7 @@ def test_bytes_that_are_no_request_are_refused_by_the_standard_services_too(
     method: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel()) as (_, channel):
+        async with serving(FakeModel()) as (_, channel):
             sent: Any = b"\x0a\xff"  # a field of 255 bytes that are not there
             call = getattr(channel, kind)(f"/{method}")(iter([sent]) if kind == "stream_stream" else sent)
             refused = await failure(call if kind == "unary_unary" else call.read())
@@ -112,7 +112,7 @@ def test_bytes_that_are_no_request_are_refused_by_the_standard_services_too(
 
 def test_the_services_can_be_reflected() -> None:
     async def scenario() -> None:
-        async with serving(HeldModel()) as (_, channel):
+        async with serving(FakeModel()) as (_, channel):
             call = ServerReflectionStub(channel).ServerReflectionInfo()
             await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
             names = {service.name for service in (await call.read()).list_services_response.service}

@@ -1,21 +1,21 @@
-"""How often a caller may call: a token bucket for each."""
+"""Rate limiting: one token bucket for each caller."""
 
 import time
 from collections.abc import Callable
 
 MAX_CALLERS = 65_536
-"""That are remembered: one that has rested is as one that was never seen, and is forgotten first."""
+"""Callers that are remembered; full buckets are dropped first, as they equal new ones."""
 
 
 class RateLimiter:
-    """Token buckets, as the generic cell rate algorithm keeps them: one number a caller, no refilling.
+    """Token buckets kept as one number a caller by the generic cell rate algorithm.
 
     (ITU-T Recommendation I.371, annex A: the virtual scheduling algorithm.)
 
     Args:
-        per_second: calls in the long run.
+        per_second: sustained rate of calls.
         burst: calls at once after a rest; None: those of one second, at least 1.
-        clock: gives seconds that never go back.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -25,22 +25,22 @@ class RateLimiter:
         self._interval_s = 1 / per_second
         self._tolerance_s = ((burst or max(1, int(per_second))) - 1) * self._interval_s
         self._clock = clock
-        self._due: dict[str, float] = {}  # when each caller's bucket will be full again
+        self._full_at: dict[str, float] = {}  # when each caller's bucket will be full again
 
     def take(self, caller: str) -> float:
-        """Count a call in, or say how many seconds it comes too early."""
+        """Count a call and return 0, or return the seconds until the caller's next call is allowed."""
         now = self._clock()
-        due = max(self._due.get(caller, now), now)
-        early_s = due - now - self._tolerance_s
-        if early_s > 1e-9:  # less is rounding
-            return early_s
-        self._due[caller] = due + self._interval_s
-        if len(self._due) > MAX_CALLERS:
-            self._forget(now)
+        full_at = max(self._full_at.get(caller, now), now)
+        wait_s = full_at - now - self._tolerance_s
+        if wait_s > 1e-9:  # less is rounding
+            return wait_s
+        self._full_at[caller] = full_at + self._interval_s
+        if len(self._full_at) > MAX_CALLERS:
+            self._evict(now)
         return 0.0
 
-    def _forget(self, now: float) -> None:
-        """Forget whose buckets are full, and as many others as it takes, those first who have been here longest."""
-        self._due = {caller: due for caller, due in self._due.items() if due > now}
-        for caller in list(self._due)[: max(0, len(self._due) - MAX_CALLERS)]:
-            del self._due[caller]
+    def _evict(self, now: float) -> None:
+        """Drop full buckets, and the oldest of the others beyond MAX_CALLERS."""
+        self._full_at = {caller: full_at for caller, full_at in self._full_at.items() if full_at > now}
+        for caller in list(self._full_at)[: max(0, len(self._full_at) - MAX_CALLERS)]:
+            del self._full_at[caller]

@@ -1,4 +1,4 @@
-"""What is read from files, and read again when they change."""
+"""Files whose content is read again after a change."""
 
 import logging
 import os
@@ -12,52 +12,51 @@ from jumok_serve.errors import CredentialsError
 logger = logging.getLogger(__name__)
 
 Content = TypeVar("Content")
-State = tuple[tuple[int, int, int] | None, ...]
+FileState = tuple[int, int, int] | None  # modification time in ns, size, inode
 
 
-class Watched(Generic[Content]):
-    """Files that are looked at whenever somebody asks; from any thread.
+class ReloadedFiles(Generic[Content]):
+    """Content of files, checked for changes at every ``get``; safe from any thread.
 
-    Files that cannot be used, such as a certificate whose key is not there yet, leave what was read before in force.
+    If changed files are unusable, e.g. a certificate without its new key, the previous content stays in force.
 
     Args:
         paths: the files.
-        read: reads them all; raises CredentialsError or OSError where they cannot be used.
+        read: reads all files; raises CredentialsError or OSError if they are unusable.
 
     Raises:
-        CredentialsError: they cannot be used now.
+        CredentialsError: the files are unusable now.
     """
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], Content]) -> None:
         self._paths = paths
         self._read = read
-        self._reading = threading.Lock()
-        self._state = self._look()
+        self._lock = threading.Lock()
+        self._states = self._current_states()
         try:
             self._content = read()
         except OSError as error:
             raise CredentialsError(f"cannot read {error.filename}: {error.strerror}") from error
 
     def get(self) -> Content:
-        """What the files hold, or held when they last could be used."""
-        with self._reading:
-            state = self._look()
-            if state != self._state:
-                self._state = state
+        """Current content, or the last usable one."""
+        with self._lock:
+            states = self._current_states()
+            if states != self._states:
+                self._states = states
                 try:
                     self._content = self._read()
                 except (CredentialsError, OSError) as error:
-                    logger.warning("%s; what was read before stays in force", error)
+                    logger.warning("%s; the previous content stays in force", error)
                 else:
                     logger.info("read %s again", ", ".join(map(str, self._paths)))
             return self._content
 
-    def _look(self) -> State:
-        """What changes whenever a file is written or replaced."""
-        return tuple(map(_look, self._paths))
+    def _current_states(self) -> tuple[FileState, ...]:
+        return tuple(map(_state, self._paths))
 
 
-def _look(path: Path) -> tuple[int, int, int] | None:
+def _state(path: Path) -> FileState:
     try:
         status = os.stat(path)
     except OSError:

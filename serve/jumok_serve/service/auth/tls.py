@@ -1,4 +1,4 @@
-"""TLS for the server: certificates from files that may be replaced while it runs."""
+"""TLS for the server, with certificates that may be replaced while it runs."""
 
 import ssl
 from collections.abc import Callable
@@ -9,17 +9,17 @@ from typing import cast
 import grpc
 
 from jumok_serve.errors import CredentialsError
-from jumok_serve.service.auth.reloaded_files import Watched
+from jumok_serve.service.auth.reloaded_files import ReloadedFiles
 
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """Where certificates are, in PEM.
+    """Paths of PEM files.
 
     Attributes:
-        certificate: the server's, and those between it and its authority's.
+        certificate: the server's certificate, followed by intermediate ones.
         key: its private key, without a password.
-        client_ca: what clients' certificates must be signed by; None: clients need none.
+        client_ca: authority that must have signed clients' certificates; None: clients need none.
     """
 
     certificate: Path
@@ -27,26 +27,26 @@ class TlsFiles:
     client_ca: Path | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """What a secure port needs; every new connection gets what the files hold then.
+        """Credentials of a secure port; a new connection uses the files' current content.
 
         Raises:
-            CredentialsError: the files cannot be used.
+            CredentialsError: the files are unusable.
         """
-        watched = Watched(self._paths, self._read)
-        served = watched.get()
+        files = ReloadedFiles(self._paths, self._read)
+        served = files.get()
 
-        def changed() -> grpc.ServerCertificateConfiguration | None:
-            """What a new connection is to have, where it is not what the last one had."""
+        def changed_configuration() -> grpc.ServerCertificateConfiguration | None:
             nonlocal served
-            now = watched.get()
-            if now is served:
+            current = files.get()
+            if current is served:
                 return None
-            served = now
-            return now
+            served = current
+            return current
 
         return grpc.dynamic_ssl_server_credentials(
             served,
-            cast("Callable[[], grpc.ServerCertificateConfiguration]", changed),  # None, gRPC says, is no change
+            # None means no change, which gRPC's types leave out.
+            cast("Callable[[], grpc.ServerCertificateConfiguration]", changed_configuration),
             require_client_authentication=self.client_ca is not None,
         )
 
@@ -56,7 +56,7 @@ class TlsFiles:
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         contents = [path.read_bytes() for path in self._paths]
-        # gRPC would say nothing of a key that is another certificate's, and fail every connection.
+        # gRPC accepts a key that does not match the certificate, and then fails every connection.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             context.load_cert_chain(self.certificate, self.key, password=_refuse_password)
@@ -76,5 +76,5 @@ class TlsFiles:
 
 
 def _refuse_password() -> str:
-    """Instead of asking for it on the terminal."""
+    """Refuse an encrypted key; without this callback OpenSSL prompts on the terminal."""
     raise ValueError("the key has a password: give one without")

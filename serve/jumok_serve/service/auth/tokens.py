@@ -1,8 +1,8 @@
-"""Bearer tokens: made at random, kept as hashes in a file, read again when it changes.
+"""Bearer tokens: random secrets whose hashes stand in a file that is read again after a change.
 
 A line is a name, scopes and the SHA-256 of a token: ``reports translate sha256:9f86...``. Empty lines, and lines that
-begin with ``#``, say nothing. A token has 256 random bits, so that no number of guesses finds one by its hash: a slow
-hash, which passwords need, would only slow down every call.
+begin with ``#``, are ignored. A token has 256 random bits, so guessing cannot find it from its hash. A slow hash, as
+passwords need, would only slow down every call.
 """
 
 import hmac
@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from jumok_serve.errors import CredentialsError
-from jumok_serve.service.auth.reloaded_files import Watched
+from jumok_serve.service.auth.reloaded_files import ReloadedFiles
 
 SCOPES = frozenset({"translate", "admin"})
 _NAME = re.compile(r"[\w.@-]{1,64}", re.ASCII)
@@ -23,43 +23,43 @@ _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as the server knows it: not the secret, but its hash."""
+    """A token without its secret: name, scopes and hash."""
 
     name: str
     scopes: frozenset[str]
     digest: bytes
 
     def line(self) -> str:
-        """What the file has of it."""
+        """Line of the token file."""
         return f"{self.name} {','.join(sorted(self.scopes))} sha256:{self.digest.hex()}"
 
 
 def make_token(name: str, scopes: Iterable[str]) -> tuple[str, Token]:
-    """Make a secret, and what is to be kept of it.
+    """Make a secret and its entry for the token file.
 
     Raises:
-        CredentialsError: the name or a scope cannot be used.
+        CredentialsError: the name or a scope is invalid.
     """
     secret = f"jumok_{secrets.token_urlsafe(32)}"
-    return secret, Token(_checked_name(name), _checked_scopes(scopes), _digest(secret))
+    return secret, Token(_check_name(name), _check_scopes(scopes), _digest(secret))
 
 
 class TokenFile:
-    """The tokens of a file.
+    """Tokens of a file.
 
     Args:
-        path: of the file.
+        path: the file.
 
     Raises:
-        CredentialsError: it cannot be used; lists all lines that are wrong.
+        CredentialsError: the file is unusable; lists all wrong lines.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._tokens = Watched([path], self._read)
+        self._tokens = ReloadedFiles([path], self._read)
 
     def find(self, secret: str) -> Token | None:
-        """The token of a secret; how long this takes does not tell which it is, or how close to one."""
+        """Token of a secret, or None; the time taken depends on neither."""
         digest = _digest(secret)
         found = None
         for token in self._tokens.get():
@@ -94,16 +94,16 @@ def _parse(line: str) -> Token:
     found = _HASH.fullmatch(hashed)
     if found is None:
         raise CredentialsError("the hash must be 'sha256:' and 64 hexadecimal digits")
-    return Token(_checked_name(name), _checked_scopes(scopes.split(",")), bytes.fromhex(found[1]))
+    return Token(_check_name(name), _check_scopes(scopes.split(",")), bytes.fromhex(found[1]))
 
 
-def _checked_name(name: str) -> str:
+def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise CredentialsError(f"the name {name!r} must be 1 to 64 letters, digits or any of '_.@-'")
     return name
 
 
-def _checked_scopes(scopes: Iterable[str]) -> frozenset[str]:
+def _check_scopes(scopes: Iterable[str]) -> frozenset[str]:
     checked = frozenset(scopes)
     if not checked or not checked <= SCOPES:
         unknown = ", ".join(sorted(checked - SCOPES)) or "none"

@@ -1,1 +1,1 @@
-"""The methods of the gRPC services."""
+"""Methods of the gRPC services."""

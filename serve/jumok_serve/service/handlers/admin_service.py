@@ -1,4 +1,4 @@
-"""AdminService: loads models from the server's model root, and takes them out."""
+"""AdminService: loads models from the server's model root, and unloads them."""
 
 import grpc
 
@@ -8,7 +8,7 @@ from jumok_proto.results import BundleState, BundleSummary
 from jumok_proto.v1 import admin_pb2
 from jumok_proto.v1.admin_pb2_grpc import AdminServiceServicer
 from jumok_serve.bundle.model_root import FoundBundle
-from jumok_serve.service.handlers.unknown_fields import check_known
+from jumok_serve.service.handlers.requests import reject_unknown_fields
 from jumok_serve.service.models.lifecycle import Lifecycle
 from jumok_serve.service.models.registry import ModelRegistry
 
@@ -26,7 +26,7 @@ class AdminService(AdminServiceServicer):
         context: grpc.aio.ServicerContext[admin_pb2.ListBundlesRequest, admin_pb2.ListBundlesResponse],
     ) -> admin_pb2.ListBundlesResponse:
         """List the bundles of the root."""
-        check_known(request)
+        reject_unknown_fields(request)
         return admin_pb2.ListBundlesResponse(
             bundles=[
                 bundle_to_proto(
@@ -55,8 +55,8 @@ class AdminService(AdminServiceServicer):
         request: admin_pb2.LoadModelRequest,
         context: grpc.aio.ServicerContext[admin_pb2.LoadModelRequest, admin_pb2.LoadModelResponse],
     ) -> admin_pb2.LoadModelResponse:
-        """Load a bundle, and answer when it takes requests."""
-        check_known(request)
+        """Load a bundle; responds when it takes requests."""
+        reject_unknown_fields(request)
         return loaded_to_proto(await self._lifecycle.load(request.bundle))
 
     async def UnloadModel(  # noqa: N802
@@ -64,6 +64,6 @@ class AdminService(AdminServiceServicer):
         request: admin_pb2.UnloadModelRequest,
         context: grpc.aio.ServicerContext[admin_pb2.UnloadModelRequest, admin_pb2.UnloadModelResponse],
     ) -> admin_pb2.UnloadModelResponse:
-        """Take a model out, and answer when it takes no more requests."""
-        check_known(request)
+        """Unload a model; responds when it takes no more requests."""
+        reject_unknown_fields(request)
         return admin_pb2.UnloadModelResponse(model=model_to_proto(await self._lifecycle.unload(request.name)))

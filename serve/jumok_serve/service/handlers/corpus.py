@@ -1,4 +1,4 @@
-"""A corpus on its way through a model: items come in, a bounded number of them is under way, answers go out."""
+"""Translation of a stream of items with a bounded window."""
 
 import asyncio
 import logging
@@ -14,9 +14,8 @@ from jumok_proto.conversion import timings_to_proto, translation_to_proto
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError, UnavailableError
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCorpusRequest, TranslateCorpusResponse
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.service.handlers.loop_wakeups import Arrivals
-from jumok_serve.service.handlers.one_text import naming_one_text
-from jumok_serve.service.handlers.unknown_fields import check_known
+from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
+from jumok_serve.service.handlers.requests import reject_unknown_fields, single_text_field_names
 from jumok_serve.service.rpc.call import current_request_id
 from jumok_serve.service.rpc.error_boundary import next_request
 from jumok_serve.service.rpc.error_table import is_expected, to_status
@@ -24,22 +23,20 @@ from jumok_serve.tasks.translation import Pending
 
 logger = logging.getLogger(__name__)
 
-MAX_ITEMS = 1024
-"""Of one message."""
-MAX_RESULTS = 64
-"""Of one message."""
-ITEMS_AT_ONCE = 16
-"""Items that are read before other calls have their turn."""
-FIRST_WAIT_S = 0.05
-"""How long an item waits that the engine's queue had no room for; twice as long each time, up to RETRY_AFTER_S."""
-FIELDS_OF_ITEMS = ("content", "target_prefix", "attention")
-"""What an error blames that another item need not have."""
+MAX_ITEMS_PER_MESSAGE = 1024
+MAX_RESULTS_PER_MESSAGE = 64
+ITEMS_PER_TURN = 16
+"""Items that are read before other tasks of the event loop run."""
+FIRST_RETRY_S = 0.05
+"""Wait after a full queue, in seconds; doubles at each retry, up to RETRY_AFTER_S."""
+ITEM_FIELDS = ("content", "target_prefix", "attention")
+"""Fields of a single item: an error in one leaves the other items alone."""
 
 Context = grpc.aio.ServicerContext[TranslateCorpusRequest, TranslateCorpusResponse]
 
 
-class _Entry:
-    """An item that was read: what it waits for, or why it has no translation."""
+class _Item:
+    """An item that was read: its pending translation, or its error."""
 
     def __init__(self, item_id: int, pending: Pending | None, error: status_pb2.Status | None = None) -> None:
         self.id = item_id
@@ -51,7 +48,7 @@ class _Entry:
         return self.pending is None or all(future.done() for future in self.pending.futures)
 
     def result(self) -> CorpusResult:
-        """Make the answer, in any thread; raise what ends the whole call."""
+        """Make the item's result, in any thread; raise errors that end the whole call."""
         if self.pending is None:
             return CorpusResult(id=self.id, error=self._error)
         try:
@@ -68,16 +65,16 @@ class _Entry:
 
 
 class Corpus:
-    """One call of TranslateCorpus, behind its settings.
+    """One call of TranslateCorpus, after its settings were read.
 
     Args:
-        context: of the call.
-        window: items that may be unanswered.
-        in_order: whether answers keep the order of the items.
+        context: the call's context.
+        window: bound on items without a result.
+        in_order: True if results keep the order of the items.
         submit: starts to translate an item.
-        work: has a thread do something.
-        arrivals: of the event loop.
-        stopping: set when nothing more is to be read.
+        run: runs a function in a thread if it takes long.
+        wakeups: callbacks into the event loop.
+        stopping: event that ends the reading of items.
     """
 
     def __init__(
@@ -87,49 +84,49 @@ class Corpus:
         window: int,
         in_order: bool,
         submit: Callable[[CorpusItem], Awaitable[Pending]],
-        work: Callable[[Callable[[], Any]], Awaitable[Any]],
-        arrivals: Arrivals,
+        run: Callable[[Callable[[], Any]], Awaitable[Any]],
+        wakeups: LoopWakeups,
         stopping: asyncio.Event,
     ) -> None:
         self._context = context
         self._window = window
         self._in_order = in_order
         self._submit = submit
-        self._work = work
-        self._arrivals = arrivals
+        self._run = run
+        self._wakeups = wakeups
         self._stopping = stopping
-        self._unanswered: deque[_Entry] = deque()
-        self._changed = asyncio.Event()  # something is done, or nothing more is read
-        self._room = asyncio.Event()
+        self._open: deque[_Item] = deque()
+        self._changed = asyncio.Event()  # an item is done, or the reading has ended
+        self._window_open = asyncio.Event()
 
     async def run(self, items: Sequence[CorpusItem]) -> None:
-        """Translate these items and all that follow; what is under way when this ends early is given up."""
+        """Translate these items and all that follow; cancels open ones if it ends early."""
         reading = asyncio.ensure_future(self._read(items))
-        reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is raised below, or too late
+        reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # raised below, or too late
         reading.add_done_callback(lambda _: self._changed.set())
         try:
-            while not reading.done() or self._unanswered:
+            while not reading.done() or self._open:
                 if reading.done():
                     reading.result()
                 if ready := self._ready():
-                    await self._answer(ready)
+                    await self._write(ready)
                 else:
                     await self._changed.wait()
                     self._changed.clear()
             if not reading.result():
                 raise UnavailableError(
-                    "the server is being stopped: what has no answer can be sent to another, or again later",
+                    "the server is being stopped: send the items without a result to another server, or again later",
                     retry_after_s=RETRY_AFTER_S,
                 )
         finally:
             reading.cancel()
-            for entry in self._unanswered:
-                if entry.pending is not None:
-                    entry.pending.cancel()
+            for item in self._open:
+                if item.pending is not None:
+                    item.pending.cancel()
 
     async def _read(self, items: Sequence[CorpusItem]) -> bool:
-        """Read items until they end, or the server is to stop; says whether they have ended."""
-        await self._enter(items)
+        """Read items; return True at their end, False if the server stops first."""
+        await self._add(items)
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             while True:
@@ -143,79 +140,77 @@ class Corpus:
                 message = reading.result()
                 if message is None:
                     return True
-                check_known(message)
+                reject_unknown_fields(message)
                 if message.HasField("settings"):
-                    raise InvalidArgumentError("settings stand in the first message alone", field="settings")
-                await self._enter(message.items)
+                    raise InvalidArgumentError("settings are allowed in the first message only", field="settings")
+                await self._add(message.items)
         finally:
             stopping.cancel()
 
     async def _next(self) -> TranslateCorpusRequest | None:
-        """The next message, or None."""
         message = await next_request(self._context)
         return message  # noqa: RET504 - without the name its type is not found
 
-    async def _enter(self, items: Sequence[CorpusItem]) -> None:
-        """Start to translate items, as there is room for them."""
-        if len(items) > MAX_ITEMS:
+    async def _add(self, items: Sequence[CorpusItem]) -> None:
+        """Start to translate items, waiting for the window."""
+        if len(items) > MAX_ITEMS_PER_MESSAGE:
             raise InvalidArgumentError(
-                f"a message takes at most {MAX_ITEMS} items, got {len(items)}; send several", field="items"
+                f"a message takes at most {MAX_ITEMS_PER_MESSAGE} items, got {len(items)}; send several", field="items"
             )
         for number, item in enumerate(items):
-            check_known(item, f"items[{number}]")
-            while len(self._unanswered) >= self._window:
-                self._room.clear()
-                await self._room.wait()
-            entry = await self._start(item)
-            self._unanswered.append(entry)
-            for future in entry.pending.futures if entry.pending else ():
-                future.add_done_callback(lambda _: self._arrivals.tell(self._changed.set))
-            if entry.done:
+            reject_unknown_fields(item, f"items[{number}]")
+            while len(self._open) >= self._window:
+                self._window_open.clear()
+                await self._window_open.wait()
+            opened = await self._start(item)
+            self._open.append(opened)
+            for future in opened.pending.futures if opened.pending else ():
+                future.add_done_callback(lambda _: self._wakeups.call_soon(self._changed.set))
+            if opened.done:
                 self._changed.set()
-            if number % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
+            if number % ITEMS_PER_TURN == ITEMS_PER_TURN - 1:
                 await asyncio.sleep(0)
 
-    async def _start(self, item: CorpusItem) -> _Entry:
-        """Queue an item, however long the queue is full, or say why it cannot be translated."""
-        wait_s = FIRST_WAIT_S
+    async def _start(self, item: CorpusItem) -> _Item:
+        """Submit an item, retrying while the queue is full, or record its error."""
+        wait_s = FIRST_RETRY_S
         while True:
             try:
-                with naming_one_text():
-                    return _Entry(item.id, await self._submit(item))
+                with single_text_field_names():
+                    return _Item(item.id, await self._submit(item))
             except OverloadedError:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_AFTER_S)
             except InvalidArgumentError as error:
-                if error.field not in FIELDS_OF_ITEMS:
+                if error.field not in ITEM_FIELDS:
                     raise
-                return _Entry(item.id, None, _status(error))
+                return _Item(item.id, None, _status(error))
 
-    def _ready(self) -> list[_Entry]:
-        """What can be answered now, up to one message of it."""
+    def _ready(self) -> list[_Item]:
+        """Items whose results can be written now, at most one message of them."""
         if not self._in_order:
-            return [entry for entry in self._unanswered if entry.done][:MAX_RESULTS]
-        ready: list[_Entry] = []
-        for entry in self._unanswered:
-            if not entry.done or len(ready) == MAX_RESULTS:
+            return [item for item in self._open if item.done][:MAX_RESULTS_PER_MESSAGE]
+        ready: list[_Item] = []
+        for item in self._open:
+            if not item.done or len(ready) == MAX_RESULTS_PER_MESSAGE:
                 break
-            ready.append(entry)
+            ready.append(item)
         return ready
 
-    async def _answer(self, ready: Sequence[_Entry]) -> None:
-        """Write answers; until they are written they keep their places, so that a slow reader stops the reading."""
-        message = await self._work(partial(_response, ready))
+    async def _write(self, ready: Sequence[_Item]) -> None:
+        """Write results; items stay in the window until then, so a slow reader stops the reading."""
+        message = await self._run(partial(_response, ready))
         await self._context.write(message)
-        for entry in ready:
-            self._unanswered.remove(entry)
-        self._room.set()
+        for item in ready:
+            self._open.remove(item)
+        self._window_open.set()
 
 
-def _response(entries: Sequence[_Entry]) -> TranslateCorpusResponse:
-    return TranslateCorpusResponse(results=[entry.result() for entry in entries])
+def _response(items: Sequence[_Item]) -> TranslateCorpusResponse:
+    return TranslateCorpusResponse(results=[item.result() for item in items])
 
 
 def _status(error: Exception) -> status_pb2.Status:
-    """The error of one item."""
     request_id = current_request_id()
     if not is_expected(error):
         logger.error("request %s: an item of a corpus failed", request_id, exc_info=error)

@@ -1,4 +1,4 @@
-"""The standard health service: what is served, and who is told when that changes."""
+"""The standard gRPC health service."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -13,10 +13,10 @@ Context = grpc.aio.ServicerContext[HealthCheckRequest, HealthCheckResponse]
 
 
 class Health(HealthServicer):  # type: ignore[misc]  # its package has no types
-    """Answers for services by name, and for the server as a whole under the empty name; in the event loop alone.
+    """Health of services by name, and of the whole server under the empty name; event loop only.
 
-    Unlike the one of grpcio-health-checking, it ends the streams of its watchers when the server stops: a graceful stop
-    waits for every running call, and would wait for them until its grace is over.
+    Unlike grpcio-health-checking it ends its watchers' streams when the server stops. A graceful stop waits for every
+    running call, so open streams would use up the grace period.
     """
 
     def __init__(self) -> None:
@@ -25,43 +25,43 @@ class Health(HealthServicer):  # type: ignore[misc]  # its package has no types
         self._stopped = False
 
     def set(self, services: Mapping[str, bool]) -> None:
-        """Say of each service whether it is served; there are no others but the server as a whole."""
+        """Replace the services and their health; the whole server stays."""
         self._serving = {"": True, **services}
-        self._tell()
+        self._notify()
 
     def stop(self) -> None:
-        """Say from now on that nothing is served."""
+        """Report from now on that nothing is served."""
         self._stopped = True
-        self._tell()
+        self._notify()
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing is served any more."""
+        """True after ``stop``."""
         return self._stopped
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def Check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:  # noqa: N802
-        """Give the state of a service."""
+        """Return the health of a service."""
         if request.service not in self._serving:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
         return HealthCheckResponse(status=self._status(request.service))
 
     async def List(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Give the state of every service; packages of the health service know this method since 1.72."""
+        """Return the health of every service; grpcio-health-checking has this method since 1.72."""
         states = {service: HealthCheckResponse(status=self._status(service)) for service in self._serving}
         return health_pb2.HealthListResponse(statuses=states)
 
     async def Watch(self, request: HealthCheckRequest, context: Context) -> AsyncIterator[HealthCheckResponse]:  # noqa: N802
-        """Give the state of a service now and when it changes; it may be one that there is not yet."""
-        told: int | None = None
+        """Stream the health of a service, which may be unknown yet, at every change."""
+        sent: int | None = None
         while True:
-            changed = self._changed  # taken first, so that no change is missed while the answer is written
+            changed = self._changed  # read first, so that no change is missed while the response is written
             status = self._status(request.service)
-            if status != told:
-                told = status
+            if status != sent:
+                sent = status
                 yield HealthCheckResponse(status=status)
             if self._stopped and changed is self._changed:
                 return

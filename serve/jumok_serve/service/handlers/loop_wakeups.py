@@ -1,4 +1,4 @@
-"""How an event loop learns what threads have finished: woken once for all of it, not once for each."""
+"""Wake-ups of an event loop by other threads, many events at a time."""
 
 import asyncio
 from collections import deque
@@ -9,50 +9,49 @@ from typing import Any
 from jumok_serve.engine.future import Future
 
 
-class _Waiting:
-    """A task that waits; only the event loop changes it."""
+class _Waiter:
+    """A task that waits for futures; changed by the event loop only."""
 
-    def __init__(self, arrived: asyncio.Future[Future[Any]], left: int) -> None:
-        self.arrived = arrived
-        self.left = left
+    def __init__(self, ready: asyncio.Future[Future[Any]], pending: int) -> None:
+        self.ready = ready
+        self.pending = pending
 
-    def see(self, future: Future[Any]) -> None:
-        """Let the task go on where nothing is left to wait for."""
-        self.left -= 1
-        if not self.arrived.done() and (self.left == 0 or future.cancelled() or future.exception() is not None):
-            self.arrived.set_result(future)
+    def future_done(self, future: Future[Any]) -> None:
+        """Wake the task if all futures are done or one has failed."""
+        self.pending -= 1
+        if not self.ready.done() and (self.pending == 0 or future.cancelled() or future.exception() is not None):
+            self.ready.set_result(future)
 
 
-class Arrivals:
-    """Futures that threads complete and tasks of one event loop wait for; made where this runs.
+class LoopWakeups:
+    """Callbacks from other threads into the event loop in which this was made.
 
-    The engine completes all sentences of a step one after the other. Waking the loop takes a system call, at which a
-    thread lets go of Python's lock; so the first of them wakes it, and it finds the others when it comes.
+    The engine completes all sentences of a step one after the other. Waking the loop takes a system call, which
+    releases the GIL. So only the first callback wakes the loop, and the loop runs all that have arrived by then.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._told: deque[Callable[[], object]] = deque()
+        self._callbacks: deque[Callable[[], object]] = deque()
         self._woken = False
 
     async def wait(self, futures: Sequence[Future[Any]]) -> None:
-        """Wait until all are done or one has failed, and raise what that failed with; none is cancelled."""
+        """Wait until all futures are done or one has failed, and raise its error; cancels none."""
         if not futures:
             return
-        waiting = _Waiting(self._loop.create_future(), len(futures))
+        waiter = _Waiter(self._loop.create_future(), len(futures))
         for future in futures:
-            future.add_done_callback(lambda done: self.tell(partial(waiting.see, done)))
-        (await waiting.arrived).result()
+            future.add_done_callback(lambda done: self.call_soon(partial(waiter.future_done, done)))
+        (await waiter.ready).result()
 
-    def tell(self, callback: Callable[[], object]) -> None:
-        """Have the event loop call something soon; may be called from any thread."""
-        self._told.append(callback)
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Run a callback in the event loop soon; safe from any thread."""
+        self._callbacks.append(callback)
         if not self._woken:
             self._woken = True
-            self._loop.call_soon_threadsafe(self._hand_over)
+            self._loop.call_soon_threadsafe(self._run_callbacks)
 
-    def _hand_over(self) -> None:
-        """Tell the tasks; what is noted from now on wakes the loop again."""
-        self._woken = False
-        while self._told:
-            self._told.popleft()()
+    def _run_callbacks(self) -> None:
+        self._woken = False  # first, so that later callbacks wake the loop again
+        while self._callbacks:
+            self._callbacks.popleft()()

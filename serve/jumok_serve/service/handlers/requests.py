@@ -1,8 +1,13 @@
-"""What requests ask of a model beside their texts: options, languages, how long, and what attention."""
+"""Parsing and validation of requests: options, languages, deadline, attention, unknown fields."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
+
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from jumok_proto.alignment_conversion import kinds_from_proto
 from jumok_proto.conversion import options_from_proto
@@ -15,51 +20,60 @@ from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.text.sentence_splitting import MAX_SENTENCES
 
 MAX_LISTED_TOKENS = 256
-"""Of an option that is a list of tokens: each is looked at in every row of every step."""
-MAX_REMEMBERED_OPTIONS = 256
+"""Tokens of an option that is a list; every step looks at each of them for every row."""
+MAX_CACHED_OPTIONS = 256
 
-Asking: TypeAlias = (
+SINGLE_TEXT_FIELDS = {"contents[0]": "content", "target_prefixes[0]": "target_prefix"}
+
+TranslationMessage: TypeAlias = (
     translation_pb2.TranslateTextRequest | translation_pb2.StreamTranslateTextRequest | translation_pb2.CorpusSettings
 )
 
 
-class Asked(NamedTuple):
-    """What a request for translations asks for beside its texts."""
+class ParsedRequest(NamedTuple):
+    """A request for translations without its texts.
+
+    Attributes:
+        parameters: parameters of the translation.
+        beam_size: beam size.
+        num_hypotheses: hypotheses of each text.
+        max_tokens: most tokens of a hypothesis, over all sentences of its text.
+    """
 
     parameters: TranslationParameters
     beam_size: int
-    hypotheses: int
-    """Of each text."""
-    tokens: int
-    """Of each hypothesis, at most, all its sentences together."""
+    num_hypotheses: int
+    max_tokens: int
 
 
-def read_asked(model: LoadedModel, request: Asking, remaining_s: float | None) -> Asked:
-    """Give what a request, whose caller waits for so many seconds, asks of a model.
+def parse_request(model: LoadedModel, request: TranslationMessage, remaining_s: float | None) -> ParsedRequest:
+    """Parse a request whose deadline is ``remaining_s`` seconds away.
 
     Raises:
-        InvalidArgumentError: the options cannot be.
+        InvalidArgumentError: invalid options.
     """
-    options = _read_options(request.options.SerializeToString())
+    options = _parse_options(request.options.SerializeToString())
     defaults = model.manifest.generation
-    parameters = TranslationParameters(
-        options=options,
-        source_language=request.source_language_code,
-        target_language=request.target_language_code,
-        attention=request.attention,
-        truncate=request.truncate,
-        split_sentences=request.split_sentences,
-        deadline=deadline_in(remaining_s),
+    max_sentences = MAX_SENTENCES if request.split_sentences else 1
+    return ParsedRequest(
+        TranslationParameters(
+            options=options,
+            source_language=request.source_language_code,
+            target_language=request.target_language_code,
+            attention=request.attention,
+            truncate=request.truncate,
+            split_sentences=request.split_sentences,
+            deadline=deadline_after(remaining_s),
+        ),
+        beam_size=options.beam_size or defaults.beam_size,
+        num_hypotheses=options.num_hypotheses or defaults.num_hypotheses,
+        max_tokens=max_sentences * (options.max_length or defaults.max_length),
     )
-    hypotheses = options.num_hypotheses or defaults.num_hypotheses
-    beam_size = options.beam_size or defaults.beam_size
-    sentences = MAX_SENTENCES if request.split_sentences else 1
-    return Asked(parameters, beam_size, hypotheses, sentences * (options.max_length or defaults.max_length))
 
 
-@lru_cache(MAX_REMEMBERED_OPTIONS)
-def _read_options(serialized: bytes) -> DecodingOptions:
-    """What a request asks for; most ask for the same as others, in the same bytes."""
+@lru_cache(MAX_CACHED_OPTIONS)
+def _parse_options(serialized: bytes) -> DecodingOptions:
+    """Parse options; cached, as most requests send the same bytes."""
     message = decoding_pb2.DecodingOptions.FromString(serialized)
     for name, listed in (("suppress_tokens", message.suppress_tokens), ("end_tokens", message.end_tokens)):
         if len(listed.ids) > MAX_LISTED_TOKENS:
@@ -73,11 +87,11 @@ def _read_options(serialized: bytes) -> DecodingOptions:
     return DecodingOptions(**options)
 
 
-def read_query(request: alignment_pb2.AlignTextRequest) -> AttentionQuery:
-    """Give what attention a request asks for.
+def parse_attention_query(request: alignment_pb2.AlignTextRequest) -> AttentionQuery:
+    """Parse the attention that a request wants.
 
     Raises:
-        InvalidArgumentError: there is no such kind.
+        InvalidArgumentError: unknown kind of attention.
     """
     try:
         kinds = kinds_from_proto(request.kinds)
@@ -91,6 +105,38 @@ def read_query(request: alignment_pb2.AlignTextRequest) -> AttentionQuery:
     )
 
 
-def deadline_in(remaining_s: float | None) -> float | None:
-    """The moment of ``time.monotonic()`` that lies so many seconds ahead, or behind; None stays None."""
+def deadline_after(remaining_s: float | None) -> float | None:
+    """Moment of ``time.monotonic()`` that is ``remaining_s`` seconds away; None without a deadline."""
     return None if remaining_s is None else time.monotonic() + remaining_s
+
+
+def reject_unknown_fields(message: Message, field: str = "") -> None:
+    """Refuse a request with a field of a later version, at any depth.
+
+    Ignoring the field would give another result than the caller wanted, silently.
+
+    Raises:
+        InvalidArgumentError: an unknown field; ``field`` is the path of its message, or ``request``.
+    """
+    unknown = UnknownFieldSet(message)
+    if len(unknown) > 0:
+        raise InvalidArgumentError(
+            f"{field or 'the request'} holds the field number {unknown[0].field_number} with a value that this server "
+            "does not know",
+            field=field or "request",
+        )
+    for descriptor, value in message.ListFields():
+        if isinstance(value, Message):
+            reject_unknown_fields(value, f"{field}.{descriptor.name}".lstrip("."))
+
+
+@contextmanager
+def single_text_field_names() -> Iterator[None]:
+    """Rename fields of InvalidArgumentError for a request of one text, as models take lists."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        if error.field not in SINGLE_TEXT_FIELDS:
+            raise
+        name = SINGLE_TEXT_FIELDS[error.field]
+        raise InvalidArgumentError(str(error).replace(error.field, name), field=name) from error

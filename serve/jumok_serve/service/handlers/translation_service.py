@@ -1,4 +1,4 @@
-"""TranslationService: takes texts to a model and brings translations, or scores or attention of given ones, back."""
+"""TranslationService: translates texts, and scores or aligns given translations."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +22,15 @@ from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.handlers.corpus import Corpus
-from jumok_serve.service.handlers.loop_wakeups import Arrivals
-from jumok_serve.service.handlers.one_text import naming_one_text
-from jumok_serve.service.handlers.requests import deadline_in, read_asked, read_query
-from jumok_serve.service.handlers.unknown_fields import check_known
-from jumok_serve.service.handlers.worker_pool import Workers
+from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
+from jumok_serve.service.handlers.requests import (
+    deadline_after,
+    parse_attention_query,
+    parse_request,
+    reject_unknown_fields,
+    single_text_field_names,
+)
+from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.error_boundary import next_request
@@ -35,32 +39,31 @@ from jumok_serve.tasks.translation import Pending
 
 MAX_WINDOW = 1024
 DEFAULT_WINDOW = 256
-"""Of a corpus: more than a batch has sentences, so that those that end are followed by others at once."""
-MAX_CHARACTERS_AT_ONCE = 2048
-"""Of all texts and prefixes of a request that is read on the event loop, where others wait meanwhile: 0.1 ms with
-SentencePiece, 0.8 ms at worst with byte-level BPE."""
-CHARACTERS_OF_ANY_TEXT = 64
-"""What a text counts besides those that it has: searches and futures take as long as reading so many."""
-MAX_TOKENS_AT_ONCE = 2048
-"""Of the longest translations that a request can have, if its answer is made on the event loop: 1 ms."""
+"""Open items of a corpus: more than a batch has sentences, so that a finished sentence is replaced at once."""
+MAX_INLINE_CHARACTERS = 2048
+"""Characters of a request that is tokenized on the event loop: 0.1 ms with SentencePiece, 0.8 ms at worst with BPE."""
+CHARACTERS_PER_TEXT = 64
+"""Fixed cost of a text in characters: making its search and future takes as long as tokenizing these."""
+MAX_INLINE_TOKENS = 2048
+"""Most tokens of the translations of a request whose response is made on the event loop: 1 ms."""
 MAX_TOKENIZING = 256
 """Requests that are tokenized or wait for it."""
 TOKENIZING_THREADS = 2
 MAX_SCORING = 64
 """Requests whose targets are scored or wait for it."""
 SCORING_THREADS = 1
-MAX_ATTENDING = 256
-"""Requests for attention that are under way, be they decoded or waiting for it."""
-ATTENDING_THREADS = 1
+MAX_ATTENTION_REQUESTS = 256
+"""Open requests for attention, in any stage."""
+ATTENTION_THREADS = 1
 
 CORPUS_ORDERS = translation_pb2.CorpusOrder.values()
 
 
 class Cancellable(Protocol):
-    """What is under way for a request."""
+    """Work for a request."""
 
     def cancel(self) -> None:
-        """Give it up."""
+        """Cancel the work."""
 
 
 Job = TypeVar("Job", bound=Cancellable)
@@ -68,18 +71,20 @@ Result = TypeVar("Result")
 
 
 class TranslationService(TranslationServiceServicer):
-    """Translates with the models of a registry, scores and aligns."""
+    """Translates, scores and aligns with the models of a registry."""
 
     def __init__(self, models: ModelRegistry, limits: ServiceLimits = ServiceLimits()) -> None:  # noqa: B008 - frozen
         self._models = models
         self._limits = limits
-        self._arrivals = Arrivals()
-        # What takes its time is done elsewhere, so that other calls, and health checks, go on.
-        self._tokenizing = Workers("tokenized", threads=TOKENIZING_THREADS, most=MAX_TOKENIZING)
-        self._scoring = Workers("scored", threads=SCORING_THREADS, most=MAX_SCORING)
-        # A thread can still be busy for a caller who has left, and no longer counts as under way.
-        self._attending = Workers("attended", threads=ATTENDING_THREADS, most=MAX_ATTENDING + ATTENDING_THREADS)
-        self._number_attending = 0
+        self._wakeups = LoopWakeups()
+        # Long work runs in threads, so that other calls and health checks go on.
+        self._tokenizing = WorkerPool("tokenized", threads=TOKENIZING_THREADS, max_jobs=MAX_TOKENIZING)
+        self._scoring = WorkerPool("scored", threads=SCORING_THREADS, max_jobs=MAX_SCORING)
+        # A thread may still work for a cancelled request, which no longer counts as open.
+        self._attention = WorkerPool(
+            "attended", threads=ATTENTION_THREADS, max_jobs=MAX_ATTENTION_REQUESTS + ATTENTION_THREADS
+        )
+        self._attention_requests = 0
         self._stopping = asyncio.Event()
 
     async def TranslateText(  # noqa: N802
@@ -87,55 +92,55 @@ class TranslationService(TranslationServiceServicer):
         request: translation_pb2.TranslateTextRequest,
         context: grpc.aio.ServicerContext[translation_pb2.TranslateTextRequest, translation_pb2.TranslateTextResponse],
     ) -> translation_pb2.TranslateTextResponse:
-        """Translate all texts, or fail; a call that ends early frees the rows of its texts."""
-        check_known(request)
+        """Translate all texts, or fail; a cancelled call frees the rows of its texts."""
+        reject_unknown_fields(request)
         with self._models.use(request.model) as model:
-            asked = read_asked(model, request, context.time_remaining())
-            self._limits.check_number(len(request.contents))
+            parsed = parse_request(model, request, context.time_remaining())
+            self._limits.check_num_texts(len(request.contents))
             self._limits.check_lengths(contents=request.contents, target_prefixes=request.target_prefixes)
-            self._limits.check_hypotheses(len(request.contents), asked.beam_size, asked.hypotheses)
-            tokens = len(request.contents) * asked.hypotheses * asked.tokens
+            self._limits.check_hypotheses(len(request.contents), parsed.beam_size, parsed.num_hypotheses)
+            max_tokens = len(request.contents) * parsed.num_hypotheses * parsed.max_tokens
             prefixes = list(request.target_prefixes) or None
-            submit = partial(model.submit, list(request.contents), asked.parameters, target_prefixes=prefixes)
-            with self._room_for_attention(request.attention):
-                pending = await self._read(submit, request.contents, request.target_prefixes)
+            submit = partial(model.submit, list(request.contents), parsed.parameters, target_prefixes=prefixes)
+            with self._attention_slot(request.attention):
+                pending = await self._tokenize(submit, request.contents, request.target_prefixes)
                 try:
-                    await self._arrivals.wait(pending.futures)
+                    await self._wakeups.wait(pending.futures)
 
-                    def answer() -> translation_pb2.TranslateTextResponse:
+                    def make_response() -> translation_pb2.TranslateTextResponse:
                         return response_to_proto(pending.collect(), pending.timings())
 
-                    return await self._work(answer, request.attention, tokens)
+                    return await self._run(make_response, request.attention, max_tokens)
                 finally:
                     pending.cancel()
 
-    async def StreamTranslateText(  # type: ignore[override]  # noqa: N802 - it writes its answers itself
+    async def StreamTranslateText(  # type: ignore[override]  # noqa: N802 - writes its responses itself
         self,
         request: translation_pb2.StreamTranslateTextRequest,
         context: grpc.aio.ServicerContext[
             translation_pb2.StreamTranslateTextRequest, translation_pb2.StreamTranslateTextResponse
         ],
     ) -> None:
-        """Translate a text, and write what is sure of its translation as the caller reads: the newest, not all."""
-        check_known(request)
+        """Translate a text, and write the stable beginning of its translation as it grows, skipping old states."""
+        reject_unknown_fields(request)
         with self._models.use(request.model) as model:
-            asked = read_asked(model, request, context.time_remaining())
-            self._limits.check_hypotheses(1, asked.beam_size, asked.hypotheses)
-            news = asyncio.Event()
+            parsed = parse_request(model, request, context.time_remaining())
+            self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
+            progress = asyncio.Event()
             submit = partial(
                 model.submit,
                 [request.content],
-                asked.parameters,
+                parsed.parameters,
                 target_prefixes=[request.target_prefix] if request.target_prefix else None,
-                on_progress=lambda: self._arrivals.tell(news.set),
+                on_progress=lambda: self._wakeups.call_soon(progress.set),
             )
-            with self._room_for_attention(request.attention), naming_one_text():
+            with self._attention_slot(request.attention), single_text_field_names():
                 self._limits.check_lengths(contents=[request.content], target_prefixes=[request.target_prefix])
-                pending = await self._read(submit, [request.content], [request.target_prefix])
+                pending = await self._tokenize(submit, [request.content], [request.target_prefix])
                 try:
-                    await self._write_progress(pending, news, context)
+                    await self._write_progress(pending, progress, context)
 
-                    def answer() -> translation_pb2.StreamTranslateTextResponse:
+                    def make_response() -> translation_pb2.StreamTranslateTextResponse:
                         (translation,) = pending.collect()
                         return translation_pb2.StreamTranslateTextResponse(
                             stable_text=translation.text,
@@ -143,42 +148,43 @@ class TranslationService(TranslationServiceServicer):
                             timings=timings_to_proto(pending.timings()),
                         )
 
-                    await context.write(await self._work(answer, request.attention, asked.hypotheses * asked.tokens))
+                    max_tokens = parsed.num_hypotheses * parsed.max_tokens
+                    await context.write(await self._run(make_response, request.attention, max_tokens))
                 finally:
                     pending.cancel()
 
     async def _write_progress(
         self,
         pending: Pending,
-        news: asyncio.Event,
+        progress: asyncio.Event,
         context: grpc.aio.ServicerContext[
             translation_pb2.StreamTranslateTextRequest, translation_pb2.StreamTranslateTextResponse
         ],
     ) -> None:
-        """Write what is sure of a translation until it is done."""
+        """Write the stable beginning of a translation until it is done."""
         for future in pending.futures:
-            future.add_done_callback(lambda _: self._arrivals.tell(news.set))
+            future.add_done_callback(lambda _: self._wakeups.call_soon(progress.set))
         sent = ""
         while not all(future.done() for future in pending.futures):
-            await news.wait()
-            news.clear()
-            (sure,) = pending.stable_texts()
-            if len(sure) > len(sent):
-                sent = sure
-                await context.write(translation_pb2.StreamTranslateTextResponse(stable_text=sure))
+            await progress.wait()
+            progress.clear()
+            (stable,) = pending.stable_texts()
+            if len(stable) > len(sent):
+                sent = stable
+                await context.write(translation_pb2.StreamTranslateTextResponse(stable_text=stable))
 
-    async def TranslateCorpus(  # type: ignore[override]  # noqa: N802 - it writes its answers itself
+    async def TranslateCorpus(  # type: ignore[override]  # noqa: N802 - writes its responses itself
         self,
         requests: object,
         context: grpc.aio.ServicerContext[
             translation_pb2.TranslateCorpusRequest, translation_pb2.TranslateCorpusResponse
         ],
     ) -> None:
-        """Translate items as they come, a window of them at a time; a call that ends early frees the rows of all."""
+        """Translate a stream of items, a window at a time; a cancelled call frees all rows."""
         first = await next_request(context)
         if first is None or not first.HasField("settings"):
             raise InvalidArgumentError("the first message must carry settings", field="settings")
-        check_known(first)
+        reject_unknown_fields(first)
         settings = first.settings
         if not 0 <= settings.window <= MAX_WINDOW:
             raise InvalidArgumentError(
@@ -188,31 +194,31 @@ class TranslationService(TranslationServiceServicer):
         if settings.order not in CORPUS_ORDERS:
             raise InvalidArgumentError(f"order has the unknown value {settings.order}", field="order")
         with self._models.use(settings.model) as model:
-            asked = read_asked(model, settings, context.time_remaining())
-        self._limits.check_hypotheses(1, asked.beam_size, asked.hypotheses)
+            parsed = parse_request(model, settings, context.time_remaining())
+        self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
 
         async def submit(item: translation_pb2.CorpusItem) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
             self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
-            # A model that takes the place of another has the items that come from then on.
+            # After a model was replaced, later items go to the new one.
             with self._models.use(settings.model) as model:
-                start = partial(model.submit, [item.content], asked.parameters, target_prefixes=prefixes)
-                return await self._read(start, [item.content], prefixes or [])
+                start = partial(model.submit, [item.content], parsed.parameters, target_prefixes=prefixes)
+                return await self._tokenize(start, [item.content], prefixes or [])
 
         corpus = Corpus(
             context,
-            window=min(settings.window or DEFAULT_WINDOW, self._limits.max_hypotheses // asked.hypotheses),
+            window=min(settings.window or DEFAULT_WINDOW, self._limits.max_hypotheses // parsed.num_hypotheses),
             in_order=settings.order != translation_pb2.CORPUS_ORDER_COMPLETION,
             submit=submit,
-            work=partial(self._work, attention=settings.attention),
-            arrivals=self._arrivals,
+            run=partial(self._run, attention=settings.attention),
+            wakeups=self._wakeups,
             stopping=self._stopping,
         )
-        with self._room_for_attention(settings.attention):
+        with self._attention_slot(settings.attention):
             await corpus.run(first.items)
 
     def stop(self) -> None:
-        """Read no further items of any corpus, and end these calls when what was read is answered."""
+        """Read no further items of any corpus, and end these calls after the results of read ones."""
         self._stopping.set()
 
     async def ScoreText(  # noqa: N802
@@ -220,12 +226,12 @@ class TranslationService(TranslationServiceServicer):
         request: translation_pb2.ScoreTextRequest,
         context: grpc.aio.ServicerContext[translation_pb2.ScoreTextRequest, translation_pb2.ScoreTextResponse],
     ) -> translation_pb2.ScoreTextResponse:
-        """Score all targets, or fail; a call that ends early is given up between two batches."""
-        check_known(request)
+        """Score all targets, or fail; a cancelled call stops between two batches."""
+        reject_unknown_fields(request)
         with self._models.use(request.model) as model:
-            self._limits.check_number(len(request.contents))
+            self._limits.check_num_texts(len(request.contents))
             self._limits.check_lengths(contents=request.contents, targets=request.targets)
-            read = partial(
+            start = partial(
                 model.scoring,
                 list(request.contents),
                 list(request.targets),
@@ -234,12 +240,12 @@ class TranslationService(TranslationServiceServicer):
                     target_language=request.target_language_code,
                     length_penalty=request.length_penalty if request.HasField("length_penalty") else None,
                     truncate=request.truncate,
-                    deadline=deadline_in(context.time_remaining()),
+                    deadline=deadline_after(context.time_remaining()),
                 ),
             )
-            scoring = await self._read(read, request.contents, request.targets)
+            scoring = await self._tokenize(start, request.contents, request.targets)
             try:
-                return await asyncio.wrap_future(self._scoring.start(lambda: scores_to_proto(scoring.collect())))
+                return await asyncio.wrap_future(self._scoring.submit(lambda: scores_to_proto(scoring.collect())))
             finally:
                 scoring.cancel()
 
@@ -248,75 +254,72 @@ class TranslationService(TranslationServiceServicer):
         request: alignment_pb2.AlignTextRequest,
         context: grpc.aio.ServicerContext[alignment_pb2.AlignTextRequest, alignment_pb2.AlignTextResponse],
     ) -> alignment_pb2.AlignTextResponse:
-        """Align all texts, or fail; a call that ends early frees the rows of its texts, and computes no more."""
-        check_known(request)
+        """Align all texts, or fail; a cancelled call frees its rows and stops."""
+        reject_unknown_fields(request)
         with self._models.use(request.model) as model:
-            self._limits.check_number(len(request.contents))
+            self._limits.check_num_texts(len(request.contents))
             self._limits.check_lengths(contents=request.contents, targets=request.targets)
-            read = partial(
+            start = partial(
                 model.aligning,
                 list(request.contents),
                 list(request.targets) or None,
-                read_query(request),
+                parse_attention_query(request),
                 TextParameters(
                     source_language=request.source_language_code,
                     target_language=request.target_language_code,
                     truncate=request.truncate,
-                    deadline=deadline_in(context.time_remaining()),
+                    deadline=deadline_after(context.time_remaining()),
                 ),
             )
-            with self._room_for_attention(True):
-                aligning = await self._read(read, request.contents, request.targets)
+            with self._attention_slot(True):
+                aligning = await self._tokenize(start, request.contents, request.targets)
                 try:
-                    await self._arrivals.wait(aligning.futures)
-                    return await self._work(lambda: alignments_to_proto(aligning.collect()), attention=True)
+                    await self._wakeups.wait(aligning.futures)
+                    return await self._run(lambda: alignments_to_proto(aligning.collect()), attention=True)
                 finally:
                     aligning.cancel()
 
     @contextmanager
-    def _room_for_attention(self, attention: bool) -> Iterator[None]:
-        """Count a request in that asks for attention, before anything is done for it; others need no room."""
-        if attention and self._number_attending >= MAX_ATTENDING:
+    def _attention_slot(self, attention: bool) -> Iterator[None]:
+        """Count an open request for attention, or refuse it; other requests pass."""
+        if attention and self._attention_requests >= MAX_ATTENTION_REQUESTS:
             raise OverloadedError(
-                f"{MAX_ATTENDING} requests for attention are under way: no room for another",
+                f"{MAX_ATTENTION_REQUESTS} requests for attention are under way: no room for another",
                 retry_after_s=RETRY_AFTER_S,
             )
-        self._number_attending += attention
+        self._attention_requests += attention
         try:
             yield
         finally:
-            self._number_attending -= attention
+            self._attention_requests -= attention
 
-    async def _work(
-        self, answer: Callable[[], Result], attention: bool, tokens: int = MAX_TOKENS_AT_ONCE + 1
+    async def _run(
+        self, work: Callable[[], Result], attention: bool, max_tokens: int = MAX_INLINE_TOKENS + 1
     ) -> Result:
-        """Make an answer where it holds nobody up; of so many ``tokens`` at most."""
+        """Make a response of at most ``max_tokens`` tokens: short ones here, others in a thread."""
         if attention:
-            return await asyncio.wrap_future(self._attending.start(partial(copy_context().run, answer)))
-        if tokens <= MAX_TOKENS_AT_ONCE:
-            return answer()
-        return await asyncio.to_thread(answer)
+            return await asyncio.wrap_future(self._attention.submit(partial(copy_context().run, work)))
+        if max_tokens <= MAX_INLINE_TOKENS:
+            return work()
+        return await asyncio.to_thread(work)
 
-    async def _read(self, read: Callable[[], Job], *texts: Sequence[str]) -> Job:
-        """Have texts read, where it holds nobody up."""
-        return read() if _is_short(*texts) else await self._tokenize(read)
-
-    async def _tokenize(self, read: Callable[[], Job]) -> Job:
-        """Have texts read on a thread; what comes of it after the caller has left is given up."""
-        job = self._tokenizing.start(read)
+    async def _tokenize(self, start: Callable[[], Job], *texts: Sequence[str]) -> Job:
+        """Start a job, which tokenizes texts: short ones here, others in a thread."""
+        if _is_short(*texts):
+            return start()
+        job = self._tokenizing.submit(start)
         try:
             return await asyncio.wrap_future(job)
-        except asyncio.CancelledError:  # a job that has not begun is cancelled with this
-            job.add_done_callback(_cancel_late)
+        except asyncio.CancelledError:  # has cancelled a queued job, but not a running one
+            job.add_done_callback(_cancel_result)
             raise
 
 
 def _is_short(*texts: Sequence[str]) -> bool:
-    """Whether texts are read in less time than it takes to have a thread do it, or not much more."""
-    return sum(CHARACTERS_OF_ANY_TEXT + len(text) for of_kind in texts for text in of_kind) <= MAX_CHARACTERS_AT_ONCE
+    """True if tokenizing takes little more time than passing the texts to a thread."""
+    return sum(CHARACTERS_PER_TEXT + len(text) for group in texts for text in group) <= MAX_INLINE_CHARACTERS
 
 
-def _cancel_late(job: "Future[Job]") -> None:
-    """Give up what was begun for a caller who left while it was being tokenized."""
+def _cancel_result(job: "Future[Job]") -> None:
     if not job.cancelled() and job.exception() is None:
         job.result().cancel()

@@ -1,4 +1,4 @@
-"""Threads for one kind of work, with a bound on what may wait for them."""
+"""Thread pool with a bounded queue."""
 
 import threading
 from collections.abc import Callable
@@ -11,60 +11,62 @@ from jumok_serve.engine.admission import RETRY_AFTER_S
 Result = TypeVar("Result")
 
 
-class Workers:
-    """Threads that take jobs in their order; one that is cancelled while it waits is forgotten at once.
+class WorkerPool:
+    """Threads that run jobs in order of arrival; a job cancelled in the queue leaves it at once.
 
     Args:
-        done: what is done to requests, for the error and the threads' names.
-        threads: how many there are.
-        most: jobs that run or wait.
+        action: past participle of the action, for errors and names of threads.
+        threads: number of threads.
+        max_jobs: bound on queued and running jobs together.
     """
 
-    def __init__(self, done: str, *, threads: int, most: int) -> None:
-        self._done = done
-        self._most = most
-        self._most_running = threads
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=done)
-        self._changing = threading.Lock()
-        self._waiting: dict[Future[Any], Callable[[], Any]] = {}
+    def __init__(self, action: str, *, threads: int, max_jobs: int) -> None:
+        self._action = action
+        self._max_jobs = max_jobs
+        self._max_running = threads
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=action)
+        self._lock = threading.Lock()
+        self._queue: dict[Future[Any], Callable[[], Any]] = {}
         self._running = 0
         self._unfinished = 0
 
-    def start(self, work: Callable[[], Result]) -> "Future[Result]":
-        """Start a job, or let it wait.
+    def submit(self, work: Callable[[], Result]) -> "Future[Result]":
+        """Start or queue a job.
 
         Raises:
-            OverloadedError: too many run and wait already.
+            OverloadedError: too many jobs.
         """
         job: Future[Result] = Future()
-        with self._changing:
-            if self._unfinished >= self._most:
-                raise OverloadedError(f"{self._most} requests wait to be {self._done}", retry_after_s=RETRY_AFTER_S)
+        with self._lock:
+            if self._unfinished >= self._max_jobs:
+                raise OverloadedError(
+                    f"{self._max_jobs} requests wait to be {self._action}", retry_after_s=RETRY_AFTER_S
+                )
             self._unfinished += 1
-            self._waiting[job] = work
-            if self._running < self._most_running:
+            self._queue[job] = work
+            if self._running < self._max_running:
                 self._running += 1
                 self._threads.submit(self._run)
         job.add_done_callback(self._forget)
         return job
 
     def _run(self) -> None:
-        """Do what waits until nothing does."""
+        """Run jobs until the queue is empty."""
         while True:
-            with self._changing:
-                if not self._waiting:
+            with self._lock:
+                if not self._queue:
                     self._running -= 1
                     return
-                job = next(iter(self._waiting))
-                work = self._waiting.pop(job)
+                job = next(iter(self._queue))
+                work = self._queue.pop(job)
             if job.set_running_or_notify_cancel():
                 try:
                     job.set_result(work())
                 except BaseException as error:
                     job.set_exception(error)
-            del job, work  # not to be kept while the thread waits
+            del job, work  # free them while the thread waits
 
     def _forget(self, job: "Future[Any]") -> None:
-        with self._changing:
+        with self._lock:
             self._unfinished -= 1
-            self._waiting.pop(job, None)
+            self._queue.pop(job, None)

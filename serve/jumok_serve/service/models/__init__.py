@@ -1,1 +1,1 @@
-"""The models that a server holds."""
+"""Models of a server: registry, loading, description."""

@@ -1,4 +1,4 @@
-"""How models come and go while a server runs: loaded and tried first, then found by requests; drained, then freed."""
+"""Loading, replacing and unloading models while the server runs."""
 
 import asyncio
 import logging
@@ -15,26 +15,26 @@ from jumok_serve.bundle.model_root import FoundBundle, ModelRoot
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.runtime.process_memory import give_back_memory
-from jumok_serve.service.handlers.model_service import describe
+from jumok_serve.service.models.description import describe
 from jumok_serve.service.models.loaded_model import LoadedModel
-from jumok_serve.service.models.registry import HeldModel, ModelRegistry
+from jumok_serve.service.models.registry import ModelEntry, ModelRegistry
 
 logger = logging.getLogger(__name__)
 
 THREADS = 4
-"""One loads, others may wait for engines to finish."""
+"""One thread loads; others may wait for engines to close."""
 
 Result = TypeVar("Result")
 
 
 class Lifecycle:
-    """Loads models into a registry and takes them out, one after the other; in the event loop alone.
+    """Loads models into a registry one at a time, and drains and frees the old ones; event loop only.
 
     Args:
-        models: the registry.
-        root: where bundles are.
-        load: opens a bundle and tries it, in a thread.
-        changed: is called whenever other models take requests.
+        models: registry to change.
+        root: folder of bundles.
+        load: opens a bundle and warms it up; called in a thread.
+        on_change: called after the set of models that take requests changed.
     """
 
     def __init__(
@@ -43,58 +43,58 @@ class Lifecycle:
         *,
         root: ModelRoot,
         load: Callable[[Path], LoadedModel],
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self._models = models
         self._root = root
         self._load = load
-        self._changed = changed
-        self._changing = asyncio.Lock()
+        self._on_change = on_change
+        self._load_lock = asyncio.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="models")
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = False
         self.loading = ""
-        """Name of the bundle that is being loaded, or nothing."""
+        """Name of the bundle that is being loaded, or empty."""
 
     async def bundles(self) -> list[FoundBundle]:
-        """Give the bundles of the root."""
+        """List the bundles of the root."""
         return await self._in_thread(self._root.bundles)
 
     async def load(self, bundle: str) -> LoadResult:
-        """Load a bundle of the root, and have it take the requests for its model.
+        """Load a bundle of the root and route the requests for its model to it.
 
-        Once it has begun it goes on, even if this is cancelled.
+        A load that has begun goes on after a cancellation.
 
         Raises:
-            InvalidArgumentError: the name is none of a folder in the root.
-            BundleNotFoundError: there is no such folder.
-            BundleNotLoadedError: it, or its device, cannot be used.
-            UnavailableError: the server is being stopped.
+            InvalidArgumentError: the name cannot be a folder of the root.
+            BundleNotFoundError: no such folder.
+            BundleNotLoadedError: the bundle or the device is unusable.
+            UnavailableError: the server is stopping.
         """
-        await self._changing.acquire()
-        loading = self._begin(self._load_and_put(bundle))
-        loading.add_done_callback(lambda _: self._changing.release())  # not when the caller leaves
+        await self._load_lock.acquire()
+        loading = self._start_task(self._load_and_register(bundle))
+        loading.add_done_callback(lambda _: self._load_lock.release())  # not at the caller's cancellation
         return await asyncio.shield(loading)
 
     async def unload(self, name: str) -> Model:
-        """Have a model take no more requests, and free it once it has finished those that it has.
+        """Route no more requests to a model, and free it after its calls have ended.
 
         Raises:
-            ModelNotFoundError: there is no such model.
+            ModelNotFoundError: no such model.
         """
-        held = self._models.take(name)
-        logger.info("unloading %s %s", name, held.model.manifest.version)
-        self._retire(held)
-        return describe(held)
+        entry = self._models.unregister(name)
+        logger.info("unloading %s %s", name, entry.model.manifest.version)
+        self._retire(entry)
+        return describe(entry)
 
     async def stop(self) -> None:
-        """Load nothing more, and wait for what is under way."""
+        """Refuse further loads, and wait for running loads and drains."""
         self._stopping = True
-        while self._under_way:
-            await asyncio.wait(self._under_way)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def _load_and_put(self, bundle: str) -> LoadResult:
+    async def _load_and_register(self, bundle: str) -> LoadResult:
         started = time.monotonic()
         folder = await self._in_thread(partial(self._root.find, bundle))
         self.loading = bundle
@@ -111,8 +111,8 @@ class Lifecycle:
         if self._stopping:
             await self._in_thread(model.close)
             raise UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
-        replaced = self._models.put(model)
-        was = None if replaced is None else replaced.model.manifest.version
+        replaced = self._models.register(model)
+        replaced_version = None if replaced is None else replaced.model.manifest.version
         manifest = model.manifest
         logger.info(
             "loaded %s %s from %s in %.2f s%s",
@@ -120,40 +120,40 @@ class Lifecycle:
             manifest.version,
             folder,
             time.monotonic() - started,
-            "" if was is None else f"; it replaces {was}",
+            "" if replaced_version is None else f"; it replaces {replaced_version}",
         )
-        described = LoadResult(model=describe(self._models.find(manifest.name)), replaced_version=was)
+        result = LoadResult(model=describe(self._models.find(manifest.name)), replaced_version=replaced_version)
         if replaced is None:
-            self._changed()
+            self._on_change()
         else:
             self._retire(replaced)
-        return described
+        return result
 
-    def _retire(self, held: HeldModel) -> None:
-        self._begin(self._drain(held))
-        self._changed()
+    def _retire(self, entry: ModelEntry) -> None:
+        self._start_task(self._drain(entry))
+        self._on_change()
 
-    async def _drain(self, held: HeldModel) -> None:
-        """Let a model finish what it has, and free it."""
+    async def _drain(self, entry: ModelEntry) -> None:
+        """Wait for a model's calls to end, then free it."""
         started = time.monotonic()
-        name, version = held.name, held.model.manifest.version
-        await held.wait_until_unused()
-        await self._in_thread(held.model.close)
-        self._models.forget(held)
-        del held  # the last to know of it
+        name, version = entry.name, entry.model.manifest.version
+        await entry.wait_until_unused()
+        await self._in_thread(entry.model.close)
+        self._models.forget(entry)
+        del entry  # the last reference
         await self._in_thread(give_back_memory)
         logger.info("freed %s %s after %.2f s", name, version, time.monotonic() - started)
 
-    def _begin(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+    def _start_task(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         task = asyncio.ensure_future(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._ended)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
         return task
 
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
-        self._under_way.discard(task)
+    def _task_ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, JumokError):  # perhaps nobody waits for it any more
+        if error is not None and not isinstance(error, JumokError):  # the caller may have gone
             logger.error("models could not be changed", exc_info=error)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:

@@ -1,4 +1,4 @@
-"""What the service asks of a model."""
+"""Protocols of a model and its jobs, as the service uses them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -15,43 +15,43 @@ from jumok_serve.tasks.translation import Pending
 
 
 class Scoring(Protocol):
-    """Translations to be scored."""
+    """Translations to score."""
 
     def cancel(self) -> None:
-        """Give up what is not done; may be called while they are scored."""
+        """Cancel the scoring, from any thread."""
 
     def collect(self) -> list[Score]:
-        """Score all, in the caller's thread."""
+        """Score all, in the calling thread."""
 
 
 class Aligning(Protocol):
-    """Translations to be aligned, given ones and such as are under way."""
+    """Translations to align, given or still to be decoded."""
 
     @property
     def futures(self) -> Sequence[Future[Any]]:
-        """One for each that is under way."""
+        """One future for each translation to be decoded."""
 
     def cancel(self) -> None:
-        """Give up what is not done; may be called while they are aligned."""
+        """Cancel the alignment, from any thread."""
 
     def collect(self) -> list[Alignment]:
-        """Align all, in the caller's thread, once the futures are done."""
+        """Align all in the calling thread, after the futures are done."""
 
 
 class LoadedModel(Protocol):
-    """What the service asks of a translator."""
+    """A model that is ready for requests."""
 
     @property
     def manifest(self) -> Manifest:
-        """What the bundle says of itself."""
+        """Manifest of its bundle."""
 
     @property
     def precision(self) -> str:
-        """What it runs in."""
+        """Precision variant."""
 
     @property
     def device(self) -> str:
-        """Where it runs."""
+        """Device that it runs on."""
 
     def submit(
         self,
@@ -61,10 +61,13 @@ class LoadedModel(Protocol):
         target_prefixes: Sequence[str | None] | None = None,
         on_progress: Callable[[], None] | None = None,
     ) -> Pending:
-        """Queue texts; see `Translator.submit`."""
+        """Queue texts, [n], with forced beginnings of their translations, [n] or None.
+
+        ``on_progress`` is called from any thread when stable texts may have grown.
+        """
 
     def scoring(self, texts: Sequence[str], targets: Sequence[str], parameters: ScoringParameters) -> Scoring:
-        """Read texts and translations of them, to score these."""
+        """Tokenize texts and their translations for scoring."""
 
     def aligning(
         self,
@@ -73,24 +76,24 @@ class LoadedModel(Protocol):
         query: AttentionQuery,
         parameters: TextParameters,
     ) -> Aligning:
-        """Read texts and translations of them, to align these, and queue the texts without."""
+        """Tokenize texts and their translations for alignment, and queue texts without a translation."""
 
     @property
     def full(self) -> bool:
-        """Whether its queue has no room worth mentioning."""
+        """True if its queue takes no more texts."""
 
     @property
     def ready(self) -> bool:
-        """Whether its engine decodes: not while it is started anew after a failure."""
+        """True if its engine decodes; False while it restarts after a failure."""
 
-    def on_ready_change(self, tell: Callable[[], None]) -> None:
-        """Have ``tell`` called, in any thread, whenever ``ready`` has changed."""
+    def on_ready_change(self, callback: Callable[[], None], /) -> None:
+        """Call ``callback``, in any thread, after every change of ``ready``."""
 
     def load(self) -> Load:
-        """Say what waits and what is decoded now."""
+        """Queued and running work."""
 
     def counters(self) -> EngineCounters:
-        """Say what its engine has done so far."""
+        """Counters of its engine."""
 
     def close(self, *, drain: bool = True) -> None:
-        """End its engine."""
+        """Stop its engine."""

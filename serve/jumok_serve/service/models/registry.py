@@ -1,4 +1,4 @@
-"""The models that a server holds: those that requests find by name, and those that only finish what they have."""
+"""Registry of the server's models, by name."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,15 +13,12 @@ from jumok_serve.errors import DuplicateModelError
 from jumok_serve.service.models.loaded_model import LoadedModel
 
 
-class HeldModel:
-    """A model, and the calls that use it; in the event loop alone.
-
-    Args:
-        model: the model.
+class ModelEntry:
+    """A model and the number of calls that use it; event loop only.
 
     Attributes:
-        model: the same.
-        draining: whether no further call will use it.
+        model: the model.
+        draining: True if no further call may use it.
     """
 
     def __init__(self, model: LoadedModel) -> None:
@@ -33,12 +30,12 @@ class HeldModel:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The model's name."""
         return self.model.manifest.name
 
     @property
     def state(self) -> ModelState:
-        """Whether requests for it are served."""
+        """State that callers see."""
         if self.draining:
             return ModelState.DRAINING
         return ModelState.SERVING if self.model.ready else ModelState.RECOVERING
@@ -56,35 +53,40 @@ class HeldModel:
                 self._unused.set()
 
     async def wait_until_unused(self) -> None:
-        """Wait for the last call."""
+        """Wait for the last call to end."""
         await self._unused.wait()
 
 
-class _Models(NamedTuple):
-    """All that a registry holds at one moment: the models that take requests by name, the others, and what models that
-    are gone have counted under names that are not."""
+class _Snapshot(NamedTuple):
+    """Immutable content of a registry.
 
-    serving: dict[str, HeldModel]
-    draining: tuple[HeldModel, ...] = ()
-    former: dict[str, EngineCounters] = {}  # noqa: RUF012 - nothing here is ever changed
+    Attributes:
+        serving: models that take requests, by name.
+        draining: models that only finish their calls.
+        past_counters: counters of closed models whose name is still held, by name.
+    """
 
-    def held(self) -> list[HeldModel]:
-        return sorted((*self.serving.values(), *self.draining), key=lambda held: held.name)
+    serving: dict[str, ModelEntry]
+    draining: tuple[ModelEntry, ...] = ()
+    past_counters: dict[str, EngineCounters] = {}  # noqa: RUF012 - never mutated
 
-    def formerly(self, name: str) -> list[EngineCounters]:
-        return [self.former[name]] if name in self.former else []
+    def entries(self) -> list[ModelEntry]:
+        return sorted((*self.serving.values(), *self.draining), key=lambda entry: entry.name)
+
+    def past_counters_of(self, name: str) -> list[EngineCounters]:
+        return [self.past_counters[name]] if name in self.past_counters else []
 
 
 class ModelRegistry:
-    """The models of one server; of those that take requests, names are unique.
+    """Models of one server; names of models that take requests are unique.
 
-    It changes in the event loop alone, and may be read from any thread.
+    Changed by the event loop only, read by any thread.
 
     Args:
-        models: what it holds at first.
+        models: initial models.
 
     Raises:
-        DuplicateModelError: two have the same name.
+        DuplicateModelError: two models have the same name.
     """
 
     def __init__(self, models: Sequence[LoadedModel]) -> None:
@@ -92,24 +94,24 @@ class ModelRegistry:
         for name in names:
             if names.count(name) > 1:
                 raise DuplicateModelError(name)
-        self._models = _Models(_by_name(map(HeldModel, models)))  # replaced at every change, for readers elsewhere
+        self._models = _Snapshot(_by_name(map(ModelEntry, models)))  # replaced at every change, for other threads
 
     def __iter__(self) -> Iterator[LoadedModel]:
-        """Those that take requests, sorted by name."""
-        return (held.model for held in self._models.serving.values())
+        """Models that take requests, sorted by name."""
+        return (entry.model for entry in self._models.serving.values())
 
-    def held(self) -> list[HeldModel]:
-        """All, sorted by name; behind the one that takes requests those that it has replaced."""
-        return self._models.held()
+    def entries(self) -> list[ModelEntry]:
+        """All models, sorted by name; replaced ones follow the one that takes requests."""
+        return self._models.entries()
 
     @property
     def full(self) -> bool:
-        """Whether all queues are full, whichever model a text is for."""
+        """True if the queues of all models are full."""
         serving = self._models.serving
-        return bool(serving) and all(held.model.full for held in serving.values())
+        return bool(serving) and all(entry.model.full for entry in serving.values())
 
-    def find(self, name: str) -> HeldModel:
-        """Give the model of this name; raise ModelNotFoundError where there is none."""
+    def find(self, name: str) -> ModelEntry:
+        """Return the model of a name; raise ModelNotFoundError if there is none."""
         serving = self._models.serving
         if name not in serving:
             raise ModelNotFoundError.of(name, list(serving))
@@ -117,11 +119,11 @@ class ModelRegistry:
 
     @contextmanager
     def use(self, name: str) -> Iterator[LoadedModel]:
-        """Give the model of this name, which stays open meanwhile; an empty name means the only one.
+        """Keep the model of a name open; an empty name means the only model.
 
         Raises:
-            ModelNotFoundError: there is none of this name, or none at all.
-            InvalidArgumentError: there are several, and none is named.
+            ModelNotFoundError: no model has the name, or there are no models.
+            InvalidArgumentError: no name among several models.
         """
         serving = self._models.serving
         if not name and len(serving) > 1:
@@ -129,56 +131,56 @@ class ModelRegistry:
         with self.find(name or next(iter(serving), "")).used() as model:
             yield model
 
-    def put(self, model: LoadedModel) -> HeldModel | None:
-        """Have a model take the requests for its name; give the one that did, which is to be drained."""
-        held = HeldModel(model)
-        serving, draining, former = self._models
-        replaced = serving.get(held.name)
+    def register(self, model: LoadedModel) -> ModelEntry | None:
+        """Route requests for the model's name to it; return the replaced model, which must be drained."""
+        entry = ModelEntry(model)
+        serving, draining, past = self._models
+        replaced = serving.get(entry.name)
         if replaced is not None:
             replaced.draining = True
             draining = (*draining, replaced)
-        self._models = _Models(_by_name([*(serving | {held.name: held}).values()]), draining, former)
+        self._models = _Snapshot(_by_name([*(serving | {entry.name: entry}).values()]), draining, past)
         return replaced
 
-    def take(self, name: str) -> HeldModel:
-        """Have no model take requests for a name; give the one that did, which is to be drained.
+    def unregister(self, name: str) -> ModelEntry:
+        """Route no more requests to a name; return its model, which must be drained.
 
         Raises:
-            ModelNotFoundError: there is none.
+            ModelNotFoundError: no model has the name.
         """
-        held = self.find(name)
-        serving, draining, former = self._models
-        held.draining = True
+        entry = self.find(name)
+        serving, draining, past = self._models
+        entry.draining = True
         others = {other: kept for other, kept in serving.items() if other != name}
-        self._models = _Models(others, (*draining, held), former)
-        return held
+        self._models = _Snapshot(others, (*draining, entry), past)
+        return entry
 
-    def forget(self, held: HeldModel) -> None:
-        """Let go of a model that was drained; what it counted stays as long as another has its name."""
-        name = held.name
-        serving, draining, former = self._models
-        left = tuple(other for other in draining if other is not held)
-        kept = {other: counted for other, counted in former.items() if other != name}
+    def forget(self, entry: ModelEntry) -> None:
+        """Drop a drained model; its counters stay while another model has its name."""
+        name = entry.name
+        serving, draining, past = self._models
+        left = tuple(other for other in draining if other is not entry)
+        kept = {other: counters for other, counters in past.items() if other != name}
         if name in serving or any(other.name == name for other in left):
-            kept[name] = EngineCounters.sum([*self._models.formerly(name), held.model.counters()])
-        self._models = _Models(serving, left, kept)
+            kept[name] = EngineCounters.sum([*self._models.past_counters_of(name), entry.model.counters()])
+        self._models = _Snapshot(serving, left, kept)
 
     def counters(self) -> dict[str, EngineCounters]:
-        """What was done under each name, by the model that has it now and by those that it has replaced."""
+        """Counters by name, summed over the current model and those that it has replaced."""
         models = self._models
         by_name: dict[str, list[EngineCounters]] = {}
-        for held in models.held():
-            by_name.setdefault(held.name, models.formerly(held.name)).append(held.model.counters())
+        for entry in models.entries():
+            by_name.setdefault(entry.name, models.past_counters_of(entry.name)).append(entry.model.counters())
         return {name: EngineCounters.sum(parts) for name, parts in by_name.items()}
 
     def loads(self) -> dict[str, Load]:
-        """What waits and is decoded under each name."""
+        """Queued and running work by name."""
         loads: dict[str, Load] = {}
-        for held in self._models.held():
-            load = held.model.load()
-            loads[held.name] = loads[held.name] + load if held.name in loads else load
+        for entry in self._models.entries():
+            load = entry.model.load()
+            loads[entry.name] = loads[entry.name] + load if entry.name in loads else load
         return loads
 
 
-def _by_name(models: Iterable[HeldModel]) -> dict[str, HeldModel]:
-    return {held.name: held for held in sorted(models, key=lambda held: held.name)}
+def _by_name(entries: Iterable[ModelEntry]) -> dict[str, ModelEntry]:
+    return {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.name)}

@@ -1,1 +1,1 @@
-"""What surrounds every call: access, errors and counts."""
+"""Around every call: access, errors and counts."""

@@ -1,4 +1,4 @@
-"""What is known of a call while it is answered."""
+"""State of a call while it is answered."""
 
 import random
 import time
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from google.protobuf.message import Message
 
 REQUEST_ID = "x-request-id"
-"""Metadata: what callers name their call, and what they are told that its name is."""
-HEALTH = "/grpc.health.v1.Health/"
-"""Methods that are asked by what has no token, often, and when the server is busy."""
-MAX_REQUEST_ID = 128
-"""Characters of a name that is taken over."""
+"""Metadata key of the request id, in requests and in responses."""
+HEALTH_METHODS = "/grpc.health.v1.Health/"
+"""Prefix of health checks, which need no token and are answered under any load."""
+MAX_REQUEST_ID_LENGTH = 128
+"""Characters; a caller's longer id is replaced."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,17 +20,17 @@ class Call:
     """A call from its arrival to its end.
 
     Attributes:
-        method: as gRPC spells it, ``/jumok.v1.TranslationService/TranslateText``.
-        request_id: its name in logs, traces and errors.
-        peer: the address that it came from, as gRPC spells it.
-        metadata: what came with it; of a repeated key the last.
-        caller: name of the token that came with it; empty without tokens.
-        request: what was asked, where that is one message.
-        response: the last message of the answer.
-        started: when it arrived, in ``time.monotonic()`` seconds.
-        duration_s: how long it took, once it has ended.
-        code: name of the status that it ended with.
-        reason: why it was refused or failed, in capitals; empty where it was answered or given up.
+        method: full name, ``/jumok.v1.TranslationService/TranslateText``.
+        request_id: id in logs, traces and errors.
+        peer: the caller's address in gRPC's notation.
+        metadata: the caller's metadata; the last value of a repeated key.
+        caller: name of the caller's token; empty without tokens.
+        request: the request, if it is a single message.
+        response: last message of the response.
+        started: arrival, in ``time.monotonic()`` seconds.
+        duration_s: duration, set at the end.
+        code: name of the final status, set at the end.
+        reason: reason of a refusal or failure, in capitals; empty after success or cancellation.
     """
 
     method: str
@@ -47,23 +47,23 @@ class Call:
 
 
 CALL: ContextVar[Call] = ContextVar("call")
-"""The call that this task answers."""
+"""Call that the current task answers."""
 
 
 def current_request_id() -> str:
-    """Name the call that is answered, in the log and to its caller."""
+    """Request id of the current call, or a new one outside of calls."""
     call = CALL.get(None)
     return _new_request_id() if call is None else call.request_id
 
 
-def request_id_of(metadata: dict[str, str | bytes]) -> str:
-    """The name that a caller gave, or a new one."""
+def request_id_from(metadata: dict[str, str | bytes]) -> str:
+    """Request id that the caller chose, or a new one."""
     given = metadata.get(REQUEST_ID)
-    return given if isinstance(given, str) and 0 < len(given) <= MAX_REQUEST_ID else _new_request_id()
+    return given if isinstance(given, str) and 0 < len(given) <= MAX_REQUEST_ID_LENGTH else _new_request_id()
 
 
 _IDS = random.Random()  # noqa: S311 - an id is no secret
-"""Seeded by the system once: a system call for each id would let go of Python's lock, and wait for it again."""
+"""Seeded once: a system call for each id would release the GIL and wait for it again."""
 
 
 def _new_request_id() -> str:

@@ -1,4 +1,4 @@
-"""What a server counts of its calls; whoever publishes it reads it."""
+"""Counts of ended calls, by method, status and reason."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from jumok_serve.service.rpc.call import Call
 
 
 class CallCounts:
-    """Counts calls as they end; written by the event loop, read by any thread.
+    """Counters of ended calls; written by the event loop, read by any thread.
 
     Attributes:
-        ended_with: calls by method and status.
-        duration_s: seconds that they took, by method.
-        refused_s: seconds that it took to refuse a call, or until it failed, by the reason that the caller was told.
+        ended_with: number of calls by method and status.
+        duration_s: durations by method, in seconds.
+        refused_s: durations of refused and failed calls by reason, in seconds.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,6 @@ class CallCounts:
 
 
 def _histogram(histograms: dict[str, Histogram], name: str, bounds: Sequence[float]) -> Histogram:
-    """The histogram of a name, made where there is none yet."""
     found = histograms.get(name)
     if found is None:
         found = histograms[name] = Histogram(bounds)

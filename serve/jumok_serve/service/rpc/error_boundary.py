@@ -1,4 +1,4 @@
-"""Around every method: bytes that are no request, and exceptions, become statuses."""
+"""Error boundary of every method: invalid bytes and exceptions become statuses."""
 
 import inspect
 import logging
@@ -22,29 +22,30 @@ Context = grpc.aio.ServicerContext[Message, Message]
 Method = Callable[[Any, Context], Awaitable[Message | None]]
 Generator = Callable[[Any, Context], AsyncIterator[Message]]
 Request = TypeVar("Request")
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
-_KINDS: dict[tuple[bool, bool], Callable[..., Any]] = {
+_HANDLER_TYPES: dict[tuple[bool, bool], Callable[..., Any]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (False, True): grpc.unary_stream_rpc_method_handler,
     (True, False): grpc.stream_unary_rpc_method_handler,
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
-"""By whether requests are a stream, and answers."""
+"""By (requests are a stream, responses are a stream)."""
 
 
-def guarded(service: ServiceDescriptor, servicer: object) -> "grpc.GenericRpcHandler[Message, Message]":
-    """A servicer's methods for gRPC, each guarded once and for all: an interceptor would do so at every call.
+def guarded_handlers(service: ServiceDescriptor, servicer: object) -> "grpc.GenericRpcHandler[Message, Message]":
+    """Make gRPC handlers of a servicer, each within an error boundary.
 
-    A method that streams answers writes them itself, or is an asynchronous generator of them.
+    The boundaries are made once; an interceptor would make them at every call. A method that streams responses writes
+    them itself or is an asynchronous generator.
     """
     handlers = {
-        method.name: _KINDS[method.client_streaming, method.server_streaming](
-            _guarded(
-                _writing(getattr(servicer, method.name), requests_stream=method.client_streaming),
+        method.name: _HANDLER_TYPES[method.client_streaming, method.server_streaming](
+            _with_error_boundary(
+                _as_writer(getattr(servicer, method.name), requests_stream=method.client_streaming),
                 f"/{service.full_name}/{method.name}",
             ),
-            request_deserializer=_tolerant(GetMessageClass(method.input_type).FromString),
+            request_deserializer=_none_if_invalid(GetMessageClass(method.input_type).FromString),
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
         for method in service.methods
@@ -52,45 +53,42 @@ def guarded(service: ServiceDescriptor, servicer: object) -> "grpc.GenericRpcHan
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
-def present(request: Request | None) -> Request:
-    """Give back a request that was read; raise InvalidArgumentError where its bytes were none."""
+def require_valid(request: Request | None) -> Request:
+    """Return a request; raise InvalidArgumentError if its bytes were invalid, i.e. it is None."""
     if request is None:
         raise InvalidArgumentError("the request is no valid protobuf message; texts must be UTF-8", field="request")
     return request
 
 
-async def next_request(context: "grpc.aio.ServicerContext[Request, Answer]") -> Request | None:
-    """Read from a stream of requests; None at its end, InvalidArgumentError for bytes that are none."""
+async def next_request(context: "grpc.aio.ServicerContext[Request, Response]") -> Request | None:
+    """Read the next request of a stream; None at its end, InvalidArgumentError for invalid bytes."""
     request: Request | None = await context.read()
-    return None if request is EOF else present(request)
+    return None if request is EOF else require_valid(request)
 
 
-def _writing(method: Method | Generator, *, requests_stream: bool) -> Method:
-    """A method that writes its answers itself, of one that may be a generator of them."""
+def _as_writer(method: Method | Generator, *, requests_stream: bool) -> Method:
+    """Make a method that writes its responses from one that may generate them."""
     if not inspect.isasyncgenfunction(method):
         return cast("Method", method)
 
     async def write(request: Any, context: Context) -> None:
-        async with aclosing(method(_each_request(context) if requests_stream else request, context)) as answers:
-            async for answer in answers:
-                await context.write(answer)
+        async with aclosing(method(_requests(context) if requests_stream else request, context)) as responses:
+            async for response in responses:
+                await context.write(response)
 
     return write
 
 
-async def _each_request(context: Context) -> AsyncIterator[Message]:
-    """The requests of a stream; InvalidArgumentError for bytes that are none."""
+async def _requests(context: Context) -> AsyncIterator[Message]:
     while (request := await next_request(context)) is not None:
         yield request
 
 
-def _guarded(method: Method, name: str) -> Callable[[Any, Context], Awaitable[Message | None]]:
-    """Guard a method."""
-
-    async def answer(request: Any, context: Context) -> Message | None:
+def _with_error_boundary(method: Method, name: str) -> Callable[[Any, Context], Awaitable[Message | None]]:
+    async def respond(request: Any, context: Context) -> Message | None:
         try:
-            return await method(present(request), context)
-        except grpc.aio.AbortError:  # which has said all
+            return await method(require_valid(request), context)
+        except grpc.aio.AbortError:  # its status is set
             raise
         except Exception as error:
             if not is_expected(error):
@@ -99,11 +97,11 @@ def _guarded(method: Method, name: str) -> Callable[[Any, Context], Awaitable[Me
         await abort(context, failed)
         return None
 
-    return answer
+    return respond
 
 
 async def abort(context: Context, error: Exception) -> None:
-    """End a call with the status of an error and all of its details."""
+    """End a call with the status of an error and its details."""
     request_id = current_request_id()
     ending = to_ending(error, request_id)
     if (call := CALL.get(None)) is not None:
@@ -112,8 +110,8 @@ async def abort(context: Context, error: Exception) -> None:
     await context.abort(ending.code, ending.message, details)
 
 
-def _tolerant(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | None]:
-    """Read a request, or None: gRPC would answer an exception here with UNKNOWN and Python's words."""
+def _none_if_invalid(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | None]:
+    """Deserialize to None on failure; gRPC turns an exception here into UNKNOWN with Python's message."""
 
     def read(data: bytes) -> Message | None:
         try:

@@ -1,4 +1,4 @@
-"""Around every call of every service: its name, whether it may be made, how it ended, and who is told of that."""
+"""Interceptor of every call: request id, access control, status and observers."""
 
 import asyncio
 import time
@@ -11,55 +11,55 @@ from google.protobuf.message import Message
 
 from jumok_proto.errors import JumokError, OverloadedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.service.rpc.access import Gate
-from jumok_serve.service.rpc.call import CALL, REQUEST_ID, Call, request_id_of
+from jumok_serve.service.rpc.access import AccessControl
+from jumok_serve.service.rpc.call import CALL, REQUEST_ID, Call, request_id_from
 from jumok_serve.service.rpc.error_boundary import Context, abort
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]"
 
-MIN_SLACK_S, SLACK = 0.05, 0.01
-"""How close to its deadline, in seconds or as a share of its time, a call is given up because of it."""
+MIN_SLACK_S, RELATIVE_SLACK = 0.05, 0.01
+"""A cancellation this close to the deadline, in seconds or as a share of the call's time, is caused by it."""
 
-FULL = OverloadedError("the queue is full: no room for any text", retry_after_s=RETRY_AFTER_S)
+QUEUE_FULL = OverloadedError("the queue is full: no room for any text", retry_after_s=RETRY_AFTER_S)
 
-_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
+_CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 class CallObserver(Protocol):
-    """What is told of calls, in the event loop."""
+    """Observer of ended calls, called in the event loop."""
 
     def ended(self, call: Call) -> None:
-        """Learn that a call has ended, however it did."""
+        """Handle a call that has ended in any way."""
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has arguments for type checkers alone
-    """Names, admits and observes calls of all four kinds.
+    """Identifies, admits and observes calls of all four kinds.
 
     Args:
-        gate: what may be called.
-        observers: who is told of every call.
-        full: methods that have no room for anybody at times, and what says that it is so now. Their calls are refused
-            then before the request is read: in an overload most are, and what that takes is lost to those that are not.
+        access: access control.
+        observers: observers of every call.
+        full: by method, a function that is true while the method's queue is full. Calls are then refused before the
+            request is read: under overload most are, and reading them would take time from the others.
     """
 
     def __init__(
         self,
-        gate: Gate,
+        access: AccessControl,
         observers: Sequence[CallObserver] = (),
         full: Mapping[str, Callable[[], bool]] = MappingProxyType({}),
     ) -> None:
-        self._gate = gate
+        self._access = access
         self._observers = observers
         self._full = full
-        self._handlers: dict[str, Handler] = {}  # of the methods that were called, which exist
-        # The handler of a stream is called before a message is read.
+        self._handlers: dict[str, Handler] = {}  # by method, made at its first call
+        # A stream handler runs before a message is read.
         self._refusing = {
             method: self._wrap(method, grpc.stream_stream_rpc_method_handler(_refuse, None, None)) for method in full
         }
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Give the handler of a call, wrapped; None where there is no such method."""
+        """Return the wrapped handler of a call; None for an unknown method."""
         method = handler_call_details.method
         full = self._full.get(method)
         if full is not None and full():
@@ -73,38 +73,38 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has 
         return wrapped
 
     def _wrap(self, method: str, handler: Handler) -> Handler:
-        kinds: dict[tuple[bool, bool], tuple[Any, Any]] = {
+        handler_types: dict[tuple[bool, bool], tuple[Any, Any]] = {
             (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
             (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
             (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
             (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
         }
-        make, inner = kinds[handler.request_streaming, handler.response_streaming]
-        alone = not handler.request_streaming
+        make, inner = handler_types[handler.request_streaming, handler.response_streaming]
+        single_request = not handler.request_streaming
 
-        async def answer(request: Any, context: Context) -> Message | None:
-            call = _arrived(method, context)
-            self._gate.opened()
+        async def respond(request: Any, context: Context) -> Message | None:
+            call = _new_call(method, context)
+            self._access.call_opened()
             try:
                 await self._admit(call, context)
-                if alone:
+                if single_request:
                     call.request = request
                 call.response = await inner(request, context)
             except BaseException as error:
                 call.code = _code(error, context, call)
                 raise
             else:
-                call.code = _NAMES[_number(context)]
+                call.code = _CODE_NAMES[_number(context)]
             finally:
-                self._gate.closed()
+                self._access.call_closed()
                 self._end(call)
             return call.response if not handler.response_streaming else None
 
-        return cast("Handler", make(answer, handler.request_deserializer, handler.response_serializer))
+        return cast("Handler", make(respond, handler.request_deserializer, handler.response_serializer))
 
     async def _admit(self, call: Call, context: Context) -> None:
         try:
-            self._gate.admit(call)
+            self._access.admit(call)
         except JumokError as error:
             refusal = error
         else:
@@ -119,13 +119,13 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has 
 
 
 async def _refuse(request: object, context: Context) -> None:
-    await abort(context, FULL)
+    await abort(context, QUEUE_FULL)
 
 
-def _arrived(method: str, context: Context) -> Call:
+def _new_call(method: str, context: Context) -> Call:
     metadata = dict(cast("Sequence[tuple[str, str | bytes]]", context.invocation_metadata() or ()))
-    call = Call(method=method, request_id=request_id_of(metadata), peer=context.peer(), metadata=metadata)
-    CALL.set(call)  # for this task alone, which answers nothing else
+    call = Call(method=method, request_id=request_id_from(metadata), peer=context.peer(), metadata=metadata)
+    CALL.set(call)  # visible to the current task only
     return call
 
 
@@ -137,10 +137,10 @@ def _number(context: Context) -> int:
 
 
 def _code(error: BaseException, context: Context, call: Call) -> str:
-    """What a call ended with that did not end well."""
+    """Name of the status of a call that raised."""
     if isinstance(error, asyncio.CancelledError):
         remaining_s = context.time_remaining()
-        # Deadlines are rounded up on the wire, so that who gives up at its own is a little early here.
-        slack_s = max(MIN_SLACK_S, SLACK * (time.monotonic() - call.started))
+        # Deadlines are rounded up on the wire, so a caller that cancels at its own is a little early here.
+        slack_s = max(MIN_SLACK_S, RELATIVE_SLACK * (time.monotonic() - call.started))
         return "DEADLINE_EXCEEDED" if remaining_s is not None and remaining_s <= slack_s else "CANCELLED"
-    return _NAMES[_number(context) or grpc.StatusCode.UNKNOWN.value[0]]
+    return _CODE_NAMES[_number(context) or grpc.StatusCode.UNKNOWN.value[0]]

@@ -1,4 +1,4 @@
-"""What the server logs, and how: lines for people, or one JSON object a line."""
+"""Logging: text lines, or one JSON object a line."""
 
 import json
 import logging
@@ -8,75 +8,75 @@ from datetime import UTC, datetime
 
 from google.protobuf.message import Message
 
-from jumok_serve.service.rpc.call import CALL, HEALTH, Call
+from jumok_serve.service.rpc.call import CALL, HEALTH_METHODS, Call
 
 calls = logging.getLogger("jumok_serve.calls")
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FIELDS = "fields"
-"""The attribute of a record that holds what JSON has besides its message."""
+"""Attribute of a record with further JSON fields."""
 
 
 def configure_logging(*, log_format: str, level: str) -> None:
-    """Log to standard error from now on."""
+    """Log to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(TEXT_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("grpc._cython.cygrpc").addFilter(DEPARTED)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(CANCELLED_CALLS)
 
 
-class _Departed(logging.Filter):
-    """Takes for details what gRPC says, as an error, of callers who have left just as they were answered.
+class _CancelledCalls(logging.Filter):
+    """Downgrades gRPC's error about callers that cancel during the response to debug level.
 
-    They are counted as calls that were cancelled, and nothing has failed.
+    Such calls are counted as cancelled; nothing has failed.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to log a record."""
+        """True if the record is logged."""
         if str(record.msg).startswith("ExecuteBatchError raised in core"):
             record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
             return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
         return True
 
 
-DEPARTED = _Departed()
+CANCELLED_CALLS = _CancelledCalls()
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a record: time, level, logger, message, and the request's id where one is answered."""
+    """Formats a record as a JSON object: time, level, logger, message, and request id within a call."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
+        """Format a record."""
         call = CALL.get(None)
-        written: dict[str, object] = {
+        fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
         if call is not None:
-            written["request_id"] = call.request_id
-        fields = getattr(record, FIELDS, None)
-        if isinstance(fields, Mapping):
-            written |= fields
+            fields["request_id"] = call.request_id
+        extra = getattr(record, FIELDS, None)
+        if isinstance(extra, Mapping):
+            fields |= extra
         if record.exc_info:
-            written["exception"] = self.formatException(record.exc_info)
-        return json.dumps(written, ensure_ascii=False, default=str)
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False, default=str)
 
 
 class CallLog:
     """Logs calls when they end.
 
     Args:
-        texts: log what was asked too.
+        texts: log source texts and targets too.
     """
 
     def __init__(self, *, texts: bool) -> None:
         self._texts = texts
 
     def ended(self, call: Call) -> None:
-        """Log a call; of health checks, which never end, only those that fail."""
-        if call.code == "OK" and call.method.startswith(HEALTH):
+        """Log a call, but health checks only if they fail."""
+        if call.code == "OK" and call.method.startswith(HEALTH_METHODS):
             return
         fields: dict[str, object] = {
             "method": call.method,

@@ -1,12 +1,12 @@
-"""Prometheus metrics: what server and engines count, read when somebody scrapes.
+"""Prometheus metrics of server and engines, collected at each scrape.
 
-No label says who called or what was asked: labels are methods, statuses, reasons, and names of models.
+Labels are methods, statuses, reasons and models' names; no label holds a caller or a text.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from threading import Thread
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, start_http_server
@@ -17,27 +17,42 @@ from prometheus_client.registry import Collector
 from jumok_proto.results import ModelState
 from jumok_serve.engine.counters import EngineCounters, Histogram
 from jumok_serve.errors import ListenError
-from jumok_serve.service.models.registry import HeldModel
-from jumok_serve.service.server import Server
+from jumok_serve.service.models.registry import ModelEntry, ModelRegistry
+from jumok_serve.service.rpc.call_counts import CallCounts
+
+
+class MeasuredServer(Protocol):
+    """Parts of a server that have metrics."""
+
+    models: ModelRegistry
+    counts: CallCounts
+
+    @property
+    def open_calls(self) -> int:
+        """Number of open calls."""
+
+    @property
+    def serving(self) -> bool:
+        """True until the server stops."""
 
 
 class ServerCollector(Collector):
-    """The metrics of a server and its models.
+    """Collects the metrics of a server and its models.
 
     Args:
-        server: may not have started yet.
+        server: the server, started or not.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: MeasuredServer) -> None:
         self._server = server
 
     def collect(self) -> Iterator[Metric]:
-        """Read all counters."""
-        yield from self._calls()
-        yield from self._states([held for held in self._server.models.held() if not held.draining])
-        yield from _engines(list(self._server.models.counters().items()))
+        """Collect all metrics."""
+        yield from self._call_metrics()
+        yield from self._model_metrics([entry for entry in self._server.models.entries() if not entry.draining])
+        yield from _engine_metrics(list(self._server.models.counters().items()))
 
-    def _calls(self) -> Iterator[Metric]:
+    def _call_metrics(self) -> Iterator[Metric]:
         counts = self._server.counts
         ended = CounterMetricFamily(
             "jumok_requests", "Calls that have ended, by method and status.", labels=["method", "code"]
@@ -46,12 +61,15 @@ class ServerCollector(Collector):
             ended.add_metric([method, code], number)
         yield ended
         yield _histogram(
-            "jumok_request_duration_seconds", "Seconds that calls took.", "method", counts.duration_s.copy().items()
+            "jumok_request_duration_seconds",
+            "Duration of calls in seconds.",
+            "method",
+            counts.duration_s.copy().items(),
         )
-        yield _gauge("jumok_open_requests", "Calls that are open.", [([], self._server.open_calls)])
+        yield _gauge("jumok_open_requests", "Open calls.", [([], self._server.open_calls)])
         refused = CounterMetricFamily(
             "jumok_rejections",
-            "Calls that were refused or failed, by the reason the caller was told.",
+            "Refused and failed calls, by the reason in their error.",
             labels=["reason"],
         )
         refused_s = counts.refused_s.copy()
@@ -60,61 +78,67 @@ class ServerCollector(Collector):
         yield refused
         yield _histogram(
             "jumok_rejection_duration_seconds",
-            "Seconds from the arrival of calls until they were refused or failed.",
+            "Seconds that refused and failed calls took.",
             "reason",
             refused_s.items(),
         )
 
-    def _states(self, models: Sequence[HeldModel]) -> Iterator[Metric]:
+    def _model_metrics(self, models: Sequence[ModelEntry]) -> Iterator[Metric]:
         info = GaugeMetricFamily(
             "jumok_model_info",
             "1 for every model that takes requests.",
             labels=["model", "version", "precision", "device"],
         )
-        for model in (held.model for held in models):
+        for model in (entry.model for entry in models):
             info.add_metric([model.manifest.name, model.manifest.version, model.precision, model.device], 1)
         yield info
         yield _gauge(
             "jumok_model_serving",
-            "Whether a model is served: 1, or 0.",
-            [([held.name], float(self._server.serving and held.state is ModelState.SERVING)) for held in models],
+            "1 if the model is served, else 0.",
+            [([entry.name], float(self._server.serving and entry.state is ModelState.SERVING)) for entry in models],
         )
         loads = [([name], load) for name, load in self._server.models.loads().items()]
         for metric, description, attribute in (
-            ("jumok_queue_requests", "Texts that wait.", "queued_requests"),
-            ("jumok_queue_tokens", "Source tokens of the texts that wait.", "queued_tokens"),
-            ("jumok_running_sentences", "Texts that are decoded.", "running_sentences"),
-            ("jumok_rows", "Rows, which are hypotheses, that are decoded.", "rows"),
+            ("jumok_queue_requests", "Texts in the queue.", "queued_requests"),
+            ("jumok_queue_tokens", "Source tokens of the texts in the queue.", "queued_tokens"),
+            ("jumok_running_sentences", "Texts in the batch.", "running_sentences"),
+            ("jumok_rows", "Rows (hypotheses) in the batch.", "rows"),
         ):
             yield _gauge(metric, description, [(name, getattr(load, attribute)) for name, load in loads])
 
 
-def _engines(counted: Sequence[tuple[str, EngineCounters]]) -> Iterator[Metric]:
+def _engine_metrics(counted: Sequence[tuple[str, EngineCounters]]) -> Iterator[Metric]:
     for metric, description, attribute in (
-        ("jumok_queue_wait_seconds", "Seconds that texts waited.", "queue_s"),
-        ("jumok_time_to_first_token_seconds", "Seconds from a text's arrival to its first token.", "first_token_s"),
-        ("jumok_time_per_output_token_seconds", "Seconds of decoding a token of a translation takes.", "token_s"),
-        ("jumok_step_rows", "Rows of each decoder step that sentences have: the batch size.", "step_rows"),
-        ("jumok_step_padding_ratio", "Share of padding in each decoder step's sources.", "step_padding"),
+        ("jumok_queue_wait_seconds", "Seconds of texts in the queue.", "queue_s"),
+        (
+            "jumok_time_to_first_token_seconds",
+            "Seconds from a text's arrival to its first token.",
+            "first_token_s",
+        ),
+        ("jumok_time_per_output_token_seconds", "Seconds of decoding for each token of a translation.", "token_s"),
+        ("jumok_step_rows", "Rows in use at each decoder step: the batch size.", "step_rows"),
+        ("jumok_step_padding_ratio", "Share of padding in the sources of each decoder step.", "step_padding"),
     ):
-        yield _histogram(metric, description, "model", [(name, getattr(one, attribute)) for name, one in counted])
+        yield _histogram(
+            metric, description, "model", [(name, getattr(counters, attribute)) for name, counters in counted]
+        )
     for metric, description, attribute in (
-        ("jumok_input_tokens", "Source tokens of the texts that were admitted.", "source_tokens"),
+        ("jumok_input_tokens", "Source tokens of admitted texts.", "source_tokens"),
         ("jumok_output_tokens", "Tokens of the best translations.", "output_tokens"),
-        ("jumok_translated_texts", "Texts that were translated.", "finished"),
-        ("jumok_failed_texts", "Texts that were lost because the model failed.", "failed"),
+        ("jumok_translated_texts", "Translated texts.", "finished"),
+        ("jumok_failed_texts", "Texts lost to a failure of the model.", "failed"),
     ):
         family = CounterMetricFamily(metric, description, labels=["model"])
-        for name, one in counted:
-            family.add_metric([name], getattr(one, attribute))
+        for name, counters in counted:
+            family.add_metric([name], getattr(counters, attribute))
         yield family
-    given_up = CounterMetricFamily(
-        "jumok_cancellations", "Texts that nobody waited for any more.", labels=["model", "stage", "cause"]
+    cancelled = CounterMetricFamily(
+        "jumok_cancellations", "Cancelled and expired texts.", labels=["model", "stage", "cause"]
     )
-    for name, one in counted:
-        for (stage, cause), number in one.given_up.items():
-            given_up.add_metric([name, stage, cause], number)
-    yield given_up
+    for name, counters in counted:
+        for (stage, cause), number in counters.given_up.items():
+            cancelled.add_metric([name, stage, cause], number)
+    yield cancelled
 
 
 def _gauge(name: str, description: str, values: Sequence[tuple[list[str], float]]) -> GaugeMetricFamily:
@@ -126,17 +150,17 @@ def _gauge(name: str, description: str, values: Sequence[tuple[list[str], float]
 
 def _histogram(name: str, description: str, label: str, values: Iterable[tuple[str, Histogram]]) -> Metric:
     family = HistogramMetricFamily(name, description, labels=[label])
-    for of, histogram in values:
-        below, buckets = 0, []
+    for label_value, histogram in values:
+        cumulative, buckets = 0, []
         for bound, count in zip((*map(float, histogram.bounds), "+Inf"), list(histogram.counts), strict=True):
-            below += count
-            buckets.append((str(bound), float(below)))
-        family.add_metric([of], buckets, histogram.total)
+            cumulative += count
+            buckets.append((str(bound), float(cumulative)))
+        family.add_metric([label_value], buckets, histogram.total)
     return family
 
 
-def make_registry(server: Server) -> CollectorRegistry:
-    """The metrics of a server, and those of its process."""
+def make_registry(server: MeasuredServer) -> CollectorRegistry:
+    """Make a registry with the metrics of a server and its process."""
     registry = CollectorRegistry()
     registry.register(ServerCollector(server))
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -145,18 +169,18 @@ def make_registry(server: Server) -> CollectorRegistry:
 
 
 class MetricsPort:
-    """Serves metrics over HTTP, in a thread of its own, until it is closed.
+    """Serves metrics over HTTP in its own thread until it is closed.
 
     Args:
-        server: whose metrics.
+        server: server to measure.
         host: address to listen on.
-        port: 0: any free.
+        port: port; 0: any free one.
 
     Raises:
-        ListenError: the address cannot be had.
+        ListenError: the address cannot be bound.
     """
 
-    def __init__(self, server: Server, *, host: str, port: int) -> None:
+    def __init__(self, server: MeasuredServer, *, host: str, port: int) -> None:
         self._http: WSGIServer
         self._thread: Thread
         try:

@@ -1,6 +1,6 @@
-"""OpenTelemetry traces: a span for every call, and one for each stage of a translation; never a text.
+"""OpenTelemetry traces: a span for every call and for each stage of a translation; no texts.
 
-The stages are what the answer's own timings say, laid end to end: queue, encode, decode.
+The stages queue, encode and decode come from the timings of the response, laid end to end.
 """
 
 import time
@@ -16,19 +16,19 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from jumok_proto import __version__
-from jumok_serve.service.rpc.call import HEALTH, Call
+from jumok_serve.service.rpc.call import HEALTH_METHODS, Call
 
 SERVICE = "jumok"
 STAGES = ("queue", "encode", "decode")
 FAULTS = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
-"""Statuses that are errors of a server, by OpenTelemetry's conventions for gRPC."""
+"""Statuses that count as server errors in OpenTelemetry's conventions for gRPC."""
 
 
 class CallTracer:
-    """Makes spans of calls that have ended, and has them sent.
+    """Makes spans of ended calls.
 
     Args:
-        processor: what sends them.
+        processor: exports the spans.
     """
 
     def __init__(self, processor: SpanProcessor) -> None:
@@ -39,12 +39,12 @@ class CallTracer:
 
     @classmethod
     def to_collector(cls, endpoint: str) -> Self:
-        """Send spans to a collector in the background; the SDK's own variables, OTEL_..., say how."""
+        """Send spans to a collector in the background, configured by the SDK's OTEL_... variables."""
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
 
     def ended(self, call: Call) -> None:
-        """Make the spans of a call; a caller's trace that it is part of is in its metadata (W3C's ``traceparent``)."""
-        if call.method.startswith(HEALTH):
+        """Make the spans of a call, within the caller's trace if the metadata has a W3C ``traceparent``."""
+        if call.method.startswith(HEALTH_METHODS):
             return
         ended = time.time_ns()
         started = ended - round(call.duration_s * 1e9)
@@ -60,24 +60,24 @@ class CallTracer:
                 "rpc.method": f"{service}/{method}",
                 "rpc.response.status_code": call.code,
                 "jumok.request_id": call.request_id,
-                **_numbers(call),
+                **_attributes(call),
             },
         )
         if call.code in FAULTS:
             span.set_status(Status(StatusCode.ERROR))
-        self._stages(call, span, started)
+        self._add_stages(call, span, started)
         span.end(ended)
 
-    def _stages(self, call: Call, span: Span, started: int) -> None:
+    def _add_stages(self, call: Call, span: Span, started: int) -> None:
         timings = getattr(call.response, "timings", None)
         if timings is None:
             return
         parent = set_span_in_context(span)
         durations = [_nanoseconds(getattr(timings, f"{stage}_duration")) for stage in STAGES]
-        begun = started
+        stage_started = started
         for stage, duration in zip(STAGES, durations, strict=True):
-            self._tracer.start_span(stage, context=parent, start_time=begun).end(begun + duration)
-            begun += duration
+            self._tracer.start_span(stage, context=parent, start_time=stage_started).end(stage_started + duration)
+            stage_started += duration
 
     def __enter__(self) -> Self:
         return self
@@ -88,17 +88,17 @@ class CallTracer:
         self._provider.shutdown()
 
 
-def _numbers(call: Call) -> dict[str, int | str]:
-    numbers: dict[str, int | str] = {}
+def _attributes(call: Call) -> dict[str, int | str]:
+    attributes: dict[str, int | str] = {}
     contents = getattr(call.request, "contents", None)
     if contents is not None:
-        numbers["jumok.texts"] = len(contents)
+        attributes["jumok.texts"] = len(contents)
     translations = getattr(call.response, "translations", ())
     if translations:
-        numbers["jumok.model"] = translations[0].model
-        numbers["jumok.input_tokens"] = sum(one.source_token_count for one in translations)
-        numbers["jumok.output_tokens"] = sum(one.output_token_count for one in translations)
-    return numbers
+        attributes["jumok.model"] = translations[0].model
+        attributes["jumok.input_tokens"] = sum(one.source_token_count for one in translations)
+        attributes["jumok.output_tokens"] = sum(one.output_token_count for one in translations)
+    return attributes
 
 
 def _nanoseconds(duration: Duration) -> int:

@@ -15,7 +15,7 @@ from jumok_serve.errors import CredentialsError
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.support.certificates import Authority
-from tests.support.held_model import HeldModel, serving
+from tests.support.fake_model import FakeModel, serving
 
 H2 = ["h2"]
 CALLERS = 4
@@ -57,7 +57,7 @@ def der(certificate: Path) -> bytes:
 
 def test_a_client_that_trusts_the_authority_is_served(authority: Authority) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(), host="localhost", tls=files(authority)) as (server, _):
+        async with serving(FakeModel(), host="localhost", tls=files(authority)) as (server, _):
             async with client(server.port, tls=jumok.Tls(root_certificates=authority.root)) as trusting:
                 assert (await trusting.translate("a")).text == "A"
             for tls in (None, jumok.Tls()):  # plain text, and the public authorities
@@ -70,7 +70,7 @@ def test_a_client_that_trusts_the_authority_is_served(authority: Authority) -> N
 
 def test_another_name_can_be_expected(authority: Authority) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(), host="localhost", tls=files(authority, "inner", "inner.example")) as (
+        async with serving(FakeModel(), host="localhost", tls=files(authority, "inner", "inner.example")) as (
             server,
             _,
         ):
@@ -88,7 +88,7 @@ def test_another_name_can_be_expected(authority: Authority) -> None:
 def test_mutual_tls_wants_a_certificate_of_the_right_authority(authority: Authority, stranger: Authority) -> None:
     async def scenario() -> None:
         tls = files(authority, "mutual", client_ca=authority.root)
-        async with serving(HeldModel(), host="localhost", tls=tls) as (server, _):
+        async with serving(FakeModel(), host="localhost", tls=tls) as (server, _):
             for signer, served in ((authority, True), (stranger, False), (None, False)):
                 shown: dict[str, Any] = {}
                 if signer is not None:
@@ -118,7 +118,7 @@ def test_replaced_certificates_are_shown_to_new_connections_and_disturb_nobody(
     async def scenario() -> None:
         tls = TlsFiles(certificate=certificate, key=key)
         async with (
-            serving(HeldModel(), host="localhost", tls=tls) as (server, _),
+            serving(FakeModel(), host="localhost", tls=tls) as (server, _),
             client(server.port, tls=trusted) as one,
         ):
             stop = asyncio.Event()
@@ -186,7 +186,7 @@ def test_a_token_travels_over_tls_alone(authority: Authority, tmp_path: Path) ->
 
     async def scenario() -> None:
         tokens = TokenFile(tmp_path / "tokens")
-        async with serving(HeldModel(), host="localhost", tls=files(authority), tokens=tokens) as (server, _):
+        async with serving(FakeModel(), host="localhost", tls=files(authority), tokens=tokens) as (server, _):
             async with client(server.port, tls=trusted, token=secret) as known:
                 assert (await known.translate("a")).text == "A"
             async with client(server.port, tls=trusted) as unknown:

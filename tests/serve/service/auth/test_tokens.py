@@ -21,7 +21,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.cli.serve_commands import token as token_command
 from jumok_serve.errors import CredentialsError
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.support.held_model import HeldModel, failure, serving
+from tests.support.fake_model import FakeModel, failure, serving
 
 REQUEST = TranslateTextRequest(contents=["a"])
 
@@ -107,7 +107,7 @@ def test_calls_need_a_token_of_the_right_scope(file: Path) -> None:
     write(file, one.line(), other.line())
 
     async def scenario() -> None:
-        async with serving(HeldModel(), tokens=TokenFile(file)) as (_, channel):
+        async with serving(FakeModel(), tokens=TokenFile(file)) as (_, channel):
             translation, models = TranslationServiceStub(channel), ModelServiceStub(channel)
             assert await translation.TranslateText(REQUEST, metadata=bearer(translating))
             for metadata in (None, (("authorization", "Basic abc"),), bearer(translating[:-1]), bearer("")):
@@ -130,7 +130,7 @@ def test_streaming_methods_need_one_too(file: Path) -> None:
     write(file, token.line())
 
     async def scenario() -> None:
-        async with serving(HeldModel(), tokens=TokenFile(file)) as (_, channel):
+        async with serving(FakeModel(), tokens=TokenFile(file)) as (_, channel):
             reflection = ServerReflectionStub(channel).ServerReflectionInfo
             asked = reflection_pb2.ServerReflectionRequest(list_services="")
             refused = reflection()

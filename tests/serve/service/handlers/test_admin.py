@@ -25,7 +25,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import BundleError
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.support.held_model import HeldModel, fail, failure, hold, manifest, serving
+from tests.support.fake_model import FakeModel, fail, failure, hold, manifest, serving
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 REQUEST = TranslateTextRequest(model="held", contents=["a"])
@@ -36,8 +36,8 @@ class Root:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.loaded: list[HeldModel] = []
-        self.load_as: Callable[[str], HeldModel] = lambda version: HeldModel(version=version)
+        self.loaded: list[FakeModel] = []
+        self.load_as: Callable[[str], FakeModel] = lambda version: FakeModel(version=version)
         self.before_load: Callable[[], object] = lambda: None
         for version in ("1", "2", "3"):
             self.add(f"held-{version}", manifest("held", version).model_dump_json())
@@ -47,10 +47,10 @@ class Root:
         (self.path / folder).mkdir(parents=True)
         (self.path / folder / "manifest.json").write_text(manifest_json, encoding="utf-8")
 
-    def load(self, folder: Path) -> HeldModel:
+    def load(self, folder: Path) -> FakeModel:
         self.before_load()
 
-        async def make() -> HeldModel:  # it wants an event loop
+        async def make() -> FakeModel:  # it wants an event loop
             return self.load_as(folder.name.rpartition("-")[2])
 
         model = asyncio.run_coroutine_threadsafe(make(), self._loop).result(30)
@@ -60,7 +60,7 @@ class Root:
 
 @asynccontextmanager
 async def administered(
-    path: Path, *models: HeldModel, port: int | None = None, **settings: Any
+    path: Path, *models: FakeModel, port: int | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Root, Server, grpc.aio.Channel]]:
     root = Root(path / "root")
     administration = Administration(root=root.path, load=root.load, port=port)
@@ -87,7 +87,7 @@ async def states(channel: grpc.aio.Channel) -> list[tuple[str, int]]:
 
 def test_a_new_version_takes_requests_and_the_old_one_finishes_those_that_it_has(tmp_path: Path) -> None:
     async def scenario() -> None:
-        old = HeldModel(on_submit=hold)
+        old = FakeModel(on_submit=hold)
         async with administered(tmp_path, old) as (root, server, channel):
             translate = TranslationServiceStub(channel).TranslateText
             first = translate(REQUEST)
@@ -107,7 +107,7 @@ def test_a_new_version_takes_requests_and_the_old_one_finishes_those_that_it_has
             assert (await first).translations
             await wait(old.closed)
             await server.stop(30)
-            assert [held.model for held in server.models.held()] == [new]
+            assert [held.model for held in server.models.entries()] == [new]
             assert not new.closed.is_set()
 
     asyncio.run(scenario())
@@ -115,15 +115,15 @@ def test_a_new_version_takes_requests_and_the_old_one_finishes_those_that_it_has
 
 def test_what_cannot_be_loaded_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async with administered(tmp_path, HeldModel()) as (root, _, channel):
+        async with administered(tmp_path, FakeModel()) as (root, _, channel):
 
-            def refuse(version: str) -> HeldModel:
+            def refuse(version: str) -> FakeModel:
                 raise BundleError(root.path / "held-2", ["int8/weights.bin: 10 bytes, the manifest says 20"])
 
-            def run_out(version: str) -> HeldModel:
+            def run_out(version: str) -> FakeModel:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-            def crash(version: str) -> HeldModel:
+            def crash(version: str) -> FakeModel:
                 raise RuntimeError("a fault of ours")
 
             root.load_as = refuse
@@ -145,7 +145,7 @@ def test_what_cannot_be_loaded_changes_nothing(tmp_path: Path, caplog: pytest.Lo
 
 def test_nothing_outside_the_root_is_loaded(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with administered(tmp_path, HeldModel()) as (root, _, channel):
+        async with administered(tmp_path, FakeModel()) as (root, _, channel):
             (tmp_path / "outside").mkdir()
             shutil.copy(root.path / "held-2/manifest.json", tmp_path / "outside")
             (root.path / "linked").symlink_to(tmp_path / "outside")
@@ -185,7 +185,7 @@ def test_nothing_outside_the_root_is_loaded(tmp_path: Path) -> None:
 
 def test_a_model_that_is_unloaded_finishes_what_it_has_and_is_gone(tmp_path: Path) -> None:
     async def scenario() -> None:
-        held = HeldModel(on_submit=hold)
+        held = FakeModel(on_submit=hold)
         async with administered(tmp_path, held) as (_, server, channel):
             translate = TranslationServiceStub(channel).TranslateText
             running = translate(REQUEST)
@@ -200,7 +200,7 @@ def test_a_model_that_is_unloaded_finishes_what_it_has_and_is_gone(tmp_path: Pat
             assert (await running).translations
             await wait(held.closed)
             await server.stop(30)
-            assert server.models.held() == []
+            assert server.models.entries() == []
             assert server.models.counters() == {}
             assert server.models.loads() == {}
 
@@ -209,7 +209,7 @@ def test_a_model_that_is_unloaded_finishes_what_it_has_and_is_gone(tmp_path: Pat
 
 def test_a_corpus_goes_on_with_the_new_version(tmp_path: Path) -> None:
     async def scenario() -> None:
-        old = HeldModel(on_submit=hold)
+        old = FakeModel(on_submit=hold)
         async with administered(tmp_path, old) as (root, _, channel):
             call = cast(
                 "Any", TranslationServiceStub(channel)
@@ -265,7 +265,7 @@ def test_a_load_goes_on_when_its_caller_leaves_and_the_next_waits_for_it(tmp_pat
 
 def test_bundles_are_listed_with_what_is_known_of_them(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with administered(tmp_path, HeldModel(version="2")) as (root, _, channel):
+        async with administered(tmp_path, FakeModel(version="2")) as (root, _, channel):
             root.add("broken", "{}")
             (root.path / "no-bundle").mkdir()
             root.add(".partial", "{}")
@@ -283,7 +283,7 @@ def test_bundles_are_listed_with_what_is_known_of_them(tmp_path: Path) -> None:
 
 def test_health_follows_models(tmp_path: Path) -> None:
     async def scenario() -> None:
-        held = HeldModel()
+        held = FakeModel()
         async with administered(tmp_path, held) as (root, _, channel):
             health = HealthStub(channel)
 
@@ -316,7 +316,7 @@ def test_health_follows_models(tmp_path: Path) -> None:
 
 def test_an_engine_that_failed_is_worth_another_try() -> None:
     async def scenario() -> None:
-        broken = HeldModel(on_submit=fail(EngineFailedError("the engine failed", retry_after_s=0.5)))
+        broken = FakeModel(on_submit=fail(EngineFailedError("the engine failed", retry_after_s=0.5)))
         async with serving(broken) as (_, channel):
             refused = await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
             assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAVAILABLE, "ENGINE_FAILED")
@@ -327,14 +327,14 @@ def test_an_engine_that_failed_is_worth_another_try() -> None:
 
 def test_counts_go_on_with_a_new_version_and_end_with_the_name(tmp_path: Path) -> None:
     async def scenario() -> None:
-        old = HeldModel()
+        old = FakeModel()
         old.counted.finished = 3
         async with administered(tmp_path, old) as (root, server, channel):
             await load(channel, "held-2")
             root.loaded[0].counted.finished = 4
             assert server.models.counters()["held"].finished == 7
             await server.stop(30)
-            assert len(server.models.held()) == 1
+            assert len(server.models.entries()) == 1
             assert server.models.counters()["held"].finished == 7
 
     asyncio.run(scenario())
@@ -342,7 +342,7 @@ def test_counts_go_on_with_a_new_version_and_end_with_the_name(tmp_path: Path) -
 
 def test_there_is_no_such_service_unless_it_is_configured() -> None:
     async def scenario() -> None:
-        async with serving(HeldModel()) as (_, channel):
+        async with serving(FakeModel()) as (_, channel):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await load(channel, "held-1")
             assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -352,7 +352,7 @@ def test_there_is_no_such_service_unless_it_is_configured() -> None:
 
 def test_it_can_have_a_port_of_its_own(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with administered(tmp_path, HeldModel(), port=0) as (_, server, channel):
+        async with administered(tmp_path, FakeModel(), port=0) as (_, server, channel):
             assert server.admin_address not in {None, server.address}
             async with grpc.aio.insecure_channel(str(server.admin_address)) as other:
                 assert (await load(other, "held-2")).replaced_version == "1"
@@ -371,7 +371,7 @@ def test_it_needs_the_scope_admin(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(f"{one.line()}\n{other.line()}\n", encoding="utf-8")
 
     async def scenario() -> None:
-        async with administered(tmp_path, HeldModel(), tokens=TokenFile(tmp_path / "tokens")) as (_, _, channel):
+        async with administered(tmp_path, FakeModel(), tokens=TokenFile(tmp_path / "tokens")) as (_, _, channel):
             stub = AdminServiceStub(channel)
             calls: tuple[tuple[Any, Any], ...] = (
                 (stub.ListBundles, ListBundlesRequest()),

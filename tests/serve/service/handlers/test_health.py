@@ -14,7 +14,7 @@ from jumok.commands.health import health
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.support.certificates import Authority
-from tests.support.held_model import HeldModel, hold, serving
+from tests.support.fake_model import FakeModel, hold, serving
 
 
 def ask(*arguments: str) -> Result:
@@ -23,8 +23,8 @@ def ask(*arguments: str) -> Result:
 
 def test_models_have_health_of_their_own_and_watchers_see_the_end() -> None:
     async def scenario() -> None:
-        model = HeldModel("en-de", on_submit=hold)
-        async with serving(model, HeldModel("en-fr")) as (server, channel):
+        model = FakeModel("en-de", on_submit=hold)
+        async with serving(model, FakeModel("en-fr")) as (server, channel):
             stub = HealthStub(channel)
             for name in ("en-de", "en-fr"):
                 checked = await stub.Check(HealthCheckRequest(service=f"models/{name}"))
@@ -58,7 +58,7 @@ def test_a_server_that_serves_is_healthy(authority: Authority, tmp_path: Path) -
 
     async def scenario() -> None:
         tokens = TokenFile(tmp_path / "tokens")
-        async with serving(HeldModel(), host="localhost", tls=tls, tokens=tokens) as (server, _):
+        async with serving(FakeModel(), host="localhost", tls=tls, tokens=tokens) as (server, _):
             here = ("--server", server.address, "--tls-ca", str(authority.root), "--timeout", "60")
             for arguments, code, words in (
                 ((), 0, f"the server at {server.address} is serving"),
@@ -74,7 +74,7 @@ def test_a_server_that_serves_is_healthy(authority: Authority, tmp_path: Path) -
 
 def test_one_that_stops_is_not() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (server, _):
             server._health.stop()  # as a stop begins; a connection of before still gets answers
             asked = await asyncio.to_thread(ask, "--server", server.address)

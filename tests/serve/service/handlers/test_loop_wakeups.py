@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from jumok_serve.engine.future import Future
-from jumok_serve.service.handlers.loop_wakeups import Arrivals
+from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 
 
 def futures(count: int) -> list[Future[int]]:
@@ -21,13 +21,13 @@ def complete(several: list[Future[int]]) -> None:
 
 def test_who_waits_for_several_goes_on_when_all_are_done() -> None:
     async def scenario() -> None:
-        arrivals, several = Arrivals(), futures(3)
-        waiting = asyncio.ensure_future(arrivals.wait(several))
+        wakeups, several = LoopWakeups(), futures(3)
+        waiting = asyncio.ensure_future(wakeups.wait(several))
         await asyncio.sleep(0)
         complete(several[1:])
         others = futures(1)
         complete(others)
-        await arrivals.wait(others)  # what was completed before has been seen now
+        await wakeups.wait(others)  # what was completed before has been seen now
         assert not waiting.done()
         complete(several[:1])
         await waiting
@@ -37,35 +37,35 @@ def test_who_waits_for_several_goes_on_when_all_are_done() -> None:
 
 def test_nothing_is_waited_for_at_once() -> None:
     async def scenario() -> None:
-        await Arrivals().wait([])
+        await LoopWakeups().wait([])
 
     asyncio.run(scenario())
 
 
 def test_the_first_failure_is_raised_and_leaves_the_others() -> None:
     async def scenario() -> None:
-        arrivals, several = Arrivals(), futures(3)
+        wakeups, several = LoopWakeups(), futures(3)
         several[1].set_exception(ValueError("no"))
         with pytest.raises(ValueError, match="no"):
-            await arrivals.wait(several)
+            await wakeups.wait(several)
         assert not several[0].done()
         complete([several[0], several[2]])
-        await arrivals.wait([several[0]])
+        await wakeups.wait([several[0]])
 
     asyncio.run(scenario())
 
 
 def test_a_task_that_is_cancelled_waits_no_longer_and_leaves_its_futures() -> None:
     async def scenario() -> None:
-        arrivals, several = Arrivals(), futures(2)
-        waiting = asyncio.ensure_future(arrivals.wait(several))
+        wakeups, several = LoopWakeups(), futures(2)
+        waiting = asyncio.ensure_future(wakeups.wait(several))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert not any(future.cancelled() for future in several)
         complete(several)
-        await arrivals.wait(several)
+        await wakeups.wait(several)
 
     asyncio.run(scenario())
 
@@ -81,10 +81,10 @@ def test_what_a_thread_completes_at_a_time_wakes_the_loop_once(monkeypatch: pyte
             return wake(callback, *args)
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", count)
-        arrivals = Arrivals()
+        wakeups = LoopWakeups()
         for _ in range(2):
             several = futures(50)
-            tasks = [asyncio.ensure_future(arrivals.wait([future])) for future in several]
+            tasks = [asyncio.ensure_future(wakeups.wait([future])) for future in several]
             await asyncio.sleep(0)
             calls.clear()
             thread = threading.Thread(target=complete, args=(several,))

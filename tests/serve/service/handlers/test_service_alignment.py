@@ -12,18 +12,18 @@ from jumok_proto.v1 import alignment_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.parameters import TextParameters
-from tests.support.held_model import HeldAligning, HeldModel, failure, serving
+from tests.support.fake_model import FakeAligning, FakeModel, failure, serving
 
 Answer = TypeVar("Answer")
 REQUEST = alignment_pb2.AlignTextRequest(contents=["a"])
 
 
-def complete(aligning: HeldAligning) -> None:
+def complete(aligning: FakeAligning) -> None:
     for future in aligning.futures:
         future.set_result(None)
 
 
-async def aligned(call: Awaitable[alignment_pb2.AlignTextResponse], model: HeldModel) -> str:
+async def aligned(call: Awaitable[alignment_pb2.AlignTextResponse], model: FakeModel) -> str:
     """The first text's translation, once the model's own is complete."""
     answer = asyncio.ensure_future(_answer(call))
     complete(await model.aligned.get())
@@ -32,7 +32,7 @@ async def aligned(call: Awaitable[alignment_pb2.AlignTextResponse], model: HeldM
 
 def test_what_is_asked_for_reaches_the_model() -> None:
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         async with serving(model) as (_, channel):
             stub = TranslationServiceStub(channel)
             assert await aligned(stub.AlignText(REQUEST), model) == "A"
@@ -69,7 +69,7 @@ def test_what_is_asked_for_reaches_the_model() -> None:
 )
 def test_a_bad_request_is_refused_by_field(request_: alignment_pb2.AlignTextRequest, field: str, message: str) -> None:
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         async with serving(model) as (_, channel):
             refused = await failure(TranslationServiceStub(channel).AlignText(request_))
             assert (refused.code, refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
@@ -81,12 +81,12 @@ def test_a_bad_request_is_refused_by_field(request_: alignment_pb2.AlignTextRequ
 
 def test_aligning_is_given_up_with_its_call() -> None:
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         entered = asyncio.Event()
         given_up = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def wait(aligning: HeldAligning) -> None:
+        def wait(aligning: FakeAligning) -> None:
             loop.call_soon_threadsafe(entered.set)
             assert aligning.cancelled.wait(30)
             loop.call_soon_threadsafe(given_up.set)
@@ -110,10 +110,10 @@ def test_aligning_is_given_up_with_its_call() -> None:
 
 
 def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jumok_serve.service.handlers.translation_service.MAX_ATTENDING", 2)
+    monkeypatch.setattr("jumok_serve.service.handlers.translation_service.MAX_ATTENTION_REQUESTS", 2)
 
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         released = threading.Event()
         model.on_align = lambda _: _wait(released)
         async with serving(model) as (_, channel):

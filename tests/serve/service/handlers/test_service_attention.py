@@ -9,8 +9,8 @@ import pytest
 
 from jumok_proto.v1 import translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from tests.support.fake_model import Answer, FakeModel, failure, serving
 from tests.support.hang import HANG_S
-from tests.support.held_model import Answer, HeldModel, failure, serving
 
 ATTENTION = translation_pb2.TranslateTextRequest(contents=["a"], attention=True)
 PLAIN = translation_pb2.TranslateTextRequest(contents=["a"])
@@ -18,10 +18,10 @@ PLAIN = translation_pb2.TranslateTextRequest(contents=["a"])
 
 def test_attention_holds_up_no_other_translation_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 40  # more than there are threads for answers without attention
-    monkeypatch.setattr("jumok_serve.service.handlers.translation_service.MAX_ATTENDING", most)
+    monkeypatch.setattr("jumok_serve.service.handlers.translation_service.MAX_ATTENTION_REQUESTS", most)
 
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         released = threading.Event()
 
         def attend(answer: Answer) -> None:

@@ -15,7 +15,7 @@ from jumok_serve.errors import ModelFailedError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers import corpus
 from tests.serve.service.handlers.test_service_streams import EOF, cancelled, received, stub_of
-from tests.support.held_model import Answer, HeldModel, failure, hold, serving
+from tests.support.fake_model import Answer, FakeModel, failure, hold, serving
 
 
 def items(*texts: str, first: int = 0) -> list[pb.CorpusItem]:
@@ -45,7 +45,7 @@ async def results(call: Any, count: int) -> list[tuple[int, str]]:
 
 def test_items_are_answered_in_their_order_or_as_they_are_done() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (_, channel):
             stub = stub_of(channel)
             for order, done in ((pb.CORPUS_ORDER_INPUT, [0, 1, 2]), (pb.CORPUS_ORDER_COMPLETION, [2, 0, 1])):
@@ -69,7 +69,7 @@ def test_items_are_answered_in_their_order_or_as_they_are_done() -> None:
 
 def test_no_more_is_read_than_the_window_holds() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (_, channel):
             call = stub_of(channel).TranslateCorpus()
             await call.write(opening(*"abcde", window=3))
@@ -94,7 +94,7 @@ def test_no_more_is_read_than_the_window_holds() -> None:
 
 def test_answers_that_nobody_reads_stop_the_reading() -> None:
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         async with serving(model) as (_, channel):
             call = stub_of(channel).TranslateCorpus()
             text = "x" * 10_000
@@ -127,7 +127,7 @@ def test_one_bad_item_leaves_the_others() -> None:
         answer.complete()
 
     async def scenario() -> None:
-        async with serving(HeldModel(on_submit=refuse)) as (_, channel):
+        async with serving(FakeModel(on_submit=refuse)) as (_, channel):
             call = stub_of(channel).TranslateCorpus()
             await call.write(opening("a", "bad", "nan", "b"))
             await call.done_writing()
@@ -155,7 +155,7 @@ def test_one_bad_item_leaves_the_others() -> None:
 )
 def test_wrong_settings_end_the_call(message: pb.TranslateCorpusRequest, field: str) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel()) as (_, channel):
+        async with serving(FakeModel()) as (_, channel):
             call = stub_of(channel).TranslateCorpus()
             await call.write(message)
             failed = await failure(call.read())
@@ -166,7 +166,7 @@ def test_wrong_settings_end_the_call(message: pb.TranslateCorpusRequest, field: 
 
 def test_settings_come_once() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (_, channel):
             call = stub_of(channel).TranslateCorpus()
             await call.write(opening("a"))
@@ -179,7 +179,7 @@ def test_settings_come_once() -> None:
 
 def test_a_call_without_a_message_is_refused() -> None:
     async def scenario() -> None:
-        async with serving(HeldModel()) as (_, channel):
+        async with serving(FakeModel()) as (_, channel):
             call = stub_of(channel).TranslateCorpus()
             await call.done_writing()
             assert (await failure(call.read())).field == "settings"
@@ -189,7 +189,7 @@ def test_a_call_without_a_message_is_refused() -> None:
 
 def test_bytes_that_are_no_item_end_the_call() -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(on_submit=hold)) as (_, channel):
+        async with serving(FakeModel(on_submit=hold)) as (_, channel):
             method: Any = channel.stream_stream("/jumok.v1.TranslationService/TranslateCorpus", bytes, bytes)
             call = method()
             await call.write(opening("a").SerializeToString())
@@ -200,7 +200,7 @@ def test_bytes_that_are_no_item_end_the_call() -> None:
 
 
 def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(corpus, "FIRST_RETRY_S", 0.001)
     left = 3
 
     def full(answer: Answer) -> None:
@@ -211,7 +211,7 @@ def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) 
         answer.complete()
 
     async def scenario() -> None:
-        async with serving(HeldModel(on_submit=full)) as (_, channel):
+        async with serving(FakeModel(on_submit=full)) as (_, channel):
             call = stub_of(channel).TranslateCorpus()
             await call.write(opening("a", "b"))
             assert await results(call, 2) == [(0, "A"), (1, "B")]
@@ -230,7 +230,7 @@ def test_what_is_no_items_fault_ends_the_call(error: Exception) -> None:
             answer.complete()
 
     async def scenario() -> None:
-        model = HeldModel(on_submit=submit)
+        model = FakeModel(on_submit=submit)
         async with serving(model) as (_, channel):
             call = stub_of(channel).TranslateCorpus()
             await call.write(opening("a", "b", "c", order=pb.CORPUS_ORDER_COMPLETION))
@@ -243,7 +243,7 @@ def test_what_is_no_items_fault_ends_the_call(error: Exception) -> None:
 
 def test_a_corpus_that_is_cancelled_gives_all_up() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (_, channel):
             call = stub_of(channel).TranslateCorpus()
             await call.write(opening(*"abc"))
@@ -257,7 +257,7 @@ def test_a_corpus_that_is_cancelled_gives_all_up() -> None:
 
 def test_a_server_that_stops_answers_what_it_has_read_and_sends_the_caller_on() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (server, channel):
             stub = stub_of(channel)
             corpus_call, ended = stub.TranslateCorpus(), stub.TranslateCorpus()

@@ -12,7 +12,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from jumok_proto.v1 import translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.tasks.parameters import ScoringParameters
-from tests.support.held_model import HeldModel, HeldScoring, failure, serving
+from tests.support.fake_model import FakeModel, FakeScoring, failure, serving
 
 
 def score_request(*pairs: tuple[str, str]) -> translation_pb2.ScoreTextRequest:
@@ -21,7 +21,7 @@ def score_request(*pairs: tuple[str, str]) -> translation_pb2.ScoreTextRequest:
 
 def test_targets_are_scored_in_order() -> None:
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         async with serving(model) as (_, channel):
             sent = score_request(("a", "bb"), ("c", "d"))
             response = await TranslationServiceStub(channel).ScoreText(sent)
@@ -36,12 +36,12 @@ def test_targets_are_scored_in_order() -> None:
 
 def test_scoring_is_given_up_with_its_call() -> None:
     async def scenario() -> None:
-        model = HeldModel()
-        entered: asyncio.Queue[HeldScoring] = asyncio.Queue()
+        model = FakeModel()
+        entered: asyncio.Queue[FakeScoring] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         given_up = asyncio.Event()
 
-        def wait(scoring: HeldScoring) -> None:
+        def wait(scoring: FakeScoring) -> None:
             loop.call_soon_threadsafe(entered.put_nowait, scoring)
             assert scoring.cancelled.wait(30)
             loop.call_soon_threadsafe(given_up.set)
@@ -62,12 +62,12 @@ def test_too_much_to_score_is_refused_and_health_still_answers(monkeypatch: pyte
     monkeypatch.setattr("jumok_serve.service.handlers.translation_service.MAX_SCORING", 2)
 
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         entered = asyncio.Event()
         released = threading.Event()
         loop = asyncio.get_running_loop()
 
-        def wait(_: HeldScoring) -> None:
+        def wait(_: FakeScoring) -> None:
             loop.call_soon_threadsafe(entered.set)
             assert released.wait(30)
 

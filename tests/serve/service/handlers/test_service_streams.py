@@ -12,7 +12,7 @@ from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.search.options import DecodingOptions
-from tests.support.held_model import Answer, HeldModel, fail, failure, hold, serving
+from tests.support.fake_model import Answer, FakeModel, fail, failure, hold, serving
 
 EOF: Any = vars(grpc.aio)["EOF"]
 
@@ -37,7 +37,7 @@ async def cancelled(answer: Answer) -> None:
 
 def test_what_is_sure_comes_as_it_grows_and_then_the_translation() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (_, channel):
             call = stub_of(channel).StreamTranslateText(
                 pb.StreamTranslateTextRequest(content="abc", target_prefix="A", options=Options(beam_size=3))
@@ -59,7 +59,7 @@ def test_what_is_sure_comes_as_it_grows_and_then_the_translation() -> None:
 
 def test_a_slow_reader_gets_the_newest_and_holds_nobody_up() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (_, channel):
             call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a"))
             answer = await model.submitted.get()
@@ -77,7 +77,7 @@ def test_a_slow_reader_gets_the_newest_and_holds_nobody_up() -> None:
 
 def test_a_stream_that_is_cancelled_gives_its_text_up() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (_, channel):
             call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a"))
             answer = await model.submitted.get()
@@ -99,7 +99,7 @@ def test_a_stream_that_is_cancelled_gives_its_text_up() -> None:
 )
 def test_a_stream_is_refused_as_a_request_is(error: Exception, code: grpc.StatusCode, field: str | None) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(on_submit=fail(error))) as (_, channel):
+        async with serving(FakeModel(on_submit=fail(error))) as (_, channel):
             call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a"))
             failed = await failure(call.read())
             assert failed.code is code
@@ -112,7 +112,7 @@ def test_a_stream_is_refused_as_a_request_is(error: Exception, code: grpc.Status
 
 def test_a_stream_fails_as_its_text_does() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (_, channel):
             call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a"))
             answer = await model.submitted.get()

@@ -24,11 +24,11 @@ from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.requests import MAX_LISTED_TOKENS
-from jumok_serve.service.handlers.translation_service import MAX_CHARACTERS_AT_ONCE
+from jumok_serve.service.handlers.translation_service import MAX_INLINE_CHARACTERS
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.tasks.parameters import TranslationParameters
+from tests.support.fake_model import Answer, FakeModel, fail, failure, hold, serving
 from tests.support.hang import HANG_S
-from tests.support.held_model import Answer, HeldModel, fail, failure, hold, serving
 
 
 def request(*texts: str, model: str = "", options: Options | None = None) -> translation_pb2.TranslateTextRequest:
@@ -37,7 +37,7 @@ def request(*texts: str, model: str = "", options: Options | None = None) -> tra
 
 def test_texts_are_answered_in_order_with_timings() -> None:
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         async with serving(model) as (_, channel):
             sent = request("a", "b", options=Options(beam_size=4))
             sent.truncate = True
@@ -57,7 +57,7 @@ def test_texts_are_answered_in_order_with_timings() -> None:
 
 def test_all_that_a_request_asks_for_reaches_the_model() -> None:
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         async with serving(model) as (_, channel):
             sent = request(
                 "a",
@@ -82,7 +82,7 @@ def test_all_that_a_request_asks_for_reaches_the_model() -> None:
 
 def test_what_is_not_asked_for_is_none() -> None:
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         async with serving(model) as (_, channel):
             await TranslationServiceStub(channel).TranslateText(request("a"))
             assert model.parameters == TranslationParameters(source_language="", target_language="")
@@ -106,7 +106,7 @@ def test_what_is_not_asked_for_is_none() -> None:
 )
 def test_what_a_model_lacks_becomes_a_status(error: JumokError, code: grpc.StatusCode, reason: str, field: str) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(on_submit=fail(error))) as (_, channel):
+        async with serving(FakeModel(on_submit=fail(error))) as (_, channel):
             failed = await failure(TranslationServiceStub(channel).TranslateText(request("a")))
             assert (failed.code, failed.info.reason) == (code, reason)
             assert failed.message.endswith(str(error))
@@ -117,7 +117,7 @@ def test_what_a_model_lacks_becomes_a_status(error: JumokError, code: grpc.Statu
 
 def test_a_call_without_deadline_waits_without() -> None:
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         async with serving(model) as (_, channel):
             await TranslationServiceStub(channel).TranslateText(request("a"))
             assert model.parameters.deadline is None
@@ -140,7 +140,7 @@ def test_a_call_without_deadline_waits_without() -> None:
 )
 def test_the_engines_errors_become_statuses(error: JumokError, code: grpc.StatusCode, reason: str) -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=fail(error))
+        model = FakeModel(on_submit=fail(error))
         async with serving(model) as (_, channel):
             failed = await failure(TranslationServiceStub(channel).TranslateText(request("a")))
             assert (failed.code, failed.message, failed.info.reason) == (code, str(error), reason)
@@ -156,7 +156,7 @@ def test_the_engines_errors_become_statuses(error: JumokError, code: grpc.Status
 
 def test_a_fault_of_the_server_keeps_its_words_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(on_submit=fail(RuntimeError("secret of /srv")))) as (_, channel):
+        async with serving(FakeModel(on_submit=fail(RuntimeError("secret of /srv")))) as (_, channel):
             failed = await failure(TranslationServiceStub(channel).TranslateText(request("a")))
             assert failed.code is grpc.StatusCode.INTERNAL
             assert "secret" not in str(failed)
@@ -169,7 +169,7 @@ def test_a_fault_of_the_server_keeps_its_words_to_the_log(caplog: pytest.LogCapt
 
 def test_one_failed_text_fails_the_request_and_frees_the_others() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (_, channel):
             call = TranslationServiceStub(channel).TranslateText(request("a", "b"))
             answer = await model.submitted.get()
@@ -182,7 +182,7 @@ def test_one_failed_text_fails_the_request_and_frees_the_others() -> None:
 
 def test_a_cancelled_call_cancels_its_texts() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with serving(model) as (_, channel):
             call = TranslationServiceStub(channel).TranslateText(request("a", "b"))
             answer = await model.submitted.get()
@@ -205,9 +205,9 @@ def test_a_call_cancelled_while_it_is_tokenized_is_not_decoded() -> None:
             loop.call_soon_threadsafe(entered.set)
             assert released.wait(30)
 
-        model = HeldModel(on_submit=tokenize)
+        model = FakeModel(on_submit=tokenize)
         async with serving(model) as (_, channel):
-            call = TranslationServiceStub(channel).TranslateText(request("a" * MAX_CHARACTERS_AT_ONCE))
+            call = TranslationServiceStub(channel).TranslateText(request("a" * MAX_INLINE_CHARACTERS))
             await entered.wait()
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -249,7 +249,7 @@ def test_a_call_cancelled_while_it_is_tokenized_is_not_decoded() -> None:
 )
 def test_bad_options_are_refused_by_field(sent: translation_pb2.TranslateTextRequest, field: str) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel()) as (_, channel):
+        async with serving(FakeModel()) as (_, channel):
             failed = await failure(TranslationServiceStub(channel).TranslateText(sent))
             assert (failed.code, failed.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
             assert await TranslationServiceStub(channel).TranslateText(request("a"))
@@ -270,7 +270,7 @@ def test_bad_options_are_refused_by_field(sent: translation_pb2.TranslateTextReq
 )
 def test_bytes_that_are_no_request_are_refused(sent: bytes, field: str) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel()) as (_, channel):
+        async with serving(FakeModel()) as (_, channel):
             call = channel.unary_unary("/jumok.v1.TranslationService/TranslateText", bytes, bytes)
             failed = await failure(call(sent))
             assert (failed.code, failed.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
@@ -281,7 +281,7 @@ def test_bytes_that_are_no_request_are_refused(sent: bytes, field: str) -> None:
 
 def test_an_unknown_model_is_not_found_and_the_known_are_named() -> None:
     async def scenario() -> None:
-        async with serving(HeldModel("b"), HeldModel("a")) as (_, channel):
+        async with serving(FakeModel("b"), FakeModel("a")) as (_, channel):
             for name in ("c", "c" * 100_000):
                 failed = await failure(TranslationServiceStub(channel).TranslateText(request("x", model=name)))
                 assert (failed.code, failed.info.reason) == (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND")

@@ -20,10 +20,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from jumok_proto.errors import OverloadedError
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.service.rpc.call import MAX_REQUEST_ID
+from jumok_serve.service.rpc.call import MAX_REQUEST_ID_LENGTH
 from jumok_serve.service.telemetry.logs import CallLog, JsonFormatter, configure_logging
 from jumok_serve.service.telemetry.tracing import CallTracer
-from tests.support.held_model import HeldModel, fail, failure, hold, serving
+from tests.support.fake_model import FakeModel, fail, failure, hold, serving
 
 REQUEST = TranslateTextRequest(contents=["a secret text", "b"])
 
@@ -39,10 +39,10 @@ async def request_id(call: Any) -> str:
 
 def test_a_call_keeps_the_name_that_its_caller_gave_it_or_gets_one() -> None:
     async def scenario() -> None:
-        async with serving(HeldModel()) as (_, channel):
+        async with serving(FakeModel()) as (_, channel):
             translate = TranslationServiceStub(channel).TranslateText
             names = set()
-            for metadata in (named("mine-1"), None, named("x" * (MAX_REQUEST_ID + 1)), named("")):
+            for metadata in (named("mine-1"), None, named("x" * (MAX_REQUEST_ID_LENGTH + 1)), named("")):
                 call = translate(REQUEST, metadata=metadata)
                 await call
                 names.add(await request_id(call))
@@ -55,7 +55,7 @@ def test_a_call_keeps_the_name_that_its_caller_gave_it_or_gets_one() -> None:
 
 def test_a_refused_call_says_its_name_too() -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(on_submit=fail(OverloadedError("full", retry_after_s=1)))) as (_, channel):
+        async with serving(FakeModel(on_submit=fail(OverloadedError("full", retry_after_s=1)))) as (_, channel):
             refused = await failure(TranslationServiceStub(channel).TranslateText(REQUEST, metadata=named("mine-2")))
             assert refused.request.request_id == refused.info.metadata["request_id"] == "mine-2"
             assert refused.trailing["x-request-id"] == "mine-2"
@@ -65,7 +65,7 @@ def test_a_refused_call_says_its_name_too() -> None:
 
 def test_calls_that_run_at_the_same_time_keep_their_own_names(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(on_submit=fail(RuntimeError("a fault")))) as (_, channel):
+        async with serving(FakeModel(on_submit=fail(RuntimeError("a fault")))) as (_, channel):
             translate = TranslationServiceStub(channel).TranslateText
             names = [f"call-{number}" for number in range(20)]
             refused = await asyncio.gather(*(failure(translate(REQUEST, metadata=named(name))) for name in names))
@@ -88,7 +88,7 @@ def test_streams_are_named_observed_and_ended() -> None:
                 if call.method.endswith("Watch"):
                     watched.set()
 
-        async with serving(HeldModel(), observers=[Observer()]) as (server, channel):
+        async with serving(FakeModel(), observers=[Observer()]) as (server, channel):
             call = ServerReflectionStub(channel).ServerReflectionInfo(metadata=named("stream"))
             await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
             assert (await call.read()).list_services_response.service
@@ -118,7 +118,7 @@ def test_a_call_whose_deadline_passes_ends_with_that() -> None:
                 ended.append(call.code)
                 done.set()
 
-        async with serving(HeldModel(on_submit=hold), observers=[Observer()]) as (_, channel):
+        async with serving(FakeModel(on_submit=hold), observers=[Observer()]) as (_, channel):
             await channel.channel_ready()  # so that the call arrives in time
             with pytest.raises(grpc.aio.AioRpcError):
                 await TranslationServiceStub(channel).TranslateText(REQUEST, timeout=1.0)
@@ -152,7 +152,7 @@ def test_a_call_is_one_json_object_and_its_texts_only_where_asked_for(
     logged: list[logging.LogRecord], texts: bool
 ) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(), observers=[CallLog(texts=texts)]) as (_, channel):
+        async with serving(FakeModel(), observers=[CallLog(texts=texts)]) as (_, channel):
             await HealthStub(channel).Check(HealthCheckRequest())
             await TranslationServiceStub(channel).TranslateText(REQUEST, metadata=named("mine"))
 
@@ -170,7 +170,7 @@ def test_a_call_is_one_json_object_and_its_texts_only_where_asked_for(
 
 def test_a_fault_has_its_traceback_and_its_request_in_json(logged: list[logging.LogRecord]) -> None:
     async def scenario() -> None:
-        async with serving(HeldModel(on_submit=fail(RuntimeError("a\nfault")))) as (_, channel):
+        async with serving(FakeModel(on_submit=fail(RuntimeError("a\nfault")))) as (_, channel):
             await failure(TranslationServiceStub(channel).TranslateText(REQUEST, metadata=named("mine")))
 
     asyncio.run(scenario())
@@ -224,7 +224,7 @@ def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() -> None:
 
     async def scenario() -> None:
         with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-            async with serving(HeldModel(), observers=[tracer]) as (_, channel):
+            async with serving(FakeModel(), observers=[tracer]) as (_, channel):
                 await HealthStub(channel).Check(HealthCheckRequest())
                 metadata = (("traceparent", f"00-{TRACE}-{SPAN}-01"), *named("mine"))
                 await TranslationServiceStub(channel).TranslateText(REQUEST, metadata=metadata)
@@ -263,7 +263,7 @@ def test_only_faults_of_the_server_are_errors_in_a_trace(error: Exception, is_fa
 
     async def scenario() -> None:
         with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-            async with serving(HeldModel(on_submit=fail(error)), observers=[tracer]) as (_, channel):
+            async with serving(FakeModel(on_submit=fail(error)), observers=[tracer]) as (_, channel):
                 await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
                 await exported(exporter, 1)
 

@@ -36,7 +36,7 @@ from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.error_table import EXPECTED, to_ending, to_status
 from jumok_serve.translator import Translator
-from tests.support.held_model import Failure, HeldModel, fail, failure
+from tests.support.fake_model import Failure, FakeModel, fail, failure
 from tests.support.variants import edited, without
 
 ONE = TranslateTextRequest(contents=["a man"], options=DecodingOptions(beam_size=1, max_length=2))
@@ -137,19 +137,19 @@ ERRORS = {
     "DEADLINE_EXCEEDED": Provoked(
         code=CODES.DEADLINE_EXCEEDED,
         ask=translate(),
-        model=lambda: HeldModel(on_submit=fail(DeadlineExceededError("the deadline passed"))),
+        model=lambda: FakeModel(on_submit=fail(DeadlineExceededError("the deadline passed"))),
     ),
     "ENGINE_FAILED": Provoked(
         code=CODES.UNAVAILABLE,
         ask=translate(),
-        model=lambda: HeldModel(on_submit=fail(EngineFailedError("the engine failed", retry_after_s=1.0))),
+        model=lambda: FakeModel(on_submit=fail(EngineFailedError("the engine failed", retry_after_s=1.0))),
         retry=True,
     ),
     "UNAVAILABLE": Provoked(code=CODES.UNAVAILABLE, ask=translate(), retry=True),  # the test has closed the model
     "UNAUTHENTICATED": Provoked(code=CODES.UNAUTHENTICATED, ask=translate(), tokens=()),
     "NOT_ALLOWED": Provoked(code=CODES.PERMISSION_DENIED, ask=translate(), tokens=("admin",)),
     "INTERNAL": Provoked(
-        code=CODES.INTERNAL, ask=translate(), model=lambda: HeldModel(on_submit=fail(RuntimeError("secret")))
+        code=CODES.INTERNAL, ask=translate(), model=lambda: FakeModel(on_submit=fail(RuntimeError("secret")))
     ),
 }
 

@@ -29,8 +29,8 @@ from jumok_serve.service.telemetry.metrics import MetricsPort, make_registry
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
+from tests.support.fake_model import FakeModel, fail, hold, serving
 from tests.support.hang import HANG_S
-from tests.support.held_model import HeldModel, fail, hold, serving
 from tests.support.search_cases import make_options
 
 DASHBOARD = Path(__file__).parents[4] / "deploy/grafana/jumok.json"
@@ -67,7 +67,7 @@ def timings(answer: jumok.Translation) -> jumok.Timings:
 
 
 @asynccontextmanager
-async def measured(*models: HeldModel) -> AsyncIterator[tuple[MetricsPort, jumok.AsyncClient]]:
+async def measured(*models: FakeModel) -> AsyncIterator[tuple[MetricsPort, jumok.AsyncClient]]:
     async with (
         serving(*models) as (server, _),
         jumok.AsyncClient(server.address, timeout_s=60, max_attempts=1) as client,
@@ -123,7 +123,7 @@ def test_what_was_decoded_is_counted_as_it_happened(tiny_bundle: Path) -> None:
 
 def test_calls_are_counted_by_how_they_end() -> None:
     async def scenario() -> None:
-        model = HeldModel()
+        model = FakeModel()
         async with measured(model) as (port, client):
             await client.translate("a")
             model.on_submit = fail(OverloadedError("full", retry_after_s=1.0))
@@ -153,7 +153,7 @@ def test_calls_are_counted_by_how_they_end() -> None:
 
 def test_a_call_that_is_given_up_is_counted_and_one_that_runs_is_open() -> None:
     async def scenario() -> None:
-        model = HeldModel(on_submit=hold)
+        model = FakeModel(on_submit=hold)
         async with measured(model) as (port, client):
             call = asyncio.create_task(client.translate("a"))
             answer = await model.submitted.get()
@@ -174,7 +174,7 @@ def test_a_call_that_is_given_up_is_counted_and_one_that_runs_is_open() -> None:
 
 def test_labels_say_nothing_of_callers_or_contents() -> None:
     async def scenario() -> None:
-        async with measured(HeldModel()) as (port, client):
+        async with measured(FakeModel()) as (port, client):
             await client.translate("confidential")
             async with grpc.aio.insecure_channel(client._connection.servers[0]) as channel:
                 unknown = channel.unary_unary("/jumok.v1.TranslationService/confidential", bytes, bytes)
@@ -222,7 +222,7 @@ def test_histograms_count_values_up_to_their_bounds() -> None:
 
 def test_a_port_in_use_is_refused() -> None:
     async def scenario() -> None:
-        async with serving(HeldModel()) as (server, _):
+        async with serving(FakeModel()) as (server, _):
             with pytest.raises(ListenError, match="metrics"):
                 MetricsPort(server, host="127.0.0.1", port=server.port)
 
@@ -237,7 +237,7 @@ def queries(panels: list[dict[str, Any]]) -> Iterator[str]:
 
 def test_the_dashboard_asks_only_for_what_there_is() -> None:
     async def names() -> set[str]:
-        registry = make_registry(Server([HeldModel()], port=0))
+        registry = make_registry(Server([FakeModel()], port=0))
         return {f"{family.name}{end}" for family in registry.collect() for end in SAMPLES[family.type]}
 
     known = asyncio.run(names())

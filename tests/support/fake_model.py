@@ -114,10 +114,10 @@ class Answer:
         return Timings(queue_s=0.125, encode_s=0.25, decode_s=0.5, total_s=1.0)
 
 
-class HeldScoring:
+class FakeScoring:
     """Targets that are scored when the test says, as long as nobody has given them up."""
 
-    def __init__(self, targets: Sequence[str], on_collect: Callable[["HeldScoring"], None]) -> None:
+    def __init__(self, targets: Sequence[str], on_collect: Callable[["FakeScoring"], None]) -> None:
         self.targets = targets
         self.cancelled = threading.Event()
         self._on_collect = on_collect
@@ -142,10 +142,10 @@ class HeldScoring:
         ]
 
 
-class HeldAligning:
+class FakeAligning:
     """Texts whose translations the test completes, and aligns when it says, as long as nobody has given them up."""
 
-    def __init__(self, texts: Sequence[str], on_collect: Callable[["HeldAligning"], None]) -> None:
+    def __init__(self, texts: Sequence[str], on_collect: Callable[["FakeAligning"], None]) -> None:
         self.texts = texts
         self.futures: tuple[Future[None], ...] = tuple(Future() for _ in texts)
         self.cancelled = threading.Event()
@@ -170,7 +170,7 @@ class HeldAligning:
         ]
 
 
-class HeldModel:
+class FakeModel:
     """An engine that answers when, and as, the test says."""
 
     precision = "fp32"
@@ -182,9 +182,9 @@ class HeldModel:
         self.manifest = manifest(name, version)
         self.on_submit = on_submit
         self.submitted: asyncio.Queue[Answer] = asyncio.Queue()
-        self.on_score: Callable[[HeldScoring], None] = lambda _: None
-        self.on_align: Callable[[HeldAligning], None] = lambda _: None
-        self.aligned: asyncio.Queue[HeldAligning] = asyncio.Queue()
+        self.on_score: Callable[[FakeScoring], None] = lambda _: None
+        self.on_align: Callable[[FakeAligning], None] = lambda _: None
+        self.aligned: asyncio.Queue[FakeAligning] = asyncio.Queue()
         self.parameters = TranslationParameters()
         self.target_prefixes: Sequence[str | None] | None = None
         self.scoring_parameters = ScoringParameters()
@@ -212,9 +212,9 @@ class HeldModel:
         self._loop.call_soon_threadsafe(self.submitted.put_nowait, answer)
         return answer
 
-    def scoring(self, texts: Sequence[str], targets: Sequence[str], parameters: ScoringParameters) -> HeldScoring:
+    def scoring(self, texts: Sequence[str], targets: Sequence[str], parameters: ScoringParameters) -> FakeScoring:
         self.scoring_parameters = parameters
-        return HeldScoring(targets, self.on_score)
+        return FakeScoring(targets, self.on_score)
 
     def aligning(
         self,
@@ -222,9 +222,9 @@ class HeldModel:
         targets: Sequence[str | None] | None,
         query: AttentionQuery,
         parameters: TextParameters,
-    ) -> HeldAligning:
+    ) -> FakeAligning:
         self.aligning_arguments = {"targets": targets, "query": query, "parameters": parameters}
-        aligning = HeldAligning(texts, self.on_align)
+        aligning = FakeAligning(texts, self.on_align)
         self._loop.call_soon_threadsafe(self.aligned.put_nowait, aligning)
         return aligning
 
@@ -252,7 +252,7 @@ class HeldModel:
 
 
 @asynccontextmanager
-async def serving(*models: HeldModel, **settings: Any) -> AsyncIterator[tuple[Server, grpc.aio.Channel]]:
+async def serving(*models: FakeModel, **settings: Any) -> AsyncIterator[tuple[Server, grpc.aio.Channel]]:
     """Serve models on a free port, with a channel to it."""
     server = Server(models, port=0, **settings)
     await server.start()
