@@ -12,7 +12,7 @@ KERNELS := $(wildcard serve/jumok_serve/kernels/*.cc serve/jumok_serve/kernels/*
 PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all thorough coverage check lint types proto bench duel load faults step parity quality cuda-check format clean
+.PHONY: help demo test test-fast test-all thorough coverage check lint types proto bench duel load faults step regression parity quality cuda-check format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -73,6 +73,9 @@ parity: $(VENV)/installed-bench  ## compare decoding with Hugging Face's generat
 
 quality: $(VENV)/installed-bench  ## train models that differ in attention, and compare them; ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.quality $(ARGS)
+
+regression: $(VENV)/installed-bench  ## compare speed with another checkout; BEFORE is its folder, ARGS are the benchmark's
+	$(VENV)/bin/python -m benchmarks.regression $(BEFORE) $(ARGS)
 
 cuda-check:  ## check and measure decoding on a GPU; ARGS are the check's
 	@$(MAKE) --no-print-directory VENV=$(CUDA_VENV) $(CUDA_VENV)/installed-bench-gpu

@@ -77,22 +77,28 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(module: str, *arguments: str | Path, within: Sequence[str] = ()) -> AsyncIterator[Server]:
+async def serving(
+    module: str, *arguments: str | Path, within: Sequence[str] = (), checkout: Path = HERE, python: str = sys.executable
+) -> AsyncIterator[Server]:
     """Run ``python -m MODULE`` until the block ends, however it ends; it says ``serving on ADDRESS: `` when it serves.
 
     Args:
         module: what to run.
         arguments: for it.
         within: a command that is to run it, such as ``("nice", "-n", "5")``; it must become what it runs.
+        checkout: root of the checkout whose modules run.
+        python: the interpreter.
 
     Raises:
         ServerError: it has ended, or not served within ``START_S`` seconds.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = str(checkout)
+    if checkout == HERE:
+        path = os.pathsep.join([path, *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = await asyncio.create_subprocess_exec(
-            *(*within, sys.executable),
+            *(*within, python),
             *("-m", module, *map(str, arguments)),
             stdout=subprocess.PIPE,
             stderr=log,
