@@ -1,4 +1,4 @@
-"""What all tests share: a tiny corpus, and small trained models with their bundles, made once for all processes."""
+"""Fixtures of all tests: a tiny corpus, small trained models and bundles."""
 
 import fcntl
 import logging
@@ -42,7 +42,7 @@ Made = Callable[[str, Callable[[Path], object]], Path]
 
 
 def pytest_sessionstart() -> None:
-    """Runs nothing where native kernels are of other sources than those beside them: their tests would be skipped."""
+    """Stop if the native kernels were built from other sources: their tests would be skipped."""
     try:
         native.check(native.LIBRARY)
     except ValueError as error:
@@ -88,7 +88,7 @@ def is_unit(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Gives the folder of a name, filled once for all processes of a test run; nobody may change what is in it.
+    """Return the folder of a name, filled once for all processes; read only.
 
     The first process that asks fills it, and others wait meanwhile.
     """
@@ -176,7 +176,7 @@ Model = TypeVar("Model", bound=Seq2Seq)
 
 
 def learnt(model: Model, sentences: tuple[list[str], list[str]], vocabulary: Vocabulary, *, updates: int) -> Model:
-    """The model after so many passes over the sentences."""
+    """Train a model for a number of passes over the sentences."""
     source_ids, source_lengths = pad([torch.tensor(vocabulary.encode(line)) for line in sentences[0]])
     target_ids, _ = pad([torch.tensor(vocabulary.encode(line)) for line in sentences[1]])
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)

@@ -1,1 +1,1 @@
-"""What is done to ``jumok serve`` to show that nothing is lost: one module a group of scenarios."""
+"""Fault scenarios for `jumok serve`: one module a group."""

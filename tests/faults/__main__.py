@@ -152,7 +152,7 @@ def _model_of_opus_mts_size(folder: Path) -> Path:
 
 
 def report(everything: Sequence[Findings], where: dict[str, Any]) -> str:
-    """What was found, and with what."""
+    """Format the findings and the setup."""
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     return (
         f"{where['cores']} cores of {where['processor']}; {versions}; load before: {where['load_before']}\n\n"

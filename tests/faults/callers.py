@@ -22,7 +22,7 @@ CALLERS = {
     "translate_stream": "while True: [None for _ in client.translate_stream(texts[0], beam_size=8, min_length=60)]",
     "translate_iter": "[None for _ in client.translate_iter(itertools.cycle(texts), window=512, beam_size=8)]",
 }
-"""Programs, each of which keeps a server busy in another way."""
+"""Programs that each keep a server busy in another way."""
 PROGRAM = "import itertools, jumok, sys\ntexts = sys.argv[2:]\nwith jumok.Client(sys.argv[1]) as client:\n    "
 BUSY_WITHIN_S, IDLE_WITHIN_S = 120.0, 5.0
 

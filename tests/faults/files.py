@@ -31,7 +31,7 @@ READ_ONLY = (
     'mount -t tmpfs -o size=24m tmpfs "$0" && cp -R "$BUNDLE" "$0/bundle" && mount -o remount,ro "$0" && '
     '{ export TMPDIR="$0"; exec "$@"; }'
 )
-"""Bundle and temporary files on a disk that nobody can write."""
+"""Bundle and temporary files on a read-only disk."""
 MOUNTING = ("unshare", "--mount", "--map-root-user", "--user")
 """With mounts that only the server sees."""
 
@@ -94,7 +94,7 @@ def _issue(authority: trustme.CA, folder: Path) -> None:
 
 
 async def _is_shown(address: str, folder: Path) -> bool:
-    """Whether new connections soon see the certificate that is in the folder now."""
+    """True if new connections soon see the folder's present certificate."""
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
     context.set_alpn_protocols(["h2"])
     host, _, port = address.rpartition(":")
@@ -140,7 +140,7 @@ async def disks(plan: Plan, findings: Findings) -> None:
 
 
 async def _can_mount() -> bool:
-    """Whether a process may have mounts of its own."""
+    """True if a process may have mounts of its own."""
     try:
         process = await asyncio.create_subprocess_exec(
             *MOUNTING, "sh", "-c", "mount -t tmpfs tmpfs /mnt", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

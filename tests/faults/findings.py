@@ -1,4 +1,4 @@
-"""What scenarios are given, and what they found, beside what it had to be."""
+"""The plan of a scenario, and its findings beside their limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be done.
+    """A plan of scenarios.
 
     Attributes:
         bundle: that is served.
@@ -70,7 +70,7 @@ class Findings:
 
     @property
     def passed(self) -> bool:
-        """Whether all was as it had to be."""
+        """True if every check passed."""
         return bool(self.checks) and all(check.passed for check in self.checks)
 
     def tell(self, what: str, found: object) -> None:

@@ -47,11 +47,11 @@ DOCUMENTED = {
     "DEADLINE_EXCEEDED",
     "CANCELLED",
 }
-"""What a server that is neither loading nor stopping, and asks for no token, answers."""
+"""Statuses of a server that neither loads nor stops, and needs no token."""
 
 
 def likely_values(model: str, texts: Sequence[str], others: Sequence[str] = ()) -> Mapping[str, st.SearchStrategy[Any]]:
-    """What fields may hold for a server of one model to go on to the next; others may be loaded, and unloaded."""
+    """Field values with which a server of one model answers; admin calls may name others."""
     text = st.one_of(st.sampled_from(texts), st.text(max_size=20))
     token = st.integers(0, 300)
     return {
@@ -158,7 +158,7 @@ class Answers:
 
 
 def _has_reason(details: bytes) -> bool:
-    """Whether an error says why, in a way that programs understand."""
+    """True if an error carries a machine-readable reason."""
     info = error_details_pb2.ErrorInfo()
     try:
         return any(detail.Unpack(info) and info.reason for detail in status_pb2.Status.FromString(details).details)

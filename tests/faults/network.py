@@ -1,4 +1,4 @@
-"""What arrives at a port that anybody can reach: bytes that are no HTTP/2, broken frames, and messages too large."""
+"""Traffic at an open port: no HTTP/2, broken frames, oversized messages."""
 
 import asyncio
 import itertools
@@ -36,7 +36,7 @@ from tests.faults.http2 import (
 from tests.faults.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
 
 READ_S = 0.5
-"""How long an answer is waited for before the connection is dropped."""
+"""Seconds to wait for an answer before dropping the connection."""
 AT_ONCE = 16
 RANDOM_CONNECTIONS, LINGERING = 200, 200
 GROWTH_MIB = 64
@@ -45,7 +45,7 @@ MESSAGE_LIMIT = 2**20
 
 
 def broken_connections() -> dict[str, bytes]:
-    """What clients send that break the rules, by what is wrong with it."""
+    """Rule-breaking client traffic, by its fault."""
     hello = PREFACE + frame(SETTINGS, 0, 0, b"")
     call = hello + frame(HEADERS, END_HEADERS, 1, headers())
     request = TranslateTextRequest(contents=["A dog runs."]).SerializeToString()

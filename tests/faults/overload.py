@@ -31,18 +31,18 @@ DEADLINE_S, PATIENCE_S = 5.0, 600.0
 REFUSED_WITHIN_S, PERCENT = 0.02, 99
 USEFUL = 0.9
 NOTICED = 0.1
-"""Which part of the cores gRPC and clients may take for refusals alone, before that is taken off the goal."""
+"""Share of the cores for refusals alone; more is taken off the goal."""
 GROWTH_MIB = 128
 NORMAL_WITHIN_S = 2.0
 SLOWER = 3.0
-"""A call alone that takes so many times as long as before is not yet answered as normal."""
+"""Slowdown of a single call up to which the server counts as recovered."""
 CORES = len(os.sched_getaffinity(0))
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 @dataclass
 class Offered:
-    """What became of calls that were made regardless of answers, as the caller saw it.
+    """Outcomes of open-loop calls, as the caller saw them.
 
     Attributes:
         answered_at: when translations came, in seconds from the first call.
@@ -64,13 +64,13 @@ class Offered:
 
 @dataclass(frozen=True)
 class Floor:
-    """What a refusal takes of the cores at the least, in seconds: a bare server's share, and that of clients here."""
+    """Least core seconds of a refusal: a bare server's share and the clients' share."""
 
     server_s: float
     client_s: float
 
     def left(self, refusals_per_s: float) -> float:
-        """Which part of this machine so many refusals leave."""
+        """Share of this machine that a number of refusals leaves."""
         return max(0.0, 1 - refusals_per_s * (self.server_s + self.client_s) / CORES)
 
 
@@ -187,10 +187,10 @@ async def most(server: Server, plan: Plan, sentences: int, measured_s: float = B
             status = await calls.ask(random_.choice(requests))
             if status == OK:
                 answered.append(time.monotonic())
-            elif status == RESOURCE_EXHAUSTED:  # a small queue has no room for so many
+            elif status == RESOURCE_EXHAUSTED:  # a small queue is full
                 await asyncio.sleep(PAUSE_S)
             else:
-                raise RuntimeError(f"a call ended with {_NAMES[status]} where nobody is in a hurry")
+                raise RuntimeError(f"a call ended with {_NAMES[status]} although no call has a deadline")
 
     async with await LightCalls.connect(server.address, timeout_s=PATIENCE_S) as calls:
         asking = [asyncio.create_task(ask(calls)) for _ in range(max(LEAST_CALLS, OUTSTANDING // sentences))]
@@ -229,7 +229,7 @@ def _requests(plan: Plan, sentences: int) -> Sequence[bytes]:
 
 
 async def _offer(server: Server, plan: Plan, sentences: int, per_s: float, seconds: float) -> Offered:
-    """Make calls at random moments, so many sentences a second, whatever becomes of those before."""
+    """Make calls at random moments at a mean rate, regardless of earlier answers."""
     found = Offered()
     random_, requests = random.Random(plan.seed), _requests(plan, sentences)
     began = time.monotonic()
@@ -255,7 +255,7 @@ async def _offer(server: Server, plan: Plan, sentences: int, per_s: float, secon
 
 
 async def _alone_s(server: Server, plan: Plan, sentences: int) -> float:
-    """How long a call takes when there is no other: the longest of several."""
+    """Measure a call without others: the longest of several, in seconds."""
     async with jumok.AsyncClient(server.address, timeout_s=600) as client:
         return max([await _seconds(client, paragraph) for paragraph in _paragraphs(plan, sentences)[:20]])
 
@@ -279,7 +279,7 @@ async def _seconds_until_normal(server: Server, plan: Plan, sentences: int, alon
 
 
 def _difference(before: Metrics, after: Metrics, **labels: str) -> Mapping[float, float]:
-    """What has come to the buckets of the refusals meanwhile."""
+    """Subtract two samples of the refusal histogram."""
     name = "jumok_rejection_duration_seconds"
     earlier = before.buckets(name, **labels)
     return {bound: number - earlier.get(bound, 0.0) for bound, number in after.buckets(name, **labels).items()}

@@ -96,7 +96,7 @@ def each_random_call(
 def random_calls(
     method: MethodDescriptor, likely: Mapping[str, st.SearchStrategy[Any]]
 ) -> st.SearchStrategy[RandomCall]:
-    """Calls of one method: messages as they are, with a field that nobody knows, cut, or with a byte changed."""
+    """Calls of one method: valid, with an unknown field, cut, or with a changed byte."""
     request = _messages(method.input_type, likely, DEPTH)
     requests = (
         st.lists(request, max_size=REQUESTS) if method.client_streaming else st.lists(request, min_size=1, max_size=1)
@@ -125,7 +125,7 @@ def _spoilt(draw: st.DrawFn, data: bytes) -> bytes:
 def _messages(
     descriptor: Descriptor, likely: Mapping[str, st.SearchStrategy[Any]], depth: int
 ) -> st.SearchStrategy[Message]:
-    """Messages of a type; every field of which may be left out, likely or anything."""
+    """Messages of a type; every field may be absent, plausible or arbitrary."""
     kind = GetMessageClass(descriptor)
 
     @st.composite

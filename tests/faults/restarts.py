@@ -17,7 +17,7 @@ ITERATIONS, WINDOW, CALLERS = 2, 64, 4
 BETWEEN = 150
 """Sentences that are translated between two faults, at least."""
 FOUND_S = 60.0
-"""How long callers may take to find a server that has come back."""
+"""Seconds within which callers must find a restarted server."""
 
 
 class Load:
@@ -126,7 +126,7 @@ class Load:
 
 
 async def translations(address: str, texts: Sequence[str]) -> dict[str, str]:
-    """What each text is translated to."""
+    """Translations by text."""
     async with jumok.AsyncClient(address, timeout_s=600) as client:
         found = await client.translate(list(texts))
     return {text: translation.text for text, translation in zip(texts, found, strict=True)}
@@ -176,7 +176,7 @@ async def _under_load(plan: Plan, findings: Findings, number: signal.Signals) ->
 
 
 async def _in_turn(places: Sequence[Restarted], times: int, number: signal.Signals) -> AsyncIterator[Restarted]:
-    """Which server is next: one after the other; to be killed, the one that decodes more."""
+    """Choose the next server: in turn, or to kill, the one that decodes more."""
     for count in range(len(places) * times):
         if number is signal.SIGTERM:
             yield places[count % len(places)]

@@ -60,7 +60,7 @@ class Restarted:
 
 
 class Metrics:
-    """What a server told when it was asked.
+    """A scraped state of a server.
 
     Args:
         samples: value of every sample, by its name and its labels.
@@ -75,7 +75,7 @@ class Metrics:
         return sum(value for (own, of), value in self._samples.items() if own == name and wanted <= of)
 
     def buckets(self, name: str, **labels: str) -> dict[float, float]:
-        """How many values of a histogram lie up to each bound, over all samples that have these labels."""
+        """Sum the cumulative buckets of a histogram over samples with these labels."""
         wanted = set(labels.items())
         found: dict[float, float] = {}
         for (own, of), value in self._samples.items():
@@ -103,7 +103,7 @@ async def metrics(server: Server) -> Metrics:
 
 
 async def seconds_until_idle(server: Server, within_s: float) -> float | None:
-    """How long it takes until nothing waits, runs or is open; None where that takes longer than it may."""
+    """Wait until the server is idle; seconds taken, or None after the limit."""
     began = time.monotonic()
     while time.monotonic() - began < within_s:
         told = await metrics(server)
@@ -114,7 +114,7 @@ async def seconds_until_idle(server: Server, within_s: float) -> float | None:
 
 
 async def is_healthy(address: str) -> bool:
-    """Whether the standard health service says so."""
+    """True if the standard health service reports SERVING."""
     async with grpc.aio.insecure_channel(address) as channel:
         try:
             answer = await HealthStub(channel).Check(HealthCheckRequest(), timeout=60)

@@ -1,4 +1,4 @@
-"""How fast something grows that was sampled again and again, and how sure that is.
+"""Growth of a sampled quantity, with its confidence interval.
 
 Neighbouring samples of a process' memory are nearly the same, so that least squares over all of them would claim an
 interval that is far too narrow. Means of blocks longer than the correlation lasts are nearly independent, and a line

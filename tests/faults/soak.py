@@ -29,7 +29,7 @@ IDLE_WITHIN_S = 30.0
 
 
 class Callers:
-    """Calls of all kinds, over and over, some of which are given up.
+    """Make calls of all kinds over and over, and cancel some.
 
     Args:
         client: that they share.
@@ -123,7 +123,7 @@ async def soak(plan: Plan, findings: Findings) -> None:
             faults = faults_logged(server)
     counted = [(at, mib) for at, mib in zip(times_s, rss_mib, strict=True) if at >= settles_s]
     found = slope([at for at, _ in counted], [mib for _, mib in counted])
-    findings.tell("time, s", f"{plan.soak_s:g}, of which {settles_s:g} to settle")
+    findings.tell("time, s", f"{plan.soak_s:g} ({settles_s:g} to settle)")
     findings.tell("processor cores that the server used", f"{cores:.2f}")
     findings.tell("calls", ", ".join(f"{number} {how}" for how, number in callers.ended.most_common()))
     findings.tell("models replaced", swapper.swaps)

@@ -96,5 +96,5 @@ async def swaps(plan: Plan, findings: Findings) -> None:
 
 
 def model_name(bundle: Path) -> str:
-    """What requests call the model of a bundle."""
+    """Read the model name of a bundle."""
     return str(json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))["name"])

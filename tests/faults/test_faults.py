@@ -35,7 +35,7 @@ from tests.support.in_process_server import check_idle, serving
 CODES = grpc.StatusCode
 RANDOM_CALLS = 200
 SETTINGS = b"\x04\x00\x00\x00\x00\x00"
-"""How a frame of settings goes on after its length: type, no flags, the connection itself (RFC 9113, 4.1)."""
+"""Rest of a SETTINGS frame after its length: type, flags, stream (RFC 9113, 4.1)."""
 
 
 @pytest.fixture(scope="module")

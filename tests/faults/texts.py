@@ -16,7 +16,7 @@ def scenes(count: int, seed: int) -> list[str]:
     """Sentences of 6 to 20 words, the same for the same seed.
 
     Raises:
-        ValueError: there are not so many.
+        ValueError: fewer texts exist.
     """
     every = [
         f"{' '.join(filter(None, (who, how, 'is' if who.startswith('A') else 'are', does, where)))}."

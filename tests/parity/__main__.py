@@ -1,4 +1,4 @@
-"""Whether imported checkpoints translate exactly as Hugging Face's ``generate``: the same tokens, and equal scores.
+"""Compare imported checkpoints with Hugging Face's `generate`: equal tokens and scores.
 
 Makes small checkpoints of every family that can be imported, each with a real tokenizer and half trained, so that what
 it says ends and varies; imports each into a bundle; and decodes the same sentences with the bundle, all of them with
@@ -88,7 +88,7 @@ def table(families: dict[str, Tally]) -> str:
 
 
 def record(outcomes: Sequence[Outcome], families: dict[str, Tally], seconds: float) -> dict[str, Any]:
-    """What ``--json`` writes."""
+    """Make the content of `--json`."""
 
     def counts(tally: Tally) -> dict[str, Any]:
         return {

@@ -32,10 +32,10 @@ class Pair:
 
     Attributes:
         source: the checkpoint's code of the language.
-        target: likewise.
+        target: target sentences.
         task_prefix: stands before every source text.
         start: the decoder's start token, by its spelling, where it depends on the language.
-        first: the forced first token, likewise.
+        first: the forced first token.
     """
 
     source: str
@@ -46,13 +46,13 @@ class Pair:
 
     @property
     def french(self) -> bool:
-        """Whether it is French that it translates into; else it is German."""
+        """True if the target is French, not German."""
         return "fr" in self.target.lower()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How to make one checkpoint.
+    """Recipe of one checkpoint.
 
     Attributes:
         family: the name that results are counted by.
@@ -110,7 +110,7 @@ class Checkpoint:
         return token_id(self.tokenizer, spelling)
 
     def source_ids(self, text: str, pair: Pair) -> list[int]:
-        """What the encoder reads."""
+        """Source ids of a text, as the encoder reads them."""
         return source_ids(self.tokenizer, text, pair)
 
     def target_ids(self, text: str) -> list[int]:
@@ -191,7 +191,7 @@ def make_checkpoint(shape: Shape, folder: Path) -> Checkpoint:
 
 
 def _tokens(tokenizer: Any) -> int:
-    """How many source ids a tokenizer has; that of M2M100 does not count its languages."""
+    """Count the source ids of a tokenizer; M2M100's omits its languages."""
     if hasattr(tokenizer, "num_madeup_words"):
         return int(tokenizer.encoder_size + len(tokenizer.lang_code_to_id) + tokenizer.num_madeup_words)
     return max(len(tokenizer), len(tokenizer.get_vocab()))

@@ -36,7 +36,7 @@ class Difference:
 
 @dataclass
 class Tally:
-    """What was compared, of one family.
+    """Counts of a comparison of one family.
 
     Attributes:
         cases: sentences with options.
@@ -93,7 +93,7 @@ class Tally:
         )
 
     def problems(self) -> list[str]:
-        """Why the comparison fails, or does not say enough; empty where it succeeds."""
+        """Reasons for failure or too few cases; empty on success."""
         problems = [*self.refused, *map(str, self.differences)]
         if self.ties > TIES * self.cases:
             problems.append(f"{self.ties} of {self.cases} cases are ties, more than {TIES:.1%}")
@@ -107,7 +107,7 @@ class Tally:
 
 
 def differences(checkpoint: Checkpoint, case: Case, ours: Translation, theirs: Answer) -> Iterator[str]:
-    """What differs, the most basic thing first."""
+    """Name the first difference, most basic first."""
     read = len(checkpoint.source_ids(case.text, case.pair))
     if ours.source_token_count != read:
         yield f"the source has {ours.source_token_count} tokens, and {read} with Hugging Face"
@@ -128,12 +128,12 @@ def differences(checkpoint: Checkpoint, case: Case, ours: Translation, theirs: A
 
 
 def sum_tolerance(total: float) -> float:
-    """How far apart equal sums of token scores, or token scores, may be."""
+    """Tolerance for token scores and their sums."""
     return 1e-4 + 1e-5 * abs(total)
 
 
 def score_tolerance(score: float, total: float) -> float:
-    """How far apart equal scores may be; `total` is the sum of token scores behind `score`."""
+    """Tolerance for scores; `total` is the sum of token scores in `score`."""
     return sum_tolerance(total) * max(1.0, score / total if total else 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Which options to compare: every one alone and some together, for greedy and beam search."""
+"""The grid of options to compare: each alone and some together."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -37,7 +37,7 @@ LONGEST = 38
 DIFFERENT = {
     "length_penalty 0": "CTranslate2 then goes on until the best row of a step has ended, too",
     "early_stopping False": "CTranslate2 stops at the first K hypotheses that end, and does not look for better ones",
-    "early_stopping never": "likewise",
+    "early_stopping never": "another stopping rule",
     "two end tokens": "CTranslate2 looks at 2 * K continuations however many tokens end a hypothesis, where generate "
     "looks at (1 + number of end tokens) * K",
 }
@@ -61,7 +61,7 @@ def plain_shapes() -> list[Shape]:
 
 
 def option_sets(checkpoint: Checkpoint) -> list[OptionSet]:
-    """What both can be asked for, and those of ``DIFFERENT``."""
+    """Options that both have, and those of `DIFFERENT`."""
     beams = [(size, 1.0, LONGEST) for size in range(2, 9)]
     beams += [(4, penalty, LONGEST) for penalty in (-1.0, 0.6, 2.0)]
     beams += [(4, 1.0, length) for length in (1, 2, 6)]
@@ -132,7 +132,7 @@ class Peer:
 
 
 def differences(ours: Translation, theirs: Found, length_penalty: float) -> Iterator[str]:
-    """What differs, by the same measure as against ``generate``."""
+    """Name the first difference, as against `generate`."""
     if len(ours.hypotheses) != len(theirs):
         yield f"{len(ours.hypotheses)} hypotheses, and {len(theirs)} with CTranslate2"
     for rank, (our, (tokens, score)) in enumerate(zip(ours.hypotheses, theirs, strict=False), start=1):

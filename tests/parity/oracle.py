@@ -1,4 +1,4 @@
-"""What Hugging Face's ``generate`` makes of a sentence: one at a time, in float32, with all scores."""
+"""The oracle: Hugging Face's `generate`, one sentence at a time in float32."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ NAMES = {
     "repetition_penalty": "repetition_penalty",
     "forced_first_token": "forced_bos_token_id",
 }
-"""What ``generate`` calls the decoding options that it has one for one."""
+"""Decoding options with their names in `generate`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a case comes down to with the checkpoint's own defaults."""
+    """Resolve a case with the checkpoint's own defaults."""
 
     beam_size: int
     length_penalty: float

@@ -28,7 +28,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one checkpoint."""
+    """The result of one checkpoint."""
 
     shape: str
     family: str

@@ -1,4 +1,4 @@
-"""Whether a difference from ``generate`` is a tie: its own candidates, where the two part, are within 1e-5.
+"""Ties: differences at which the candidates of `generate` lie within 1e-5.
 
 Two programs that add the same float32 numbers in another order differ by some 1e-6, and where two candidates are closer
 than that, either may come first. So a difference is a tie only where ``generate``, at the very decision that makes it,
@@ -35,7 +35,7 @@ class _Step:
 
 
 def is_tie(ours: Sequence[Tokens], theirs: Answer, trace: Trace) -> bool:
-    """Whether the first hypothesis that differs does so because of a tie.
+    """True if the first differing hypothesis differs by a tie.
 
     Args:
         ours: tokens of our hypotheses, best first.
@@ -53,7 +53,7 @@ def is_tie(ours: Sequence[Tokens], theirs: Answer, trace: Trace) -> bool:
 
 
 def _greedy_gap(ours: Tokens, theirs: Tokens, trace: Trace) -> float:
-    """How much better the reference's token is than ours, where they first differ."""
+    """Margin of the reference's token over ours at the first difference."""
     for step, (our, their) in enumerate(zip(ours, theirs, strict=False)):
         if our != their:
             scores = torch.log_softmax(trace.scores[step][0], dim=-1)
@@ -85,7 +85,7 @@ def _steps(trace: Trace) -> Iterator[_Step]:
 
 
 def _gaps(ours: Tokens, theirs: Tokens, steps: Sequence[_Step], settings: Settings) -> Iterator[float]:
-    """How close each decision was that can have made one hypothesis of the other.
+    """Margins of the decisions that can turn one hypothesis into the other.
 
     These are the step at which the reference drops ours, each step at which it might have dropped its own, the order of
     the two where it has both, and its comparisons of the best running with the worst ended one.

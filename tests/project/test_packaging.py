@@ -168,7 +168,7 @@ def test_the_wheel_holds_the_four_rooms_and_nothing_else(wheel: Path) -> None:
 
 
 def native(wheel: Path) -> list[str]:
-    """What a wheel holds of the native kernels."""
+    """List the kernel files of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return [name for name in archive.namelist() if "/kernels/" in name]
 
