@@ -12,7 +12,7 @@ KERNELS := $(wildcard serve/jumok_serve/kernels/*.cc serve/jumok_serve/kernels/*
 PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all thorough coverage check lint types proto bench duel load faults step regression parity quality cuda-check format clean
+.PHONY: help demo test test-fast test-all thorough coverage check lint types proto sync bench duel load faults step regression parity quality cuda-check format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -52,6 +52,9 @@ format: $(VENV)/installed-dev  ## format the code, and mend what can be mended
 
 proto: $(VENV)/installed-dev  ## generate the stubs from the .proto files
 	$(VENV)/bin/python proto/generate.py
+
+sync: $(VENV)/installed-dev  ## generate the synchronous SDK from the asynchronous one
+	$(VENV)/bin/python clients/python/unasync.py
 
 bench: $(VENV)/installed-bench  ## measure throughput against PyTorch; ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.throughput $(ARGS)

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import jumok
-from jumok import _calls
+from jumok import _validation
+from jumok._transport.channel import MAX_MESSAGE_BYTES
+from jumok._validation import parameter_name
 from jumok_proto.v1 import decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
 from jumok_serve.errors import BundleError, ModelFailedError
@@ -131,6 +133,10 @@ def test_an_option_that_there_is_not_is_a_type_error(translate: Translate, addre
         (b"ab", {}, "contents[0]"),
         (5, {}, "contents"),
         (None, {}, "contents"),
+        ({"a", "b"}, {}, "contents"),
+        ({"a": "b"}, {}, "contents"),
+        ({"a": "b"}.values(), {}, "contents"),
+        (iter(["a"]), {}, "contents"),
         ("a", {"beam_size": "many"}, "options.beam_size"),
         ("a", {"beam_size": True}, "options.beam_size"),
         ("a", {"beam_size": 2.5}, "options.beam_size"),
@@ -176,7 +182,7 @@ def test_what_cannot_be_sent_is_refused_by_field(
         translate(address, texts, **options)
     error = caught.value
     assert error.field == blamed
-    assert str(error).startswith(f"{blamed}: ")
+    assert str(error).startswith(f"{parameter_name(blamed)}: ")
     assert (error.code, error.reason, error.retryable) == (
         grpc.StatusCode.INVALID_ARGUMENT,
         "INVALID_REQUEST",
@@ -214,12 +220,8 @@ def test_an_error_of_the_server_arrives_as_it_was_raised(
         translate(address, "a")
     error = caught.value
     assert type(error) is type(raised)
-    assert (str(error), error.code, error.reason, error.field) == (
-        str(raised),
-        raised.code,
-        raised.reason,
-        raised.field,
-    )
+    assert str(error) == str(raised).replace("contents[3]", "texts[3]").replace("language_code", "language")
+    assert (error.code, error.reason, error.field) == (raised.code, raised.reason, raised.field)
     assert (error.retryable, error.retry_after_s) == (retryable, raised.retry_after_s)
     assert error.request_id == "id-1"
     assert error.details.resource == raised.details.resource
@@ -239,6 +241,29 @@ def test_a_fault_of_the_server_is_an_internal_error(
     assert (caught.value.reason, caught.value.request_id) == ("INTERNAL", "id-1")
     assert "secret" not in str(caught.value)
     assert "id-1" in str(caught.value)
+
+
+def test_a_parameter_is_named_as_the_caller_wrote_it() -> None:
+    fields = ("options.beam_size", "contents[3]", "content", "target_prefixes[0]", "source_language_code", "model")
+    assert [parameter_name(field) for field in fields] == [
+        "beam_size",
+        "texts[3]",
+        "text",
+        "target_prefix[0]",
+        "source_language",
+        "model",
+    ]
+
+
+def test_a_message_that_is_too_large_is_not_sent_again(address: str, service: Scripted) -> None:
+    with (
+        jumok.Client(address) as client,
+        pytest.raises(jumok.ResourceExhaustedError, match="larger than max") as caught,
+    ):
+        client.translate("a" * (MAX_MESSAGE_BYTES + 1))
+    assert not caught.value.retryable
+    assert caught.value.retry_after_s is None
+    assert service.requests == []
 
 
 @both
@@ -332,7 +357,7 @@ def test_closing_cancels_the_call_that_runs_and_not_its_task(service: Scripted, 
 
 @pytest.mark.parametrize("timeout_s", [float("inf"), 1e300, 10**30])
 def test_a_timeout_beyond_grpcs_clock_is_none_at_all(timeout_s: float) -> None:
-    assert _calls.check_timeout(timeout_s) == _calls.LONGEST_TIMEOUT_S
+    assert _validation.check_timeout(timeout_s) == _validation.LONGEST_TIMEOUT_S
 
 
 def test_what_is_neither_a_text_nor_several_is_named() -> None:

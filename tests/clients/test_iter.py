@@ -119,6 +119,19 @@ def test_a_stream_that_is_left_is_cancelled(server: FakeServer) -> None:
 # --- translate_iter ---
 
 
+@pytest.mark.parametrize("lines", ["A dog", b"A dog", {"A", "dog"}, {"A": "dog"}])
+@pytest.mark.parametrize("client", [jumok.Client, jumok.AsyncClient])
+def test_what_has_no_texts_in_order_is_refused(client: Any, lines: object) -> None:
+    async def scenario() -> None:
+        with pytest.raises(
+            jumok.InvalidArgumentError, match=r"^lines: must be an iterable of texts in order"
+        ) as refused:
+            client("unused:1").translate_iter(lines)
+        assert refused.value.field == "lines"
+
+    asyncio.run(scenario())
+
+
 @all_ways
 @pytest.mark.parametrize("window", [1, 7, 1024])
 def test_all_texts_are_translated_in_order(translate: Iterate, server: FakeServer, window: int) -> None:

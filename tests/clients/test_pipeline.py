@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from jumok._validation import parameter_name
 from jumok.commands._line_requests import (
     MAX_LINE_BYTES,
     MAX_REQUEST_BYTES,
@@ -160,19 +161,12 @@ def test_lines_that_cannot_be_read_leave_the_others() -> None:
     ]
 
 
-def refused(message: str, *, field: str = "", retry_after_s: float | None = None) -> JumokError:
-    error = JumokError(message)
-    error.field = field
-    error.retry_after_s = retry_after_s
-    return error
-
-
 @pytest.mark.parametrize("part", ["contents", "targets"])
 def test_a_refused_line_is_named_and_those_before_it_are_answered(part: str) -> None:
     def translate(texts: list[str]) -> list[Translation]:
         if "bad" in texts:
             field = f"{part}[{texts.index('bad')}]"
-            raise refused(f"{field}: too long", field=field)
+            raise JumokError(f"{parameter_name(field)}: too long", field=field)
         return capitals(texts)
 
     for position in range(4):
@@ -189,7 +183,7 @@ def test_bad_lines_have_errors_and_the_others_translations() -> None:
         for index, text in enumerate(texts):
             if text in {"bad", "worse"}:
                 field = f"contents[{index}]"
-                raise refused(f"{field}: too long", field=field)
+                raise JumokError(f"{field}: too long", field=field)
         return capitals(texts)
 
     texts = ["bad", "a", "bad", "worse", "b", "c", "bad"]
@@ -217,10 +211,6 @@ def _fail(texts: list[str]) -> list[Translation]:
 class TooMuch(JumokError):
     """A request that a server could answer in parts."""
 
-    def __init__(self, field: str) -> None:
-        super().__init__(f"{field}: send several requests")
-        self.field = field
-
 
 @pytest.mark.parametrize("field", ["contents", "attention"])
 def test_what_is_too_much_for_a_request_is_asked_for_in_several(field: str) -> None:
@@ -228,7 +218,7 @@ def test_what_is_too_much_for_a_request_is_asked_for_in_several(field: str) -> N
 
     def translate(texts: list[str]) -> list[Translation]:
         if len(texts) > 3:
-            raise TooMuch(field)
+            raise TooMuch(field=field)
         if "ab" in texts:
             raise InputError("no")
         sizes.append(len(texts))
@@ -244,7 +234,7 @@ def test_what_is_too_much_for_a_request_is_asked_for_in_several(field: str) -> N
 
 
 def _refuse(texts: list[str]) -> list[Translation]:
-    raise TooMuch("contents")
+    raise TooMuch(field="contents")
 
 
 def test_an_overloaded_server_is_asked_again() -> None:
@@ -254,14 +244,14 @@ def test_an_overloaded_server_is_asked_again() -> None:
         nonlocal attempts
         attempts += 1
         if attempts < 3:
-            raise refused("full", retry_after_s=0.001)
+            raise JumokError("full", retry_after_s=0.001)
         return capitals(texts)
 
     assert list(outputs(answer_lines(lines("a"), translate, patience_s=30))) == ["A"]
     assert attempts == 3
 
 
-@pytest.mark.parametrize("error", [refused("full", retry_after_s=2.0), refused("gone"), RuntimeError("a bug")])
+@pytest.mark.parametrize("error", [JumokError("full", retry_after_s=2.0), JumokError("gone"), RuntimeError("a bug")])
 def test_what_cannot_be_helped_is_raised(error: Exception) -> None:
     def translate(texts: list[str]) -> list[Translation]:
         raise error

@@ -4,7 +4,8 @@ Results are frozen dataclasses, the same that an in-process translator gives; er
 in `jumok_proto.errors`, which the translator raises too.
 """
 
-from jumok._admin_client import AdminClient, AsyncAdminClient
+from jumok._admin_client import AdminClient
+from jumok._async_admin_client import AsyncAdminClient
 from jumok._async_client import AsyncClient
 from jumok._client import Client
 from jumok._results import TextResult, TranslationUpdate

@@ -4,9 +4,10 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from types import TracebackType
 from typing import Self, Unpack, overload
 
-from jumok import _calls
-from jumok._corpus.aio import CorpusTasks
+from jumok._corpus.aio import AsyncCorpusRun
 from jumok._corpus.state import DEFAULT_WINDOW, make_corpus
+from jumok._requests import align_request, get_model_request, score_request, stream_request, translate_request
+from jumok._responses import read_alignments, read_model, read_models, read_scores, read_translations
 from jumok._results import TextResult, TranslationUpdate
 from jumok._transport.aio import AsyncConnection
 from jumok._transport.channel import Tls
@@ -16,14 +17,29 @@ from jumok_proto.options import Options
 from jumok_proto.results import Model, Score, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 
+DEFAULT_TIMEOUT_S = 60.0
+
 
 class AsyncClient:
-    """A connection to a server or several, made where an event loop runs and shared by all of its tasks.
+    """A connection to a server, or to several with the same models; shared by the tasks of one event loop.
 
-    The same as ``Client``, with methods to await; a cancelled task cancels its call on the server too.
+    A cancelled task cancels its call on the server too.
 
         async with AsyncClient("localhost:50051") as client:
             print((await client.translate("A man sleeps.")).text)
+
+    Args:
+        server: ``host:port``, or several: a sequence, or one string with commas. Calls go to the servers in turn, and
+            to the addresses of a name in turn; a server that cannot be reached rests for some seconds.
+        tls: TLS settings; None: plain text.
+        token: the caller's token, sent over TLS only.
+        timeout_s: timeout of each call that does not bring its own.
+        max_attempts: attempts within the timeout, if no server can be reached or the queue is full. The wait between
+            two attempts grows, or is what the server says.
+
+    Raises:
+        JumokError: a subclass for each failure of a call; see ``jumok_proto.errors``.
+        ValueError: a token without TLS.
     """
 
     def __init__(
@@ -32,7 +48,7 @@ class AsyncClient:
         *,
         tls: Tls | None = None,
         token: str | None = None,
-        timeout_s: float = _calls.DEFAULT_TIMEOUT_S,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
         self._connection = AsyncConnection(server, tls=tls, token=token, timeout_s=timeout_s, max_attempts=max_attempts)
@@ -83,8 +99,27 @@ class AsyncClient:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Translation | list[Translation]:
-        """Translate one text, or several in one request; as ``Client.translate``."""
-        request = _calls.translate_request(
+        """Translate one text, or several in one request: all are translated, or none is.
+
+        Args:
+            texts: a text, or a sequence of texts.
+            source_language: language of the texts, as the model spells it, in any case and with ``_`` or ``-``.
+                None: the model's default.
+            target_language: language to translate into; None: the model's default.
+            target_prefix: beginning of the translation; for several texts a sequence, with None for no prefix. The
+                ``text`` of a hypothesis includes the prefix, its tokens and scores do not.
+            attention: return cross-attention from the tokens of each hypothesis to the ``source_tokens``.
+            truncate: cut texts that are too long for the model instead of refusing them.
+            split_sentences: translate the sentences of each text one by one and join them. Each text then has one
+                hypothesis and no attention.
+            model: name of the model; may be empty if the server holds only one.
+            timeout_s: timeout of the call; None: the client's.
+            options: decoding options; see ``Options``.
+
+        Raises:
+            TypeError: an unknown option.
+        """
+        request = translate_request(
             texts,
             source_language=source_language,
             target_language=target_language,
@@ -96,7 +131,7 @@ class AsyncClient:
             options=options,
         )
         response = await self._connection.call(lambda stubs: stubs.translation.TranslateText, request, timeout_s)
-        translations = _calls.read_translations(response, len(request.contents))
+        translations = read_translations(response, len(request.contents))
         return translations[0] if isinstance(texts, str) else translations
 
     @overload
@@ -139,8 +174,17 @@ class AsyncClient:
         model: str = "",
         timeout_s: float | None = None,
     ) -> Score | list[Score]:
-        """Score given translations; as ``Client.score``."""
-        request = _calls.score_request(
+        """Score a given translation of one text, or of each of several in one request.
+
+        Scores are the model's own log-probabilities; decoding options and constraints do not change them. A text
+        without content has only the empty translation, with score 0. Other arguments are those of ``translate``.
+
+        Args:
+            texts: a text, or a sequence of texts.
+            targets: the translation, or a sequence with one for each text.
+            length_penalty: the sum is divided by length ** ``length_penalty``; None: the model's default.
+        """
+        request = score_request(
             texts,
             targets,
             source_language=source_language,
@@ -150,7 +194,7 @@ class AsyncClient:
             model=model,
         )
         response = await self._connection.call(lambda stubs: stubs.translation.ScoreText, request, timeout_s)
-        scores = _calls.read_scores(response, len(request.contents))
+        scores = read_scores(response, len(request.contents))
         return scores[0] if isinstance(texts, str) else scores
 
     @overload
@@ -202,8 +246,24 @@ class AsyncClient:
         model: str = "",
         timeout_s: float | None = None,
     ) -> Alignment | list[Alignment]:
-        """Give attention of texts and translations; as ``Client.align``."""
-        request = _calls.align_request(
+        """Compute the attention of one text and its translation, or of several in one request.
+
+        Other arguments are those of ``translate``.
+
+        Args:
+            texts: a text, or a sequence of texts.
+            targets: the translation, or a sequence with one for each text. None or an empty text stands for the model's
+                own translation, with its default options.
+            kinds: ``"cross"``, ``"encoder"``, ``"decoder"``; see ``AttentionKind``.
+            layer: the only layer to return, from 0; None: all.
+            head: the only head to return, from 0; None: all.
+            each_head: return the weights of each layer and head too, not only their mean.
+
+        Raises:
+            AttentionUnavailableError: the model has no such attention.
+            InvalidArgumentError: the model has no such layer or head, or the request takes more than 2 ** 23 weights.
+        """
+        request = align_request(
             texts,
             targets,
             kinds=kinds,
@@ -216,7 +276,7 @@ class AsyncClient:
             model=model,
         )
         response = await self._connection.call(lambda stubs: stubs.translation.AlignText, request, timeout_s)
-        alignments = _calls.read_alignments(response, len(request.contents))
+        alignments = read_alignments(response, len(request.contents))
         return alignments[0] if isinstance(texts, str) else alignments
 
     def translate_stream(
@@ -233,11 +293,18 @@ class AsyncClient:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> AsyncGenerator[TranslationUpdate, None]:
-        """Translate one text, and give what is sure of its translation while it is written.
+        """Translate one text, and return its stable beginning while it is decoded; the last update has all.
 
-        As ``Client.translate_stream``, for ``async for``; leave one early with ``contextlib.aclosing``.
+        Greedy search and sampling return token by token. Beam search returns what all hypotheses that can still win
+        share, so nothing is taken back; that can be little until the end. A slow reader gets fewer updates. Arguments
+        are those of ``translate``. Close an iteration that you leave early, with ``contextlib.aclosing``: this cancels
+        the call.
+
+            async for update in client.translate_stream("A man sleeps."):
+                print(update.added, end="", flush=True)
+            print(update.translation.score)
         """
-        request = _calls.stream_request(
+        request = stream_request(
             text,
             source_language=source_language,
             target_language=target_language,
@@ -266,12 +333,27 @@ class AsyncClient:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> AsyncGenerator[TextResult, None]:
-        """Translate any number of texts, and give their results in order as they come.
+        """Translate any number of texts; results come in order, each as soon as possible.
 
-        As ``Client.translate_iter``, for ``async for``; leave one early with ``contextlib.aclosing``. ``lines`` may be
-        asynchronous; a plain iterable is read on the event loop, so it should not block.
+        A text that cannot be translated does not stop the others: ``error`` of its result gives the reason, and
+        ``translation`` raises it. Close an iteration that you leave early, with ``contextlib.aclosing``.
+
+        If a server restarts or dies, the client reconnects or fails over: no result is lost, repeated or out of order.
+        A program that stopped continues with ``start``, the ``index`` of its last result plus one.
+
+        Args:
+            lines: the texts. A plain iterable is read on the event loop and must not block.
+            window: texts that are read beyond the last result taken, 1 to 1024; bounds memory.
+            start: texts to skip.
+            target_prefix: beginning of every translation.
+            timeout_s: longest time without any result while texts wait for one.
+
+        Raises:
+            JumokError: no server answered the first texts in ``max_attempts`` calls, or ``timeout_s`` passed. Results
+                before the failure come first. An exception of ``lines`` is raised in the same way.
         """
         corpus = make_corpus(
+            lines,
             self._connection.endpoints,
             window=window,
             start=start,
@@ -282,27 +364,25 @@ class AsyncClient:
             truncate=truncate,
             split_sentences=split_sentences,
             model=model,
-            timeout_s=self._connection.limit(timeout_s),
+            timeout_s=self._connection.timeout_s(timeout_s),
             max_attempts=self._connection.max_attempts,
             options=options,
         )
         self._connection.check_open()
-        return CorpusTasks(corpus, lines, start, self._connection.open_corpus, self._connection.is_open).results()
+        return AsyncCorpusRun(corpus, lines, start, self._connection.open_corpus, self._connection.is_open).results()
 
     async def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List the server's models, sorted by name."""
         request = ListModelsRequest()
-        return _calls.read_models(
-            await self._connection.call(lambda stubs: stubs.models.ListModels, request, timeout_s)
-        )
+        return read_models(await self._connection.call(lambda stubs: stubs.models.ListModels, request, timeout_s))
 
     async def get_model(self, name: str, *, timeout_s: float | None = None) -> Model:
-        """Describe one model; raise NotFoundError where the server has none of that name."""
-        request = _calls.get_model_request(name)
-        return _calls.read_model(await self._connection.call(lambda stubs: stubs.models.GetModel, request, timeout_s))
+        """Describe one model; raise ModelNotFoundError if the server does not hold it."""
+        request = get_model_request(name)
+        return read_model(await self._connection.call(lambda stubs: stubs.models.GetModel, request, timeout_s))
 
     async def close(self) -> None:
-        """Close the connection; calls that still run fail with CallCancelledError, and further ones with ValueError."""
+        """Close the connection; running calls fail with CallCancelledError, later ones with ValueError."""
         await self._connection.close()
 
     async def __aenter__(self) -> Self:

@@ -1,23 +1,18 @@
-"""Errors of calls: what gRPC raises, as one of the tree in `jumok_proto.errors`."""
+"""Errors of calls: gRPC's, as one of the tree in `jumok_proto.errors`."""
 
 from collections.abc import Iterable
 from typing import cast
 
 import grpc
+from google.rpc import status_pb2
 
-from jumok_proto.error_conversion import make_error, read_details
-from jumok_proto.errors import Details, FieldViolation, InvalidArgumentError, JumokError
-
-
-def invalid_field(field: str, problem: str) -> InvalidArgumentError:
-    """Make the refusal of a request before it is sent; it looks like the server's own."""
-    violation = FieldViolation(field=field, description=problem)
-    details = Details(reason=InvalidArgumentError.reason, field_violations=(violation,))
-    return InvalidArgumentError(f"{field}: {problem}", details=details)
+from jumok._validation import parameter_name
+from jumok_proto.error_conversion import error_from_proto, make_error, read_details
+from jumok_proto.errors import Details, JumokError
 
 
 def call_error(error: grpc.RpcError, server: str) -> JumokError:
-    """Make the error for a failed call to a server, through either kind of channel."""
+    """Make the error of a failed call to a server, through either kind of channel."""
     code = error.code()
     trailing = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
     packed = dict(trailing).get("grpc-status-details-bin", b"")
@@ -25,4 +20,16 @@ def call_error(error: grpc.RpcError, server: str) -> JumokError:
     message = error.details() or f"the call failed with {code.name}"
     if code is grpc.StatusCode.UNAVAILABLE and not details.reason:  # gRPC itself speaks, not a server
         message = f"cannot reach a server at {server}: {message}"
-    return make_error(code, message, details)
+    return _naming_parameter(make_error(code, message, details))
+
+
+def item_error(status: status_pb2.Status) -> JumokError:
+    """Make the error of one item of a stream."""
+    return _naming_parameter(error_from_proto(status))
+
+
+def _naming_parameter(error: JumokError) -> JumokError:
+    """Name in the message the parameter that the caller wrote, where the server names the field of the request."""
+    if error.field and error.field in str(error):
+        error.args = (str(error).replace(error.field, parameter_name(error.field)),)
+    return error

@@ -17,7 +17,7 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 
-from jumok._errors import invalid_field
+from jumok._validation import invalid_field
 from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.alignments import AlignedToken, Alignment, AttentionWeights
 from jumok_proto.conversion import (
@@ -119,7 +119,7 @@ class FakeServer:
 
     Args:
         translate: translations by text, or what makes one of a text: a string, or a whole ``Translation``. A
-            ``JumokError`` that it raises is the text's error. A text that a mapping lacks is an ``InvalidArgumentError``.
+            ``JumokError`` that it raises is the text's error; a text that a mapping lacks has an InvalidArgumentError.
         delay_s: seconds before each answer to a call, or to each item of a corpus.
 
     Attributes:
@@ -162,7 +162,7 @@ class FakeServer:
         """Have the next calls fail, behind those that are to fail already.
 
         Args:
-            error: the error, sent with its details: ``OverloadedError("full", retry_after_s=1.0)`` has the client retry.
+            error: sent with its details; ``OverloadedError("full", retry_after_s=1.0)`` has the client retry.
             times: how many calls.
             after: answers that a stream or a corpus gives before that.
         """

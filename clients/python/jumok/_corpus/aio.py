@@ -3,24 +3,15 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
-from typing import TypeAlias
-
-import grpc
-import grpc.aio
 
 from jumok._corpus.state import Corpus
 from jumok._results import TextResult
-from jumok_proto.errors import CallCancelledError, JumokError, UnavailableError
-from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest, TranslateCorpusResponse
-
-OVERTAKEN = "Internal error from Core"
-"""What grpc.aio says in place of the status of a call whose end has overtaken something that was still sent."""
-
-Call: TypeAlias = "grpc.aio.StreamStreamCall[TranslateCorpusRequest, TranslateCorpusResponse]"
-Responses: TypeAlias = AsyncIterator[TranslateCorpusResponse]
+from jumok._transport.corpus_call import AsyncCorpusCall
+from jumok_proto.errors import JumokError
+from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest
 
 
-class CorpusTasks:
+class AsyncCorpusRun:
     """Brings texts through a server; the state is a ``Corpus``.
 
     Args:
@@ -36,7 +27,7 @@ class CorpusTasks:
         corpus: Corpus,
         texts: Iterable[str] | AsyncIterable[str],
         start: int,
-        open_call: Callable[[int, AsyncIterator[TranslateCorpusRequest]], Responses],
+        open_call: Callable[[int, AsyncIterator[TranslateCorpusRequest]], AsyncCorpusCall],
         is_open: Callable[[], bool],
     ) -> None:
         self._corpus = corpus
@@ -146,21 +137,3 @@ async def _each(texts: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[str
     for text in texts:
         yield text
         await asyncio.sleep(0)
-
-
-async def responses(call: Call, describe: Callable[[grpc.aio.AioRpcError], JumokError]) -> Responses:
-    """What a call answers; it is cancelled where this ends early, and its errors are described."""
-    try:
-        async for response in call:
-            yield response
-    except grpc.aio.AioRpcError as error:
-        if error.details() == OVERTAKEN:
-            raise UnavailableError("the server ended the call while something was sent") from error
-        raise describe(error) from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and not task.cancelling():  # the call was cancelled with its client, not this task
-            raise CallCancelledError("the client was closed") from error
-        raise
-    finally:
-        call.cancel()

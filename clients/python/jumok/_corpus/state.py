@@ -7,9 +7,11 @@ lost; an answer is taken once, and given out in the order of the texts.
 from collections import deque
 from dataclasses import dataclass
 
-from jumok import _calls
+from jumok._requests import corpus_settings
+from jumok._responses import read_corpus_result
 from jumok._results import TextResult
 from jumok._transport.retry import Backoff, Endpoints
+from jumok._validation import check_count, check_lines, check_text
 from jumok_proto.errors import (
     CallCancelledError,
     DeadlineExceededError,
@@ -96,7 +98,7 @@ class Corpus:
         self._next_index += 1
         self._texts.append(entry)
         try:
-            _calls.check_content(text)
+            check_text("content", text)
         except InvalidArgumentError as error:
             entry.outcome = error
             return
@@ -162,7 +164,7 @@ class Corpus:
             entry = self._sent.pop(result.id, None)
             if entry is None:
                 raise InternalError(f"the server answered item {result.id}, which has no answer to come")
-            entry.outcome = _calls.read_corpus_result(result)
+            entry.outcome = read_corpus_result(result)
         self._waiting_since = now
         self._answered_any = self._heard = True
         self._last_error = None
@@ -221,6 +223,7 @@ class Corpus:
 
 
 def make_corpus(
+    lines: object,
     endpoints: Endpoints,
     *,
     window: int,
@@ -237,9 +240,10 @@ def make_corpus(
     options: Options,
 ) -> Corpus:
     """Begin a ``translate_iter``; raise InvalidArgumentError for what cannot be sent."""
-    _calls.check_count("window", window, least=1, most=MAX_WINDOW)
-    _calls.check_count("start", start, least=0)
-    settings = _calls.corpus_settings(
+    check_lines(lines)
+    check_count("window", window, least=1, most=MAX_WINDOW)
+    check_count("start", start, least=0)
+    settings = corpus_settings(
         source_language=source_language,
         target_language=target_language,
         attention=attention,
@@ -251,7 +255,7 @@ def make_corpus(
     )
     return Corpus(
         settings,
-        target_prefix=_calls.check_prefix(target_prefix),
+        target_prefix=check_text("target_prefix", target_prefix or ""),
         start=start,
         window=window,
         timeout_s=timeout_s,

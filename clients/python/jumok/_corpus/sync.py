@@ -3,59 +3,25 @@
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-
-import grpc
+from itertools import islice
 
 from jumok._corpus.state import Corpus
 from jumok._results import TextResult
+from jumok._transport.corpus_call import CorpusCall
 from jumok_proto.errors import JumokError
-from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest, TranslateCorpusResponse
+from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest
 
 END_S = 1.0
 """How long the end of a call is waited for at most, which takes some milliseconds."""
 
 
-class CorpusCall:
-    """A call of TranslateCorpus, and what its error means.
-
-    gRPC's own object for it takes a lock when it is freed. A program that ends stops daemon threads wherever they are,
-    perhaps where they hold that lock; so once a call has ended nothing may refer to it any more. The error that gRPC
-    raises is that object, with a traceback that refers to it, and is no cause of ours therefore.
-    """
-
-    def __init__(
-        self, call: "grpc.CallIterator[TranslateCorpusResponse]", describe: Callable[[grpc.RpcError], JumokError]
-    ) -> None:
-        self._call: grpc.CallIterator[TranslateCorpusResponse] | None = call
-        self._describe = describe
-
-    def __iter__(self) -> Iterator[TranslateCorpusResponse]:
-        failure: JumokError | None = None
-        try:
-            if self._call is not None:
-                yield from self._call
-        except grpc.RpcError as error:
-            failure = self._describe(error)
-            error.__traceback__ = None
-        finally:
-            self.cancel()
-            self._call = None
-        if failure is not None:
-            raise failure
-
-    def cancel(self) -> None:
-        """End it now; may be called from any thread."""
-        call = self._call
-        if call is not None:
-            call.cancel()  # type: ignore[no-untyped-call]
-
-
-class CorpusThreads:
+class CorpusRun:
     """Brings texts through a server; the state is a ``Corpus``, and what happens to it happens under one lock.
 
     Args:
         corpus: the state.
-        texts: what is to be translated.
+        texts: what is to be translated; those before ``start`` are passed over.
+        start: number of the first text.
         open_call: calls the server of a number with an iterator of requests.
         is_open: whether the client is not closed.
     """
@@ -64,11 +30,13 @@ class CorpusThreads:
         self,
         corpus: Corpus,
         texts: Iterable[str],
+        start: int,
         open_call: Callable[[int, Iterator[TranslateCorpusRequest]], CorpusCall],
         is_open: Callable[[], bool],
     ) -> None:
         self._corpus = corpus
         self._texts = texts
+        self._start = start
         self._open_call = open_call
         self._is_open = is_open
         self._changed = threading.Condition()
@@ -113,7 +81,7 @@ class CorpusThreads:
     def _read(self) -> None:
         corpus = self._corpus
         try:
-            texts = iter(self._texts)
+            texts = islice(self._texts, self._start, None)
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed or corpus.has_room)

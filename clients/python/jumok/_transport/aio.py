@@ -1,26 +1,24 @@
-"""How the calls of a program built on asyncio reach a server, or one of several; again, where that can help."""
+"""Unary and streaming calls of tasks to one of several servers, with retries."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
+import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from jumok import _calls
-from jumok._corpus.aio import responses
 from jumok._errors import call_error
+from jumok._responses import check_complete, read_update
 from jumok._results import TranslationUpdate
 from jumok._transport.channel import Tls, addresses, open_async_channel
-from jumok._transport.retry import Attempts, Endpoints, check_attempts
-from jumok_proto.errors import CallCancelledError, JumokError
+from jumok._transport.closing import AsyncClosing, cancelled_at_exit
+from jumok._transport.corpus_call import AsyncCorpusCall
+from jumok._transport.retry import Attempts, Endpoints
+from jumok._validation import check_count, check_open, check_timeout
+from jumok_proto.errors import JumokError
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
-from jumok_proto.v1.translation_pb2 import (
-    StreamTranslateTextRequest,
-    TranslateCorpusRequest,
-    TranslateCorpusResponse,
-)
+from jumok_proto.v1.translation_pb2 import StreamTranslateTextRequest, TranslateCorpusRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 
 Request = TypeVar("Request", bound=Message)
@@ -37,48 +35,46 @@ class AsyncStubs:
 
 
 class AsyncConnection:
-    """The same as ``Connection``, for the tasks of one event loop."""
+    """A channel to each server of a client, whose arguments these are; shared by the tasks of one event loop."""
 
     def __init__(
         self, server: str | Sequence[str], *, tls: Tls | None, token: str | None, timeout_s: float, max_attempts: int
     ) -> None:
         self.servers = addresses(server)
-        self._timeout_s = _calls.check_timeout(timeout_s)
-        self.max_attempts = check_attempts(max_attempts)
+        self._timeout_s = check_timeout(timeout_s)
+        self.max_attempts = check_count("max_attempts", max_attempts, least=1)
         self.endpoints = Endpoints(len(self.servers))
         self._stubs = [AsyncStubs(open_async_channel(address, tls=tls, token=token)) for address in self.servers]
-        self._closed = False
+        self._closing = AsyncClosing()
 
     def is_open(self) -> bool:
-        """Whether it was not closed."""
-        return not self._closed
+        """True until the connection is closed."""
+        return not self._closing.closed
 
     def check_open(self) -> None:
-        """Raise ValueError where it was closed."""
-        _calls.check_open(self._closed)
+        """Raise ValueError if the connection is closed."""
+        check_open(self._closing.closed)
 
-    def limit(self, timeout_s: float | None) -> float:
-        """Seconds that a call may take; None stands for the client's own limit."""
-        return self._timeout_s if timeout_s is None else _calls.check_timeout(timeout_s)
+    def timeout_s(self, timeout_s: float | None) -> float:
+        """Give the timeout of a call; None stands for the client's own."""
+        return self._timeout_s if timeout_s is None else check_timeout(timeout_s)
 
     async def call(
         self,
-        method: Callable[[AsyncStubs], grpc.aio.UnaryUnaryMultiCallable[Request, Response]],
+        method: "Callable[[AsyncStubs], grpc.aio.UnaryUnaryMultiCallable[Request, Response]]",
         request: Request,
         timeout_s: float | None,
     ) -> Response:
-        """Call a method, which is named by what it is of a server's stubs."""
+        """Call a method of the next server; ``method`` picks it from the server's stubs."""
         attempts = self._attempts(timeout_s)
         while True:
             self.check_open()
             remaining_s = attempts.begin(time.monotonic())
             try:
-                response = await method(self._stubs[attempts.endpoint])(request, timeout=remaining_s)
-            except grpc.aio.AioRpcError as error:
-                await self._wait_to_repeat(attempts, error)
-            except asyncio.CancelledError as error:
-                self._raise_if_closed(error)
-                raise
+                with self._closing.guard():
+                    response = await method(self._stubs[attempts.endpoint])(request, timeout=remaining_s)
+            except grpc.RpcError as error:
+                await self._wait_to_retry(attempts, error)
             else:
                 attempts.succeeded()
                 return response
@@ -86,24 +82,22 @@ class AsyncConnection:
     def stream(
         self, request: StreamTranslateTextRequest, timeout_s: float | None
     ) -> AsyncGenerator[TranslationUpdate, None]:
-        """Call StreamTranslateText when the first update is asked for; what is wrong already is raised here."""
-        self.limit(timeout_s)
+        """Call StreamTranslateText when the first update is requested; wrong arguments raise here."""
+        self.timeout_s(timeout_s)
         self.check_open()
         return self._updates(request, timeout_s)
 
-    def open_corpus(
-        self, endpoint: int, requests: AsyncIterator[TranslateCorpusRequest]
-    ) -> AsyncIterator[TranslateCorpusResponse]:
-        """Call TranslateCorpus of one of the servers, by its number."""
+    def open_corpus(self, endpoint: int, requests: AsyncIterator[TranslateCorpusRequest]) -> AsyncCorpusCall:
+        """Call TranslateCorpus of one server, given by its number."""
         self.check_open()
-        return responses(
+        return AsyncCorpusCall(
             self._stubs[endpoint].translation.TranslateCorpus(requests),
             lambda error: call_error(error, self.servers[endpoint]),
         )
 
     async def close(self) -> None:
         """Close the channels."""
-        self._closed = True
+        self._closing.close()
         for stubs in self._stubs:
             await stubs.channel.close(None)
 
@@ -117,34 +111,24 @@ class AsyncConnection:
             remaining_s = attempts.begin(time.monotonic())
             call = self._stubs[attempts.endpoint].translation.StreamTranslateText(request, timeout=remaining_s)
             try:
-                async for response in call:
-                    attempts.succeeded()
-                    update = _calls.read_update(response, update.text if update else "")
-                    yield update
-                _calls.check_complete(update)
-            except grpc.aio.AioRpcError as error:
-                if update is not None:  # what was given is not to come again
+                with self._closing.guard(), cancelled_at_exit(call):
+                    async for response in call:
+                        attempts.succeeded()
+                        update = read_update(response, update.text if update else "")
+                        yield update
+                check_complete(update)
+            except grpc.RpcError as error:
+                if update is not None:  # an update must not come twice
                     raise call_error(error, self.servers[attempts.endpoint]) from error
-                await self._wait_to_repeat(attempts, error)
-            except asyncio.CancelledError as error:
-                self._raise_if_closed(error)
-                raise
-            finally:
-                call.cancel()
+                await self._wait_to_retry(attempts, error)
 
     def _attempts(self, timeout_s: float | None) -> Attempts:
-        return Attempts(self.endpoints, self.limit(timeout_s), self.max_attempts, time.monotonic())
+        return Attempts(self.endpoints, self.timeout_s(timeout_s), self.max_attempts, time.monotonic())
 
-    async def _wait_to_repeat(self, attempts: Attempts, error: grpc.aio.AioRpcError) -> None:
-        """Wait as long as it takes before the next attempt; raise the error of the last."""
+    async def _wait_to_retry(self, attempts: Attempts, error: grpc.RpcError) -> None:
+        """Wait until the next attempt; raise the error of the last."""
         try:
             delay_s = attempts.failed(call_error(error, self.servers[attempts.endpoint]), time.monotonic())
         except JumokError as failure:
             raise failure from error
-        await asyncio.sleep(delay_s)
-
-    def _raise_if_closed(self, error: asyncio.CancelledError) -> None:
-        """Tell a call that was cancelled with its client from a task that was."""
-        task = asyncio.current_task()
-        if self._closed and task is not None and not task.cancelling():
-            raise CallCancelledError("the client was closed") from error
+        await self._closing.sleep(delay_s)

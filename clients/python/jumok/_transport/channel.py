@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from jumok._errors import invalid_field
+from jumok._validation import invalid_field
 
 MAX_MESSAGE_BYTES = 32 * 2**20
 

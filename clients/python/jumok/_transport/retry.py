@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jumok._errors import invalid_field
 from jumok_proto.errors import JumokError, UnavailableError
 
 MAX_ATTEMPTS = 5
@@ -12,13 +11,6 @@ FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 5.0
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 30.0
-
-
-def check_attempts(max_attempts: int) -> int:
-    """Give back how often a call may be made; raise InvalidArgumentError where it is no such number."""
-    if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
-        raise invalid_field("max_attempts", f"must be a whole number from 1 on, got {max_attempts!r}")
-    return max_attempts
 
 
 class Endpoints:

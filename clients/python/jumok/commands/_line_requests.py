@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import BinaryIO, Generic, Self, TypeVar
 
+from jumok._validation import parameter_name
 from jumok_proto.errors import JumokError
 
 MAX_REQUEST_LINES = 128
@@ -43,8 +44,9 @@ class InputError(JumokError):
 
     @classmethod
     def of(cls, line: Line, error: JumokError) -> Self:
-        """A refusal of a line, with the line's name in place of the field's."""
-        refusal = cls(f"{line.name}: {str(error).removeprefix(f'{error.field}: ')}")
+        """Make the error of a line, which names the line instead of the parameter."""
+        problem = str(error).removeprefix(f"{error.field}: ").removeprefix(f"{parameter_name(error.field)}: ")
+        refusal = cls(f"{line.name}: {problem}")
         refusal.__cause__ = error
         return refusal
 

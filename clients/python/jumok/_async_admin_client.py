@@ -1,0 +1,96 @@
+"""The client for operators built on asyncio: load models into a server and unload them."""
+
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from jumok._errors import call_error
+from jumok._transport.channel import Tls, open_async_channel
+from jumok._validation import check_text, check_timeout
+from jumok_proto.admin_conversion import bundle_from_proto, loaded_from_proto
+from jumok_proto.conversion import model_from_proto
+from jumok_proto.results import BundleSummary, LoadResult, Model
+from jumok_proto.v1.admin_pb2 import ListBundlesRequest, LoadModelRequest, UnloadModelRequest
+from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
+
+DEFAULT_TIMEOUT_S = 600.0
+"""Large models take minutes to load."""
+
+
+class AsyncAdminClient:
+    """A connection to the one server whose models are to change; shared by the tasks of one event loop.
+
+    Calls are never retried. Loading goes on if the caller stops waiting.
+
+        async with AsyncAdminClient("localhost:50051") as admin:
+            print((await admin.load_model("en-de-2")).replaced_version)
+
+    Args:
+        server: ``host:port`` of the AdminService, which a server with a model root has.
+        tls: TLS settings; None: plain text.
+        token: a token with the scope ``admin``, sent over TLS only.
+        timeout_s: timeout of each call that does not bring its own.
+
+    Raises:
+        JumokError: a subclass for each failure of a call; see ``jumok_proto.errors``.
+    """
+
+    def __init__(
+        self, server: str, *, tls: Tls | None = None, token: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        self._server = server
+        self._timeout_s = check_timeout(timeout_s)
+        self._channel = open_async_channel(server, tls=tls, token=token)
+        self._stub = AdminServiceStub(self._channel)
+
+    async def list_bundles(self, *, timeout_s: float | None = None) -> list[BundleSummary]:
+        """List the bundles in the server's model root, sorted by folder."""
+        try:
+            response = await self._stub.ListBundles(ListBundlesRequest(), timeout=self._limit(timeout_s))
+        except grpc.RpcError as error:
+            raise call_error(error, self._server) from error
+        return [bundle_from_proto(bundle) for bundle in response.bundles]
+
+    async def load_model(self, bundle: str, *, timeout_s: float | None = None) -> LoadResult:
+        """Load a bundle and wait until it serves; it replaces a model of the same name.
+
+        Args:
+            bundle: name of a folder in the model root.
+            timeout_s: timeout of the call; None: the client's.
+
+        Raises:
+            InvalidArgumentError: the name is not that of a folder in the model root.
+            BundleNotFoundError: the model root has no such folder.
+            BundleNotLoadedError: the bundle cannot be used; the message has the reason.
+        """
+        request = LoadModelRequest(bundle=check_text("bundle", bundle))
+        try:
+            response = await self._stub.LoadModel(request, timeout=self._limit(timeout_s))
+        except grpc.RpcError as error:
+            raise call_error(error, self._server) from error
+        return loaded_from_proto(response)
+
+    async def unload_model(self, name: str, *, timeout_s: float | None = None) -> Model:
+        """Unload a model after its accepted requests; raise ModelNotFoundError if the server does not hold it."""
+        request = UnloadModelRequest(name=check_text("name", name))
+        try:
+            response = await self._stub.UnloadModel(request, timeout=self._limit(timeout_s))
+        except grpc.RpcError as error:
+            raise call_error(error, self._server) from error
+        return model_from_proto(response.model)
+
+    async def close(self) -> None:
+        """Close the connection; running calls fail with CallCancelledError, later ones with ValueError."""
+        await self._channel.close(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _limit(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else check_timeout(timeout_s)

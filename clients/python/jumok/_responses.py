@@ -1,0 +1,90 @@
+"""Results, read from responses; one that does not answer its request raises InternalError."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jumok._errors import item_error
+from jumok._results import TranslationUpdate
+from jumok_proto.alignment_conversion import alignments_from_proto
+from jumok_proto.alignments import Alignment
+from jumok_proto.conversion import (
+    model_from_proto,
+    response_from_proto,
+    scores_from_proto,
+    timings_from_proto,
+    translation_from_proto,
+)
+from jumok_proto.errors import InternalError, JumokError
+from jumok_proto.results import Model, Score, Translation
+from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
+
+
+def read_translations(response: translation_pb2.TranslateTextResponse, count: int) -> list[Translation]:
+    """Read the translations of ``count`` texts."""
+    if len(response.translations) != count or not all(answer.hypotheses for answer in response.translations):
+        raise InternalError(f"the server answered {count} texts with {len(response.translations)} translations")
+    with _readable():
+        return response_from_proto(response)
+
+
+def read_update(response: translation_pb2.StreamTranslateTextResponse, before: str) -> TranslationUpdate:
+    """Read a message of a stream, given the text of the message before."""
+    text = response.stable_text
+    if not text.startswith(before):
+        raise InternalError("the server changed stable text of a translation")
+    last = response.HasField("translation")
+    translation = _translation(response.translation, response.timings) if last else None
+    return TranslationUpdate(text=text, added=text[len(before) :], translation=translation)
+
+
+def check_complete(update: TranslationUpdate | None) -> None:
+    """Check that a stream ended with its translation."""
+    if update is None or update.translation is None:
+        raise InternalError("the server ended a stream before the translation")
+
+
+def read_corpus_result(result: translation_pb2.CorpusResult) -> Translation | JumokError:
+    """Read the translation or the error of one text of a corpus."""
+    if result.HasField("error"):
+        return item_error(result.error)
+    return _translation(result.translation, result.timings)
+
+
+def read_scores(response: translation_pb2.ScoreTextResponse, count: int) -> list[Score]:
+    """Read the scores of ``count`` texts."""
+    if len(response.scores) != count:
+        raise InternalError(f"the server answered {count} texts with {len(response.scores)} scores")
+    return scores_from_proto(response)
+
+
+def read_alignments(response: alignment_pb2.AlignTextResponse, count: int) -> list[Alignment]:
+    """Read the alignments of ``count`` texts."""
+    if len(response.alignments) != count:
+        raise InternalError(f"the server answered {count} texts with {len(response.alignments)} alignments")
+    with _readable():
+        return alignments_from_proto(response)
+
+
+def read_models(response: model_pb2.ListModelsResponse) -> list[Model]:
+    """Read the list of models."""
+    return [model_from_proto(model) for model in response.models]
+
+
+def read_model(response: model_pb2.GetModelResponse) -> Model:
+    """Read one model."""
+    return model_from_proto(response.model)
+
+
+def _translation(message: translation_pb2.Translation, timings: translation_pb2.Timings) -> Translation:
+    if not message.hypotheses:
+        raise InternalError("the server answered a text with no translation")
+    with _readable():
+        return translation_from_proto(message, timings_from_proto(timings))
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise InternalError(f"the server's answer cannot be read: {error}") from error

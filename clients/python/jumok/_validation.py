@@ -1,0 +1,178 @@
+"""Checks of arguments before a request is sent; each raises InvalidArgumentError with the parameter's name."""
+
+from collections.abc import Mapping, Sequence, Set
+from typing import SupportsFloat, SupportsIndex
+
+from jumok_proto.alignments import ATTENTION_KINDS, AttentionKind
+from jumok_proto.errors import Details, FieldViolation, InvalidArgumentError
+from jumok_proto.options import EarlyStopping, Options, check_names
+
+LONGEST_TIMEOUT_S = 365.0 * 24 * 3600
+"""Longer timeouts, infinity included, overflow gRPC's clock and then have passed already."""
+
+_PARAMETERS = {
+    "contents": "texts",
+    "content": "text",
+    "target_prefixes": "target_prefix",
+    "source_language_code": "source_language",
+    "target_language_code": "target_language",
+}
+
+
+def parameter_name(field: str) -> str:
+    """Give the parameter that a field of a request is made from: ``texts[3]`` for ``contents[3]``."""
+    name, bracket, index = field.removeprefix("options.").partition("[")
+    return f"{_PARAMETERS.get(name, name)}{bracket}{index}"
+
+
+def invalid_field(field: str, problem: str) -> InvalidArgumentError:
+    """Make the error for a field; the message names the parameter, ``field`` is the path in the request."""
+    violation = FieldViolation(field=field, description=problem)
+    details = Details(reason=InvalidArgumentError.reason, field_violations=(violation,))
+    return InvalidArgumentError(f"{parameter_name(field)}: {problem}", details=details)
+
+
+def check_text(field: str, text: object) -> str:
+    """Check that a text is a str that UTF-8 can encode."""
+    if not isinstance(text, str):
+        raise invalid_field(field, f"must be a str, got {type(text).__name__}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise invalid_field(
+            field, f"holds a lone surrogate (U+{ord(text[error.start]):04X} at {error.start}), which is no character"
+        ) from error
+    return text
+
+
+def check_texts(field: str, texts: str | Sequence[str]) -> list[str]:
+    """Check one text or a sequence of texts; a set or a dict has no order that results could follow."""
+    if isinstance(texts, str):
+        return [check_text(f"{field}[0]", texts)]
+    if isinstance(texts, Mapping) or not hasattr(texts, "__getitem__"):
+        raise invalid_field(field, f"must be a str, or a sequence of them for several texts, got {texts!r}")
+    return [check_text(f"{field}[{index}]", text) for index, text in enumerate(texts)]
+
+
+def check_optional_texts(field: str, values: object, count: int) -> list[str]:
+    """Check texts of which each of ``count`` may be None, which is sent as an empty text; None for all is no text."""
+    if values is None:
+        return []
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise invalid_field(field, "must be a str for one text, and a sequence of them for several")
+    texts = ["" if value is None else check_text(f"{field}[{index}]", value) for index, value in enumerate(values)]
+    return check_length(field, texts, count)
+
+
+def check_length(field: str, values: list[str], count: int) -> list[str]:
+    """Check that there is one value for each text."""
+    if len(values) != count:
+        raise invalid_field(field, f"must be one for each of {count} texts, got {len(values)}")
+    return values
+
+
+def check_lines(lines: object) -> None:
+    """Check the texts of ``translate_iter``: an iterable in a definite order; a str would be read letter by letter."""
+    if isinstance(lines, str | bytes | Mapping | Set):
+        raise invalid_field("lines", f"must be an iterable of texts in order, got a {type(lines).__name__}")
+
+
+def check_kinds(kinds: Sequence[AttentionKind]) -> Sequence[AttentionKind]:
+    """Check the kinds of attention."""
+    usable = isinstance(kinds, Sequence) and not isinstance(kinds, str)
+    if not usable or not kinds or any(kind not in ATTENTION_KINDS for kind in kinds):
+        raise invalid_field("kinds", f"must be a sequence of some of {', '.join(ATTENTION_KINDS)}, got {kinds!r}")
+    return kinds
+
+
+def check_options(options: Options) -> Options:
+    """Convert decoding options to the types of the message; raise TypeError for an unknown name."""
+    check_names(options)
+    return Options(
+        beam_size=check_integer("options.beam_size", options.get("beam_size")),
+        num_hypotheses=check_integer("options.num_hypotheses", options.get("num_hypotheses")),
+        length_penalty=check_number("options.length_penalty", options.get("length_penalty")),
+        early_stopping=_early_stopping(options.get("early_stopping")),
+        min_length=check_integer("options.min_length", options.get("min_length")),
+        max_length=check_integer("options.max_length", options.get("max_length")),
+        no_repeat_ngram_size=check_integer("options.no_repeat_ngram_size", options.get("no_repeat_ngram_size")),
+        repetition_penalty=check_number("options.repetition_penalty", options.get("repetition_penalty")),
+        suppress_tokens=_token_ids("options.suppress_tokens", options.get("suppress_tokens")),
+        end_tokens=_token_ids("options.end_tokens", options.get("end_tokens")),
+        forced_first_token=check_integer("options.forced_first_token", options.get("forced_first_token")),
+        sample=None if (sample := options.get("sample")) is None else check_flag("options.sample", sample),
+        temperature=check_number("options.temperature", options.get("temperature")),
+        top_k=check_integer("options.top_k", options.get("top_k")),
+        top_p=check_number("options.top_p", options.get("top_p")),
+        seed=check_integer("options.seed", options.get("seed"), bits=64),
+    )
+
+
+def check_flag(field: str, value: object) -> bool:
+    """Check a bool; other values would count as True."""
+    if not isinstance(value, bool):
+        raise invalid_field(field, f"must be True or False, got {value!r}")
+    return value
+
+
+def check_integer(field: str, value: SupportsIndex | None, *, bits: int = 32) -> int | None:
+    """Check an integer, of any type, that fits the message's field."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise invalid_field(field, f"must be an integer, got {value!r}")
+    number = value.__index__()
+    bound = 2 ** (bits - 1)
+    if not -bound <= number < bound:
+        raise invalid_field(field, f"must lie between {-bound} and {bound - 1}, got {number}")
+    return number
+
+
+def check_number(field: str, value: SupportsFloat | None) -> float | None:
+    """Check a number of any type."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
+        raise invalid_field(field, f"must be a number, got {value!r}")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise invalid_field(field, "must be a finite number, got an integer that exceeds every float") from error
+
+
+def check_count(field: str, value: object, *, least: int, most: int | None = None) -> int:
+    """Check an integer between bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        bounds = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise invalid_field(field, f"must be a whole number {bounds}, got {value!r}")
+    return value
+
+
+def check_timeout(timeout_s: float) -> float:
+    """Check a timeout in seconds and bound it."""
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise invalid_field("timeout_s", f"must be a number of seconds above 0, got {timeout_s!r}")
+    return float(min(timeout_s, LONGEST_TIMEOUT_S))
+
+
+def check_open(closed: bool) -> None:
+    """Raise ValueError if the client is closed, as a closed file does."""
+    if closed:
+        raise ValueError("the client is closed")
+
+
+def _token_ids(field: str, values: Sequence[SupportsIndex] | None) -> list[int] | None:
+    if values is None:
+        return None
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise invalid_field(field, f"must be a sequence of token ids, got {values!r}")
+    ids = [check_integer(field, value) for value in values]
+    if None in ids:
+        raise invalid_field(field, "must be a sequence of token ids, got None among them")
+    return [token for token in ids if token is not None]
+
+
+def _early_stopping(value: EarlyStopping | None) -> EarlyStopping | None:
+    if value is not None and not isinstance(value, bool) and value != "never":
+        raise invalid_field("options.early_stopping", f"must be False, True or 'never', got {value!r}")
+    return value
