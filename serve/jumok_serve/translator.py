@@ -30,6 +30,7 @@ from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, Tran
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
 from jumok_serve.tasks.translation import Pending, submit_texts
 from jumok_serve.text.sentence_splitting import submit_sentences
+from jumok_serve.tokenizers.input_processor import check_texts
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -375,6 +376,7 @@ class Translator:
             DeadlineExceededError: the deadline has passed, or the texts cannot be done before it.
             JumokError: other errors of `translate`.
         """
+        check_texts(texts)
         submit = submit_sentences if parameters.split_sentences else submit_texts
         return submit(
             self._model, self._engine, texts, parameters, target_prefixes=target_prefixes, on_progress=on_progress

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -79,6 +79,7 @@ class InputProcessor:
             InvalidArgumentError: there is no text, a text cannot be used, or one is too long and not to be truncated.
             DeadlineExceededError: the deadline, in `time.monotonic()` seconds, has passed.
         """
+        check_texts(texts)
         if not texts:
             raise InvalidArgumentError("no texts: send at least one", field="contents")
         sources: list[Source] = []
@@ -218,6 +219,14 @@ class InputProcessor:
                 field=field,
             )
         return self._tokenizer.encode_target(text)
+
+
+def check_texts(texts: object) -> None:
+    """Raise InvalidArgumentError unless texts are an ordered sequence; a str would be read letter by letter."""
+    if isinstance(texts, str | bytes | Mapping) or not hasattr(texts, "__getitem__"):
+        raise InvalidArgumentError(
+            f"texts must be a str, or a sequence of them for several texts, got {texts!r}", field="contents"
+        )
 
 
 def check_text(text: str, field: str) -> None:

@@ -1,7 +1,7 @@
 """`Translator` in process: results, defaults, limits, bad input, and its search against the plain reference."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -149,6 +149,26 @@ def test_a_text_far_over_the_limit_is_not_tokenized(translator: Translator, monk
 @pytest.mark.parametrize("timeout_s", [math.inf, 10**400])
 def test_a_timeout_may_be_any_length(translator: Translator, timeout_s: float) -> None:
     assert translator.translate(TEXTS[0], beam_size=1, max_length=1, timeout_s=timeout_s).hypotheses
+
+
+@pytest.mark.parametrize("texts", [5, b"a man", {"a man", "a dog"}, {"a man": "a dog"}, iter(["a man"])])
+def test_texts_that_are_no_sequence_are_refused(translator: Translator, texts: Any) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: translator.translate(texts),
+        lambda: translator.translate(texts, split_sentences=True),
+        lambda: translator.score(texts, ["ein Mann"]),
+        lambda: translator.align(texts),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgumentError, match="texts must be a str, or a sequence of them") as refused:
+            call()
+        assert refused.value.field == "contents"
+
+
+def test_a_str_is_not_submitted_letter_by_letter(translator: Translator) -> None:
+    for split_sentences in (False, True):
+        with pytest.raises(InvalidArgumentError, match="texts must be a str, or a sequence of them"):
+            translator.submit("a man", TranslationParameters(split_sentences=split_sentences))
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, math.nan])
