@@ -23,7 +23,7 @@ from benchmarks.gpu_checks.quality import bleu
 from benchmarks.gpu_checks.report import Report, summary
 from benchmarks.gpu_checks.speed import bytes_a_second, load, peak_memory, steps, throughput
 from jumok_serve.errors import DeviceError
-from jumok_serve.runtime.device import CPU, RESIDENT_CPU, Device, candidate_devices
+from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device, candidate_devices
 from jumok_serve.runtime.graphs import Graphs
 
 SMALL = Sizes(layers=1, width=64, feed_forward=96, vocabulary=1200)
@@ -35,7 +35,7 @@ def device() -> tuple[Device, str]:
     try:
         (cuda,) = candidate_devices("cuda")
     except DeviceError as error:
-        return RESIDENT_CPU, str(error)
+        return CPU_AS_DEVICE, str(error)
     return cuda, ""
 
 

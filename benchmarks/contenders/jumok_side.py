@@ -4,7 +4,7 @@ import argparse
 
 from benchmarks.contenders.worker import Run, Task, serve
 from jumok_serve import FinishReason, Hypothesis, Translator
-from jumok_serve.runtime.process_memory import set_aside
+from jumok_serve.runtime.process_memory import freeze_objects
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
         precision=arguments.precision,
         shortlist=arguments.shortlist,
     ) as translator:
-        set_aside()  # as `jumok serve` does
+        freeze_objects()  # as `jumok serve` does
 
         def prepare(task: Task) -> Run:
             def run() -> list[list[str]]:

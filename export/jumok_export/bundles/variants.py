@@ -26,7 +26,7 @@ from jumok_export.verification.shortlist import verify_shortlist
 from jumok_export.verification.sides import Side, TorchSide
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.manifest import Check, PrecisionVariant, VerificationReport
-from jumok_serve.runtime.device import CPU, RESIDENT_CPU, Device
+from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
 from jumok_serve.runtime.graphs import Graphs
 
 
@@ -70,14 +70,14 @@ class _Writer:
         report = self._verified("fp32", variant, folder, verify_fp32)
         if not for_devices:
             return variant, report
-        on_device = opened(Folder(folder, variant), "fp32", RESIDENT_CPU)
+        on_device = opened(Folder(folder, variant), "fp32", CPU_AS_DEVICE)
         more = verify_device(self._model, on_device, self._frame)
         native = self._native_checks("fp32", variant, folder)
         return variant, passed("fp32", VerificationReport(checks=(*report.checks, *more, *native)))
 
     def fp16(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         variant = write_graphs(half_graphs(self._graphs), folder, "fp16")
-        on_device = opened(Folder(folder, variant), "fp16", RESIDENT_CPU)
+        on_device = opened(Folder(folder, variant), "fp16", CPU_AS_DEVICE)
         report = verify_fp16(self._model, on_device, self._frame, calibration=self._calibration)
         return variant, passed("fp16", report)
 

@@ -2,7 +2,7 @@
 
 Weights are signed, activations unsigned: on processors with VNNI, ONNX Runtime's products of these take half the time
 of those of unsigned with unsigned (measured: 7.4 against 14.7 ms for 128 rows times [512, 32000] on one core of a
-Zen 5, 0.53 against 0.92 ms for one row). Where there is no VNNI they could saturate: `jumok_serve.runtime.saturation`.
+Zen 5, 0.53 against 0.92 ms for one row). Where there is no VNNI they could saturate: `jumok_serve.runtime.sessions`.
 
 Weights have fewer levels than 8 bits could tell apart. Without VNNI native kernels then sum up to six products in 16
 bits, where nearly all of them have room (`sets.h`), in two thirds of the time: 110 instead of 73 times 10^9 products a

@@ -14,10 +14,11 @@ from jumok_export.verification.comparison import same_candidates
 from jumok_export.verification.selection_cases import Drawing, Selection
 from jumok_export.verification.sides import Arrays
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime.decoder_step import Choice
-from jumok_serve.runtime.graphs import SLOTS, DecoderStep, Floats, Graphs, Integers
+from jumok_serve.runtime.decoder_step import DecoderStep
+from jumok_serve.runtime.graphs import SLOTS, Floats, Graphs, Integers
 from jumok_serve.runtime.output_columns import BIAS
 from jumok_serve.runtime.slot_buffers import padded_length
+from jumok_serve.runtime.step_inputs import SelectionParameters
 from jumok_serve.search import Constraints, Entries
 
 UNSEEN = 7.0
@@ -99,7 +100,8 @@ class RuntimeSide:
     def _bind(self, inputs: Arrays, memory: Arrays, state: Arrays) -> DecoderStep:
         width = memory[BIAS].shape[1] if self._graphs.listed else self._graphs.vocabulary
         memory_values = _values(memory, self._graphs.memory_specs)
-        return self._graphs.bind_step(inputs, memory_values, _values(state, self._graphs.state_specs), width=width)
+        state_values = _values(state, self._graphs.state_specs)
+        return DecoderStep(self._graphs, inputs, memory_values, state_values, width=width)
 
     def _logits(self, step: DecoderStep) -> Floats:
         """The logits [R, U] of a step, of which `select` must choose what the step itself chooses."""
@@ -172,7 +174,7 @@ class RuntimeSide:
         with _running("select"):
             return self._graphs.select(
                 OrtValue.ortvalue_from_numpy(selection.logits),
-                Choice(
+                SelectionParameters(
                     scores=selection.scores,
                     candidates=selection.candidates,
                     on_logits=selection.on_logits,
@@ -229,7 +231,7 @@ def _turned(positions: Integers, time: int) -> Integers:
     return np.where(writing, np.arange(beam_size)[:, None], turned)
 
 
-def _any_choice(rows: int, width: int) -> Choice:
+def _any_choice(rows: int, width: int) -> SelectionParameters:
     """Candidates with constraints of every kind, on some of the rows."""
     places = np.stack((np.arange(rows), np.arange(rows) * 7 % width), axis=1)
 
@@ -237,7 +239,7 @@ def _any_choice(rows: int, width: int) -> Choice:
         some = places[first::2]
         return Entries(some, np.full(len(some), value, np.float32))
 
-    return Choice(
+    return SelectionParameters(
         scores=-np.arange(rows, dtype=np.float32),
         candidates=1 + rows % 8,
         on_logits=Constraints(entries(0, 1.5), entries(1, -np.inf)),

@@ -13,7 +13,7 @@ from jumok_export.verification.sides import Side, TorchSide
 from jumok_serve.bundle.shortlist import WIDTH_STEP
 from jumok_serve.manifest.manifest import Check
 from jumok_serve.runtime.graphs import Floats, Graphs, Integers
-from jumok_serve.runtime.output_columns import ListedColumns
+from jumok_serve.runtime.output_columns import ShortlistColumns
 
 WIDTHS = (WIDTH_STEP, 5 * WIDTH_STEP)
 UNLISTED = 0.4
@@ -49,7 +49,7 @@ def listed_steps(samples: Samples, whole: Side, graphs: Graphs, others: str) -> 
     for tokens, positions, parents, lengths, memory, state in samples.steps():
         sentences = len(lengths)
         lists = list(_lists(random, sentences, graphs.vocabulary))
-        columns = ListedColumns(graphs)
+        columns = ShortlistColumns(graphs)
         columns.join(range(sentences), lists)
         given = {name: value.numpy() for name, value in columns.inputs(sentences).items()}
         found, _ = runtime.step(tokens, positions, parents, lengths, {**memory, **given}, state)

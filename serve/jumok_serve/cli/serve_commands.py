@@ -14,7 +14,7 @@ import click
 from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, Configuration, flag, read_configuration
 from jumok_serve.errors import ConfigurationError, CredentialsError
 from jumok_serve.runtime.device import CudaSettings
-from jumok_serve.runtime.process_memory import set_aside, use_few_arenas
+from jumok_serve.runtime.process_memory import freeze_objects, use_few_arenas
 from jumok_serve.service import Administration, Server, run_server
 from jumok_serve.service.address import check_address
 from jumok_serve.service.auth.tls import TlsFiles
@@ -215,7 +215,7 @@ def _started(settings: Configuration, server: Server) -> Iterator[None]:
             f"{model.manifest.name} {model.manifest.version} ({model.precision}, {model.device})"
             for model in server.models
         )
-        set_aside()
+        freeze_objects()
         click.echo(f"serving on {server.address}: {models or 'no model yet'}{also}")
         yield
 

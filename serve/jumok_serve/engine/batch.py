@@ -14,11 +14,12 @@ from jumok_serve.engine.cancellation import Departures
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.statistics import Progress
 from jumok_serve.errors import ModelFailedError
-from jumok_serve.runtime.decoder_step import Choice
-from jumok_serve.runtime.graphs import Booleans, Floats, Graphs, Integers, Tensors
-from jumok_serve.runtime.kv_cache import Fed, make_state
+from jumok_serve.runtime.binding import Tensors
+from jumok_serve.runtime.decoder_step import make_decoder
+from jumok_serve.runtime.graphs import Booleans, Floats, Graphs, Integers
 from jumok_serve.runtime.output_columns import make_columns
 from jumok_serve.runtime.slot_buffers import padded_length
+from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
 from jumok_serve.search import (
     BatchSearch,
     Constraints,
@@ -113,13 +114,13 @@ class Batch:
         """Those that need no further step after the last one."""
         self._pad = pad
         self._memory = graphs.make_slots("memory")
-        self._state = make_state(graphs, beam_size)
+        self._decoder = make_decoder(graphs, beam_size)
         self._columns = make_columns(graphs)
         self._searches = BatchSearch(beam_size)
         self._encoded: dict[Sentence, tuple[_Encoded, int]] = {}  # where those are that have not joined yet
         self._slots: list[Sentence | None] = []
         self._lengths: Integers = np.ones(0, np.int64)  # of the sources by slot, 1 where it is empty
-        self._fed: Fed | None = None  # these and what searches ask
+        self._inputs: DecoderInputs | None = None  # these and what searches ask
         self._tokens = 0  # of all sources that are decoded
         self._empty: list[int] = []  # slots, ascending
         self._constrained: dict[int, _Constrained] = {}  # by the number of sentences
@@ -131,11 +132,11 @@ class Batch:
     @property
     def graphs(self) -> Graphs:
         """The model; between two steps the same graphs in other sessions may take their place."""
-        return self._state.graphs
+        return self._decoder.graphs
 
     @graphs.setter
     def graphs(self, graphs: Graphs) -> None:
-        self._state.graphs = graphs
+        self._decoder.graphs = graphs
 
     @property
     def sentences(self) -> Sequence[Sentence]:
@@ -203,7 +204,7 @@ class Batch:
             rows = [row for _, row in together]
             places = slots[first : first + len(rows)]
             self._memory.join(places, encoded.memory, rows)
-            self._state.join(places, encoded.first_state, rows)
+            self._decoder.join(places, encoded.first_state, rows)
             first += len(rows)
         self._columns.join(slots, [sentence.listed for sentence in sentences])
         self._searches.join(slots, [sentence.search for sentence in sentences])
@@ -267,7 +268,7 @@ class Batch:
         moved = [slot for slot in range(full, len(self._slots)) if self._slots[slot] is not None]
         if moved:
             self._memory.move(moved, free, int(self._lengths[moved].max()))
-            for of_sentences in (self._state, self._columns, self._searches):
+            for of_sentences in (self._decoder, self._columns, self._searches):
                 of_sentences.move(moved, free)
             for slot, place in zip(moved, free, strict=True):
                 self._slots[place] = self._slots[slot]
@@ -278,13 +279,13 @@ class Batch:
     def step(self) -> None:
         """Decodes one token of every row. Sentences that are `done` with it stay until they are removed."""
         slots, searches, asked = self._slots_of_step(), self._searches, self._searches.arrays
-        choice = self._choice(slots)
-        fed = self._fed
-        if fed is None or fed.tokens is not asked.tokens or fed.lengths is not self._lengths:
-            fed = self._fed = Fed(asked.tokens, asked.positions, asked.parents, self._lengths)
-        tokens, totals = self._state.step(slots, fed, self._memory, self._columns, choice)
-        if choice.with_logits:
-            self._draw(slots, choice, tokens, totals)
+        selection = self._selection(slots)
+        inputs = self._inputs
+        if inputs is None or inputs.tokens is not asked.tokens or inputs.lengths is not self._lengths:
+            inputs = self._inputs = DecoderInputs(asked.tokens, asked.positions, asked.parents, self._lengths)
+        tokens, totals = self._decoder.step(slots, inputs, self._memory, self._columns, selection)
+        if selection.with_logits:
+            self._draw(slots, selection, tokens, totals)
         others = searches.advance_steady(slots, self._columns.tokens(tokens), totals)
         failed = self._failed(totals, slots, others)
         finished = searches.advance([slot for slot in others if slot not in failed])
@@ -295,7 +296,7 @@ class Batch:
             if sentence is not None and sentence.progress is not None:
                 sentence.progress.see(searches.search(slot))
 
-    def _draw(self, slots: Integers, choice: Choice, tokens: Integers, totals: Floats) -> None:
+    def _draw(self, slots: Integers, selection: SelectionParameters, tokens: Integers, totals: Floats) -> None:
         """Puts what is drawn for rows [n * K, C] of slots [n] in the place of their best candidates."""
         size, searches = self.beam_size, self._searches
         places = np.flatnonzero(searches.arrays.draws[slots])
@@ -303,14 +304,14 @@ class Batch:
         rows = (places[:, None] * size + np.arange(size)).reshape(-1)
         parts = ((place * size, searches.constraints[slot]) for place, slot in enumerate(drawing))
         tokens[rows, :1], totals[rows, :1] = self.graphs.sample(
-            self._state.logits(),
+            self._decoder.logits(),
             rows,
-            choice.scores[rows],
+            selection.scores[rows],
             [draw for slot in drawing for draw in searches.search(slot).draws or ()],
-            self._columns.places(concatenate_constraints(parts)),
+            self._columns.to_columns(concatenate_constraints(parts)),
         )
 
-    def _choice(self, slots: Integers) -> Choice:
+    def _selection(self, slots: Integers) -> SelectionParameters:
         """What to ask of the selection; rows that draw are no concern of it."""
         columns, inputs = self._columns, self._columns.inputs(len(slots))
         searches, asked = self._searches, self._searches.arrays
@@ -320,7 +321,7 @@ class Batch:
             draws, acting, renormalizes = asked.draws[slots], asked.on_logits[slots], asked.renormalizes[slots]
             constraints = [searches.constraints[slot] for slot in slots.tolist()]
             on_logits, on_log_probs = (
-                columns.places(
+                columns.to_columns(
                     concatenate_constraints((place * self.beam_size, constraints[place]) for place in those.tolist())
                 )
                 for those in map(np.flatnonzero, (~draws & acting, ~draws & ~acting))
@@ -335,7 +336,7 @@ class Batch:
                 renormalize=np.repeat(renormalizes, self.beam_size) if renormalizes.any() else None,
                 with_logits=bool(draws.any()),
             )
-        return Choice(
+        return SelectionParameters(
             scores=asked.scores[slots].reshape(-1),
             candidates=int(np.maximum.reduce(asked.num_candidates[slots])),
             on_logits=kept.on_logits,
@@ -354,7 +355,7 @@ class Batch:
         places = slots.searchsorted(some)
         rows = (places[:, None] * self.beam_size + np.arange(self.beam_size)).reshape(-1)
         undefined = rows[np.isnan(totals[rows]).any(axis=1)]
-        best = self._state.logits().numpy()[undefined].max(axis=1)
+        best = self._decoder.logits().numpy()[undefined].max(axis=1)
         return {int(slots[row // self.beam_size]) for row in undefined[~np.isfinite(best)]}
 
 

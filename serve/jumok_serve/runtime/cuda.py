@@ -1,4 +1,4 @@
-"""What CUDA needs before ONNX Runtime can use it: a driver, a GPU, a driver that is new enough, and its libraries."""
+"""Checks of CUDA before ONNX Runtime uses it: a GPU, a driver that is new enough, and the libraries."""
 
 import contextlib
 import ctypes
@@ -14,23 +14,23 @@ LIBRARIES = {
     12: ("libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12"),
     13: ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"),
 }
-"""What ONNX Runtime's provider cannot do without, by the major version of CUDA that it was built for.
+"""Libraries that ONNX Runtime's provider always needs, by the major version of CUDA that it was built for.
 
-Which versions need cuDNN and cuFFT differs; a provider that lacks them does not start, and says so itself.
+Some versions also need cuDNN and cuFFT; a provider that lacks them does not start, and logs it.
 """
 _DEFAULT_MAJOR = 12
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 Loader = Callable[[str], Any]
-"""Opens a shared library by its name, as `ctypes.CDLL` does; raises OSError where there is none."""
+"""Opens a shared library by name, as `ctypes.CDLL` does; raises OSError if it is missing."""
 
 
-def why_not_cuda(load: Loader = ctypes.CDLL, *, built_for: str | None = None) -> str | None:
-    """What is missing for CUDA, and how to get it; None where nothing is.
+def find_problem(load: Loader = ctypes.CDLL, *, built_for: str | None = None) -> str | None:
+    """Find what CUDA lacks, with a remedy; None if nothing is missing.
 
     Args:
         load: opens shared libraries.
-        built_for: the version of CUDA that ONNX Runtime was built for, such as "12.8"; default: what it says.
+        built_for: version of CUDA that ONNX Runtime was built for, such as "12.8"; default: asks ONNX Runtime.
     """
     major = _major(_built_for() if built_for is None else built_for)
     return _driver_problem(load, major) or _library_problem(load, major)
@@ -79,10 +79,10 @@ def _library_problem(load: Loader, major: int) -> str | None:
 
 
 def _preload() -> None:
-    """Loads CUDA's libraries where they lie in Python packages, in which the dynamic linker does not look by itself."""
+    """Load CUDA's libraries from Python packages, which the dynamic linker does not search."""
     preload = getattr(onnxruntime, "preload_dlls", None)  # from 1.21 on
     if preload is not None:
-        with contextlib.redirect_stdout(io.StringIO()):  # what is missing is told by who calls
+        with contextlib.redirect_stdout(io.StringIO()):  # the caller reports what is missing
             preload()
 
 
@@ -91,6 +91,6 @@ def _built_for() -> str:
 
 
 def _major(version: str) -> int:
-    """The major version of CUDA; where none is told or known, the one that most builds are for."""
+    """The major version of CUDA; of most builds if the version is empty or unknown."""
     match = re.match(r"\d+", version)
     return int(match[0]) if match and int(match[0]) in LIBRARIES else _DEFAULT_MAJOR

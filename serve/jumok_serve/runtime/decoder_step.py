@@ -1,167 +1,378 @@
-"""What is asked of the selection of tokens, and decoder steps over tensors that stay where they are."""
+"""One decoder step, from arrays by slot to the best candidates of every row.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+n sentences take part with K rows each, R = n * K. E: cache entries, S: source length, P: rows of the last step,
+U: columns of the logits, C: candidates of a row.
+
+    engine.batch.Batch.step
+      |   DecoderInputs         tokens [slots, K]  positions [slots]  parents [slots, K]  lengths [slots]
+      |   SelectionParameters   scores [R]  candidates C  constraints (row, column)  renormalize [R]
+      v
+    InPlaceDecoder.step                                     GatheringDecoder.step
+      |   KVCache.allocate      entries [slots, K]            |   GatheredState.first_rows  [n, 1]
+      |   by slot, as bound:                                  |   by slot, as bound:
+      |     memory.*            [slots, ..., S, ...]          |     memory.*        [n, ..., S, ...]
+      |     state.*             [slots, ..., E, ...]          |   given before each step:
+      |     visible             [slots, K, E]                 |     state.*         [P, ...]
+      |   gathered for the step:                              |   gathered for the step:
+      |     token_ids           [n, K]                        |     token_ids       [R]
+      |     positions           [n, K]                        |     positions       [R]
+      |     places              [n, K, 3]: slot, 0, entry     |     parents         [R]: row in P
+      |     entry_positions     [n, E]                        |
+      |     source_lengths      [n]                           |     source_lengths  [n]
+      |   with a shortlist:     bias [n, U] and the columns' weights
+      v
+    DecoderStep.run             scores [R]  candidates [1]  logit_rows [1]: R or 0  renormalize [N]: row numbers
+      |                         {logit, log_prob}_{factors, biases}.places [N]: row * U + column, .values [N]
+      v
+    ONNX Runtime                decoder with log-softmax, constraints and top-k as its epilogue
+      |
+      v
+    DecoderStep.run returns     tokens [R, C]: columns  totals [R, C]: running scores; on demand logits [R, U]
+                                next_state.*: the buffers of state.* themselves, or new tensors [R, ...]
+"""
+
+import ctypes
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
+from jumok_serve.native import address, function, pointer
+from jumok_serve.runtime.binding import Tensors, View, as_value
+from jumok_serve.runtime.gathered_state import GatheredState
+from jumok_serve.runtime.graphs import Floats, Graphs, Integers
+from jumok_serve.runtime.kv_cache import KVCache, Slots
+from jumok_serve.runtime.output_columns import Columns
+from jumok_serve.runtime.step_inputs import (
+    DecoderInputs,
+    SelectionParameters,
+    constraint_arrays,
+    never_empty,
+    renormalize_array,
+)
 from jumok_serve.search import NO_CONSTRAINTS, Constraints
 
-
-def as_value(array: NDArray[Any]) -> OrtValue:
-    """The array as ONNX Runtime's tensor, without a copy on the CPU."""
-    return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+_FEED_ARGUMENTS = (ctypes.c_void_p, *[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 8)
+"""Types of the arguments of the native function ``jumok_feed``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What continuations are asked for.
-
-    Attributes:
-        scores: [R], the rows' running scores.
-        candidates: how many are wanted of each row, C; there are no more than columns.
-        on_logits: constraints before the log-softmax.
-        on_log_probs: constraints after it.
-        renormalize: [R], whether a log-softmax follows these; None: in no row.
-        with_logits: whether the step's logits will be asked for too.
-    """
-
-    scores: NDArray[np.float32]
-    candidates: int
-    on_logits: Constraints = NO_CONSTRAINTS
-    on_log_probs: Constraints = NO_CONSTRAINTS
-    renormalize: NDArray[np.bool_] | None = None
-    with_logits: bool = False
-
-    def feeds(self, width: int) -> dict[str, OrtValue]:
-        """The inputs of a graph that selects from logits of this width."""
-        return {
-            "scores": as_value(self.scores.astype(np.float32, copy=False)),
-            "candidates": as_value(np.array([self.candidates])),
-            **constraint_feeds("logit", self.on_logits, width),
-            **constraint_feeds("log_prob", self.on_log_probs, width),
-            "renormalize": _rows(self.renormalize),
-        }
-
-
-def constraint_feeds(stage: str, constraints: Constraints, width: int) -> dict[str, OrtValue]:
-    """The inputs that constraints of a stage are, which is "logit" or "log_prob", on scores of this width."""
-    return {name: as_value(array) for name, array in constraint_arrays(stage, constraints, width).items()}
-
-
-def constraint_arrays(stage: str, constraints: Constraints, width: int) -> dict[str, NDArray[Any]]:
-    """The same as arrays."""
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, entries in ((f"{stage}_factors", constraints.factors), (f"{stage}_biases", constraints.biases)):
-        arrays[f"{name}.places"] = entries.places[:, 0] * width + entries.places[:, 1]
-        arrays[f"{name}.values"] = entries.values
-    return arrays
-
-
-def _rows(chosen: NDArray[np.bool_] | None) -> OrtValue:
-    """The numbers of the rows [R] that are chosen."""
-    return as_value(np.zeros(0, np.int64) if chosen is None else np.flatnonzero(chosen))
-
-
-class BoundStep:
-    """A decoder step, selection included, over tensors whose content may change but not their places.
-
-    A decoder in place writes each row's new token into its state. For another one, `give_state` comes before every
-    step, and `state` has what it made of it.
+class Decoder(ABC):
+    """The decoder of one batch, with the state of its sentences in slots, K rows each.
 
     Args:
-        session: of the decoder.
-        inputs: all but the state and what `Choice` has.
-        state: of a decoder in place, [B, ..., E, ...]; of another, nothing.
+        graphs: the model.
+        beam_size: K.
+
+    Attributes:
+        graphs: the model. Between two steps the same graphs in other sessions may replace them.
+    """
+
+    def __init__(self, graphs: Graphs, beam_size: int) -> None:
+        self.graphs = graphs
+        self._beam_size = beam_size
+        self._steps: dict[tuple[Graphs, int], DecoderStep] = {}  # by the number of sentences
+        self._last: DecoderStep | None = None
+
+    @abstractmethod
+    def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
+        """Give sentences the state that decoding starts from.
+
+        Args:
+            slots: slot ids, [n]; earlier state in these slots is dropped.
+            first_state: the encoder's `state.*`, [B, ...]; empty if the decoder starts without state.
+            rows: each sentence's row of `first_state`, [n].
+        """
+
+    @abstractmethod
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
+        """Move sentences to other slots; no slot is in both lists."""
+
+    @abstractmethod
+    def step(
+        self, slots: Integers, inputs: DecoderInputs, memory: Slots, columns: Columns, selection: SelectionParameters
+    ) -> tuple[Integers, Floats]:
+        """Decode one token of every row of some sentences, and find the candidates of the next token.
+
+        Args:
+            slots: slot ids, ascending, [n]: any if `Graphs.by_slot`, else 0 .. n-1.
+            inputs: tokens, positions, parents and source lengths by slot.
+            memory: encoder memory by slot.
+            columns: columns of the logits.
+            selection: parameters of the selection, for rows [R].
+
+        Returns:
+            Columns and running scores [R, C], best first. The next step may overwrite them.
+        """
+
+    def logits(self) -> OrtValue:
+        """The logits [R, U] of the last step. The next step may overwrite them."""
+        assert self._last is not None
+        return self._last.logits()
+
+    def _bound_step(self, sentences: int, memory: Mapping[str, Any], columns: Columns) -> "DecoderStep":
+        """The step for n sentences, bound anew if memory or columns have moved."""
+        column_inputs = columns.inputs(sentences)
+        step = self._steps.get((self.graphs, sentences))
+        if step is None or step.memory is not memory or step.columns is not column_inputs:
+            step = self._bind(sentences, memory, column_inputs, columns.width)
+            self._steps[self.graphs, sentences] = step
+        self._last = step
+        return step
+
+    @abstractmethod
+    def _bind(
+        self, sentences: int, memory: Mapping[str, Any], columns: Mapping[str, OrtValue], width: int
+    ) -> "DecoderStep":
+        """Bind a step for n sentences."""
+
+
+def make_decoder(graphs: Graphs, beam_size: int) -> Decoder:
+    """The decoder of a batch: in place if the graph has cache entries by slot, else with state gathered by row."""
+    return InPlaceDecoder(graphs, beam_size) if graphs.in_place else GatheringDecoder(graphs, beam_size)
+
+
+class InPlaceDecoder(Decoder):
+    """A decoder that writes each row's new token into the KV cache."""
+
+    def __init__(self, graphs: Graphs, beam_size: int) -> None:
+        super().__init__(graphs, beam_size)
+        self._cache = KVCache(graphs.make_slots("state"), beam_size, with_positions=graphs.reads_entry_positions)
+        self._visible = self._cache.visible  # as bound
+        self._feed = function("jumok_feed", _FEED_ARGUMENTS)
+
+    def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
+        """See `Decoder`."""
+        self._cache.join(slots)
+
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
+        """See `Decoder`."""
+        self._cache.move(slots, to)
+
+    def step(
+        self, slots: Integers, inputs: DecoderInputs, memory: Slots, columns: Columns, selection: SelectionParameters
+    ) -> tuple[Integers, Floats]:
+        """See `Decoder`."""
+        cache, sentences = self._cache, len(slots)
+        entries = cache.allocate(inputs, int(slots[-1]) + 1)  # [slots, K]
+        if cache.visible is not self._visible:  # the cache has moved
+            self._visible = cache.visible
+            self._steps.clear()
+        view = memory.view(memory.capacity if self.graphs.by_slot else sentences)
+        step = self._bound_step(sentences, view, columns)
+        arrays = step.arrays
+        if self._feed is None:
+            arrays["token_ids"][:] = inputs.tokens[slots]  # [n, K]
+            arrays["positions"][:] = inputs.positions[slots, None]  # [n, K]
+            arrays["places"][:, :, 0] = slots[:, None]  # [n, K, 3]
+            arrays["places"][:, :, 2] = entries[slots]
+            arrays["source_lengths"][:] = inputs.lengths[slots]  # [n]
+        else:
+            tokens, positions, _, lengths = inputs.addresses
+            self._feed(
+                *(pointer(slots), sentences, self._beam_size),
+                *(tokens, positions, lengths, cache.entries_address, *step.addresses),
+            )
+        if self.graphs.reads_entry_positions:
+            arrays["entry_positions"][:] = cache.entry_positions[slots]  # [n, E]
+        return step.run(selection)
+
+    def _bind(
+        self, sentences: int, memory: Mapping[str, Any], columns: Mapping[str, OrtValue], width: int
+    ) -> "DecoderStep":
+        buffers, beam_size = self._cache.buffers, self._beam_size
+        slots = buffers.capacity if self.graphs.by_slot else sentences
+        arrays: dict[str, NDArray[Any]] = {
+            "token_ids": np.zeros((sentences, beam_size), np.int64),
+            "positions": np.zeros((sentences, beam_size), np.int64),
+            "places": np.zeros((sentences, beam_size, 3), np.int64),
+            "source_lengths": np.zeros(sentences, np.int64),
+        }
+        addresses = tuple(map(address, arrays.values()))
+        arrays["visible"] = self._cache.visible[:slots]  # [slots, K, E]
+        arrays["entry_positions"] = np.zeros((sentences, buffers.length), np.int64)
+        state = buffers.view(slots)
+        return DecoderStep(self.graphs, arrays, memory, state, columns=columns, width=width, addresses=addresses)
+
+
+class GatheringDecoder(Decoder):
+    """A decoder that makes a new state at every step, gathering the row that each row continues by `parents`."""
+
+    def __init__(self, graphs: Graphs, beam_size: int) -> None:
+        super().__init__(graphs, beam_size)
+        self._state = GatheredState(graphs.state_specs, graphs.empty_state(), beam_size)
+
+    def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
+        """See `Decoder`."""
+        self._state.join(slots, first_state, rows)
+
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
+        """See `Decoder`."""
+        self._state.move(slots, to)
+
+    def step(
+        self, slots: Integers, inputs: DecoderInputs, memory: Slots, columns: Columns, selection: SelectionParameters
+    ) -> tuple[Integers, Floats]:
+        """See `Decoder`."""
+        sentences = len(slots)
+        step = self._bound_step(sentences, memory.view(sentences), columns)
+        arrays, positions = step.arrays, inputs.positions[:sentences]
+        arrays["token_ids"][:] = inputs.tokens[:sentences]  # [n, K], bound as [R]
+        arrays["positions"][:] = positions[:, None]  # [n, K]
+        arrays["parents"][:] = self._state.first_rows(sentences) + inputs.parents[:sentences]  # [n, K]
+        arrays["source_lengths"][:] = inputs.lengths[:sentences]  # [n]
+        step.give_state(self._state.tensors(int(positions.max())))  # [P, ...]
+        candidates = step.run(selection)
+        self._state.replace(step.state, sentences)  # [R, ...]
+        return candidates
+
+    def _bind(
+        self, sentences: int, memory: Mapping[str, Any], columns: Mapping[str, OrtValue], width: int
+    ) -> "DecoderStep":
+        rows = (sentences, self._beam_size)
+        arrays: dict[str, NDArray[Any]] = {
+            name: np.zeros(rows, np.int64) for name in ("token_ids", "positions", "parents")
+        }
+        arrays["source_lengths"] = np.zeros(sentences, np.int64)
+        return DecoderStep(self.graphs, arrays, memory, {}, columns=columns, width=width)
+
+
+class DecoderStep:
+    """A decoder step with its selection, over tensors whose contents change between runs but not their addresses.
+
+    Args:
+        graphs: the model.
+        arrays: the decoder's inputs by row and by sentence, which the caller writes into; others are ignored.
+        memory: encoder memory, [B, ...], or by slot; other tensors are ignored.
+        state: KV cache by slot, written in place; empty if `give_state` gives a state before each run.
+        columns: inputs that describe the columns of the logits.
+        width: columns of the logits, U.
+        addresses: addresses of arrays, for native code.
+
+    Attributes:
+        arrays: as given.
+        memory: as given, to see if memory has moved.
+        columns: as given, to see if columns have changed.
+        addresses: as given.
         rows: R.
-        width: of the logits, U.
+        width: U.
     """
 
     def __init__(
-        self, session: Any, inputs: Mapping[str, OrtValue], state: Mapping[str, OrtValue], *, rows: int, width: int
+        self,
+        graphs: Graphs,
+        arrays: Mapping[str, NDArray[Any]],
+        memory: Mapping[str, OrtValue | View],
+        state: Mapping[str, OrtValue | View],
+        *,
+        columns: Mapping[str, OrtValue] | None = None,
+        width: int,
+        addresses: tuple[int, ...] = (),
     ) -> None:
-        self._given: tuple[str, ...] = ()
-        self._session = session
-        self.rows = rows
+        self.arrays = arrays
+        self.memory = memory
+        self.columns = columns
+        self.addresses = addresses
+        self.rows = math.prod(arrays["token_ids"].shape)
         self.width = width
-        self._binding = session.io_binding()
-        self._scores = np.zeros(rows, np.float32)
+        self._binding = graphs.bind_decoder()
+        self._for_device = graphs.for_device
+        self._given: tuple[str, ...] = ()
+        self._scores = np.zeros(self.rows, np.float32)
         self._candidates = np.zeros(1, np.int64)
         self._logit_rows = np.zeros(1, np.int64)
         self._renormalize: NDArray[np.bool_] | None = None
-        self._constraints = {"logit": NO_CONSTRAINTS, "log_prob": NO_CONSTRAINTS}
-        self._bound: dict[str, OrtValue] = {}  # a binding alone does not keep the arrays that values lie in
-        self._tokens = np.zeros((rows, 0), np.int64)
-        self._totals = np.zeros((rows, 0), np.float32)
-        bound = {
-            **inputs,
-            **state,
-            "scores": as_value(self._scores),
-            "candidates": as_value(self._candidates),
-            "renormalize": _rows(None),
-            "logit_rows": as_value(self._logit_rows),
-        }
-        for stage, constraints in self._constraints.items():
-            bound |= constraint_feeds(stage, constraints, width)
-        self._bind(bound)
-        self._binding.bind_output("logits")
+        self._on_logits = self._on_log_probs = NO_CONSTRAINTS
+        self._tokens = np.zeros((self.rows, 0), np.int64)
+        self._totals = np.zeros((self.rows, 0), np.float32)
+        for name, array in arrays.items():
+            if name in graphs.decoder_inputs:
+                self._binding.share(name, array if graphs.in_place else array.reshape(-1))
+        for name, value in {**memory, **(columns or {}), **state}.items():
+            if name in graphs.decoder_inputs:
+                self._binding.input(name, value)
+        self._binding.share("scores", self._scores)
+        self._bind_sizes()
+        self._bind_renormalize(None)
+        self._bind_constraints("logit", NO_CONSTRAINTS)
+        self._bind_constraints("log_prob", NO_CONSTRAINTS)
+        self._binding.output("logits")
         for name, value in state.items():
-            self._binding.bind_ortvalue_output(f"next_{name}", value)
+            self._binding.output(f"next_{name}", value)
 
-    def give_state(self, state: Mapping[str, OrtValue]) -> None:
-        """Takes the state [P, ...] that the next step continues, and lets go of the one that the last step made."""
-        self._bind(state)
-        for name in state:
-            self._binding.bind_output(f"next_{name}")
+    def give_state(self, state: Tensors) -> None:
+        """Bind the state [P, ...] that the next run continues, and release the state that the last run made."""
+        for name, value in state.items():
+            self._binding.input(name, value)
+            self._binding.output(f"next_{name}")
         self._given = tuple(state)
 
     @property
-    def state(self) -> dict[str, OrtValue]:
-        """What the last step made of the state that it was given, [R, ...]."""
-        _, *values = self._binding.get_outputs()[: 1 + len(self._given)]
+    def state(self) -> Tensors:
+        """The state [R, ...] that the last run made of the given state."""
+        _, *values = self._binding.outputs()[: 1 + len(self._given)]
         return dict(zip(self._given, values, strict=True))
 
-    def run(self, choice: Choice) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Columns and running scores [R, C] of the best candidates; they lie where those of the next step will."""
-        self._scores[:] = choice.scores
-        self._ask_for_logits(choice.with_logits)
-        if choice.renormalize is not self._renormalize:
-            self._renormalize = choice.renormalize
-            self._bind({"renormalize": _rows(choice.renormalize)})
-        for stage, constraints in (("logit", choice.on_logits), ("log_prob", choice.on_log_probs)):
-            if constraints is not self._constraints[stage]:
-                self._constraints[stage] = constraints
-                self._bind(constraint_feeds(stage, constraints, self.width))
-        if choice.candidates != self._candidates[0]:
-            self._bind_candidates(choice.candidates)
-        self._session.run_with_iobinding(self._binding)
+    def run(self, selection: SelectionParameters) -> tuple[Integers, Floats]:
+        """Run the decoder; only what has changed since the last run is bound anew.
+
+        Returns:
+            Columns and running scores [R, C] of the best candidates. The next run overwrites them.
+        """
+        self._scores[:] = selection.scores
+        self._request_logits(selection.with_logits)
+        if selection.renormalize is not self._renormalize:
+            self._renormalize = selection.renormalize
+            self._bind_renormalize(selection.renormalize)
+        if selection.on_logits is not self._on_logits:
+            self._on_logits = selection.on_logits
+            self._bind_constraints("logit", selection.on_logits)
+        if selection.on_log_probs is not self._on_log_probs:
+            self._on_log_probs = selection.on_log_probs
+            self._bind_constraints("log_prob", selection.on_log_probs)
+        if selection.candidates != self._candidates[0]:
+            self._bind_candidates(selection.candidates)
+        self._binding.run()
         return self._tokens, self._totals
 
-    def _bind(self, inputs: Mapping[str, OrtValue]) -> None:
-        self._bound |= inputs
-        for name, value in inputs.items():
-            self._binding.bind_ortvalue_input(name, value)
+    def logits(self) -> OrtValue:
+        """The logits [R, U] of the last run. If that run did not return them, the decoder runs again."""
+        if not self._logit_rows[0]:
+            self._request_logits(True)
+            self._binding.run()
+        return self._binding.outputs()[0]
+
+    def _bind_sizes(self) -> None:
+        """Bind sizes on the host; a device graph that reads them on the device gets a copy of the present values."""
+        self._binding.input("candidates", as_value(self._candidates))
+        self._binding.input("logit_rows", as_value(self._logit_rows))
 
     def _bind_candidates(self, candidates: int) -> None:
         self._candidates[0] = candidates
-        shape = (len(self._scores), min(candidates, self.width))
+        self._bind_sizes()
+        shape = (self.rows, min(candidates, self.width))
         self._tokens, self._totals = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
-        self._binding.bind_ortvalue_output("tokens", OrtValue.ortvalue_from_numpy(self._tokens))
-        self._binding.bind_ortvalue_output("totals", OrtValue.ortvalue_from_numpy(self._totals))
+        self._binding.output("tokens", as_value(self._tokens))
+        self._binding.output("totals", as_value(self._totals))
 
-    def _ask_for_logits(self, wanted: bool) -> None:
-        rows = len(self._scores) if wanted else 0
+    def _request_logits(self, wanted: bool) -> None:
+        rows = self.rows if wanted else 0
         if self._logit_rows[0] != rows:
             self._logit_rows[0] = rows
-            self._binding.bind_output("logits")  # a binding keeps the shape that an output had
+            self._bind_sizes()
+            self._binding.output("logits")  # a binding keeps the shape that an output had
 
-    def logits(self) -> OrtValue:
-        """[R, U] of the last step, which is taken again where it was not known that they would be wanted."""
-        if not self._logit_rows[0]:
-            self._ask_for_logits(True)
-            self._session.run_with_iobinding(self._binding)
-        logits: OrtValue = self._binding.get_outputs()[0]
-        return logits
+    def _bind_constraints(self, stage: str, constraints: Constraints) -> None:
+        constraints = never_empty(constraints) if self._for_device else constraints
+        for name, array in constraint_arrays(stage, constraints, self.width).items():
+            self._binding.give(name, array)
+
+    def _bind_renormalize(self, renormalize: NDArray[np.bool_] | None) -> None:
+        rows = renormalize_array(renormalize)
+        if self._for_device:  # takes no empty tensors: one row at least, that may not ask for it
+            self._binding.give("renormalize.asked", np.full(max(1, len(rows)), len(rows) > 0))
+            rows = rows if len(rows) else np.zeros(1, np.int64)
+        self._binding.give("renormalize", rows)

@@ -1,4 +1,4 @@
-"""Which device runs a model: the choice between ONNX Runtime's CPU and CUDA execution providers."""
+"""Devices that run a model: ONNX Runtime's CPU and CUDA execution providers."""
 
 import logging
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import onnxruntime
 
 from jumok_serve.errors import DeviceError
-from jumok_serve.runtime.cuda import why_not_cuda
+from jumok_serve.runtime.cuda import find_problem
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +23,12 @@ _ARENAS: dict[Arena, str] = {"power_of_two": "kNextPowerOfTwo", "exact": "kSameA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaSettings:
-    """How a GPU is used.
+    """Settings of a GPU.
 
     Attributes:
-        memory_limit_mib: MiB that the arena of each graph's session may grow to; None: all that there is.
-        arena: by how much an arena grows: to the next power of two, or by what is asked for.
-        allow_copies: warn of graphs with operators that run on the CPU, instead of refusing them.
+        memory_limit_mib: largest arena of each graph's session, in MiB; None: the whole memory.
+        arena: growth of an arena: to the next power of two, or by the requested size.
+        allow_copies: True to warn of graphs with operators on the CPU, instead of refusing them.
     """
 
     memory_limit_mib: int | None = None
@@ -36,7 +36,7 @@ class CudaSettings:
     allow_copies: bool = False
 
     def provider_options(self) -> dict[str, str]:
-        """These as options of ONNX Runtime's provider. Products in fp32 are exact: TF32 would cut their factors."""
+        """Options of ONNX Runtime's CUDA provider; TF32 is off, so that fp32 products keep all digits."""
         options = {"device_id": "0", "use_tf32": "0", "arena_extend_strategy": _ARENAS[self.arena]}
         if self.memory_limit_mib is not None:
             options["gpu_mem_limit"] = str(self.memory_limit_mib * 2**20)
@@ -45,32 +45,31 @@ class CudaSettings:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that sessions are made for.
+    """A device that runs sessions.
 
     Attributes:
         name: "cpu" or "cuda".
         providers: ONNX Runtime's execution providers, the preferred one first.
-        resident: whether memory, state and logits are bound in the device's own memory, where the graphs for devices
-            work on them, instead of in NumPy's.
-        options: of the preferred provider.
-        allow_copies: whether operators that run elsewhere are only warned of.
+        own_memory: True if memory, state and logits stay in the device's own memory, for the graphs for devices.
+        options: options of the preferred provider.
+        allow_copies: True to warn of operators that run elsewhere, instead of refusing the graph.
     """
 
     name: Literal["cpu", "cuda"]
     providers: tuple[str, ...]
-    resident: bool = False
+    own_memory: bool = False
     options: dict[str, str] = field(default_factory=dict, hash=False)
     allow_copies: bool = False
 
     def session_providers(self) -> list[tuple[str, dict[str, str]]]:
-        """The providers with their options, as sessions take them."""
+        """The providers and their options, as arguments of a session."""
         first, *others = self.providers
         return [(first, self.options), *((other, {}) for other in others)]
 
 
 CPU = Device("cpu", (CPU_PROVIDER,))
-RESIDENT_CPU = Device("cpu", (CPU_PROVIDER,), resident=True)
-"""The CPU as if it were a device with memory of its own: what decodes on a GPU, where there is none."""
+CPU_AS_DEVICE = Device("cpu", (CPU_PROVIDER,), own_memory=True)
+"""The CPU treated as a device with its own memory: runs the graphs for GPUs without a GPU."""
 
 
 def cuda_device(settings: CudaSettings | None = None) -> Device:
@@ -79,25 +78,25 @@ def cuda_device(settings: CudaSettings | None = None) -> Device:
     return Device(
         "cuda",
         (CUDA_PROVIDER, CPU_PROVIDER),
-        resident=True,
+        own_memory=True,
         options=settings.provider_options(),
         allow_copies=settings.allow_copies,
     )
 
 
 def candidate_devices(requested: str, settings: CudaSettings | None = None) -> tuple[Device, ...]:
-    """The devices to try for a request, in order: one for "cpu" and "cuda", CUDA before the CPU for "auto".
+    """The devices to try, in order: one for "cpu" and "cuda", CUDA before the CPU for "auto".
 
-    Where "auto" leaves CUDA out, the log says why.
+    If "auto" leaves CUDA out, the log gives the reason.
 
     Raises:
-        DeviceError: no such device name, or CUDA is asked for and cannot be had: says what is missing.
+        DeviceError: an unknown device name, or "cuda" although CUDA cannot be used.
     """
     if requested not in get_args(DeviceName):
         raise DeviceError(f"device must be one of {', '.join(get_args(DeviceName))}, got {requested!r}")
     if requested == "cpu":
         return (CPU,)
-    missing = _why_not_cuda()
+    missing = _cuda_problem()
     if missing is None:
         cuda = cuda_device(settings)
         return (cuda, CPU) if requested == "auto" else (cuda,)
@@ -107,26 +106,26 @@ def candidate_devices(requested: str, settings: CudaSettings | None = None) -> t
     raise DeviceError(f"device 'cuda' was asked for, but {missing}")
 
 
-def _why_not_cuda() -> str | None:
-    """What stands between this machine and CUDA, with the way out; None: nothing that is known before a session is."""
+def _cuda_problem() -> str | None:
+    """The reason why CUDA cannot be used, with a remedy; None: no reason is known before a session starts."""
     available = onnxruntime.get_available_providers()
     if CUDA_PROVIDER not in available:
         return (
             f"the installed ONNX Runtime {onnxruntime.__version__} has no {CUDA_PROVIDER} "
             f"(it has {', '.join(available)}); {INSTALL}"
         )
-    return why_not_cuda()
+    return find_problem()
 
 
 def check_active(device: Device, active: list[str]) -> None:
-    """Refuses a session that fell back to another provider than its device's.
+    """Refuse a session that fell back to another provider.
 
     Args:
-        device: what the session was made for.
+        device: the session's device.
         active: the session's `get_providers()`.
 
     Raises:
-        DeviceError: the device's provider is not active, for lack of a driver, of a GPU or of CUDA's libraries.
+        DeviceError: a device whose provider is not active: the driver, a GPU or CUDA's libraries are missing.
     """
     if device.providers[0] not in active:
         raise DeviceError(

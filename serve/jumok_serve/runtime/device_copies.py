@@ -1,4 +1,4 @@
-"""Whether a session computes all on its device: the copies to and from the host that ONNX Runtime has put in."""
+"""Copies between device and host that ONNX Runtime has inserted into a graph."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-COPIES = {"MemcpyToHost", "MemcpyFromHost"}
 
 _REPEATED = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
 _OPTIONAL = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
@@ -18,12 +16,15 @@ _PACKAGE = "jumok_serve.runtime.device_copies"
 
 @contextmanager
 def optimized_graph(options: Any) -> Iterator[Sequence[bytes]]:
-    """Has a session that is made within write its graph as it will run; it is the one item afterwards.
+    """Capture the optimized graph of the session that is opened within.
 
-    It goes into memory: a server may have no file system that it can write to.
+    The graph goes into memory: a server may have no writable file system.
 
     Args:
         options: `onnxruntime.SessionOptions` of the session.
+
+    Yields:
+        A list, with the graph as its one item afterwards.
     """
     descriptor = os.memfd_create("graph")
     before, found = options.optimized_model_filepath, list[bytes]()
@@ -38,18 +39,18 @@ def optimized_graph(options: Any) -> Iterator[Sequence[bytes]]:
         os.close(descriptor)
 
 
-def copies(model: bytes) -> list[str]:
-    """The copies between device and host in a graph, each with the operators that made it necessary.
+def find_copies(model: bytes) -> list[str]:
+    """Describe the copies between device and host in a graph, with the operators that cause them.
 
-    Those have no kernel on the device, or want on the host what the device computes.
+    Such an operator has no kernel on the device, or reads a value of the device on the host.
 
     Args:
-        model: an ONNX model as a session wrote it.
+        model: an ONNX model, as a session wrote it.
     """
     return list(_copies(_model_class().FromString(model).graph, ""))
 
 
-def _copies(graph: Any, where: str) -> Iterator[str]:
+def _copies(graph: Any, prefix: str) -> Iterator[str]:
     writers = {name: node for node in graph.node for name in node.output}
     readers: dict[str, list[Any]] = {}
     for node in graph.node:
@@ -58,22 +59,22 @@ def _copies(graph: Any, where: str) -> Iterator[str]:
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (*([attribute.g] if attribute.g.node else []), *attribute.graphs):
-                yield from _copies(inner, f"{where}{_called(node)}: ")
+                yield from _copies(inner, f"{prefix}{_label(node)}: ")
         if node.op_type == "MemcpyToHost":
-            wanting = [_called(reader) for name in node.output for reader in readers.get(name, [])]
-            yield f"{where}{', '.join(wanting) or 'an output'} on the host reads {node.input[0]!r} from the device"
+            waiting = [_label(reader) for name in node.output for reader in readers.get(name, [])]
+            yield f"{prefix}{', '.join(waiting) or 'an output'} on the host reads {node.input[0]!r} from the device"
         elif node.op_type == "MemcpyFromHost":
             writer = writers.get(node.input[0])
-            made = f"{_called(writer)} on the host makes" if writer is not None else "the host gives"
-            yield f"{where}{made} {node.input[0]!r} for the device"
+            made = f"{_label(writer)} on the host makes" if writer is not None else "the host gives"
+            yield f"{prefix}{made} {node.input[0]!r} for the device"
 
 
-def _called(node: Any) -> str:
+def _label(node: Any) -> str:
     return f"{node.op_type} {node.name!r}" if node.name else str(node.op_type)
 
 
 def _model_class() -> Any:
-    """What is read of ONNX's ModelProto (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto): nodes alone."""
+    """A message class with the nodes of ONNX's ModelProto (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto)."""
     pool = descriptor_pool.DescriptorPool()
     file = descriptor_pb2.FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto2")
     for name, fields in {

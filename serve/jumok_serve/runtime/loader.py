@@ -1,4 +1,4 @@
-"""Graphs in the precision, and on the device, that suit a bundle best."""
+"""Loading of a bundle's graphs in the best precision, on the best device, for one or several replicas."""
 
 import logging
 import os
@@ -7,48 +7,46 @@ from typing import NamedTuple
 
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.errors import DeviceError
-from jumok_serve.runtime.device import CPU, RESIDENT_CPU, Device
+from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
 from jumok_serve.runtime.graphs import Graphs
 
 logger = logging.getLogger(__name__)
 
 PREFERRED_PRECISIONS = {"cpu": ("int8", "fp32"), "cuda": ("fp16", "fp32")}
-"""What precision "auto" takes on each device: the first that the bundle has."""
-
+"""Precisions for "auto" on each device; the first that the bundle has is taken."""
 
 MAX_REPLICAS = 4
-"""Replicas that there are by default on a CPU with at least as many cores, where several are faster."""
-
+"""Most replicas by default on a CPU, if several are faster."""
 
 ROWS_PER_THREAD = 128
-"""Rows that are decoded at once for each thread on a CPU: among more a row costs no less in int8 and 5 % less in fp32,
-while memory grows."""
-
+"""Rows in a step for each thread on a CPU: with more rows, a row costs as much in int8 and 5 % less in fp32, while
+memory grows."""
 
 SMALL_WEIGHTS = 16 * 2**20
-"""Bytes of weights below which one thread decodes few rows as soon as several: dividing the work costs what it saves.
+"""Bytes of weights below which one thread decodes few rows as fast as several threads do.
 
-With 6 MiB it took 7.2 ms a sentence either way with beam size 4, with 60 MiB 130 ms instead of 93."""
-
+With beam size 4 a sentence took 7.2 ms either way with 6 MiB, and 130 ms instead of 93 with 60 MiB.
+"""
 
 SEVERAL_IN_FP32 = 64 * 2**20
-"""Bytes of weights in fp32 below which there are several replicas by default there, too.
+"""Bytes of fp32 weights below which several replicas are the default in fp32 too.
 
-With 22 MiB two replicas took 2.3 s for 1,000 sentences with beam size 4, one with the threads of both 3.1 s; with 230
-MiB they took as long."""
+With beam size 4 and 22 MiB 1,000 sentences took 2.3 s with two replicas, 3.1 s with one replica that had the threads of
+both. With 230 MiB they took the same time.
+"""
 
 
 class Loaded(NamedTuple):
-    """Graphs, and how they came to be loaded.
+    """Loaded graphs and the settings of the engine that suit them.
 
     Attributes:
-        graphs: for a replica that works alone, with all threads.
-        shared: for replicas that work at the same time; the same where there is one replica.
-        device: where they run.
-        precision: theirs.
-        replicas: how many there are to be.
-        max_batch_rows: rows that all of them decode best at the same time; None: as many as there is memory for.
-        max_alone_rows: rows that one of them decodes best with the threads of all; None: as the engine has it.
+        graphs: graphs for a replica that works alone, with all threads.
+        shared: graphs for replicas that work at the same time; `graphs` if there is one replica.
+        device: device of the graphs.
+        precision: precision of the graphs.
+        replicas: number of replicas.
+        max_batch_rows: most rows in the steps of all replicas together; None: bounded by memory only.
+        max_alone_rows: most rows in a step of one replica with all threads; None: the engine's default.
     """
 
     graphs: Graphs
@@ -69,29 +67,27 @@ def load_graphs(
     threads: int | None,
     listed: bool = False,
 ) -> Loaded:
-    """The bundle's graphs on the first of the devices that works.
+    """Load a bundle's graphs on the first device that works.
 
-    Few rows are decoded soonest by one replica with all threads, many by as many replicas as possible, whose threads
-    wait for each other less. So there are two sessions where there are several replicas, unless the model is so small
-    that a replica never needs the others' threads. Replicas that work at the same
-    time call the same one. ONNX Runtime runs a call on the thread that makes it and on the workers of a pool, which all
-    calls share; so a pool with `threads` - 1 workers a replica has as many threads run as if every replica had a
-    session of its own.
+    Small batches run on one replica with all threads; large ones are split, as the threads of several replicas wait for
+    each other less. So several replicas have two sets of sessions: one with all threads, and one that they share. A
+    model that is too small to need other replicas' threads has the shared set only.
+
+    ONNX Runtime runs a call on the calling thread and on a session's pool of workers, which all calls share. So a pool
+    with `threads` - 1 workers for each replica runs as many threads as a session for each replica would.
 
     Args:
         bundle: an opened bundle.
-        precision: one of its variants, or "auto": what ``PREFERRED_PRECISIONS`` names first.
-        devices: where to run, in this order; at least one.
-        replicas: threads that will call the graphs; None: one, but up to `MAX_REPLICAS`, as far as there are cores for
-            their threads, on a CPU for int8 and for less than `SEVERAL_IN_FP32`. With more weights in fp32 several
-            were not faster with any number of rows.
-        threads: threads for the operators of each; None: as many as make, in all replicas together, one for every core
-            that this process may use.
-        listed: for texts with shortlists; see `Graphs`.
+        precision: one of the bundle's variants, or "auto": see `PREFERRED_PRECISIONS`.
+        devices: devices to try in this order; at least one.
+        replicas: threads that will call the graphs; None: up to `MAX_REPLICAS` on a CPU in int8, or in fp32 below
+            `SEVERAL_IN_FP32`, if there are cores for their threads, else one.
+        threads: operator threads of each replica; None: the cores that this process may use, divided by replicas.
+        listed: True for texts with shortlists; see `Graphs`.
 
     Raises:
-        BundleError: the bundle has no such variant, or a graph does not load.
-        DeviceError: the last of the devices cannot be used.
+        BundleError: a bundle without such a variant, or with a graph that does not load.
+        DeviceError: a last device that cannot be used.
     """
     *preferred, last = devices
     for device in preferred:
@@ -103,7 +99,7 @@ def load_graphs(
         present = bundle.manifest.precisions
         precision = next((name for name in PREFERRED_PRECISIONS[last.name] if name in present), next(iter(present)))
     if last == CPU and bundle.variant(precision).for_devices:
-        last = RESIDENT_CPU
+        last = CPU_AS_DEVICE
     cores = len(os.sched_getaffinity(0))
     weights = bundle.manifest.files[bundle.variant(precision).weights].size
     if replicas is None:
@@ -111,8 +107,8 @@ def load_graphs(
         replicas = min(MAX_REPLICAS, max(1, cores // (threads or 1))) if several else 1
     threads = threads or max(1, cores // replicas)
     pool = replicas * (threads - 1) + 1  # ONNX Runtime counts one caller in
-    apart = replicas > 1 and last.name == "cpu" and weights < SMALL_WEIGHTS
-    graphs = Graphs(bundle, precision, device=last, threads=pool if apart else replicas * threads, listed=listed)
+    small = replicas > 1 and last.name == "cpu" and weights < SMALL_WEIGHTS
+    graphs = Graphs(bundle, precision, device=last, threads=pool if small else replicas * threads, listed=listed)
     name = bundle.manifest.name
     logger.info(
         "%s runs in %s on %s, replicas: %d, threads of each: %d", name, precision, last.providers[0], replicas, threads
@@ -128,10 +124,10 @@ def load_graphs(
         )
     return Loaded(
         graphs=graphs,
-        shared=graphs if apart or replicas == 1 or last.resident else graphs.with_threads(pool),
+        shared=graphs if small or replicas == 1 or last.own_memory else graphs.with_threads(pool),
         device=last,
         precision=precision,
         replicas=replicas,
         max_batch_rows=ROWS_PER_THREAD * threads * replicas if last.name == "cpu" else None,
-        max_alone_rows=1 if apart else None,
+        max_alone_rows=1 if small else None,
     )

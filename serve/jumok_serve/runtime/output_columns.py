@@ -1,4 +1,4 @@
-"""Which columns the logits of a batch have: every token's, or those of the tokens that its sentences may write."""
+"""Columns of the logits: one for every target token, or one for each token of the batch's shortlists."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -8,48 +8,49 @@ from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from jumok_serve.bundle.shortlist import WIDTH_STEP
-from jumok_serve.runtime.graphs import Floats, Graphs, Integers, Tensors
+from jumok_serve.runtime.binding import Tensors
+from jumok_serve.runtime.graphs import Floats, Graphs, Integers
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
 
 BIAS = "bias"
-"""The decoder's input [B, U] that is added to the logits of a sentence: -inf where it may not write a token."""
+"""The decoder's input [B, U] that is added to a sentence's logits: -inf at tokens outside the sentence's shortlist."""
 
 _ABSENT = -1
 
 
 class Columns(Protocol):
-    """The columns of a batch whose sentences are in slots 0 .. n-1."""
+    """The columns of a batch with sentences in slots 0 .. n-1."""
 
     @property
     def width(self) -> int:
-        """How many there are, U; up to date after `inputs`."""
+        """The number of columns, U; up to date after `inputs`."""
 
     def join(self, slots: Sequence[int], lists: Sequence[Integers | None]) -> None:
-        """Takes note of what sentences may write, each in the slot named for it: ascending tokens, or None: all."""
+        """Note the shortlists of new sentences: ascending token ids, or None for the whole vocabulary."""
 
     def leave(self, slots: Sequence[int]) -> None:
-        """Has nobody in some slots; their columns may be any."""
+        """Empty some slots; their sentences need no columns any more."""
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
-        """Puts the sentences of some slots into others, none of which is among them."""
+        """Move sentences to other slots; no slot is in both lists."""
 
     def inputs(self, sentences: int) -> Mapping[str, OrtValue]:
-        """What the decoder needs to know of the columns for so many sentences; the same object while it is the same."""
+        """The decoder's inputs that describe the columns for n sentences; the same object until they change."""
 
-    def places(self, constraints: Constraints) -> Constraints:
-        """Constraints on columns, from constraints on tokens; there is nothing to constrain without a column."""
+    def to_columns(self, constraints: Constraints) -> Constraints:
+        """Convert constraints on tokens to constraints on columns; entries of tokens without a column are dropped."""
 
     def tokens(self, columns: Integers) -> Integers:
-        """The tokens of columns."""
+        """Convert columns to token ids."""
 
 
 def make_columns(graphs: Graphs) -> Columns:
-    """The columns that suit a decoder."""
-    return ListedColumns(graphs) if graphs.listed else AllColumns(graphs)
+    """The columns that the decoder's logits have."""
+    return ShortlistColumns(graphs) if graphs.listed else VocabularyColumns(graphs)
 
 
-class AllColumns:
-    """A column for every token, in their order.
+class VocabularyColumns:
+    """A column for every token, in the order of the vocabulary.
 
     Args:
         graphs: the model.
@@ -77,7 +78,7 @@ class AllColumns:
         """See `Columns`."""
         return self._inputs
 
-    def places(self, constraints: Constraints) -> Constraints:
+    def to_columns(self, constraints: Constraints) -> Constraints:
         """See `Columns`."""
         return constraints
 
@@ -86,11 +87,11 @@ class AllColumns:
         return columns
 
 
-class ListedColumns:
-    """Columns of the tokens that any of the sentences may write, ascending; the last ones may stand for nothing.
+class ShortlistColumns:
+    """Columns of the tokens in any shortlist of the batch, ascending, padded to a multiple of `WIDTH_STEP`.
 
-    What a sentence may not write is -inf in its rows, so that its results do not depend on its company. Weights are
-    gathered when sentences join, and when half of them have left; until then some columns may be of no more use.
+    Tokens outside a sentence's own list have -inf in the sentence's rows, so that its results do not depend on the
+    batch. Weights are gathered when sentences join, and when half of the sentences have left.
 
     Args:
         graphs: the model, with the decoder for shortlists.
@@ -98,10 +99,10 @@ class ListedColumns:
 
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
-        self._lists: dict[int, Integers | None] = {}  # by slot; None: it is empty
-        self._gathered_for = 0  # sentences; 0: weights are to be gathered
+        self._lists: dict[int, Integers | None] = {}  # by slot; None: the slot is empty
+        self._gathered_for = 0  # sentences; 0: weights must be gathered
         self._tokens: Integers = np.zeros(0, np.int64)  # [U]
-        self._places: Integers = np.zeros(0, np.int64)  # [V]
+        self._column_of: Integers = np.zeros(0, np.int64)  # [V]
         self._weights: Tensors = {}
         self._biases: Floats = np.zeros((0, 0), np.float32)  # [slots, U]
         self._inputs: dict[int, Tensors] = {}  # by the number of sentences
@@ -123,8 +124,8 @@ class ListedColumns:
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
         """See `Columns`."""
-        for slot, place in zip(slots, to, strict=True):
-            self._lists[place] = self._lists[slot]
+        for slot, other in zip(slots, to, strict=True):
+            self._lists[other] = self._lists[slot]
         if self._gathered_for:
             self._biases[list(to)] = self._biases[list(slots)]
 
@@ -145,19 +146,19 @@ class ListedColumns:
         for listed in lists:
             in_any[listed] = True
         tokens = np.flatnonzero(in_any)
-        self._places = np.full(len(in_any), _ABSENT)
-        self._places[tokens] = np.arange(len(tokens))
+        self._column_of = np.full(len(in_any), _ABSENT)
+        self._column_of[tokens] = np.arange(len(tokens))
         self._tokens = np.pad(tokens, (0, -len(tokens) % WIDTH_STEP), mode="edge")
         self._weights = self._graphs.columns(self._tokens)
         bias = self._weights.pop(BIAS).numpy() if BIAS in self._weights else np.zeros(len(self._tokens), np.float32)
         self._biases = np.full((sentences, len(bias)), -np.inf, np.float32)
         for row, listed in zip(self._biases, lists, strict=True):
-            columns = self._places[listed]
+            columns = self._column_of[listed]
             row[columns] = bias[columns]
         self._gathered_for = sentences
         self._inputs.clear()
 
-    def places(self, constraints: Constraints) -> Constraints:
+    def to_columns(self, constraints: Constraints) -> Constraints:
         """See `Columns`."""
         if constraints is NO_CONSTRAINTS:
             return constraints
@@ -165,8 +166,8 @@ class ListedColumns:
         return NO_CONSTRAINTS if factors is biases is NO_ENTRIES else Constraints(factors, biases)
 
     def _entries(self, entries: Entries) -> Entries:
-        """The entries that have a column."""
-        columns = self._places[entries.places[:, 1]]
+        """The entries of tokens that have a column."""
+        columns = self._column_of[entries.places[:, 1]]
         present = columns != _ABSENT
         if not present.any():
             return NO_ENTRIES

@@ -1,28 +1,50 @@
-"""ONNX Runtime's sessions for graphs: which graphs suit a device, and that they run there."""
+"""ONNX Runtime sessions of graphs on a device, and their options."""
 
 import logging
+from base64 import b64decode
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 
 from jumok_serve.errors import DeviceError
 from jumok_serve.native import library
 from jumok_serve.runtime.device import Device, check_active
-from jumok_serve.runtime.device_copies import copies, optimized_graph
-from jumok_serve.runtime.saturation import products_saturate
+from jumok_serve.runtime.device_copies import find_copies, optimized_graph
 
 logger = logging.getLogger(__name__)
 
-SLOWER = ["SkipLayerNormFusion"]
-"""What ONNX Runtime would do to graphs to make them faster, and does not: on the CPU its normalisation that adds takes
-nine times as long as an addition and a normalisation."""
+SLOWER_OPTIMIZERS = ["SkipLayerNormFusion"]
+"""Optimizations of ONNX Runtime that are switched off: its fused add and normalization takes nine times as long on the
+CPU as the two separate operators."""
+
+PROBE = (
+    "CAo6fQo0CgFhCgFiCgFzCgFzEgF5IhRNYXRNdWxJbnRlZ2VyVG9GbG9hdDoNY29tLm1pY3Jvc29mdBIFcHJvYmVaDwoBYRIKCggIAhIECgAKAFoP"
+    "CgFiEgoKCAgDEgQKAAoAWgsKAXMSBgoECAESAGIPCgF5EgoKCAgBEgQKAAoAQgQKABAUQhEKDWNvbS5taWNyb3NvZnQQAQ=="
+)
+"""An ONNX model in base64: y = MatMulIntegerToFloat(a, b, s, s) of uint8 a, int8 b and float s. A test builds it."""
 
 
 @cache
-def _share_memory() -> None:
-    """Makes one arena on the CPU for what all sessions that ask for it compute; each would keep one of its own."""
+def products_saturate() -> bool:
+    """True if sums of two int8 products saturate at 16 bits, as on processors without VNNI.
+
+    Sessions convert signed weights to unsigned ones then. With VNNI unsigned weights take twice the time, so bundles do
+    not store them.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(b64decode(PROBE), options, providers=["CPUExecutionProvider"])
+    a, b = np.full((2, 4), 255, np.uint8), np.full((4, 16), 127, np.int8)
+    (product,) = session.run(None, {"a": a, "b": b, "s": np.array(1, np.float32)})
+    return bool((product != 4 * 255 * 127).any())
+
+
+@cache
+def _share_arena() -> None:
+    """Make one CPU arena for all sessions, instead of one for each."""
     memory = onnxruntime.OrtMemoryInfo(
         "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
     )
@@ -30,20 +52,25 @@ def _share_memory() -> None:
 
 
 def session_options(threads: int | None, device: Device) -> Any:
-    """Options of all sessions with so many threads on a device; None: as many as ONNX Runtime finds cores."""
+    """Options of all sessions on a device.
+
+    Args:
+        threads: threads of each session; None: as many as ONNX Runtime finds cores.
+        device: where the sessions run.
+    """
     options = onnxruntime.SessionOptions()
     if device.name == "cpu":
         operators = library()
         options.add_session_config_entry("session.use_env_allocators", "1")
         if operators is not None:
-            options.register_custom_ops_library(str(operators))  # which has an allocator, too
+            options.register_custom_ops_library(str(operators))  # it registers an allocator too
         else:
-            _share_memory()
+            _share_arena()
     options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
     options.enable_mem_pattern = False  # shapes change at every step, so no pattern recurs
     options.log_severity_level = 3
-    # Encoder, decoder and selection have a thread pool each; one that spins after its run steals the next one's cores.
+    # Each session has a thread pool; a pool that spins after its run takes cores from the next session.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if products_saturate():
         options.add_session_config_entry("session.x64quantprecision", "1")  # makes signed weights unsigned
@@ -51,36 +78,36 @@ def session_options(threads: int | None, device: Device) -> Any:
 
 
 def open_session(path: Path, device: Device, options: Any, *, checked: bool) -> Any:
-    """A session for a graph on a device.
+    """Open a session of a graph on a device.
 
     Args:
-        path: of the graph.
+        path: the graph's file.
         device: where to run.
-        options: of the session.
-        checked: look for operators that run elsewhere than on a device with memory of its own.
+        options: options of the session.
+        checked: True to look for operators that run outside a device's own memory.
 
     Raises:
-        DeviceError: the device does not start, or some of the graph would run elsewhere and that is not allowed.
-        Exception: what ONNX Runtime raises for a graph that it cannot load.
+        DeviceError: a device that does not start, or a graph that leaves the device although copies are not allowed.
+        Exception: errors of ONNX Runtime for a graph that it cannot load.
     """
     make = partial(
         onnxruntime.InferenceSession,
         path,
         options,
         providers=device.session_providers(),
-        disabled_optimizers=SLOWER,
+        disabled_optimizers=SLOWER_OPTIMIZERS,
     )
     found: list[str] = []
-    if device.resident and checked:
+    if device.own_memory and checked:
         with optimized_graph(options) as optimized:
             session = make()
-        found = copies(*optimized)
+        found = find_copies(*optimized)
     else:
         session = make()
     check_active(device, session.get_providers())
     if found:
-        told = f"{path.name} does not stay on the device: {'; '.join(found)}"
+        problem = f"{path.name} does not stay on the device: {'; '.join(found)}"
         if not device.allow_copies:
-            raise DeviceError(f"{told}; allow that with --gpu-allow-copies, or use --device cpu")
-        logger.warning("%s", told)
+            raise DeviceError(f"{problem}; allow that with --gpu-allow-copies, or use --device cpu")
+        logger.warning("%s", problem)
     return session

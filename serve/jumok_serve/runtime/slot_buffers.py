@@ -1,4 +1,4 @@
-"""Buffers that hold tensors of the sentences that are decoded together: each sentence has one slot, and stays there."""
+"""Buffers by slot on the host: each sentence of a batch keeps one slot."""
 
 import ctypes
 import math
@@ -13,50 +13,55 @@ from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.native import function, pointer
 
 LENGTH_STEP = 8
-"""Buffers are this many positions longer or shorter at a time, so that they are seldom made anew.
+"""Buffers have a multiple of this many positions, so that they are seldom reallocated.
 
-Sums over a number of positions that is no multiple of the vector width are grouped differently when another sentence
-makes a buffer longer: in the last bit that would make a sentence depend on its company.
+A multiple of the vector width also keeps the grouping of sums. Otherwise a longer buffer, needed by another sentence,
+would change the last bit of a sum.
 """
 
-
-def padded_length(length: int) -> int:
-    """Positions that a buffer has for so many tokens."""
-    return -(-length // LENGTH_STEP) * LENGTH_STEP
-
-
 KEPT_LENGTH = 32
-"""Positions that a buffer keeps, needed or not: one short sentence after the other would have it shrink and grow."""
+"""Positions that a buffer keeps even if unused: short sentences would make it shrink and grow in turn."""
 
 KEPT_AHEAD = 256
-"""The same of a buffer with positions ahead, which cost next to nothing. It has `KEPT_LENGTH` at the least.
+"""Positions that a buffer with spare positions keeps; spare positions cost next to nothing.
 
-Up to this length it keeps its slots, too, where it has room for them: steps are bound anew to a buffer that moves."""
+Up to this length the buffer also keeps its slots if memory suffices: steps are bound anew to a buffer that moves.
+"""
 
-ALONE_BYTES = 2**20
-"""Fewer bytes are copied before any other thread runs Python again."""
+GIL_HELD_BYTES = 2**20
+"""Smaller copies hold Python's global lock: waiting for the lock afterwards takes longer than the copy."""
+
+GROWTH_FACTOR = 16
+"""A buffer may grow by this factor before it is reallocated: for a moment two buffers exist then."""
 
 _COPY_ARGUMENTS = (
     *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p),
     *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p),
     *(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64),
 )
-"""Of ``jumok_copy_slots`` in ``kernels/searches.cc``."""
+"""Types of the arguments of the native function ``jumok_copy_slots``."""
 
-ROOM = 16
-"""A buffer becomes so many times as long before memory is asked for again: for a moment there are two of them then."""
+
+def padded_length(length: int) -> int:
+    """Positions of a buffer for a number of tokens."""
+    return -(-length // LENGTH_STEP) * LENGTH_STEP
+
+
+def spec_shape(spec: TensorSpec, slots: int, length: int) -> tuple[int, ...]:
+    """The shape of a tensor with some slots, and with some positions on each axis that has a symbol."""
+    return (slots, *(axis if isinstance(axis, int) else length for axis in spec.axes[1:]))
 
 
 class SlotBuffers:
-    """Tensors by slot. Slots 0 .. n-1 are in use; writing or moving one copies one sentence, not all of them.
+    """Tensors by slot, of which slots 0 .. n-1 are in use. Writing or moving a slot copies one sentence.
 
-    What was once needed is kept for the next sentences: memory that is new costs as much as a copy of it.
+    Memory is kept for later sentences: new memory costs as much as a copy of it.
 
     Args:
         specs: inputs of the decoder; axis 0 is the slot.
-        axis: the symbol of the axis that is as long as the longest sentence needs: "S" or "E".
-        ahead: whether a buffer has more positions than are needed, and becomes half as long again where it must be
-            longer. It moves seldom then: for decoders that only read the positions that a sentence has.
+        axis: symbol of the axis that is as long as the longest sentence needs: "S" or "E".
+        ahead: True to allocate half as many positions again as needed, so that the buffer seldom moves. Only for
+            decoders that read just the positions of a sentence.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], axis: str, *, ahead: bool = False) -> None:
@@ -77,18 +82,17 @@ class SlotBuffers:
 
     @property
     def capacity(self) -> int:
-        """Slots that there is room for."""
+        """Slots of the buffers."""
         return self._capacity
 
     def reserve(self, slots: int, length: int, used: int) -> bool:
-        """Makes room for so many slots and positions; the first `used` slots keep their content.
+        """Make room for slots and positions; the first `used` slots keep their content.
 
-        Positions that are far more than needed are given up, so that one long sentence does not slow down those that
-        come after it; with positions ahead, where they are too many to be kept. So are slots where positions change,
-        but for those that `KEPT_AHEAD` has it keep.
+        Positions far beyond the need are given up, so that one long sentence does not slow down later ones. Slots are
+        given up together with positions. `KEPT_LENGTH` and `KEPT_AHEAD` bound what is given up.
 
         Returns:
-            Whether the buffers are new ones, so that earlier views are of no more use.
+            True if the buffers are new, so that earlier views are stale.
         """
         needed = padded_length(length)
         fits = needed <= self._length <= max(2 * needed, KEPT_AHEAD if self._ahead else KEPT_LENGTH)
@@ -99,52 +103,57 @@ class SlotBuffers:
         capacity = max(slots, used)
         if slots > self._capacity:
             capacity = max(slots, 2 * used)
-        elif self._ahead and needed <= KEPT_AHEAD and self._has_room_for(self._capacity, needed):
+        elif self._ahead and needed <= KEPT_AHEAD and self._memory_suffices(self._capacity, needed):
             capacity = self._capacity
         for spec in self._specs:
-            shape, size = _shape(spec, capacity, needed), _size(spec, capacity, needed)
+            shape, size = spec_shape(spec, capacity, needed), _size(spec, capacity, needed)
             grows = len(self._stores[spec.name]) < size
             if grows:
-                self._stores[spec.name] = _untouched(size)
+                self._stores[spec.name] = _allocate(size)
             before = self._buffers.get(spec.name)
             after = np.frombuffer(self._stores[spec.name], spec.dtype, math.prod(shape)).reshape(shape)
             self._buffers[spec.name] = after
             if before is not None and (grows or before.strides != after.strides):
-                place = (slice(used), *self._place(spec, min(needed, self._length)))
-                _carry_over(before[place], after[place])
+                part = (slice(used), *self._positions(spec, min(needed, self._length)))
+                _carry_over(before[part], after[part])
         self._capacity, self._length = capacity, needed
         self._views.clear()
         return True
 
-    def _has_room_for(self, capacity: int, length: int) -> bool:
-        """Whether so many slots and positions need no more memory than was asked for."""
+    def _memory_suffices(self, capacity: int, length: int) -> bool:
         return all(_size(spec, capacity, length) <= len(self._stores[spec.name]) for spec in self._specs)
 
-    def _place(self, spec: TensorSpec, length: int) -> tuple[slice, ...]:
-        """So many positions of one slot."""
+    def _positions(self, spec: TensorSpec, length: int) -> tuple[slice, ...]:
+        """An index of the first positions of a slot."""
         return tuple(slice(length) if axis == self._axis else slice(None) for axis in spec.axes[1:])
 
     def join(self, slots: Sequence[int], values: Mapping[str, OrtValue], rows: Sequence[int]) -> None:
-        """Copies some rows of `values` [B, ...], one for each slot, into slots; see `write`."""
+        """Copy rows of `values` [B, ...] into slots, one row for each slot; see `write`."""
         self.write(slots, {name: value.numpy() for name, value in values.items()}, rows)
 
     def write(
         self, slots: Sequence[int], values: Mapping[str, NDArray[np.generic]], rows: Sequence[int] | None = None
     ) -> None:
-        """Copies rows of `values` [B, ...] into slots, those named or as many; what lies behind is masked anyway."""
-        moves = _Moves(range(len(slots)) if rows is None else rows, slots)
+        """Copy rows of `values` [B, ...] into slots. The decoder masks positions after a sentence's length.
+
+        Args:
+            slots: slot ids, [n].
+            values: tensors by name.
+            rows: row of each slot, [n]; None: rows 0 .. n-1.
+        """
+        copies = _RowCopies(range(len(slots)) if rows is None else rows, slots)
         for spec in self._specs:
-            moves.copy(values[spec.name], self._buffers[spec.name], self._axis_of[spec.name])
+            copies.copy(values[spec.name], self._buffers[spec.name], self._axis_of[spec.name])
 
     def move(self, slots: Sequence[int], to: Sequence[int], length: int) -> None:
-        """Copies so many positions of slots over others, none of which is among them."""
-        moves = _Moves(slots, to)
+        """Copy the first `length` positions of slots over other slots."""
+        copies = _RowCopies(slots, to)
         for spec in self._specs:
             buffer = self._buffers[spec.name]
-            moves.copy(buffer, buffer, self._axis_of[spec.name], length)
+            copies.copy(buffer, buffer, self._axis_of[spec.name], length)
 
     def view(self, slots: int) -> dict[str, OrtValue]:
-        """The first `slots` slots as the decoder's inputs, [slots, ...], without a copy."""
+        """The first slots as inputs of the decoder, [slots, ...], without a copy; the same object until they move."""
         if slots not in self._views:
             self._views[slots] = {
                 name: OrtValue.ortvalue_from_numpy(buffer[:slots]) for name, buffer in self._buffers.items()
@@ -152,8 +161,8 @@ class SlotBuffers:
         return self._views[slots]
 
 
-class _Moves:
-    """Copies some rows of tensors [B, ...] over slots of others, each into the one that is named for it."""
+class _RowCopies:
+    """Copies of rows of tensors [B, ...] over slots of others, each row over the slot at its index."""
 
     def __init__(self, rows: Sequence[int], slots: Sequence[int]) -> None:
         self._rows, self._slots = np.array(rows, np.int64), np.array(slots, np.int64)
@@ -162,10 +171,16 @@ class _Moves:
     def copy(
         self, source: NDArray[np.generic], into: NDArray[np.generic], axis: int | None, length: int | None = None
     ) -> None:
-        """Copies of every row the first `length` positions of an axis, or as many as both have, where there is one.
+        """Copy each row, of one axis only the first positions.
+
+        Args:
+            source: [B, ...].
+            into: [slots, ...].
+            axis: the axis whose sizes may differ; None: no axis.
+            length: positions to copy; None: as many as both tensors have.
 
         Raises:
-            ValueError: they differ in another axis.
+            ValueError: shapes that differ in another axis.
         """
         others = [size for number, size in enumerate(source.shape) if number not in {0, axis}]
         if others != [size for number, size in enumerate(into.shape) if number not in {0, axis}]:
@@ -176,10 +191,10 @@ class _Moves:
             inner, blocks = (length, *source.shape[axis + 1 :]), math.prod(source.shape[1:axis])
         size = math.prod(inner) * source.itemsize
         whole = len(self._rows) * blocks * size
-        copy = function("jumok_copy_slots", _COPY_ARGUMENTS, alone=whole < ALONE_BYTES)
+        copy = function("jumok_copy_slots", _COPY_ARGUMENTS, alone=whole < GIL_HELD_BYTES)
         if copy is None or source.dtype != into.dtype or not source.flags.c_contiguous:
-            place = (slice(None),) * ((axis or 1) - 1) + (slice(length),) * (axis is not None)
-            into[self._slots, *place] = source[self._rows, *place]
+            part = (slice(None),) * ((axis or 1) - 1) + (slice(length),) * (axis is not None)
+            into[self._slots, *part] = source[self._rows, *part]
             return
         copy(
             *(pointer(source), source.strides[0], source.strides[axis - 1] if axis else 0, self._pointers[0]),
@@ -188,31 +203,26 @@ class _Moves:
         )
 
 
-def _shape(spec: TensorSpec, capacity: int, length: int) -> tuple[int, ...]:
-    """Of a tensor with so many slots and positions."""
-    return (capacity, *(axis if isinstance(axis, int) else length for axis in spec.axes[1:]))
-
-
 def _size(spec: TensorSpec, capacity: int, length: int) -> int:
-    """Its bytes."""
-    return math.prod(_shape(spec, capacity, length)) * np.dtype(spec.dtype).itemsize
+    """Bytes of a tensor."""
+    return math.prod(spec_shape(spec, capacity, length)) * np.dtype(spec.dtype).itemsize
 
 
-def _untouched(size: int) -> mmap.mmap:
-    """`ROOM` times so many bytes, or just so many where the process may not have more.
+def _allocate(size: int) -> mmap.mmap:
+    """Reserve `GROWTH_FACTOR` times the bytes, or just the bytes if the process may not have more.
 
-    Those that nothing is written to take no room, of which other ways to get memory are less sure.
+    Pages of a private mapping take no memory until they are written.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     try:
-        return mmap.mmap(-1, size * ROOM, flags=flags)
-    except OSError:  # such as where address space is limited, or nothing may be overcommitted
+        return mmap.mmap(-1, size * GROWTH_FACTOR, flags=flags)
+    except OSError:  # address space is limited, or overcommitting is forbidden
         return mmap.mmap(-1, size, flags=flags)
 
 
 def _carry_over(before: NDArray[np.generic], after: NDArray[np.generic]) -> None:
-    """Copies slots [n, ...] to where they lie from now on, which may be the same memory, but for their distance."""
+    """Copy slots [n, ...] to their new distance, within the same memory or to other memory."""
     slots = range(len(before))
-    # One by one, so that nothing is overwritten before it is copied; within a slot NumPy takes care of that.
+    # One by one, so that no slot is overwritten before it is copied; NumPy takes care of overlap within a slot.
     for slot in reversed(slots) if after.strides[0] > before.strides[0] else slots:
         after[slot] = before[slot]

@@ -6,8 +6,7 @@ import pytest
 
 from jumok_export.device.selection import TIE_SHARE, device_select_graph
 from jumok_export.verification.selection_cases import selections
-from jumok_serve.runtime.decoder_step import constraint_arrays
-from jumok_serve.runtime.device_step import neutral_at_least
+from jumok_serve.runtime.step_inputs import constraint_arrays, never_empty
 
 
 @pytest.mark.parametrize("vocabulary", [37, 600])
@@ -26,7 +25,7 @@ def test_it_chooses_what_a_stable_sort_does(vocabulary: int) -> None:
             "renormalize.asked": np.ones(len(asking), np.bool_) if len(asking) else np.array([False]),
         }
         for stage, constraints in (("logit", selection.on_logits), ("log_prob", selection.on_log_probs)):
-            feeds |= constraint_arrays(stage, neutral_at_least(constraints), vocabulary)
+            feeds |= constraint_arrays(stage, never_empty(constraints), vocabulary)
         tokens, totals = session.run(["tokens", "totals"], feeds)
         expected_tokens, expected_totals = selection.expected()
         assert np.array_equal(tokens, expected_tokens)

@@ -16,7 +16,7 @@ from jumok_serve.bundle.shortlist import Shortlist
 from jumok_serve.runtime import graphs as session
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.saturation import products_saturate
+from jumok_serve.runtime.sessions import products_saturate
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from tests.support import command as commands

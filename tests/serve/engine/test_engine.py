@@ -24,8 +24,8 @@ from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.occupancy import Load
 from jumok_serve.engine.scheduler import AHEAD_SHARE
 from jumok_serve.errors import ModelFailedError
-from jumok_serve.runtime.decoder_step import Choice
-from jumok_serve.runtime.graphs import DecoderStep, Integers
+from jumok_serve.runtime.binding import Binding
+from jumok_serve.runtime.graphs import Integers
 from jumok_serve.runtime.slot_buffers import padded_length
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tokenizers.input_processor import InputProcessor
@@ -47,20 +47,25 @@ class Gate:
         self._arrived = threading.Semaphore(0)
         self._open = False
         graphs = translator._graphs
-        bind_step = graphs.bind_step
+        bind_decoder = graphs.bind_decoder
 
-        def gated_bind_step(rows: dict[str, Integers], *others: Any, **width: Any) -> DecoderStep:
-            bound = bind_step(rows, *others, **width)
-            run = bound.run
+        def gated_bind_decoder() -> Binding:
+            binding = bind_decoder()
+            share, run = binding.share, binding.run
+            arrays: dict[str, Integers] = {}
 
-            def gated_run(choice: Choice) -> Any:
-                self._pass(rows["token_ids"].ravel(), rows["source_lengths"])
-                return run(choice)
+            def noted_share(name: str, array: Any) -> None:
+                arrays[name] = array
+                share(name, array)
 
-            vars(bound)["run"] = gated_run
-            return bound
+            def gated_run() -> None:
+                self._pass(arrays["token_ids"].ravel(), arrays["source_lengths"])
+                run()
 
-        vars(graphs).update(bind_step=gated_bind_step)
+            vars(binding).update(share=noted_share, run=gated_run)
+            return binding
+
+        vars(graphs).update(bind_decoder=gated_bind_decoder)
 
     def _pass(self, token_ids: Integers, source_lengths: Integers) -> None:
         self._arrived.release()

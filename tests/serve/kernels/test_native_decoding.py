@@ -11,10 +11,10 @@ from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.errors import BundleError
 from jumok_serve.native import library
-from jumok_serve.runtime import sessions as opening
-from jumok_serve.runtime.device import CPU, RESIDENT_CPU
+from jumok_serve.runtime import graphs as graphs_module
+from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE
 from jumok_serve.runtime.graphs import Graphs
-from tests.serve.runtime.test_device_step import decoded, random_sources
+from tests.serve.runtime.test_device_slots import decoded, random_sources
 from tests.support.variants import edited
 
 needs_library = pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
@@ -55,7 +55,7 @@ def test_a_shortlist_is_kept_to(
     for there in (True, False):
         with monkeypatch.context() as patch:
             if not there:
-                patch.setattr(opening, "library", lambda: None)
+                patch.setattr(graphs_module, "library", lambda: None)
             with Translator(listed_bundle, precision=precision, threads=1) as translator:
                 assert translator._graphs.native == there
                 found.append(translator.translate(sentences[0], beam_size=2))
@@ -68,8 +68,8 @@ def test_without_the_library_or_on_a_device_the_others_decode(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = Bundle.open(tiny_bundle)
-    assert not Graphs(bundle, "fp32", device=RESIDENT_CPU, threads=1).native
-    monkeypatch.setattr(opening, "library", lambda: None)
+    assert not Graphs(bundle, "fp32", device=CPU_AS_DEVICE, threads=1).native
+    monkeypatch.setattr(graphs_module, "library", lambda: None)
     for precision in ("fp32", "int8"):
         graphs = Graphs(bundle, precision, device=CPU, threads=1)
         assert not graphs.native

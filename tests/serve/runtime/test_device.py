@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from jumok_serve.errors import DeviceError
-from jumok_serve.runtime.cuda import DRIVER, LIBRARIES, why_not_cuda
+from jumok_serve.runtime.cuda import DRIVER, LIBRARIES, find_problem
 from jumok_serve.runtime.device import CPU, CudaSettings, candidate_devices, check_active, cuda_device
 
 
@@ -49,13 +49,13 @@ def providers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def test_a_machine_with_everything() -> None:
     machine = Machine()
-    assert why_not_cuda(machine.load, built_for="12.8") is None
+    assert find_problem(machine.load, built_for="12.8") is None
     assert machine.loaded == [DRIVER, *LIBRARIES[12]]
     newer = Machine(driver_for=13000)
-    assert why_not_cuda(newer.load, built_for="13.0") is None
+    assert find_problem(newer.load, built_for="13.0") is None
     assert newer.loaded == [DRIVER, *LIBRARIES[13]]
-    assert why_not_cuda(newer.load, built_for="12.8") is None  # drivers serve older programs too
-    assert why_not_cuda(machine.load, built_for="") is None
+    assert find_problem(newer.load, built_for="12.8") is None  # drivers serve older programs too
+    assert find_problem(machine.load, built_for="") is None
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_machine_with_everything() -> None:
     ],
 )
 def test_what_is_missing_is_named_with_the_way_out(machine: Machine, message: str) -> None:
-    said = why_not_cuda(machine.load, built_for="12.8")
+    said = find_problem(machine.load, built_for="12.8")
     assert said is not None
     with pytest.raises(DeviceError, match=message):
         raise DeviceError(said)
@@ -91,7 +91,7 @@ def test_without_the_provider(providers: Callable[..., None], caplog: pytest.Log
 def test_with_the_provider_it_depends_on_the_machine(providers: Callable[..., None]) -> None:
     providers("TensorrtExecutionProvider", "CUDAExecutionProvider")
     assert candidate_devices("cpu") == (CPU,)
-    missing = why_not_cuda()
+    missing = find_problem()
     if missing is None:
         assert candidate_devices("cuda") == (cuda_device(),)
         assert candidate_devices("auto") == (cuda_device(), CPU)

@@ -14,9 +14,9 @@ from onnxruntime import OrtValue
 from jumok_serve import BundleError, Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.native import library
-from jumok_serve.runtime.decoder_step import Choice
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.runtime.step_inputs import SelectionParameters
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Draw, Entries
 
 ENCODER = f"fp32/encoder{'_native' if library() else ''}.onnx"
@@ -92,8 +92,8 @@ def select(
     on_logits: Constraints = NO_CONSTRAINTS,
     on_log_probs: Constraints = NO_CONSTRAINTS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    choice = Choice(scores=scores, candidates=count, on_logits=on_logits, on_log_probs=on_log_probs)
-    return graphs.select(OrtValue.ortvalue_from_numpy(logits), choice)
+    selection = SelectionParameters(scores=scores, candidates=count, on_logits=on_logits, on_log_probs=on_log_probs)
+    return graphs.select(OrtValue.ortvalue_from_numpy(logits), selection)
 
 
 def entries(*values: tuple[int, int, float]) -> Entries:
@@ -131,13 +131,13 @@ def test_rows_that_ask_for_it_are_renormalized(graphs: Graphs, tiny_bundle: Path
     vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
     logits = np.random.default_rng(6).standard_normal((2, vocabulary), np.float32)
     after = Constraints(NO_ENTRIES, entries(*((row, token, -np.inf) for row in (0, 1) for token in range(100))))
-    choice = Choice(
+    selection = SelectionParameters(
         scores=np.zeros(2, np.float32),
         candidates=vocabulary,
         on_log_probs=after,
         renormalize=np.array([True, False]),
     )
-    _, totals = graphs.select(OrtValue.ortvalue_from_numpy(logits), choice)
+    _, totals = graphs.select(OrtValue.ortvalue_from_numpy(logits), selection)
     probabilities = np.exp(logits.astype(np.float64))
     left = probabilities[:, 100:].sum(axis=1) / probabilities.sum(axis=1)
     np.testing.assert_allclose(np.exp(totals.astype(np.float64)).sum(axis=1), [1.0, left[1]], atol=1e-5)

@@ -3,7 +3,7 @@
 import gc
 import weakref
 
-from jumok_serve.runtime.process_memory import NEW_OBJECTS, give_back_memory, set_aside
+from jumok_serve.runtime.process_memory import NEW_OBJECTS, freeze_objects, give_back_memory
 
 
 class Cycle:
@@ -15,7 +15,7 @@ def test_what_was_set_aside_is_looked_at_when_memory_is_given_back() -> None:
     cycle = Cycle()
     alive = weakref.ref(cycle)
     threshold = gc.get_threshold()
-    set_aside()
+    freeze_objects()
     try:
         del cycle
         gc.collect()

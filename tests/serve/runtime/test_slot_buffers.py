@@ -75,7 +75,7 @@ def test_sentences_survive_whatever_is_reserved(seed: int, ahead: bool) -> None:
     sources: list[int] = []
     written: list[dict[str, np.ndarray]] = []
     for _ in range(100):
-        longest = int(random.choice([5, 20, 60, 300]))  # over `ROOM` times as many as the shortest, and under it
+        longest = int(random.choice([5, 20, 60, 300]))  # more than `GROWTH_FACTOR` times the shortest, and less
         kept = int(random.integers(0, len(written) + 1))
         while kept and max(sources[:kept]) > longest:
             kept -= 1
@@ -142,7 +142,7 @@ def test_a_buffer_with_positions_ahead_keeps_slots_as_long_as_it_is_short() -> N
 
 
 def test_a_buffer_keeps_no_slots_that_it_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_module, "ROOM", 1)
+    monkeypatch.setattr(memory_module, "GROWTH_FACTOR", 1)
     memory = SlotBuffers(SPECS, "S", ahead=True)
     memory.reserve(9, 5, 0)
     memory.reserve(2, 33, 1)
@@ -155,7 +155,7 @@ def test_few_long_sentences_do_not_get_the_room_of_many_short_ones() -> None:
     memory = SlotBuffers(SPECS, "S")
     memory.reserve(1000, 8, 0)
     memory.reserve(3, 100, 2)
-    assert next(iter(memory._buffers.values())).shape == (3, 2, 104, 3)
+    assert memory.view(memory.capacity)["memory.keys"].shape() == [3, 2, 104, 3]
 
 
 def test_a_view_is_not_a_copy_and_is_made_once(random: np.random.Generator) -> None:
@@ -197,7 +197,7 @@ def test_what_many_slots_have_is_copied_while_others_run_python(random: np.rando
     """Many bytes are copied by a call that lets go of the interpreter's lock."""
     memory = SlotBuffers((TensorSpec(name="memory.keys", dtype="int8", axes=("B", 2, "S", 64)),), "S")
     keys = random.integers(-128, 128, (20, 2, 500, 64), np.int8)
-    assert keys.nbytes > memory_module.ALONE_BYTES
+    assert keys.nbytes > memory_module.GIL_HELD_BYTES
     memory.reserve(20, 600, 0)
     memory.write(range(20), {"memory.keys": keys})
     memory.move([19, 18], [0, 5], 500)

@@ -17,9 +17,9 @@ from jumok_serve.engine.batch import Batch, Sentence
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime import sessions as opening
-from jumok_serve.runtime.device import CPU, RESIDENT_CPU, Device
-from jumok_serve.runtime.device_copies import copies
-from jumok_serve.runtime.device_step import POSITIONS_STEP, DeviceSlots
+from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
+from jumok_serve.runtime.device_copies import find_copies
+from jumok_serve.runtime.device_slots import POSITIONS_STEP, DeviceSlots
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.slot_buffers import SlotBuffers
 from jumok_serve.search import make_search
@@ -73,7 +73,7 @@ def test_a_device_decodes_what_the_cpu_decodes(half_bundle: Path, beam_size: int
     sources = random_sources(bundle.tokenizer.vocab_size)
     expected, found = (
         decoded(Graphs(bundle, "fp32", device=device, threads=1), sources, beam_size=beam_size, draws=draws)
-        for device in (CPU, RESIDENT_CPU)
+        for device in (CPU, CPU_AS_DEVICE)
     )
     for one, other in zip(expected, found, strict=True):
         assert [tokens for tokens, _ in one] == [tokens for tokens, _ in other]
@@ -113,9 +113,9 @@ def test_fp16_is_half_as_large_and_verified(half_bundle: Path) -> None:
 
 def test_what_a_device_cannot_decode_is_refused_with_the_way_out(tiny_bundle: Path, half_bundle: Path) -> None:
     with pytest.raises(DeviceError, match=r"no graphs in int8 for device 'cpu': .* --precision fp16 or fp32"):
-        Graphs(Bundle.open(tiny_bundle), "int8", device=RESIDENT_CPU, threads=1)
+        Graphs(Bundle.open(tiny_bundle), "int8", device=CPU_AS_DEVICE, threads=1)
     with pytest.raises(DeviceError, match="no use for a shortlist"):
-        Graphs(Bundle.open(half_bundle), "fp16", device=RESIDENT_CPU, threads=1, listed=True)
+        Graphs(Bundle.open(half_bundle), "fp16", device=CPU_AS_DEVICE, threads=1, listed=True)
     with pytest.raises(BundleError, match="fp16 has no graphs for a shortlist"):
         Graphs(Bundle.open(half_bundle), "fp16", device=CPU, threads=1, listed=True)
 
@@ -123,11 +123,11 @@ def test_what_a_device_cannot_decode_is_refused_with_the_way_out(tiny_bundle: Pa
 def test_operators_that_run_elsewhere_are_refused_by_name(
     half_bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(opening, "copies", lambda _: ["TopK 'best' on the host reads 'scores' from the device"])
+    monkeypatch.setattr(opening, "find_copies", lambda _: ["TopK 'best' on the host reads 'scores' from the device"])
     bundle = Bundle.open(half_bundle)
     with pytest.raises(DeviceError, match=r"encoder.onnx does not stay on the device: TopK 'best'.*--gpu-allow-copies"):
-        Graphs(bundle, "fp16", device=RESIDENT_CPU, threads=1)
-    allowing = Device("cpu", CPU.providers, resident=True, allow_copies=True)
+        Graphs(bundle, "fp16", device=CPU_AS_DEVICE, threads=1)
+    allowing = Device("cpu", CPU.providers, own_memory=True, allow_copies=True)
     with caplog.at_level(logging.WARNING):
         Graphs(bundle, "fp16", device=allowing, threads=1)
     assert "decoder.onnx does not stay on the device: TopK 'best'" in caplog.text
@@ -144,12 +144,12 @@ def test_copies_are_found_in_graphs_and_the_graphs_within() -> None:
         node("If", ["condition"], ["c"], name="choice", then_branch=inner, else_branch=inner),
     ]
     graph = helper.make_graph(nodes, "outer", [info("x", TensorProto.FLOAT, [1])], [info("c", TensorProto.FLOAT, [1])])
-    found = copies(helper.make_model(graph).SerializeToString())
+    found = find_copies(helper.make_model(graph).SerializeToString())
     assert found[0] == "NonZero 'somewhere' on the host reads 'a' from the device"
     assert found[1] == "NonZero 'somewhere' on the host makes 'places' for the device"
     assert set(found[2:]) == {"If 'choice': the host gives 'a' for the device"}
     del graph.node[1:]
-    assert copies(helper.make_model(graph).SerializeToString()) == []
+    assert find_copies(helper.make_model(graph).SerializeToString()) == []
 
 
 @pytest.fixture

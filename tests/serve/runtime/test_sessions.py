@@ -1,4 +1,4 @@
-"""Products that saturate: how they are found out, and that what sessions do about it changes nothing."""
+"""Saturating int8 products: detection, and translations that do not change with unsigned weights."""
 
 from base64 import b64decode
 from pathlib import Path
@@ -10,13 +10,13 @@ from onnx import TensorProto, helper
 
 from jumok_export.graphs.graph import with_inner
 from jumok_serve import Translator
-from jumok_serve.runtime import graphs as session
-from jumok_serve.runtime import saturation
+from jumok_serve.runtime import graphs as graphs_module
+from jumok_serve.runtime.sessions import PROBE, products_saturate
 
 MODELS = Path(__file__).parents[3] / "models"
 
 
-def test_the_product_is_what_it_is_said_to_be() -> None:
+def test_the_probe_is_one_int8_product() -> None:
     node = helper.make_node("MatMulIntegerToFloat", ["a", "b", "s", "s"], ["y"], domain="com.microsoft")
     a, b, s, y = (
         helper.make_tensor_value_info(name, data_type, [None] * rank)
@@ -32,13 +32,12 @@ def test_the_product_is_what_it_is_said_to_be() -> None:
         opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)],
         ir_version=10,
     )
-    assert b64decode(saturation._PRODUCT) == model.SerializeToString(deterministic=True)
+    assert b64decode(PROBE) == model.SerializeToString(deterministic=True)
 
 
-def test_what_processors_do_is_found_out_once() -> None:
-    """Whichever this one does: its answer is stable."""
-    assert saturation.products_saturate() in {True, False}
-    assert saturation.products_saturate.cache_info().misses == 1
+def test_the_processor_is_probed_once() -> None:
+    assert products_saturate() in {True, False}
+    assert products_saturate.cache_info().misses == 1
 
 
 def test_translations_are_the_same_with_the_weights_made_unsigned(
@@ -46,7 +45,7 @@ def test_translations_are_the_same_with_the_weights_made_unsigned(
 ) -> None:
     outcomes = []
     for saturates in (False, True):
-        monkeypatch.setattr(session, "products_saturate", lambda saturates=saturates: saturates)
+        monkeypatch.setattr(graphs_module, "products_saturate", lambda saturates=saturates: saturates)
         with Translator(tiny_bundle, precision="int8", threads=1) as translator:
             outcomes.append([each.hypotheses[0] for each in translator.translate(sentences[0], beam_size=2)])
     for signed, unsigned in zip(*outcomes, strict=True):
@@ -56,7 +55,7 @@ def test_translations_are_the_same_with_the_weights_made_unsigned(
 
 @pytest.mark.parametrize("name", ["multi30k-en-de-transformer", "multi30k-en-de-lstm", "recurrent_bundle"])
 def test_weights_lie_in_the_graphs_of_their_products(name: str, request: pytest.FixtureRequest) -> None:
-    """ONNX Runtime makes no others unsigned: not those that a loop's products read from the graph around it."""
+    """ONNX Runtime converts no other weights to unsigned: none that a loop reads from the graph around it."""
     path = request.getfixturevalue(name) if name == "recurrent_bundle" else MODELS / name
     products = 0
     for file in (path / "int8").glob("*.onnx"):

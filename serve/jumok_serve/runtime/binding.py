@@ -1,0 +1,110 @@
+"""Bindings: a session's inputs and outputs, bound once for many runs, on the host or on a device."""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from onnxruntime import OrtValue
+
+Tensors = dict[str, OrtValue]
+"""Encoder memory or decoder state by name: `memory.<name>`, `state.<name>`."""
+
+Place: TypeAlias = tuple[str, int]
+"""ONNX Runtime's name of a device, and the device's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The beginning of a buffer on a device, as a tensor.
+
+    Attributes:
+        buffer: memory of the tensor.
+        dtype: element type.
+        shape: shape of the tensor; no larger than the buffer.
+    """
+
+    buffer: OrtValue
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def whole(cls, value: OrtValue, dtype: str) -> "View":
+        """A view of a whole tensor."""
+        return cls(value, np.dtype(dtype), tuple(value.shape()))
+
+    def first(self, slots: int) -> "View":
+        """A view of the first slots."""
+        return View(self.buffer, self.dtype, (slots, *self.shape[1:]))
+
+
+def as_value(array: NDArray[Any]) -> OrtValue:
+    """Wrap an array as a tensor of ONNX Runtime; a contiguous array is not copied."""
+    return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+
+
+def on_device(array: NDArray[Any], place: Place) -> OrtValue:
+    """Copy an array to a device."""
+    return OrtValue.ortvalue_from_numpy(np.array(array, order="C"), *place)
+
+
+class Binding:
+    """Inputs and outputs of a session. Each stays bound until it is bound anew.
+
+    Args:
+        session: ONNX Runtime's session of a graph.
+        place: device with the memory of inputs and outputs; None: the host.
+    """
+
+    def __init__(self, session: Any, place: Place | None = None) -> None:
+        self._session = session
+        self._place = place
+        self._binding = session.io_binding()
+        self._held: dict[str, object] = {}  # ONNX Runtime's binding keeps no memory alive
+        self._shared: list[tuple[OrtValue, NDArray[Any]]] = []
+
+    def share(self, name: str, array: NDArray[Any]) -> None:
+        """Bind an input to an array that the caller changes between runs; a device gets a copy before each run."""
+        if self._place is None:
+            self.input(name, as_value(array))
+            return
+        copy = on_device(array, self._place)
+        self._shared.append((copy, array))
+        self.input(name, copy)
+
+    def give(self, name: str, array: NDArray[Any]) -> None:
+        """Bind an input to the present content of an array."""
+        self.input(name, as_value(array) if self._place is None else on_device(array, self._place))
+
+    def input(self, name: str, value: View | OrtValue) -> None:
+        """Bind an input; a tensor on the host is copied if the graph reads it on the device."""
+        self._held[name] = value
+        if isinstance(value, View):
+            self._binding.bind_input(name, *self._device, value.dtype, value.shape, value.buffer.data_ptr())
+        else:
+            self._binding.bind_ortvalue_input(name, value)
+
+    def output(self, name: str, value: View | OrtValue | None = None) -> None:
+        """Bind an output to a tensor, or by default to memory that ONNX Runtime allocates."""
+        self._held[f"output {name}"] = value
+        if value is None:
+            self._binding.bind_output(name, *self._device)
+        elif isinstance(value, View):
+            self._binding.bind_output(name, *self._device, value.dtype, value.shape, value.buffer.data_ptr())
+        else:
+            self._binding.bind_ortvalue_output(name, value)
+
+    @property
+    def _device(self) -> Place:
+        return self._place or ("cpu", 0)
+
+    def run(self) -> None:
+        """Run the session once."""
+        for copy, array in self._shared:
+            copy.update_inplace(np.ascontiguousarray(array))
+        self._session.run_with_iobinding(self._binding)
+
+    def outputs(self) -> list[OrtValue]:
+        """All outputs of the last run, in the order in which they were first bound."""
+        values: list[OrtValue] = self._binding.get_outputs()
+        return values

@@ -1,0 +1,78 @@
+"""Decoder state that every step makes anew: the graph gathers, for each row, the row that it continues."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from onnxruntime import OrtValue
+
+from jumok_serve.manifest.manifest import TensorSpec
+from jumok_serve.runtime.binding import Tensors
+
+TIME_SLACK = 32
+"""Positions beyond the longest row's that a gathered cache may have before it is cut."""
+
+
+class GatheredState:
+    """State of the P rows of the last step, for recurrent models and for caches without entries by slot.
+
+    Args:
+        specs: the decoder's inputs `state.*`, [P, ...].
+        tensors: one dummy row, [1, ...].
+        beam_size: K.
+    """
+
+    def __init__(self, specs: Sequence[TensorSpec], tensors: Tensors, beam_size: int) -> None:
+        self._specs = specs
+        self._tensors = tensors
+        self._beam_size = beam_size
+        self._first_rows: dict[int, int] = {}  # by slot, in P
+
+    def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
+        """Append first states to the rows; without first states any row will do."""
+        first = 0
+        if first_state:
+            first = next(iter(self._tensors.values())).shape()[0]
+            self._tensors = {
+                name: _appended(value, first_state.get(name), rows) for name, value in self._tensors.items()
+            }
+        for number, slot in enumerate(slots):
+            self._first_rows[slot] = first + number if first_state else 0
+
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
+        """Take the rows of slots along to other slots."""
+        for slot, other in zip(slots, to, strict=True):
+            self._first_rows[other] = self._first_rows[slot]
+
+    def first_rows(self, sentences: int) -> NDArray[np.int64]:
+        """The first row in P of the sentences in slots 0 .. n-1, [n, 1]."""
+        return np.array([self._first_rows[slot] for slot in range(sentences)])[:, None]
+
+    def tensors(self, longest: int) -> Tensors:
+        """The state [P, ...]; the time axis is cut if it is much longer than the longest row's position needs."""
+        cached = max((_time(spec, self._tensors[spec.name]) for spec in self._specs), default=0)
+        if cached <= longest + TIME_SLACK:
+            return self._tensors
+        return {spec.name: _cut(spec, self._tensors[spec.name], longest) for spec in self._specs}
+
+    def replace(self, tensors: Tensors, sentences: int) -> None:
+        """Take the state that a step made, [R, ...], with the rows of slots 0 .. n-1 in order."""
+        self._tensors = tensors
+        self._first_rows = {slot: slot * self._beam_size for slot in range(sentences)}
+
+
+def _appended(value: OrtValue, first: OrtValue | None, rows: Sequence[int]) -> OrtValue:
+    present = value.numpy()
+    new = np.zeros((len(rows), *present.shape[1:]), present.dtype)  # a cache beside a recurrent state begins like this
+    if first is not None:
+        new = first.numpy()[list(rows)]
+    return OrtValue.ortvalue_from_numpy(np.concatenate((present, new)))
+
+
+def _time(spec: TensorSpec, value: OrtValue) -> int:
+    return max((int(size) for axis, size in zip(spec.axes, value.shape(), strict=True) if axis == "T"), default=0)
+
+
+def _cut(spec: TensorSpec, value: OrtValue, longest: int) -> OrtValue:
+    part = tuple(slice(longest) if axis == "T" else slice(None) for axis in spec.axes)
+    return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value.numpy()[part]))

@@ -1,0 +1,94 @@
+"""Inputs of a decoder step: tokens by slot, and parameters of the selection that ends it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jumok_serve.native import address
+from jumok_serve.search import NO_CONSTRAINTS, Constraints, Entries
+
+
+class DecoderInputs:
+    """Arrays by slot that decoder steps read. They stay where they are; other arrays need another object.
+
+    Args:
+        tokens: the last token of each row, [slots, K].
+        positions: tokens that each sentence's rows have decoded, [slots]. At 0 a row sees no earlier state.
+        parents: row of the same sentence that each row continues, [slots, K].
+        lengths: source lengths, [slots].
+
+    Attributes:
+        addresses: addresses of the four arrays, in this order, for native code.
+    """
+
+    def __init__(
+        self,
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        parents: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+    ) -> None:
+        self.tokens = tokens
+        self.positions = positions
+        self.parents = parents
+        self.lengths = lengths
+        self.addresses = tuple(map(address, (tokens, positions, parents, lengths)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionParameters:
+    """Parameters of log-softmax, constraints and top-k at the end of a step.
+
+    Attributes:
+        scores: running scores, [R].
+        candidates: candidates of each row, C; at most U are given.
+        on_logits: constraints before the log-softmax.
+        on_log_probs: constraints after the log-softmax.
+        renormalize: True if a second log-softmax follows, [R]; None: in no row.
+        with_logits: True if the logits of the step will be read too.
+    """
+
+    scores: NDArray[np.float32]
+    candidates: int
+    on_logits: Constraints = NO_CONSTRAINTS
+    on_log_probs: Constraints = NO_CONSTRAINTS
+    renormalize: NDArray[np.bool_] | None = None
+    with_logits: bool = False
+
+
+def constraint_arrays(stage: str, constraints: Constraints, width: int) -> dict[str, NDArray[Any]]:
+    """A graph's inputs for sparse constraints.
+
+    Args:
+        stage: "logit" before the log-softmax, "log_prob" after it.
+        constraints: entries by row and column.
+        width: columns of the logits, U.
+
+    Returns:
+        Places in the flat scores, row * U + column, and values: [N] each, of factors and of biases.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, entries in ((f"{stage}_factors", constraints.factors), (f"{stage}_biases", constraints.biases)):
+        arrays[f"{name}.places"] = entries.places[:, 0] * width + entries.places[:, 1]
+        arrays[f"{name}.values"] = entries.values
+    return arrays
+
+
+def renormalize_array(renormalize: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+    """The numbers of the rows to renormalize, [N]."""
+    return np.zeros(0, np.int64) if renormalize is None else np.flatnonzero(renormalize)
+
+
+_FIRST_PLACE = np.zeros((1, 2), np.int64)
+_NEUTRAL_FACTOR = Entries(_FIRST_PLACE, np.ones(1, np.float32))
+_NEUTRAL_BIAS = Entries(_FIRST_PLACE, np.zeros(1, np.float32))
+
+
+def never_empty(constraints: Constraints) -> Constraints:
+    """Put a neutral entry into each empty list: graphs for devices take no empty tensors."""
+    factors, biases = constraints
+    return Constraints(
+        factors if len(factors.values) else _NEUTRAL_FACTOR, biases if len(biases.values) else _NEUTRAL_BIAS
+    )
