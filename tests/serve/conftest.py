@@ -76,7 +76,7 @@ def german_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lookup_graph(ids: TensorSpec, rows: TensorSpec, table: np.ndarray) -> bytes:
-    """An ONNX graph that answers every id with its row of ``table`` [V, width]."""
+    """An ONNX graph that maps each id to a row of ``table`` [V, width]."""
     graph = helper.make_graph(
         [helper.make_node("Gather", ["table", ids.name], [rows.name], axis=0)],
         "lookup",
@@ -91,7 +91,7 @@ def lookup_graph(ids: TensorSpec, rows: TensorSpec, table: np.ndarray) -> bytes:
 
 @pytest.fixture(scope="session")
 def build_toy(shared_model: Path) -> Callable[[Path], ManifestDraft]:
-    """What ``write_bundle`` calls: writes the toy's files into a folder and returns its manifest."""
+    """A `build` argument of `write_bundle`: writes the toy's files into a folder and returns its manifest."""
     tokenizer = SentencePieceTokenizer(shared_model)
 
     def build(folder: Path) -> ManifestDraft:

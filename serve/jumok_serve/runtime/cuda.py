@@ -25,7 +25,7 @@ Loader = Callable[[str], Any]
 """Opens a shared library by name, as `ctypes.CDLL` does; raises OSError if it is missing."""
 
 
-def find_problem(load: Loader = ctypes.CDLL, *, built_for: str | None = None) -> str | None:
+def find_cuda_problem(load: Loader = ctypes.CDLL, *, built_for: str | None = None) -> str | None:
     """Find what CUDA lacks, with a remedy; None if nothing is missing.
 
     Args:

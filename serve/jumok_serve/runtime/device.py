@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import onnxruntime
 
 from jumok_serve.errors import DeviceError
-from jumok_serve.runtime.cuda import find_problem
+from jumok_serve.runtime.cuda import find_cuda_problem
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def _cuda_problem() -> str | None:
             f"the installed ONNX Runtime {onnxruntime.__version__} has no {CUDA_PROVIDER} "
             f"(it has {', '.join(available)}); {INSTALL}"
         )
-    return find_problem()
+    return find_cuda_problem()
 
 
 def check_active(device: Device, active: list[str]) -> None:

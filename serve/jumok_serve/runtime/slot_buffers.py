@@ -53,7 +53,7 @@ def spec_shape(spec: TensorSpec, slots: int, length: int) -> tuple[int, ...]:
 
 
 class SlotBuffers:
-    """Tensors by slot, of which slots 0 .. n-1 are in use. Writing or moving a slot copies one sentence.
+    """Tensors by slot. Slots 0 .. n-1 are in use; writing or moving a slot copies one sentence.
 
     Memory is kept for later sentences: new memory costs as much as a copy of it.
 

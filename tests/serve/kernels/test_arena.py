@@ -1,4 +1,4 @@
-"""Memory that graphs are computed in: what arenas promise, and that each thread computes in one of its own."""
+"""Arenas, and the separate memory that each thread computes in."""
 
 import re
 import shutil
@@ -44,7 +44,7 @@ def negative(numbers):
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 """
-"""What computes -x [n], and says where; and the bytes of memory that a process has."""
+"""A program's functions: the address of a computed -x [n], and the resident memory of the process, in bytes."""
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +64,9 @@ def test_an_arena(driver: Path, check: str) -> None:
     assert done.returncode == 0, done.stderr or f"ended by {done.returncode}"
 
 
-def test_every_thread_computes_in_memory_of_its_own() -> None:
-    """What one has given back is where it computes next; another does not even take a page of it."""
-    places = told(
+def test_each_thread_computes_in_its_own_memory() -> None:
+    """A thread reuses the memory that it has released; another thread takes no page of that memory."""
+    places = printed_numbers(
         """
 numbers = np.arange(1000, dtype=np.float32)
 with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
@@ -77,8 +77,8 @@ with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
     assert abs(places[0] - places[1]) >= LARGE_PAGE
 
 
-def test_a_thread_keeps_memory_until_it_ends_or_is_told_to_return_it() -> None:
-    before, kept, returned, kept_again, ended = told(
+def test_a_thread_keeps_memory_until_it_ends_or_memory_is_given_back() -> None:
+    before, kept, returned, kept_again, ended = printed_numbers(
         """
 numbers = np.ones(2**24, np.float32)
 print(resident())
@@ -102,8 +102,8 @@ print(resident())
         assert rest - before < most_else
 
 
-def told(program: str) -> list[int]:
-    """The numbers that a program prints, in a process of its own, where nothing else has computed."""
+def printed_numbers(program: str) -> list[int]:
+    """Run a program in a new process, where nothing has been computed, and return the numbers that it prints."""
     if native.library() is None:
         pytest.skip("there are no native kernels")
     done = subprocess.run(

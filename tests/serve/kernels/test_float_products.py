@@ -15,7 +15,7 @@ pytestmark = needs_library
 def inputs_of(
     shape: tuple[int, ...], *, transposed: bool = False, biased: bool = True, parts: int = 1
 ) -> dict[str, Any]:
-    """Those of some products of shape (..., depth, columns), of which each has more columns than the one before."""
+    """Inputs of some products of shape (..., depth, columns), each with more columns than the one before."""
     *rows, depth, columns = shape
     random = np.random.default_rng(12)
     inputs: dict[str, Any] = {"numbers": random.normal(size=(*rows, depth)).astype(np.float32)}
@@ -28,7 +28,7 @@ def inputs_of(
 
 
 def products(operator: str, inputs: dict[str, Any], **settings: int) -> list[NDArray[Any]]:
-    """What an operator gives; weights are [depth, columns], and there is no activation, unless `settings` say so."""
+    """Outputs of an operator; by default weights are [depth, columns], without activation."""
     chosen = {"transposed": 0, "biased": int(inputs["bias0"] is not None), "activation": LINEAR, **settings}
     outputs = {f"output{part}": np.float32 for part in range(3 if operator.startswith("Three") else 1)}
     return run(operator, inputs, outputs, **chosen)
@@ -57,8 +57,8 @@ def test_three_products_are_three_times_one() -> None:
 
 
 @pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
-def test_rows_do_not_depend_on_company(activation: int) -> None:
-    """Rows alone and among so many others, to the bit, and however they are spread over axes."""
+def test_rows_do_not_depend_on_the_batch(activation: int) -> None:
+    """A row gives the same bits alone and among many others, for all shapes of the row axes."""
     inputs = inputs_of((200, 97, 70))
     (together,) = products("FloatProduct", inputs, activation=activation)
     firsts = (0, 7, 60, 95, 96, 120, 150, 193)
@@ -71,8 +71,8 @@ def test_rows_do_not_depend_on_company(activation: int) -> None:
 
 
 @pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
-def test_what_is_no_number_stays(activation: int) -> None:
-    """In whole panels of columns and in others; it reaches whoever fails a row whose scores are none."""
+def test_nan_is_kept(activation: int) -> None:
+    """In whole panels of columns and in partial ones, so that the engine can fail the sentence."""
     inputs = inputs_of((7, 9, 70))
     inputs["numbers"][3, 4] = np.nan
     (found,) = products("FloatProduct", inputs, activation=activation)
@@ -80,7 +80,7 @@ def test_what_is_no_number_stays(activation: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 30, 17), (7, 64, 64), (200, 256, 512)])
-def test_a_norm_behind_a_product_is_the_same_in_one_operator(shape: tuple[int, ...]) -> None:
+def test_a_product_and_its_norm_are_the_same_in_one_operator(shape: tuple[int, ...]) -> None:
     random = np.random.default_rng(13)
     inputs, width = inputs_of(shape), shape[-1]
     (product,) = products("FloatProduct", inputs)
@@ -95,7 +95,7 @@ def test_a_norm_behind_a_product_is_the_same_in_one_operator(shape: tuple[int, .
         np.testing.assert_array_equal(found, one)
 
 
-def test_what_is_not_constant_or_does_not_fit_is_refused() -> None:
+def test_weights_that_vary_or_do_not_fit_are_refused() -> None:
     inputs = inputs_of((2, 8, 12), parts=3)
     settings = {"transposed": 0, "biased": 1, "activation": LINEAR}
     outputs = {f"output{part}": np.float32 for part in range(3)}

@@ -17,14 +17,14 @@ pytestmark = needs_library
 
 Arrays = dict[str, NDArray[Any]]
 OTHERS = ("native_attention", "products", "float_products")
-"""Of which test files test the other operators."""
+"""Test files of the other operators."""
 LIST_NAMES = ("logit_factors", "logit_biases", "log_prob_factors", "log_prob_biases")
 
 
 @pytest.mark.parametrize("count", [1, 7, 300])
 @pytest.mark.parametrize("width", [3, 64, 500])
 def test_add_norm(count: int, width: int) -> None:
-    """The sum, its normalisation and its levels; outputs that nobody reads are left out."""
+    """The sum, its normalization and its quantized values, also without the outputs that no node reads."""
     random = np.random.default_rng(3)
     x, y = (random.normal(2, 3, (count, 1, width)).astype(np.float32) for _ in range(2))
     weight, bias = (random.normal(size=width).astype(np.float32) for _ in range(2))
@@ -46,7 +46,7 @@ def test_add_norm(count: int, width: int) -> None:
 
 @pytest.mark.parametrize("width", [3, 64, 500])
 def test_a_table_is_added_to_each_sentence(width: int) -> None:
-    """Its first rows, as many as a sentence has; what comes of it is the same as if it were given for all of them."""
+    """The table's first rows are added to every sentence, as if the table were repeated for each."""
     random = np.random.default_rng(14)
     for sentences, length in ((1, 1), (3, 5), (40, 9)):
         x = random.normal(size=(sentences, length, width)).astype(np.float32)
@@ -65,12 +65,12 @@ def test_a_table_is_added_to_each_sentence(width: int) -> None:
 
 
 @pytest.mark.parametrize("zero_point", [0, 128, 255])
-def test_levels_end_where_bytes_do(zero_point: int) -> None:
-    """What is too large or too small for a byte becomes the last one."""
+def test_quantized_values_are_clamped(zero_point: int) -> None:
+    """A value beyond the range of a byte becomes the largest or smallest byte."""
     x = np.array([[-1e30, -300.0, -1.5, -0.5, 0.0, 0.5, 1.5, 2.5, 300.0, 1e30]], np.float32)
     one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
     found = []
-    for number in x[0]:  # a row of one number is normalised to nothing, so that its bias is the result
+    for number in x[0]:  # a row of one number is normalized to 0, so that the bias is the result
         inputs = {"x": zero[None], "y": zero[None], "weight": one, "bias": np.array([number])}
         outputs = {"sum": None, "norm": None, "quantized": np.uint8}
         (level,) = run("AddNormQuantized", {**inputs, **rounding(1, zero_point)}, outputs, epsilon=1e-5)
@@ -85,7 +85,7 @@ def selected(
     lists: Mapping[str, Any],
     renormalize: Sequence[int] = (),
 ) -> list[NDArray[Any]]:
-    """What the operator gives for lists of (place, value)."""
+    """Outputs of the operator for constraints as lists of (place, value)."""
     inputs: Arrays = {"logits": logits, "scores": scores, "candidates": np.array([candidates])}
     for name in LIST_NAMES:
         entries = lists.get(name, [])
@@ -102,7 +102,7 @@ def expected_selection(
     lists: Mapping[str, Any],
     renormalize: Sequence[int] = (),
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The same in doubles, with a whole sort."""
+    """The expected outputs, in doubles and by sorting all columns."""
 
     def constrained(numbers: NDArray[Any], stage: str) -> NDArray[Any]:
         flat = numbers.ravel().copy()
@@ -128,7 +128,7 @@ def expected_selection(
 @pytest.mark.parametrize(("rows", "width"), [(1, 5), (3, 64), (40, 1000), (8, 4999)])
 @pytest.mark.parametrize("constrained", [False, True], ids=["free", "constrained"])
 def test_select(rows: int, width: int, candidates: int, constrained: bool) -> None:
-    """The best of every row, with and without constraints of either stage."""
+    """The best candidates of every row, with and without constraints of either stage."""
     random = np.random.default_rng(4)
     logits = (5 * random.normal(size=(rows, width))).astype(np.float32)
     scores = random.normal(size=rows).astype(np.float32)
@@ -146,13 +146,13 @@ def test_select(rows: int, width: int, candidates: int, constrained: bool) -> No
     np.testing.assert_allclose(totals, expected, rtol=2e-6, atol=2e-5)
     if candidates < width:
         np.testing.assert_array_equal(tokens, best)
-    else:  # among all, some are so close that floats do not tell which is better
+    else:  # among all columns some are too close to be told apart in fp32
         np.testing.assert_array_equal(np.sort(tokens, axis=-1), np.sort(best, axis=-1))
 
 
 @pytest.mark.parametrize("candidates", [1, 40])
 def test_select_under_many_constraints(candidates: int) -> None:
-    """So many that they are not looked at one by one, in a row that nothing renormalizes."""
+    """More constraints than the kernel treats one by one, in a row that is not renormalized."""
     random = np.random.default_rng(6)
     logits, scores = (5 * random.normal(size=(2, 3000))).astype(np.float32), np.zeros(2, np.float32)
     lists = {
@@ -166,7 +166,7 @@ def test_select_under_many_constraints(candidates: int) -> None:
 
 
 def test_equal_candidates_come_by_token() -> None:
-    """Within a block and from block to block, also where only log-probabilities are equal."""
+    """Ties within a block and across blocks, also if only log-probabilities are equal."""
     logits = np.zeros((2, 300), np.float32)
     logits[0, [7, 70, 250]] = 1
     logits[1] = np.float32(1e-3)
@@ -177,8 +177,8 @@ def test_equal_candidates_come_by_token() -> None:
 
 
 @pytest.mark.parametrize("width", [200, 3000])
-def test_rows_without_numbers(width: int) -> None:
-    """NaN, an infinite logit and nothing but -inf give NaN; -inf before a number does not, nor what other rows have."""
+def test_rows_with_nan(width: int) -> None:
+    """NaN, an infinite logit or only -inf give NaN; some -inf do not, nor do the values of other rows."""
     logits = np.random.default_rng(5).normal(size=(5, width)).astype(np.float32)
     logits[0, width - 50] = np.nan
     logits[1, 3] = np.inf
@@ -214,8 +214,8 @@ def test_embedding(shape: tuple[int, ...], width: int) -> None:
         run("Int8Embedding", {**inputs, "scales": scales[1:]}, {"embedded": np.float32}, factor=1.0)
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    """By a message, before anything is read."""
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    """The error comes before any read out of bounds."""
     logits, scores = np.zeros((2, 9), np.float32), np.zeros(2, np.float32)
     with pytest.raises(Exception, match="outside of the logits"):
         selected(logits, scores, 1, {"logit_biases": [(18, 1.0)]})
@@ -233,8 +233,8 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["weight", "bias", "scale", "zero_point"])
-def test_norms_refuse_what_is_not_constant(name: str) -> None:
-    """When a session is made: kernels read these once."""
+def test_norms_refuse_weights_that_vary(name: str) -> None:
+    """The session is refused, as kernels read these inputs once."""
     row, per_column = np.zeros((1, 8), np.float32), np.ones(8, np.float32)
     inputs = {"x": row, "y": row, "weight": per_column, "bias": per_column, **AS_LEVELS}
     outputs = {"sum": None, "norm": None, "quantized": np.uint8}
@@ -244,7 +244,7 @@ def test_norms_refuse_what_is_not_constant(name: str) -> None:
 
 @pytest.mark.skipif("JUMOK_TEST_KERNELS" in os.environ, reason="this is the run for older processors")
 def test_processors_without_avx512() -> None:
-    """All of the above, attention and products, with the functions for these, which a newer processor has too."""
+    """Run all kernel tests with the functions for older processors, which newer ones can run too."""
     files = [__file__, *(str(Path(__file__).with_name(f"test_{name}.py")) for name in OTHERS)]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""What of a library of native kernels is used; and that whatever else lies in its place is not, and stops nothing."""
+"""Loading of the library of native kernels; a broken library is not used and does no harm."""
 
 import logging
 import shutil
@@ -18,7 +18,7 @@ compiles = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler
 
 
 def compiled(name: str, out: Path) -> bytes:
-    """A library with one function of a name, which does nothing and succeeds."""
+    """A library with one function that does nothing and succeeds."""
     assert COMPILER is not None
     source = f'extern "C" void* {name}(void*, const void*) {{ return nullptr; }}\n'
     subprocess.run([COMPILER, "-shared", "-fPIC", "-x", "c++", "-", "-o", out], input=source, text=True, check=True)
@@ -31,8 +31,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the library is looked for, and nothing is yet."""
+def library_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The path of the library, without a file."""
     path = tmp_path / "libjumok_kernels.so"
     monkeypatch.setattr(native, "LIBRARY", path)
     native.library.cache_clear()
@@ -41,8 +41,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
-    """Gives the one line that was logged."""
+def logged_line(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    """Return the one line that was logged."""
     caplog.set_level(logging.INFO, native.logger.name)
 
     def line() -> str:
@@ -55,68 +55,74 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
 
 
 @compiles
-def test_what_loads_is_used_and_said_once(place: Path, good: bytes, told: Callable[[], str]) -> None:
-    place.write_bytes(good)
-    assert native.library() == native.library() == place
-    assert told() == "native kernels are used, where a bundle has graphs for them"
+def test_a_library_that_loads_is_used_and_logged_once(
+    library_path: Path, good: bytes, logged_line: Callable[[], str]
+) -> None:
+    library_path.write_bytes(good)
+    assert native.library() == native.library() == library_path
+    assert logged_line() == "native kernels are used, where a bundle has graphs for them"
 
 
-def test_where_nothing_was_compiled_it_says_what_it_takes(place: Path, told: Callable[[], str]) -> None:
+def test_without_a_library_the_log_names_the_remedy(library_path: Path, logged_line: Callable[[], str]) -> None:
     assert native.library() is native.library() is None
-    assert told().startswith("native kernels are not used, and translating takes longer: there is no ")
-    assert "C++ compiler" in told()
-    assert str(place) in told()
+    assert logged_line().startswith("native kernels are not used, and translating takes longer: there is no ")
+    assert "C++ compiler" in logged_line()
+    assert str(library_path) in logged_line()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF\x02\x01", b"no library\n" * 100])
-def test_what_is_no_library_is_not_used(place: Path, told: Callable[[], str], content: bytes) -> None:
-    place.write_bytes(content)
+def test_a_file_that_is_no_library_is_not_used(
+    library_path: Path, logged_line: Callable[[], str], content: bytes
+) -> None:
+    library_path.write_bytes(content)
     assert native.library() is None
-    assert str(place) in told()
+    assert str(library_path) in logged_line()
 
 
-def test_a_folder_is_not_used(place: Path, told: Callable[[], str]) -> None:
-    place.mkdir()
+def test_a_folder_is_not_used(library_path: Path, logged_line: Callable[[], str]) -> None:
+    library_path.mkdir()
     assert native.library() is None
-    assert str(place) in told()
+    assert str(library_path) in logged_line()
 
 
 @compiles
 def test_a_library_that_is_cut_off_anywhere_is_not_used(
-    place: Path, good: bytes, caplog: pytest.LogCaptureFixture
+    library_path: Path, good: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The system's loader would end the process with SIGBUS for most of these."""
+    """The system's loader would end the process with SIGBUS for most truncated files."""
     caplog.set_level(logging.INFO, native.logger.name)
     sizes = [*range(0, len(good), len(good) // 40), len(good) - 1]
     for size in sizes:
         native.library.cache_clear()
-        place.write_bytes(good[:size])
+        library_path.write_bytes(good[:size])
         assert native.library() is None
     assert len(caplog.records) == len(sizes)
-    assert f"{place} is cut off, {len(good) - 1} of {len(good)} bytes; " in caplog.records[-1].getMessage()
+    assert f"{library_path} is cut off, {len(good) - 1} of {len(good)} bytes; " in caplog.records[-1].getMessage()
 
 
 @compiles
-def test_a_library_of_something_else_is_not_used(place: Path, told: Callable[[], str]) -> None:
-    compiled("RegisterSomething", place)
+def test_another_library_is_not_used(library_path: Path, logged_line: Callable[[], str]) -> None:
+    compiled("RegisterSomething", library_path)
     assert native.library() is None
-    assert "RegisterCustomOps" in told()
+    assert "RegisterCustomOps" in logged_line()
 
 
 @compiles
-def test_a_library_for_another_machine_is_not_used(place: Path, good: bytes, told: Callable[[], str]) -> None:
+def test_a_library_for_another_machine_is_not_used(
+    library_path: Path, good: bytes, logged_line: Callable[[], str]
+) -> None:
     machine = int.from_bytes(good[18:20], "little")
     other = X86_64 if machine == AARCH64 else AARCH64
-    place.write_bytes(good[:18] + other.to_bytes(2, "little") + good[20:])
+    library_path.write_bytes(good[:18] + other.to_bytes(2, "little") + good[20:])
     assert native.library() is None
-    assert str(place) in told()
+    assert str(library_path) in logged_line()
 
 
 @compiles
 def test_a_model_translates_beside_a_broken_library(
-    place: Path, good: bytes, told: Callable[[], str], tiny_bundle: Path
+    library_path: Path, good: bytes, logged_line: Callable[[], str], tiny_bundle: Path
 ) -> None:
-    place.write_bytes(good[: len(good) // 2])
+    library_path.write_bytes(good[: len(good) // 2])
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         assert translator.translate("The cat sleeps.").text
-    assert "is cut off" in told()
+    assert "is cut off" in logged_line()

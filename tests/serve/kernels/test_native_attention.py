@@ -36,36 +36,36 @@ SHAPES = [
     (7, 1, 3, 64, 20),
     (3, 1, 3, 20, 9),
 ]
-"""Sentences, beams, heads, width of a head, entries."""
+"""Sentences, beam size, heads, width of a head, entries."""
 PREFIXES: Mapping[Any, str] = {np.float32: "", np.float16: "Half", np.int8: "Int8"}
-"""How operators are called that take keys and values of a type."""
+"""Prefixes of the operators' names, by the type of keys and values."""
 CLOSE: Mapping[Any, float] = {np.float32: 1e-5, np.float16: 1e-5, np.int8: 5e-4}
-"""How far results may be from exact ones: with VNNI queries and weights are rounded where keys and values are."""
+"""Tolerances; with VNNI, queries and weights are rounded too if keys and values are."""
 UNSEEN = {np.float32: np.nan, np.float16: np.nan, np.int8: -1}
-"""What nobody may look at: scales of such bytes are no numbers either."""
+"""Values that no row may read; as bytes of a scale they are NaN."""
 
 
-def kept(floats: NDArray[Any], dtype: Any) -> NDArray[Any]:
-    """Keys or values [..., D] as operators take them."""
+def quantized(floats: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """Keys or values [..., D] in the operators' type."""
     return to_entries(floats) if dtype == np.int8 else floats.astype(dtype)
 
 
-def meant(kept: NDArray[Any]) -> NDArray[Any]:
-    """The numbers that keys or values stand for."""
+def dequantized(kept: NDArray[Any]) -> NDArray[Any]:
+    """Keys or values as floats."""
     return to_floats(kept) if kept.dtype == np.int8 else kept
 
 
 @pytest.mark.parametrize("dtype", PREFIXES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_cross_attention(shape: tuple[int, ...], dtype: Any) -> None:
-    """Sources end where their lengths say; what lies behind is not looked at."""
+    """Entries after a source's length are not read."""
     sentences, beams, heads, width, entries = shape
     random = np.random.default_rng(1)
     query = random.normal(size=(sentences, beams, heads * width)).astype(np.float32)
-    keys, values = (kept(random.normal(size=(sentences, heads, entries, width)), dtype) for _ in range(2))
+    keys, values = (quantized(random.normal(size=(sentences, heads, entries, width)), dtype) for _ in range(2))
     lengths = random.integers(1, entries + 1, sentences)
     mask = np.where(np.arange(entries) < lengths[:, None], 0, -np.inf)[:, None, None]
-    expected = attended(query, meant(keys), meant(values), mask, 0.3)
+    expected = attended(query, dequantized(keys), dequantized(values), mask, 0.3)
     for sentence, length in enumerate(lengths):
         keys[sentence, :, length:] = values[sentence, :, length:] = UNSEEN[dtype]
     inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
@@ -79,7 +79,7 @@ def test_cross_attention(shape: tuple[int, ...], dtype: Any) -> None:
 @pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_cross_attention_of_tokens(shape: tuple[int, ...], half: bool) -> None:
-    """Keys and values of an encoder's own tokens lie by tokens, not by heads; a single row is added up differently."""
+    """The encoder's keys and values lie by token, not by head; a single row takes another path of the kernel."""
     sentences, queries, heads, width, entries = shape
     random = np.random.default_rng(7)
     dtype = np.float16 if half else np.float32
@@ -107,13 +107,13 @@ def test_cross_attention_of_tokens(shape: tuple[int, ...], half: bool) -> None:
 @pytest.mark.parametrize("dtype", PREFIXES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_self_attention(shape: tuple[int, ...], dtype: Any, bias_axes: tuple[int, ...] | None) -> None:
-    """New keys and values are written first; rows see what is visible to them, and nothing else matters."""
+    """New keys and values are written first; rows read visible entries only."""
     sentences, beams, heads, width, entries = shape
     random = np.random.default_rng(2)
     query, new_key, new_value = (
         random.normal(size=(sentences, beams, heads * width)).astype(np.float32) for _ in range(3)
     )
-    keys, values = (kept(random.normal(size=(sentences, heads, entries, width)), dtype) for _ in range(2))
+    keys, values = (quantized(random.normal(size=(sentences, heads, entries, width)), dtype) for _ in range(2))
     chosen = np.stack([random.permutation(entries)[:beams] for _ in range(sentences)])
     places = np.stack(
         [np.broadcast_to(np.arange(sentences)[:, None], chosen.shape), np.zeros_like(chosen), chosen], axis=-1
@@ -130,13 +130,15 @@ def test_self_attention(shape: tuple[int, ...], dtype: Any, bias_axes: tuple[int
         written = cache.copy()
         for sentence in range(sentences):
             for beam in range(beams):
-                written[sentence, :, chosen[sentence, beam]] = kept(new[sentence, beam].reshape(heads, width), dtype)
+                written[sentence, :, chosen[sentence, beam]] = quantized(
+                    new[sentence, beam].reshape(heads, width), dtype
+                )
         after.append(written)
     mask = np.where(visible, 0, -np.inf)[:, None] + (0 if bias is None else bias)
-    expected = attended(query, meant(after[0]), meant(after[1]), mask, 0.2)
-    nobody = np.nonzero(~visible.any(axis=1))
+    expected = attended(query, dequantized(after[0]), dequantized(after[1]), mask, 0.2)
+    unseen = np.nonzero(~visible.any(axis=1))
     for cache in (keys, values, *after):
-        cache[nobody[0], :, nobody[1]] = UNSEEN[dtype]
+        cache[unseen[0], :, unseen[1]] = UNSEEN[dtype]
     inputs = {
         "query": query,
         "new_key": new_key,
@@ -161,7 +163,7 @@ def test_self_attention(shape: tuple[int, ...], dtype: Any, bias_axes: tuple[int
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_entries(shape: tuple[int, ...]) -> None:
-    """In 8 bits each has a scale of its own, whether they lie by tokens or by heads, and what is 0 stays 0."""
+    """Each int8 entry has its own scale, by token or by head; 0 stays 0."""
     sentences, _, heads, width, entries = shape
     random = np.random.default_rng(15)
     by_head = random.normal(size=(sentences, heads, entries, width)) * random.exponential(size=(heads, entries, 1))
@@ -180,7 +182,7 @@ def test_entries(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("width", [4, 8, 20, 64])
 @pytest.mark.parametrize("heads", [2, 5])
-def test_entries_in_8_bits_hide_nothing_that_is_no_number(heads: int, width: int, number: float) -> None:
+def test_int8_entries_keep_nan(heads: int, width: int, number: float) -> None:
     given = np.random.default_rng(3).normal(size=(1, width + 1, heads * width)).astype(np.float32)
     for place in range(width):
         given[0, place, width + place] = number
@@ -192,7 +194,7 @@ def test_entries_in_8_bits_hide_nothing_that_is_no_number(heads: int, width: int
 
 
 @pytest.mark.parametrize("by", ["tokens", "heads"])
-def test_entries_in_8_bits_are_of_as_many_heads(by: str) -> None:
+def test_int8_entries_check_the_number_of_heads(by: str) -> None:
     given = np.zeros((1, 3, 9) if by == "tokens" else (1, 3, 5, 4), np.float32)
     with pytest.raises(Exception, match="not those of so many heads"):
         run("Int8Entries", {"given": given}, {"entries": np.int8}, num_heads=2)
@@ -200,7 +202,7 @@ def test_entries_in_8_bits_are_of_as_many_heads(by: str) -> None:
 
 @pytest.mark.parametrize("width", [20, 64])
 def test_tokens_of_a_source_do_not_depend_on_its_padding(width: int) -> None:
-    """They are the same to the bit, however many rows there are behind them."""
+    """Bit for bit, for any number of padding rows."""
     random, heads, length = np.random.default_rng(14), 2, 5
     query, keys, values = (random.normal(size=(1, 13, heads * width)).astype(np.float32) for _ in range(3))
     found = []
@@ -213,13 +215,13 @@ def test_tokens_of_a_source_do_not_depend_on_its_padding(width: int) -> None:
         np.testing.assert_array_equal(each, found[0])
 
 
-def test_a_row_that_sees_nothing_gets_zeros() -> None:
-    """Such rows are of no sentence."""
+def test_a_row_without_visible_entries_gets_zeros() -> None:
+    """Such rows belong to empty slots."""
     ones = np.ones((1, 2, 8), np.float32)
     cache = np.full((1, 1, 4, 8), np.nan, np.float32)
     visible = np.zeros((1, 2, 4), np.bool_)
     visible[0, 1, 2] = True
-    places = np.array([[[0, 0, 9], [0, 0, 2]]])  # there is no entry 9
+    places = np.array([[[0, 0, 9], [0, 0, 2]]])  # entry 9 does not exist
     inputs = {"query": ones, "key": ones, "value": ones, "keys": cache, "values": cache}
     found, *_ = run(
         "SelfAttention",
@@ -233,12 +235,12 @@ def test_a_row_that_sees_nothing_gets_zeros() -> None:
 
 @pytest.mark.parametrize("entries", [4, 24])
 @pytest.mark.parametrize("beams", [1, 2])
-def test_a_sentence_that_sees_nothing_gets_zeros(beams: int, entries: int) -> None:
+def test_a_sentence_without_visible_entries_gets_zeros(beams: int, entries: int) -> None:
     ones = np.ones((2, beams, 8), np.float32)
     cache = np.full((2, 1, entries, 8), np.nan, np.float32)
     visible = np.zeros((2, beams, entries), np.bool_)
     visible[1, :, entries - 1] = True
-    places = np.array([[[0, 0, entries]] * beams, [[1, 0, entries - 1]] * beams])  # there is no such entry
+    places = np.array([[[0, 0, entries]] * beams, [[1, 0, entries - 1]] * beams])  # beyond the last entry
     found, *_ = run(
         "SelfAttention",
         {"query": ones, "key": ones, "value": ones, "keys": cache, "values": cache}
@@ -250,8 +252,8 @@ def test_a_sentence_that_sees_nothing_gets_zeros(beams: int, entries: int) -> No
     np.testing.assert_array_equal(found, [[[0] * 8] * beams, [[1] * 8] * beams])
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    """By a message, before anything is read."""
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    """The error comes before any read out of bounds."""
     keys = np.zeros((1, 2, 4, 8), np.float32)
     inputs = {"query": np.zeros((1, 1, 8), np.float32), "key": keys, "value": keys, "lengths": np.ones(1, np.int64)}
     by_token = np.zeros((1, 4, 8), np.float32)
@@ -262,7 +264,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("axes", [(1, 2, 3, 8), (1, 3, 16), (1, 3, 24)])
-def test_entries_in_8_bits_have_scales_and_lie_by_heads(axes: tuple[int, ...]) -> None:
+def test_int8_entries_need_scales_and_lie_by_head(axes: tuple[int, ...]) -> None:
     entries = np.zeros(axes, np.int8)
     inputs = {"query": np.zeros((1, 1, 16), np.float32), "key": entries, "value": entries, "lengths": np.array([3])}
     with pytest.raises(Exception, match="do not fit each other"):
@@ -270,7 +272,7 @@ def test_entries_in_8_bits_have_scales_and_lie_by_heads(axes: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize("name", ["scale", "zero_point"])
-def test_attention_refuses_what_is_not_constant(name: str) -> None:
+def test_attention_refuses_scales_that_vary(name: str) -> None:
     query, cache = np.zeros((1, 1, 8), np.float32), np.zeros((1, 1, 4, 8), np.float32)
     inputs = {"query": query, "key": cache, "value": cache, "lengths": np.ones(1, np.int64), **AS_LEVELS}
     with pytest.raises(Exception, match=NOT_CONSTANT):
@@ -279,11 +281,11 @@ def test_attention_refuses_what_is_not_constant(name: str) -> None:
 
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("dtype", PREFIXES)
-def test_results_do_not_depend_on_company(dtype: Any, beams: int) -> None:
-    """Rows alone, and among those of others with more entries, whose heads threads divide, to the bit."""
+def test_results_do_not_depend_on_the_batch(dtype: Any, beams: int) -> None:
+    """Bit for bit: rows alone, and beside longer sentences whose heads are split among threads."""
     random = np.random.default_rng(6)
     query = random.normal(size=(9, beams, 192)).astype(np.float32)
-    keys, values = (kept(random.normal(size=(9, 3, 48, 64)), dtype) for _ in range(2))
+    keys, values = (quantized(random.normal(size=(9, 3, 48, 64)), dtype) for _ in range(2))
     lengths = np.array([5, 48, 17, 16, 33, 1, 40, 8, 20])
     settings = {"num_heads": 3, "scale": 0.125}
     inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
@@ -302,11 +304,11 @@ def test_results_do_not_depend_on_company(dtype: Any, beams: int) -> None:
 
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("dtype", PREFIXES)
-def test_rows_over_a_cache_do_not_depend_on_company(dtype: Any, beams: int) -> None:
-    """Alone, in one thread, and among others, whose heads threads divide, to the bit."""
+def test_rows_over_a_kv_cache_do_not_depend_on_the_batch(dtype: Any, beams: int) -> None:
+    """Bit for bit: alone in one thread, and beside others whose heads are split among threads."""
     random, sentences, heads, entries = np.random.default_rng(8), 9, 3, 48
     rows = [random.normal(size=(sentences, beams, heads * 64)).astype(np.float32) for _ in range(3)]
-    caches = [kept(random.normal(size=(sentences, heads, entries, 64)), dtype) for _ in range(2)]
+    caches = [quantized(random.normal(size=(sentences, heads, entries, 64)), dtype) for _ in range(2)]
     seen = np.array([5, 48, 17, 16, 33, 2, 40, 8, 20])
     places = np.zeros((sentences, beams, 3), np.int64)
     places[:, :, 0] = np.arange(sentences)[:, None]
@@ -327,11 +329,11 @@ def test_rows_over_a_cache_do_not_depend_on_company(dtype: Any, beams: int) -> N
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("dtype", PREFIXES)
 def test_sentences_may_have_any_slots(dtype: Any, beams: int) -> None:
-    """As many sentences as slots, in their order, find the same, and write the same; other slots stay as they were."""
+    """Results and written entries equal those of sentences in slots 0 .. n-1; other slots stay unchanged."""
     random, sentences, heads, entries = np.random.default_rng(9), 9, 3, 24
     slots = random.permutation(14)[:sentences]
     rows = [random.normal(size=(sentences, beams, heads * 64)).astype(np.float32) for _ in range(3)]
-    caches = [kept(random.normal(size=(14, heads, entries, 64)), dtype) for _ in range(2)]
+    caches = [quantized(random.normal(size=(14, heads, entries, 64)), dtype) for _ in range(2)]
     lengths = random.integers(beams, entries, sentences)
     places = np.zeros((sentences, beams, 3), np.int64)
     places[:, :, 0] = slots[:, None]
@@ -370,7 +372,7 @@ def test_sentences_may_have_any_slots(dtype: Any, beams: int) -> None:
 
 
 @pytest.mark.parametrize("slot", [-1, 3])
-def test_slots_that_there_are_not_are_refused(slot: int) -> None:
+def test_slots_out_of_range_are_refused(slot: int) -> None:
     query, keys = np.ones((1, 1, 8), np.float32), np.ones((3, 1, 4, 8), np.float32)
     places = np.array([[[slot, 0, 0]]])
     inputs = {"query": query, "key": keys, "value": keys, "lengths": np.array([2]), "places": places}
@@ -384,9 +386,9 @@ def test_slots_that_there_are_not_are_refused(slot: int) -> None:
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_sums_of_levels_have_room(beams: int) -> None:
-    """As many entries as no model has, all alike: each weight has the most levels there are, and each value too."""
-    entries = kept(np.full((1, 2, 3000, 64), 3.0, np.float32), np.int8)
+def test_sums_of_quantized_values_do_not_overflow(beams: int) -> None:
+    """More entries than any model has, with the largest quantized weights and values."""
+    entries = quantized(np.full((1, 2, 3000, 64), 3.0, np.float32), np.int8)
     query = np.zeros((1, beams, 128), np.float32)
     inputs = {"query": query, "key": entries, "value": entries, "lengths": np.array([3000])}
     (found,) = run("Int8CrossAttention", inputs, {"output": np.float32}, num_heads=2, scale=1.0)
@@ -396,7 +398,7 @@ def test_sums_of_levels_have_room(beams: int) -> None:
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", ["query", "key", "value"])
-def test_what_is_no_number_makes_none_in_its_sentence_alone(where: str, wrong: float, beams: int) -> None:
+def test_nan_stays_in_its_sentence(where: str, wrong: float, beams: int) -> None:
     random = np.random.default_rng(10)
     given = {
         "query": random.normal(size=(3, beams, 128)).astype(np.float32),

@@ -28,8 +28,8 @@ def test_tokens_and_scores_are_the_same(model: str, precision: str, request: pyt
     sources = random_sources(bundle.tokenizer.vocab_size, count=24)
     plain, native = (Graphs(bundle, precision, device=CPU, threads=1, native=preferred) for preferred in (False, True))
     assert (plain.native, native.native) == (False, True)
-    # Keys and values in 8 bits turn roundings of activations over: hypotheses change places with others about as often
-    # as between fp32 and the plain graphs in int8, and only the best ones are compared.
+    # int8 keys and values flip roundings of activations. Hypotheses change ranks about as often as between fp32 and
+    # the plain int8 graphs, so only the best ones are compared.
     exact = precision == "fp32" or model == "recurrent_bundle"
     equal = cases = 0
     for beam_size, draws in ((1, False), (4, False), (3, True)):
@@ -48,7 +48,7 @@ def test_tokens_and_scores_are_the_same(model: str, precision: str, request: pyt
 
 @needs_library
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_a_shortlist_is_kept_to(
+def test_a_shortlist_gives_the_same_translations(
     listed_bundle: Path, precision: str, sentences: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
@@ -64,7 +64,7 @@ def test_a_shortlist_is_kept_to(
     assert same == 1 if precision == "fp32" else same >= 0.9
 
 
-def test_without_the_library_or_on_a_device_the_others_decode(
+def test_plain_graphs_decode_without_the_library_and_on_devices(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = Bundle.open(tiny_bundle)
@@ -85,7 +85,7 @@ def without_in_int8(*names: str) -> Callable[[dict[str, Any]], None]:
 
 
 @needs_library
-def test_a_bundle_without_such_graphs_decodes_with_the_others(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_bundle_without_native_graphs_decodes_with_plain_ones(tiny_bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"graph 'decoder_native' is missing; native operators need decoder_native"):
         Bundle.open(edited(tiny_bundle, tmp_path / "half", without_in_int8("decoder_native")))
     path = edited(tiny_bundle, tmp_path / "none", without_in_int8("encoder_native", "decoder_native"))

@@ -1,4 +1,4 @@
-"""Products of levels with weights in 8 bits against NumPy's whole numbers, in one thread and in several."""
+"""Products of quantized values with int8 weights against NumPy's integers, in one thread and in several."""
 
 import math
 import subprocess
@@ -32,14 +32,14 @@ SHAPES = [
     (1, 512, 300),
     (200, 256, 512),
 ]
-"""Rows, depth, columns: some in one block of rows and some in several, the last ones for several threads."""
+"""Rows, depth, columns: some in one block of rows, some in several, the last ones for several threads."""
 ACTIVATIONS = (
     lambda x: x,
     lambda x: x / (1 + np.exp(-x)),
     lambda x: x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2))) / 2,
     lambda x: np.maximum(x, 0),
 )
-"""Nothing, SiLU, GELU and ReLU, as the operators number them."""
+"""Identity, SiLU, GELU and ReLU, by the operators' numbers."""
 LINEAR, SILU, GELU, RELU = range(4)
 NAMES = ["linear", "silu", "gelu", "relu"]
 
@@ -47,7 +47,7 @@ NAMES = ["linear", "silu", "gelu", "relu"]
 def inputs_of(
     shape: tuple[int, ...], *, zero_point: int = 128, transposed: bool = False, biased: bool = True, parts: int = 1
 ) -> dict[str, Any]:
-    """Those of some products of shape (..., depth, columns), of which each has more columns than the one before."""
+    """Inputs of some products of shape (..., depth, columns), each with more columns than the one before."""
     *rows, depth, columns = shape
     random = np.random.default_rng(8)
     inputs: dict[str, Any] = {
@@ -65,7 +65,7 @@ def inputs_of(
 
 
 def products(operator: str, inputs: Mapping[str, Any], **settings: int) -> list[NDArray[Any]]:
-    """What an operator gives; weights are [depth, columns], and there is no activation, unless `settings` say so."""
+    """Outputs of an operator; by default weights are [depth, columns], without activation."""
     chosen = {"transposed": 0, "biased": int(inputs["bias0"] is not None), "activation": LINEAR, **settings}
     dtype = np.uint8 if operator.endswith("Quantized") else np.float32
     outputs = {f"output{part}": dtype for part in range(3 if operator == "ThreeProducts" else 1)}
@@ -73,7 +73,7 @@ def products(operator: str, inputs: Mapping[str, Any], **settings: int) -> list[
 
 
 def sums(inputs: Mapping[str, Any], *, transposed: bool = False) -> NDArray[np.int64]:
-    """The whole numbers that are scaled."""
+    """The integer sums before scaling."""
     weights = inputs["weights0"].astype(np.int64)
     centred: NDArray[np.int64] = inputs["levels"].astype(np.int64) - int(inputs["levels_zero_point"])
     found: NDArray[np.int64] = centred @ (weights.T if transposed else weights)
@@ -83,7 +83,7 @@ def sums(inputs: Mapping[str, Any], *, transposed: bool = False) -> NDArray[np.i
 @pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sums_are_exact(shape: tuple[int, ...], transposed: bool) -> None:
-    """Scaled by 1 they are what is given; nothing saturates where levels and weights are as large as can be."""
+    """With scale 1 outputs equal the sums; the largest values and weights do not saturate."""
     for zero_point in (0, 128, 255):
         inputs = inputs_of(shape, zero_point=zero_point, transposed=transposed, biased=False)
         inputs["levels"][1::2] = 255
@@ -99,10 +99,8 @@ def test_sums_are_exact(shape: tuple[int, ...], transposed: bool) -> None:
 @pytest.mark.parametrize("rows", [*range(1, 8), 100])
 @pytest.mark.parametrize("large", [0, 1, 9, 20], ids="{} groups have large weights".format)
 @pytest.mark.parametrize("small_ones", [(32, 33, -20), (21, 24, -14)], ids=["in twos", "in threes"])
-def test_sums_are_exact_where_weights_are_small(
-    small_ones: tuple[int, int, int], large: int, rows: int, columns: int
-) -> None:
-    """Where there is no VNNI four or six are added in 16 bits, to 32,640 at most; some weights are too large by 1."""
+def test_sums_of_small_weights_are_exact(small_ones: tuple[int, int, int], large: int, rows: int, columns: int) -> None:
+    """Without VNNI four or six products are added in 16 bits, to 32,640 at most; some weights exceed that by 1."""
     random = np.random.default_rng(3)
     inputs = inputs_of((rows, 99, columns), biased=False)
     small = random.choice(small_ones, (99, columns), p=[0.94, 0.01, 0.05])
@@ -118,8 +116,8 @@ def test_sums_are_exact_where_weights_are_small(
     np.testing.assert_array_equal(found, sums(inputs).astype(np.float32))
 
 
-def test_weights_in_another_order_are_others() -> None:
-    """Those of a depth between two small ones, and behind both: they are packed alike where small ones make a set."""
+def test_weights_in_another_order_give_other_sums() -> None:
+    """Large weights at a depth between two small ones and after both: small ones are packed as sets."""
     inputs = inputs_of((3, 12, 16), biased=False, parts=3)
     small, large = np.arange(4 * 16).reshape(4, 16) // 2, np.full((4, 16), 127)
     for part, depths in enumerate(((small, large, 1 - small), (small, 1 - small, large), (small, large, small))):
@@ -134,7 +132,7 @@ def test_weights_in_another_order_are_others() -> None:
 @pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
 @pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_scales_biases_activations_and_levels(shape: tuple[int, ...], activation: int, biased: bool) -> None:
+def test_scales_biases_activations_and_quantized_values(shape: tuple[int, ...], activation: int, biased: bool) -> None:
     inputs = inputs_of(shape, biased=biased)
     scaled = sums(inputs) * (inputs["weight_scales0"] * np.float64(inputs["levels_scale"]))
     expected = ACTIVATIONS[activation](scaled + inputs["bias0"] if biased else scaled)
@@ -171,8 +169,8 @@ def test_three_products_are_three_times_one(shape: tuple[int, ...], biased: bool
 
 
 @pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
-def test_rows_do_not_depend_on_company(activation: int) -> None:
-    """Rows alone and among so many others, to the bit, and however they are spread over axes."""
+def test_rows_do_not_depend_on_the_batch(activation: int) -> None:
+    """A row gives the same bits alone and among many others, for all shapes of the row axes."""
     inputs = inputs_of((200, 97, 70))
     (together,) = products("Product", inputs, activation=activation)
     firsts = (0, 7, 60, 95, 96, 120, 150, 193)
@@ -188,8 +186,8 @@ def test_rows_do_not_depend_on_company(activation: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 30, 17), (7, 64, 64), (3, 5, 65, 70), (200, 256, 512)])
-def test_a_norm_behind_a_product_is_the_same_in_one_operator(shape: tuple[int, ...]) -> None:
-    """Bit for bit; outputs that nobody reads are left out."""
+def test_a_product_and_its_norm_are_the_same_in_one_operator(shape: tuple[int, ...]) -> None:
+    """Bit for bit, also without the outputs that no node reads."""
     random = np.random.default_rng(11)
     inputs, width = inputs_of(shape), shape[-1]
     (product,) = products("Product", inputs)
@@ -225,13 +223,13 @@ def test_a_norm_that_does_not_fit_its_product_is_refused() -> None:
 @pytest.mark.parametrize(
     "name", ["levels_scale", "levels_zero_point", "weights0", "weight_scales0", "bias0", "scale", "zero_point"]
 )
-def test_what_is_not_constant_is_refused(name: str) -> None:
+def test_inputs_that_must_be_constant_are_checked(name: str) -> None:
     inputs = {**inputs_of((2, 8, 8)), **rounding(0.02, 128)}
     with pytest.raises(Exception, match="weights, scales, zero points and biases have to be constant"):
         run("ProductQuantized", inputs, {"output": np.uint8}, CONSTANTS - {name}, transposed=0, biased=1, activation=0)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_shapes_that_do_not_fit_are_refused() -> None:
     inputs = inputs_of((2, 8, 12), parts=3)
     for name, array in (
         ("weights1", inputs["weights1"][:7]),
@@ -267,12 +265,12 @@ for path in sys.argv[2:]:
     print(now - before)
     before = now
 """
-"""Prints how much memory a process takes more after each session, in bytes; the first takes what all need."""
+"""A program that prints the growth of memory with each session, in bytes; the first one includes shared memory."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others do not say how much memory a process takes")
 def test_weights_are_kept_once(tmp_path: Path) -> None:
-    """Once in a process: what was read of the file is given back, and a second session has those of the first."""
+    """The file's copy is freed, and a second session uses the weights of the first."""
     depth, columns = 4800, 8192
     for name, size in (("small", 8), ("large", depth)):
         inputs = inputs_of((1, 8, columns), biased=False) | {"weights0": np.ones((size, columns), np.int8)}

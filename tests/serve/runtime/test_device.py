@@ -1,4 +1,4 @@
-"""Choice of the device: never another one than was asked for, and a reason where that cannot be had."""
+"""Choice of the device: the requested one, or an error with the reason."""
 
 import logging
 from collections.abc import Callable
@@ -9,13 +9,13 @@ import onnxruntime
 import pytest
 
 from jumok_serve.errors import DeviceError
-from jumok_serve.runtime.cuda import DRIVER, LIBRARIES, find_problem
+from jumok_serve.runtime.cuda import DRIVER, LIBRARIES, find_cuda_problem
 from jumok_serve.runtime.device import CPU, CudaSettings, candidate_devices, check_active, cuda_device
 
 
 @dataclass
 class Machine:
-    """Shared libraries as a machine may have them, in place of `ctypes.CDLL`."""
+    """Shared libraries of a machine, in place of `ctypes.CDLL`."""
 
     missing: tuple[str, ...] = ()
     init: int = 0
@@ -39,7 +39,7 @@ class Machine:
 
 @pytest.fixture
 def providers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Says what providers the installed ONNX Runtime has."""
+    """Set the providers of the installed ONNX Runtime."""
 
     def install(*names: str) -> None:
         monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [*names, "CPUExecutionProvider"])
@@ -49,13 +49,13 @@ def providers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def test_a_machine_with_everything() -> None:
     machine = Machine()
-    assert find_problem(machine.load, built_for="12.8") is None
+    assert find_cuda_problem(machine.load, built_for="12.8") is None
     assert machine.loaded == [DRIVER, *LIBRARIES[12]]
     newer = Machine(driver_for=13000)
-    assert find_problem(newer.load, built_for="13.0") is None
+    assert find_cuda_problem(newer.load, built_for="13.0") is None
     assert newer.loaded == [DRIVER, *LIBRARIES[13]]
-    assert find_problem(newer.load, built_for="12.8") is None  # drivers serve older programs too
-    assert find_problem(machine.load, built_for="") is None
+    assert find_cuda_problem(newer.load, built_for="12.8") is None  # drivers serve older programs too
+    assert find_cuda_problem(machine.load, built_for="") is None
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_a_machine_with_everything() -> None:
         (Machine(missing=LIBRARIES[12]), "^libcudart.so.12, libcublas.so.12, libcublasLt.so.12 of CUDA 12"),
     ],
 )
-def test_what_is_missing_is_named_with_the_way_out(machine: Machine, message: str) -> None:
-    said = find_problem(machine.load, built_for="12.8")
-    assert said is not None
+def test_missing_parts_are_named_with_a_remedy(machine: Machine, message: str) -> None:
+    problem = find_cuda_problem(machine.load, built_for="12.8")
+    assert problem is not None
     with pytest.raises(DeviceError, match=message):
-        raise DeviceError(said)
-    assert said.endswith("or use --device cpu")
+        raise DeviceError(problem)
+    assert problem.endswith("or use --device cpu")
 
 
 def test_without_the_provider(providers: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
@@ -88,10 +88,10 @@ def test_without_the_provider(providers: Callable[..., None], caplog: pytest.Log
         candidate_devices("cuda")
 
 
-def test_with_the_provider_it_depends_on_the_machine(providers: Callable[..., None]) -> None:
+def test_with_the_provider_the_machine_decides(providers: Callable[..., None]) -> None:
     providers("TensorrtExecutionProvider", "CUDAExecutionProvider")
     assert candidate_devices("cpu") == (CPU,)
-    missing = find_problem()
+    missing = find_cuda_problem()
     if missing is None:
         assert candidate_devices("cuda") == (cuda_device(),)
         assert candidate_devices("auto") == (cuda_device(), CPU)
@@ -116,7 +116,7 @@ def test_settings_become_options_of_the_provider() -> None:
     assert cuda_device(CudaSettings(allow_copies=True)).allow_copies
 
 
-def test_unknown_device_is_named() -> None:
+def test_an_unknown_device_is_named() -> None:
     with pytest.raises(DeviceError, match="one of cpu, cuda, auto, got 'tpu'"):
         candidate_devices("tpu")
 

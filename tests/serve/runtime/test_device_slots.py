@@ -1,4 +1,4 @@
-"""Decoding in a device's memory, with the CPU as the device: the path of a GPU, and the CPU's translations."""
+"""Decoding in a device's own memory, with the CPU as the device: a GPU's path gives the CPU's translations."""
 
 import logging
 from pathlib import Path
@@ -16,7 +16,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch, Sentence
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime import sessions as opening
+from jumok_serve.runtime import sessions as sessions_module
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
 from jumok_serve.runtime.device_copies import find_copies
 from jumok_serve.runtime.device_slots import POSITIONS_STEP, DeviceSlots
@@ -35,7 +35,7 @@ SPECS = (
 def decoded(
     graphs: Graphs, sources: list[list[int]], *, beam_size: int, draws: bool = False
 ) -> list[list[tuple[tuple[int, ...], float]]]:
-    """Hypotheses of sentences that join one after the other and leave when they are done: slots are refilled."""
+    """Hypotheses of sentences that join two at a time and leave when they are done, so that slots are reused."""
     sentences = []
     for number, source in enumerate(sources):
         options = SearchOptions(
@@ -63,7 +63,7 @@ def decoded(
 
 def random_sources(vocabulary: int, count: int = 12) -> list[list[int]]:
     random = np.random.default_rng(4)
-    lengths = [*random.integers(1, 12, count - 1), POSITIONS_STEP + 9]  # the last one makes buffers longer
+    lengths = [*random.integers(1, 12, count - 1), POSITIONS_STEP + 9]  # the last one makes buffers grow
     return [random.integers(4, vocabulary, length).tolist() for length in random.permutation(lengths)]
 
 
@@ -98,7 +98,7 @@ def test_fp16_translates_as_fp32_does(half_bundle: Path, sentences: tuple[list[s
         scores = [translator.score("A dog runs.", "Ein Hund rennt.").score for translator in (half, full)]
     assert sum(one == other for one, other in pairs) >= 0.9 * len(pairs)
     assert scores[0] == pytest.approx(scores[1], rel=0.01)
-    assert scores[0] != scores[1]  # half the digits are there
+    assert scores[0] != scores[1]  # fp16 has half the digits
 
 
 def test_fp16_is_half_as_large_and_verified(half_bundle: Path) -> None:
@@ -111,7 +111,7 @@ def test_fp16_is_half_as_large_and_verified(half_bundle: Path) -> None:
     assert any(check.name == "device: decode, beam 3" for check in manifest.verification["fp32"].checks)
 
 
-def test_what_a_device_cannot_decode_is_refused_with_the_way_out(tiny_bundle: Path, half_bundle: Path) -> None:
+def test_unsupported_graphs_are_refused_with_a_remedy(tiny_bundle: Path, half_bundle: Path) -> None:
     with pytest.raises(DeviceError, match=r"no graphs in int8 for device 'cpu': .* --precision fp16 or fp32"):
         Graphs(Bundle.open(tiny_bundle), "int8", device=CPU_AS_DEVICE, threads=1)
     with pytest.raises(DeviceError, match="no use for a shortlist"):
@@ -123,7 +123,9 @@ def test_what_a_device_cannot_decode_is_refused_with_the_way_out(tiny_bundle: Pa
 def test_operators_that_run_elsewhere_are_refused_by_name(
     half_bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(opening, "find_copies", lambda _: ["TopK 'best' on the host reads 'scores' from the device"])
+    monkeypatch.setattr(
+        sessions_module, "find_copies", lambda _: ["TopK 'best' on the host reads 'scores' from the device"]
+    )
     bundle = Bundle.open(half_bundle)
     with pytest.raises(DeviceError, match=r"encoder.onnx does not stay on the device: TopK 'best'.*--gpu-allow-copies"):
         Graphs(bundle, "fp16", device=CPU_AS_DEVICE, threads=1)
@@ -133,7 +135,7 @@ def test_operators_that_run_elsewhere_are_refused_by_name(
     assert "decoder.onnx does not stay on the device: TopK 'best'" in caplog.text
 
 
-def test_copies_are_found_in_graphs_and_the_graphs_within() -> None:
+def test_copies_are_found_in_graphs_and_their_subgraphs() -> None:
     node, info = helper.make_node, helper.make_tensor_value_info
     inner = helper.make_graph([node("MemcpyFromHost", ["a"], ["b"])], "inner", [], [info("b", TensorProto.FLOAT, [1])])
     nodes = [
@@ -199,4 +201,4 @@ def test_slots_on_a_device_hold_what_those_on_the_host_hold(slots: DeviceSlots) 
                 part = (slot, slice(None), slice(length)) if held.ndim > 2 else slot
                 assert np.array_equal(held[part], whole[part])
     assert slots.length % POSITIONS_STEP == 0
-    assert slots.length <= 2 * POSITIONS_STEP  # the long ones have left
+    assert slots.length <= 2 * POSITIONS_STEP  # the long sentences have left

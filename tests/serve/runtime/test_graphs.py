@@ -1,5 +1,6 @@
-"""Sessions: graphs that differ from the manifest are refused, and selection is what its formula says."""
+"""Graphs: differences from the manifest are refused, and selection and sampling follow their formulas."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -14,24 +15,27 @@ from onnxruntime import OrtValue
 from jumok_serve import BundleError, Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.native import library
+from jumok_serve.runtime.decoder_step import make_decoder
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.step_inputs import SelectionParameters
-from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Draw, Entries
+from jumok_serve.runtime.output_columns import VocabularyColumns
+from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
+from jumok_serve.search import NO_ENTRIES, Constraints, Draw, Entries
+from tests.support.native_operators import needs_library
 
 ENCODER = f"fp32/encoder{'_native' if library() else ''}.onnx"
 DECODER = f"fp32/decoder{'_native' if library() else ''}.onnx"
-"""Those that are loaded here."""
+"""The graphs that are loaded on this machine."""
 
 
-@pytest.fixture(scope="module")
-def graphs(tiny_bundle: Path) -> Graphs:
-    return Graphs(Bundle.open(tiny_bundle), "fp32", device=CPU, threads=1)
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=needs_library)], ids=["plain", "native"])
+def graphs(tiny_bundle: Path, request: pytest.FixtureRequest) -> Graphs:
+    return Graphs(Bundle.open(tiny_bundle), "fp32", device=CPU, threads=1, native=request.param)
 
 
 @pytest.fixture
 def forge(tiny_bundle: Path, tmp_path: Path) -> Callable[[str, Callable[[onnx.ModelProto], None]], Path]:
-    """Changes a graph of a copied bundle, and the manifest's size and hash of it, so that only the graph is wrong."""
+    """Change a graph in a copy of the bundle, with its size and hash in the manifest, so that only the graph is wrong."""
 
     def change(file: str, edit: Callable[[onnx.ModelProto], None]) -> Path:
         path = tmp_path / "forged"
@@ -42,17 +46,11 @@ def forge(tiny_bundle: Path, tmp_path: Path) -> Callable[[str, Callable[[onnx.Mo
         content = model.SerializeToString()
         (path / file).write_bytes(content)
         manifest = json.loads((path / "manifest.json").read_text())
-        manifest["files"][file] = {"size": len(content), "sha256": _sha256(content)}
+        manifest["files"][file] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         (path / "manifest.json").write_text(json.dumps(manifest))
         return path
 
     return change
-
-
-def _sha256(content: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(content).hexdigest()
 
 
 def rename_output(old: str, new: str) -> Callable[[onnx.ModelProto], None]:
@@ -78,22 +76,26 @@ def test_wrong_tensor_names_are_all_reported(forge: Callable[..., Path]) -> None
         assert translator.precision == "int8"
 
 
-def test_a_graph_that_is_none_is_reported(forge: Callable[..., Path]) -> None:
+def test_an_invalid_graph_is_reported(forge: Callable[..., Path]) -> None:
     path = forge(DECODER, lambda model: model.graph.node[0].ClearField("output"))
     with pytest.raises(BundleError, match=f"{re.escape(DECODER)}: ONNX Runtime cannot load it"):
         Translator(path, precision="fp32")
 
 
-def select(
-    graphs: Graphs,
-    logits: np.ndarray,
-    scores: np.ndarray,
-    count: int,
-    on_logits: Constraints = NO_CONSTRAINTS,
-    on_log_probs: Constraints = NO_CONSTRAINTS,
-) -> tuple[np.ndarray, np.ndarray]:
-    selection = SelectionParameters(scores=scores, candidates=count, on_logits=on_logits, on_log_probs=on_log_probs)
-    return graphs.select(OrtValue.ortvalue_from_numpy(logits), selection)
+def first_step(graphs: Graphs, selection: SelectionParameters) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Candidates [R, C] and their scores after the first step of a beam for each of two sources, and logits [R, U]."""
+    sources, beam_size = np.array([[9, 11, 8, 3], [12, 7, 3, 0]]), len(selection.scores) // 2
+    lengths, slots = np.array([4, 3]), np.arange(2)
+    memory, decoder = graphs.make_slots("memory"), make_decoder(graphs, beam_size)
+    encoded, first_state = graphs.encode(sources, lengths)
+    memory.reserve(2, 4, 0)
+    memory.join([0, 1], encoded, [0, 1])
+    decoder.join([0, 1], first_state, [0, 1])
+    tokens = np.arange(2 * beam_size).reshape(2, beam_size) + 5
+    inputs = DecoderInputs(tokens, np.zeros(2, np.int64), np.zeros_like(tokens), lengths)
+    candidates, totals = decoder.step(slots, inputs, memory, VocabularyColumns(graphs), selection)
+    candidates, totals = candidates.copy(), totals.copy()
+    return candidates, totals, decoder.logits().numpy().astype(np.float64)
 
 
 def entries(*values: tuple[int, int, float]) -> Entries:
@@ -108,17 +110,14 @@ def apply(scores: np.ndarray, constraints: Constraints) -> None:
         scores[row, token] += added
 
 
-def test_selection_is_log_softmax_constraints_and_top_k(graphs: Graphs, tiny_bundle: Path) -> None:
-    vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
-    random = np.random.default_rng(4)
-    logits = random.standard_normal((6, vocabulary), np.float32) * 5
-    scores = random.standard_normal(6, np.float32)
+def test_selection_is_log_softmax_constraints_and_top_k(graphs: Graphs) -> None:
+    scores = np.random.default_rng(4).standard_normal(6, np.float32)
     before = Constraints(
         entries((0, 1, 2.0), (3, 7, 0.5)), entries((0, 3, -np.inf), (0, 3, -np.inf), (2, 5, 4.0), (5, 0, -1.5))
     )
     after = Constraints(entries((1, 4, 0.25), (5, 2, 3.0)), entries((1, 2, -np.inf), (2, 5, 0.25), (4, 9, -2.0)))
-    tokens, totals = select(graphs, logits, scores, 7, on_logits=before, on_log_probs=after)
-    expected = logits.astype(np.float64)
+    selection = SelectionParameters(scores=scores, candidates=7, on_logits=before, on_log_probs=after)
+    tokens, totals, expected = first_step(graphs, selection)
     apply(expected, before)
     expected -= np.logaddexp.reduce(expected, axis=1, keepdims=True)
     apply(expected, after)
@@ -127,52 +126,38 @@ def test_selection_is_log_softmax_constraints_and_top_k(graphs: Graphs, tiny_bun
     np.testing.assert_allclose(totals, np.take_along_axis(expected, order, axis=1) + scores[:, None], atol=1e-5)
 
 
-def test_rows_that_ask_for_it_are_renormalized(graphs: Graphs, tiny_bundle: Path) -> None:
-    vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
-    logits = np.random.default_rng(6).standard_normal((2, vocabulary), np.float32)
+def test_rows_are_renormalized_on_request(graphs: Graphs) -> None:
     after = Constraints(NO_ENTRIES, entries(*((row, token, -np.inf) for row in (0, 1) for token in range(100))))
     selection = SelectionParameters(
         scores=np.zeros(2, np.float32),
-        candidates=vocabulary,
+        candidates=graphs.vocabulary,
         on_log_probs=after,
         renormalize=np.array([True, False]),
     )
-    _, totals = graphs.select(OrtValue.ortvalue_from_numpy(logits), selection)
-    probabilities = np.exp(logits.astype(np.float64))
+    _, totals, logits = first_step(graphs, selection)
+    probabilities = np.exp(logits)
     left = probabilities[:, 100:].sum(axis=1) / probabilities.sum(axis=1)
     np.testing.assert_allclose(np.exp(totals.astype(np.float64)).sum(axis=1), [1.0, left[1]], atol=1e-5)
 
 
-def test_equal_candidates_go_by_lower_token_id(graphs: Graphs, tiny_bundle: Path) -> None:
-    vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
-    logits = np.zeros((2, vocabulary), np.float32)
-    logits[1, [7, 11, 40]] = 3.0
-    tokens, _ = select(graphs, logits, np.zeros(2, np.float32), 5)
-    assert tokens.tolist() == [[0, 1, 2, 3, 4], [7, 11, 40, 0, 1]]
-
-
-def test_no_more_candidates_than_tokens(graphs: Graphs, tiny_bundle: Path) -> None:
-    vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
-    logits = np.arange(vocabulary, dtype=np.float32)[None]
-    tokens, totals = select(graphs, logits, np.zeros(1, np.float32), 10 * vocabulary)
-    assert tokens[0].tolist() == list(reversed(range(vocabulary)))
-    assert np.exp(totals.astype(np.float64)).sum() == pytest.approx(1.0, abs=1e-5)
+def test_a_row_has_no_more_candidates_than_tokens(graphs: Graphs) -> None:
+    selection = SelectionParameters(scores=np.zeros(2, np.float32), candidates=10 * graphs.vocabulary)
+    tokens, totals, _ = first_step(graphs, selection)
+    assert np.sort(tokens).tolist() == 2 * [list(range(graphs.vocabulary))]
+    np.testing.assert_allclose(np.exp(totals.astype(np.float64)).sum(axis=1), 1.0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(1e-300, 1.0), (1e-30, 1.0), (1.0, 1e-300), (1e-8, 0.5)])
-def test_what_is_next_to_nothing_draws_the_best(
-    graphs: Graphs, tiny_bundle: Path, temperature: float, top_p: float
-) -> None:
-    vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
-    logits = np.random.default_rng(8).standard_normal((3, vocabulary), np.float32) * 30
+def test_tiny_temperatures_and_top_p_draw_the_best(graphs: Graphs, temperature: float, top_p: float) -> None:
+    logits = np.random.default_rng(8).standard_normal((3, graphs.vocabulary), np.float32) * 30
     draws = [Draw(temperature, 0, top_p, uniform) for uniform in (0.0, 0.5, 1 - 2**-53)]
     tokens, totals = graphs.sample(OrtValue.ortvalue_from_numpy(logits), np.arange(3), np.zeros(3, np.float32), draws)
     assert tokens[:, 0].tolist() == logits.argmax(axis=1).tolist()
     np.testing.assert_allclose(totals, 0.0, atol=1e-6)
 
 
-def test_temperatures_beyond_a_floats_range_draw_evenly_from_what_is_left(graphs: Graphs, tiny_bundle: Path) -> None:
-    vocabulary = Bundle.open(tiny_bundle).tokenizer.vocab_size
+def test_temperatures_beyond_the_range_of_fp32_draw_evenly(graphs: Graphs) -> None:
+    vocabulary = graphs.vocabulary
     logits = np.random.default_rng(9).standard_normal((1, vocabulary), np.float32)
     barred = np.array([[0, 0], [0, 1]])
     constraints = Constraints(NO_ENTRIES, Entries(barred, np.full(2, -np.inf, np.float32)))

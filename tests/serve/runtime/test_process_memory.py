@@ -1,4 +1,4 @@
-"""What the garbage collector passes over, and when it looks at it after all."""
+"""Objects that are excluded from garbage collection, and their collection when memory is given back."""
 
 import gc
 import weakref
@@ -11,7 +11,7 @@ class Cycle:
         self.itself = self
 
 
-def test_what_was_set_aside_is_looked_at_when_memory_is_given_back() -> None:
+def test_frozen_objects_are_collected_when_memory_is_given_back() -> None:
     cycle = Cycle()
     alive = weakref.ref(cycle)
     threshold = gc.get_threshold()
@@ -29,6 +29,6 @@ def test_what_was_set_aside_is_looked_at_when_memory_is_given_back() -> None:
         gc.set_threshold(*threshold)
 
 
-def test_nothing_is_set_aside_where_nobody_asked_for_it() -> None:
+def test_giving_back_memory_freezes_nothing() -> None:
     give_back_memory()
     assert gc.get_freeze_count() == 0

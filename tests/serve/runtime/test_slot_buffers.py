@@ -1,4 +1,4 @@
-"""Slots of encoder memory: what is written stays, wherever it is moved and however the buffers grow."""
+"""Slots of encoder memory keep their content when they move and when buffers grow or shrink."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> No
 
 @pytest.fixture(autouse=True, params=["native", "numpy"])
 def copied_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What copies slots."""
+    """Copy slots by native code or by NumPy."""
     if request.param == "numpy":
         monkeypatch.setattr(memory_module, "function", lambda *_, **__: None)
     elif library() is None:
@@ -69,7 +69,7 @@ def test_sentences_survive_growth_of_slots_and_of_the_source_axis(random: np.ran
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_sentences_survive_whatever_is_reserved(seed: int, ahead: bool) -> None:
+def test_sentences_survive_random_reservations(seed: int, ahead: bool) -> None:
     random = np.random.default_rng(seed)
     memory = SlotBuffers(SPECS, "S", ahead=ahead)
     sources: list[int] = []
@@ -125,14 +125,14 @@ def test_the_source_axis_keeps_a_length_that_short_sentences_grow_to(random: np.
 def test_a_buffer_with_positions_ahead_moves_seldom() -> None:
     memory = SlotBuffers(SPECS, "S", ahead=True)
     lengths = []
-    # Grown by half, but to `KEPT_LENGTH` at least; kept up to `KEPT_AHEAD`, however many slots there are.
+    # Grown by half, to `KEPT_LENGTH` at least; kept up to `KEPT_AHEAD`, for any number of slots.
     for slots, length, used in ((4, 5, 0), (4, 33, 4), (4, 17, 4), (9, 8, 4), (9, 170, 9), (9, 8, 9), (9, 260, 9)):
         memory.reserve(slots, length, used)
         lengths.append(memory.length)
     assert lengths == [32, 64, 64, 64, 264, 32, 400]
 
 
-def test_a_buffer_with_positions_ahead_keeps_slots_as_long_as_it_is_short() -> None:
+def test_a_short_buffer_with_positions_ahead_keeps_its_slots() -> None:
     memory = SlotBuffers(SPECS, "S", ahead=True)
     capacities = []
     for slots, length, used in ((9, 5, 0), (2, 33, 1), (2, KEPT_AHEAD, 2), (2, 8, 2)):
@@ -141,7 +141,7 @@ def test_a_buffer_with_positions_ahead_keeps_slots_as_long_as_it_is_short() -> N
     assert capacities == [9, 9, 2, 2]
 
 
-def test_a_buffer_keeps_no_slots_that_it_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_buffer_keeps_no_slots_beyond_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "GROWTH_FACTOR", 1)
     memory = SlotBuffers(SPECS, "S", ahead=True)
     memory.reserve(9, 5, 0)
@@ -151,14 +151,14 @@ def test_a_buffer_keeps_no_slots_that_it_has_no_room_for(monkeypatch: pytest.Mon
     assert memory.capacity == 9
 
 
-def test_few_long_sentences_do_not_get_the_room_of_many_short_ones() -> None:
+def test_few_long_sentences_do_not_keep_the_slots_of_many_short_ones() -> None:
     memory = SlotBuffers(SPECS, "S")
     memory.reserve(1000, 8, 0)
     memory.reserve(3, 100, 2)
     assert memory.view(memory.capacity)["memory.keys"].shape() == [3, 2, 104, 3]
 
 
-def test_a_view_is_not_a_copy_and_is_made_once(random: np.random.Generator) -> None:
+def test_a_view_is_no_copy_and_is_made_once(random: np.random.Generator) -> None:
     memory = SlotBuffers(SPECS, "S")
     memory.reserve(4, 8, 0)
     view = memory.view(3)
@@ -177,8 +177,8 @@ def test_every_source_length_is_rounded_up_to_the_step() -> None:
         assert source <= memory.length < source + LENGTH_STEP
 
 
-def test_buffers_are_made_where_the_process_may_have_no_more_than_they_need() -> None:
-    """The child may map 256 MiB more; its buffer needs 64, and would have 1,024."""
+def test_buffers_fit_into_limited_address_space() -> None:
+    """The child may map 256 MiB more; its buffer needs 64 MiB and would reserve 1,024."""
     program = """
 import re, resource
 from jumok_serve.manifest.manifest import TensorSpec
@@ -193,8 +193,8 @@ print(memory.view(16)["state"].shape())
     assert done.stdout == "[16, 1024, 1024]\n", done.stderr
 
 
-def test_what_many_slots_have_is_copied_while_others_run_python(random: np.random.Generator) -> None:
-    """Many bytes are copied by a call that lets go of the interpreter's lock."""
+def test_large_copies_release_the_global_lock(random: np.random.Generator) -> None:
+    """The result is the same as that of small copies, which hold the lock."""
     memory = SlotBuffers((TensorSpec(name="memory.keys", dtype="int8", axes=("B", 2, "S", 64)),), "S")
     keys = random.integers(-128, 128, (20, 2, 500, 64), np.int8)
     assert keys.nbytes > memory_module.GIL_HELD_BYTES
