@@ -21,6 +21,7 @@ from jumok_serve.engine.warm_up import WARM_UP, Trial
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.device import CudaSettings, candidate_devices
+from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.alignment import PendingAlignments, prepare_alignment
@@ -107,6 +108,11 @@ class Translator:
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer."""
         return self._bundle.tokenizer
+
+    @property
+    def graphs(self) -> Graphs:
+        """The loaded graphs, with the threads of all replicas."""
+        return self._graphs
 
     @property
     def name(self) -> str:

@@ -13,10 +13,10 @@ from jumok_serve import BundleError, DecodingOptions, Translator
 from jumok_serve.bundle import describe
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.shortlist import Shortlist
-from jumok_serve.runtime import graphs as session
+from jumok_serve.runtime import graphs as graphs_module
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.sessions import products_saturate
+from jumok_serve.runtime.sessions import open_session, products_saturate
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from tests.support import command as commands
@@ -202,7 +202,7 @@ def test_translations_are_the_same_with_the_weights_made_unsigned(
 ) -> None:
     outcomes = []
     for saturates in (False, True):
-        monkeypatch.setattr(session, "products_saturate", lambda saturates=saturates: saturates)
+        monkeypatch.setattr(graphs_module, "products_saturate", lambda saturates=saturates: saturates)
         with Translator(listed_bundle, precision="int8", threads=1, shortlist=True) as translator:
             outcomes.append([each.hypotheses[0] for each in translator.translate(sentences[0], beam_size=2)])
     for signed, unsigned in zip(*outcomes, strict=True):
@@ -222,16 +222,23 @@ def test_a_prefix_is_followed_by_as_many_candidates_as_a_beam_has(
         assert prefixed.text.startswith(whole.text)
 
 
-def test_only_one_decoder_is_loaded(listed_bundle: Path) -> None:
+def test_only_one_decoder_is_loaded(listed_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def noted(path: Path, *arguments: Any, **settings: Any) -> Any:
+        opened.append(path.stem)
+        return open_session(path, *arguments, **settings)
+
+    monkeypatch.setattr(graphs_module, "open_session", noted)
     bundle = Bundle.open(listed_bundle)
     for listed, names in (
         (False, {"encoder", "decoder", "sampler"}),
-        (True, {"encoder", "decoder", "sampler", "projection"}),
+        (True, {"encoder", "decoder_shortlist", "sampler_shortlist", "projection"}),
     ):
-        graphs = Graphs(bundle, "int8", device=CPU, threads=1, listed=listed)
-        assert graphs._sessions.keys() == names
-        inputs = {value.name for value in graphs._sessions["decoder"].get_inputs()}
-        assert ("projection.weight" in inputs) is listed
+        opened.clear()
+        graphs = Graphs(bundle, "int8", device=CPU, threads=1, listed=listed, native=False)
+        assert set(opened) == names
+        assert ("projection.weight" in graphs.decoder_inputs) is listed
 
 
 def test_a_bundle_without_lists_says_how_to_get_them(tiny_bundle: Path) -> None:

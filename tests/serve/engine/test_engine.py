@@ -46,7 +46,7 @@ class Gate:
         self._permits = threading.Semaphore(0)
         self._arrived = threading.Semaphore(0)
         self._open = False
-        graphs = translator._graphs
+        graphs = translator.graphs
         bind_decoder = graphs.bind_decoder
 
         def gated_bind_decoder() -> Binding:
@@ -317,7 +317,7 @@ def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
 def test_a_sentence_for_which_the_model_computes_nan_fails_alone(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode = translator._graphs.encode
+    encode = translator.graphs.encode
 
     def spoil(source_ids: Integers, source_lengths: Integers) -> Any:
         memory, first_state = encode(source_ids, source_lengths)
@@ -332,7 +332,7 @@ def test_a_sentence_for_which_the_model_computes_nan_fails_alone(
     lengths = [len(translator.tokenizer.encode(text)) for text in TEXTS[:3]]
     middle = lengths[1]
     assert lengths.count(middle) == 1
-    monkeypatch.setattr(translator._graphs, "encode", spoil)
+    monkeypatch.setattr(translator.graphs, "encode", spoil)
     futures = translator.submit(TEXTS[:3], TranslationParameters(options=options)).futures
     errors = [future.exception(PATIENCE_S) for future in futures]
     assert [type(error) for error in errors if error] == [ModelFailedError]

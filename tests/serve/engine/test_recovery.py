@@ -63,7 +63,7 @@ def test_a_failing_encoder_fails_the_sentences_that_were_to_join(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        fail_once(patched, translator._graphs, "encode", RuntimeError("no such shape"))
+        fail_once(patched, translator.graphs, "encode", RuntimeError("no such shape"))
         with pytest.raises(EngineFailedError):
             translator.translate(TEXTS, timeout_s=PATIENCE_S)
         assert translator.translate(TEXTS[0]).hypotheses

@@ -266,7 +266,7 @@ def test_few_rows_are_decoded_by_one_replica_with_the_threads_of_all(
     monkeypatch.setattr(Batch, "step", noted)
     with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1) as translator:
         translator.translate(TEXTS, beam_size=4)
-        assert list(used.values()) == [{id(translator._graphs)}]
+        assert list(used.values()) == [{id(translator.graphs)}]
 
 
 def test_replicas_of_a_small_model_share_one_session_and_divide_few_rows_too(

@@ -57,7 +57,7 @@ def test_a_shortlist_gives_the_same_translations(
             if not there:
                 patch.setattr(graphs_module, "library", lambda: None)
             with Translator(listed_bundle, precision=precision, threads=1) as translator:
-                assert translator._graphs.native == there
+                assert translator.graphs.native == there
                 found.append(translator.translate(sentences[0], beam_size=2))
     texts = [[translation.text for translation in translations] for translations in found]
     same = np.mean([one == other for one, other in zip(*texts, strict=True)])

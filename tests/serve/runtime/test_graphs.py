@@ -181,14 +181,14 @@ def test_score_and_align_agree_with_decoding(tiny_bundle: Path) -> None:
         start = np.array([translator.manifest.special_tokens.start])
         arguments = (np.array([source]), np.array([len(source)]), start, targets, np.array([targets.shape[1]]))
         # A greedy token score is taken after suppression, which can only raise it.
-        scores = translator._graphs.score(*arguments)[0]
+        scores = translator.graphs.score(*arguments)[0]
         assert np.all(scores <= np.array(best.token_scores) + 1e-4)
-        cross, encoder, decoder = translator._graphs.align(*arguments)
+        cross, encoder, decoder = translator.graphs.align(*arguments)
         assert cross.shape[-2:] == (targets.shape[1], len(source))
         for attention in (cross, encoder, decoder):
             np.testing.assert_allclose(attention.sum(axis=-1), 1.0, atol=1e-5)
         np.testing.assert_array_equal(np.triu(decoder[0, 0, 0], 1), 0.0)
         for found, expected in zip(
-            translator._graphs.attention(("decoder", "cross"), *arguments), (decoder, cross), strict=True
+            translator.graphs.attention(("decoder", "cross"), *arguments), (decoder, cross), strict=True
         ):
             np.testing.assert_array_equal(found, expected)

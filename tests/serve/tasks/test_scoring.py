@@ -109,14 +109,14 @@ def test_a_pair_does_not_depend_on_what_it_is_scored_with(
 ) -> None:
     together = translator.score(*sentences)
     sizes = []
-    score = translator._graphs.score
+    score = translator.graphs.score
 
     def counted(source_ids: Any, source_lengths: Any, start_ids: Any, target_ids: Any, target_lengths: Any) -> Any:
         rows = len(source_ids)
         sizes.append((rows, rows * (source_ids.shape[1] + target_ids.shape[1])))
         return score(source_ids, source_lengths, start_ids, target_ids, target_lengths)
 
-    monkeypatch.setattr(translator._graphs, "score", counted)
+    monkeypatch.setattr(translator.graphs, "score", counted)
     monkeypatch.setattr(teacher_forcing, "MAX_BATCH_TOKENS", 100)
     apart = translator.score(*sentences)
     assert sum(rows for rows, _ in sizes) == len(sentences[0])
@@ -196,7 +196,7 @@ def test_scoring_ends_between_two_batches(translator: Translator, monkeypatch: p
         give_up()
         return np.zeros(inputs[3].shape, np.float32)
 
-    monkeypatch.setattr(translator._graphs, "score", score)
+    monkeypatch.setattr(translator.graphs, "score", score)
     scoring = translator.scoring(TEXTS, ["Ein Hund."] * len(TEXTS))
     give_up = scoring.cancel
     with pytest.raises(CancelledError):

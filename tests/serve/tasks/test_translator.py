@@ -58,7 +58,7 @@ def test_search_over_real_graphs_equals_the_reference(translator: Translator, op
     for text, translation in zip(TEXTS, pending.collect(), strict=True):
         suffix = translator.manifest.languages.direction().source_suffix
         source = [*translator.tokenizer.encode(text), *suffix]
-        step = partial(logits_of, translator._graphs, source)
+        step = partial(logits_of, translator.graphs, source)
         expected = reference_search(step, resolved, special.start)
         assert [hypothesis.token_ids for hypothesis in translation.hypotheses] == [
             hypothesis.token_ids for hypothesis in expected
@@ -94,7 +94,7 @@ def test_special_tokens_are_no_text_and_are_never_chosen(translator: Translator)
 def test_a_text_without_content_is_translated_without_the_model(
     translator: Translator, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(translator._graphs, "encode", None)
+    monkeypatch.setattr(translator.graphs, "encode", None)
     translation = translator.translate(text)
     assert translation.text == ""
     assert translation.source_token_count == 0

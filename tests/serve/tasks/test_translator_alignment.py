@@ -102,7 +102,7 @@ def graph_attention(translator: Translator, text: str, target: str) -> list[np.n
     tokenizer = translator.tokenizer
     source, ids = [*tokenizer.encode(text), 3], [*tokenizer.encode_target(target), 3]
     pair = (np.array([source]), np.array([len(source)]), np.array([2]), np.array([ids]), np.array([len(ids)]))
-    return [of_kind[0] for of_kind in translator._graphs.align(*pair)]
+    return [of_kind[0] for of_kind in translator.graphs.align(*pair)]
 
 
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (None, 3), (2, 0)])
@@ -302,7 +302,7 @@ def test_a_model_without_attention_says_so(tiny_bundle: Path, tmp_path: Path) ->
                 assert caught.value.reason == "ATTENTION_UNAVAILABLE"
         expected, found = (one.align(TEXTS, each_head=True) for one in (whole, cross_alone))
         assert found == expected
-        encoder = cross_alone._graphs.attention(
+        encoder = cross_alone.graphs.attention(
             ["encoder"], *(np.array(one) for one in ([[5, 3]], [2], [2], [[3]], [1]))
         )
         assert [array.shape for array in encoder] == [(1, 0, 0, 2, 2)]

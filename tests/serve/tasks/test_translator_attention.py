@@ -82,13 +82,13 @@ def test_attention_is_that_of_pytorch(
 def test_batches_are_bounded(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     together = translator.translate(TEXTS, attention=True, beam_size=3, num_hypotheses=3, max_length=9)
     rows: list[int] = []
-    align = translator._graphs.attention
+    align = translator.graphs.attention
 
     def counted(kinds: Any, source_ids: Any, *inputs: Any) -> Any:
         rows.append(len(source_ids))
         return align(kinds, source_ids, *inputs)
 
-    monkeypatch.setattr(translator._graphs, "attention", counted)
+    monkeypatch.setattr(translator.graphs, "attention", counted)
     monkeypatch.setattr(teacher_forcing, "MAX_BATCH_WEIGHTS", 2000)
     apart = translator.translate(TEXTS, attention=True, beam_size=3, num_hypotheses=3, max_length=9)
     assert sum(rows) == 9

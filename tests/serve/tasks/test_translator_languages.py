@@ -74,7 +74,7 @@ def test_a_direction_decides_what_is_read_and_how_decoding_begins(
     for text, answer in zip(TEXTS, answers, strict=True):
         source = [*around[0], *tokenizer.encode(task_prefix + text), *around[1]]
         assert answer.source_token_count == len(source)
-        expected = reference_search(partial(logits_of, translator._graphs, source), resolved, start, prefix)
+        expected = reference_search(partial(logits_of, translator.graphs, source), resolved, start, prefix)
         assert [hypothesis.token_ids for hypothesis in answer.hypotheses] == [one.token_ids for one in expected]
         for hypothesis, one in zip(answer.hypotheses, expected, strict=True):
             assert hypothesis.score == pytest.approx(one.score, abs=1e-4)

@@ -35,7 +35,7 @@ class Loader:
     def __call__(self, folder: Path) -> Translator:
         translator = Translator(folder, precision="fp32", replicas=1, threads=1)
         translator.warm_up()
-        self.graphs.append(weakref.ref(translator._graphs))
+        self.graphs.append(weakref.ref(translator.graphs))
         return translator
 
 
