@@ -56,6 +56,11 @@ proto: $(VENV)/installed-dev  ## generate the stubs from the .proto files
 sync: $(VENV)/installed-dev  ## generate the synchronous SDK from the asynchronous one
 	$(VENV)/bin/python clients/python/unasync.py
 
+.PHONY: docs
+docs: $(VENV)/installed-docs  ## build the documentation site in site/, and check its links
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
+	$(VENV)/bin/python -m tests.support.site_links site
+
 bench: $(VENV)/installed-bench  ## measure throughput against PyTorch; ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.throughput $(ARGS)
 
@@ -85,7 +90,7 @@ cuda-check:  ## check and measure decoding on a GPU; ARGS are the check's
 	$(CUDA_VENV)/bin/python -m benchmarks.gpu $(ARGS)
 
 clean:  ## remove the environment, and what tools and builds have left
-	rm -rf $(VENV) $(CUDA_VENV) build dist serve/jumok_serve/kernels/*.so .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CUDA_VENV) build dist site serve/jumok_serve/kernels/*.so .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/installed-%: pyproject.toml hatch_build.py $(KERNELS) | $(VENV)/bin/python
 	@echo "Installing jumok[$*] and what it needs into $(VENV); this may take minutes ..."

@@ -34,7 +34,7 @@ from tests.support.hang import HANG_S
 from tests.support.search_cases import make_options
 
 DASHBOARD = Path(__file__).parents[4] / "deploy/grafana/jumok.json"
-DOCUMENT = Path(__file__).parents[4] / "docs/operations.md"
+DOCUMENT = Path(__file__).parents[4] / "docs/operations/observe.md"
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 SAMPLES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",), "info": ("_info",)}
 
