@@ -33,9 +33,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.parity.checkpoints import make_checkpoint
-from tests.parity.run import quiet
-from tests.parity.shapes import SHAPES
 from tests.parity.texts import parallel_sentences
 from tests.support.hang import HANG_S
 
@@ -141,6 +138,10 @@ def checkpoints(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Pat
     """Untrained checkpoints in Hugging Face's layout."""
 
     def make(folder: Path) -> None:
+        from tests.parity.checkpoints import make_checkpoint  # imports PyTorch, as the next two do
+        from tests.parity.run import quiet
+        from tests.parity.shapes import SHAPES
+
         shapes = {shape.name: shape for shape in SHAPES}
         with quiet():
             for name, shape in (("opus-mt-en-de", "marian-3-heads"), ("nllb", "nllb")):
