@@ -124,33 +124,32 @@ def packages() -> Picture:
     picture.arrow((85, 82), (85, 486))
     picture.frame((185, 20, 350, 445), "jumok_serve")
     picture.boxes((200, 48, 320, 30), 37, ("cli: settings, serve, inspect, evaluate",), "blue")
-    service = ("service: handlers, rpc, auth, telemetry, models", "translator: a bundle, ready to translate")
-    around = ("evaluation, text: BLEU; sentence splitting",)
-    picture.boxes((200, 85, 320, 30), 37, (*service, *around), "blue")
+    service = ("service: handlers, rpc, auth, telemetry, models", "evaluation, translator: a bundle at work")
+    picture.boxes((200, 85, 320, 30), 37, service, "blue")
     core = (
-        "tasks: translation, scoring, alignment",
+        "text, tasks: translation, scoring, alignment",
         "engine: queue, scheduler, replicas, batches",
         "runtime: sessions, decoder step, KV cache",
         "search: greedy, beam, sampling",
     )
-    picture.boxes((200, 196, 320, 30), 37, core, "violet")
+    picture.boxes((200, 159, 320, 30), 37, core, "violet")
     files = (
         "bundle: files on disk, shortlist",
         "tokenizers: text to token ids and back",
         "manifest: schema of manifest.json",
         "native, errors: kernels; exceptions",
     )
-    picture.boxes((200, 344, 320, 28), 29, files, "green")
+    picture.boxes((200, 307, 320, 30), 37, files, "green")
     picture.arrow((360, 467), (360, 486))
     picture.frame((575, 20, 315, 365), "jumok_export")
     export = (
-        "cli, bundles: export to a verified bundle",
-        "importers: Hugging Face checkpoints",
-        "training: Lightning, from one TOML file",
+        "cli: train, export, import-hf, add-native",
+        "importers, training: to a checkpoint",
+        "bundles: export to a verified bundle",
         "verification: against PyTorch",
         "native, device: graphs for kernels, GPUs",
-        "quantization, shortlists: int8; lexicons",
-        "graphs: tracing and rewriting ONNX",
+        "quantization: int8 and calibration",
+        "graphs, shortlists: tracing; lexicons",
         "models: Transformer, T5, recurrent",
     )
     picture.boxes((590, 50, 285, 32), 41, export, "amber")

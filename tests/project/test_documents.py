@@ -33,6 +33,7 @@ from pathlib import Path
 
 import pytest
 
+from jumok_proto.errors import JumokError
 from tests.parity.texts import parallel_sentences
 from tests.support.hang import HANG_S
 
@@ -53,13 +54,8 @@ docker() { case $1 in build | run | compose) ;; *) return 1 ;; esac; }
 kubectl() { [ "$1 $2" = "apply -f" ] && [ -d "$REPOSITORY/$3" ]; }
 """
 ALONE = "exec({!r}, {{'__name__': '__main__'}})"
-<<<<<<< HEAD
-"""Runs a program that knows nothing of those before it; a process for each would take longer."""
-BLOCK_S = HANG_S
-=======
 """Runs a program with its own names; a process for each program would take longer."""
-BLOCK_S = 400
->>>>>>> dc6cf93 (Rewrite the documents by task, with pictures and a documentation site)
+BLOCK_S = HANG_S
 RECURRENT = """
 [model]
 family = "recurrent"
@@ -240,6 +236,14 @@ def test_links_and_anchors_resolve(document: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(f"{path}#{anchor}")
     assert broken == []
+
+
+def test_troubleshooting_has_every_reason() -> None:
+    def reasons(error: type[JumokError]) -> set[str]:
+        return {error.reason}.union(*map(reasons, error.__subclasses__()))
+
+    page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    assert reasons(JumokError) - {""} == set(re.findall(r"^## ([A-Z_]+)$", page, re.MULTILINE))
 
 
 def test_pictures_are_those_that_the_script_draws() -> None:
