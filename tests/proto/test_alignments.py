@@ -99,7 +99,7 @@ def test_what_was_not_asked_for_is_not_there() -> None:
     alone = replace(ALIGNMENT, cross=None, encoder=None)
     assert alone.words().cross is None
     assert alone.attention("decoder") == ALIGNMENT.decoder
-    with pytest.raises(ValueError, match="no attention of kind 'cross' here, only decoder: ask for it with kinds"):
+    with pytest.raises(ValueError, match="no attention of kind 'cross' here, only decoder: request it with kinds"):
         alone.pairs()
 
 
