@@ -1,4 +1,4 @@
-"""Lines through the pipeline of ``jumok translate``: order, batches, answers at once, and every kind of bad line."""
+"""Lines of ``jumok translate`` as requests: order, sizes, latency, bad lines."""
 
 import io
 import os
@@ -100,7 +100,7 @@ def test_long_lines_make_small_requests() -> None:
     assert sorted(sizes)[-2] <= 2 * len(half)
 
 
-def test_two_requests_are_under_way_at_once() -> None:
+def test_two_requests_are_in_flight() -> None:
     together = threading.Barrier(2, timeout=HANG_S)
 
     def translate(texts: list[str]) -> list[Translation]:
@@ -111,7 +111,7 @@ def test_two_requests_are_under_way_at_once() -> None:
     assert len(list(outputs(answer_lines(lines(*texts), translate, retry_s=1)))) == 4
 
 
-def test_a_line_is_answered_before_the_next_is_there() -> None:
+def test_a_line_is_answered_before_the_next_arrives() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb") as stream, open(writing, "wb", buffering=0) as typed:
         answers = outputs(answer_lines(read_lines(stream), capitals, retry_s=1))
@@ -145,7 +145,7 @@ def test_a_slow_writer_stops_the_reader() -> None:
         assert not thread.is_alive()
 
 
-def test_lines_that_cannot_be_read_leave_the_others() -> None:
+def test_unreadable_lines_do_not_stop_the_others() -> None:
     data = b"one\nab\xff\n\xed\xa0\x80\n" + b"x" * (2 * MAX_LINE_BYTES + 5) + b"\nfive\n" + b"x" * (MAX_LINE_BYTES + 1)
     read = list(read_lines(io.BytesIO(data)))
     assert [line.text for line in read] == ["one", "", "", "", "five", ""]
@@ -178,7 +178,7 @@ def test_a_refused_line_is_named_and_those_before_it_are_answered(part: str) -> 
             next(answers)
 
 
-def test_bad_lines_have_errors_and_the_others_translations() -> None:
+def test_bad_lines_do_not_stop_translations() -> None:
     def translate(texts: list[str]) -> list[Translation]:
         for index, text in enumerate(texts):
             if text in {"bad", "worse"}:
@@ -213,7 +213,7 @@ class TooMuch(JumokError):
 
 
 @pytest.mark.parametrize("field", ["contents", "attention"])
-def test_what_is_too_much_for_a_request_is_asked_for_in_several(field: str) -> None:
+def test_a_request_that_is_too_large_is_split(field: str) -> None:
     sizes: list[int] = []
 
     def translate(texts: list[str]) -> list[Translation]:
@@ -237,7 +237,7 @@ def _refuse(texts: list[str]) -> list[Translation]:
     raise TooMuch(field="contents")
 
 
-def test_an_overloaded_server_is_asked_again() -> None:
+def test_an_overloaded_server_is_retried() -> None:
     attempts = 0
 
     def translate(texts: list[str]) -> list[Translation]:
@@ -252,7 +252,7 @@ def test_an_overloaded_server_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("error", [JumokError("full", retry_after_s=2.0), JumokError("gone"), RuntimeError("a bug")])
-def test_what_cannot_be_helped_is_raised(error: Exception) -> None:
+def test_other_errors_are_raised(error: Exception) -> None:
     def translate(texts: list[str]) -> list[Translation]:
         raise error
 
@@ -260,7 +260,7 @@ def test_what_cannot_be_helped_is_raised(error: Exception) -> None:
         list(answer_lines(lines("a", "b"), translate, retry_s=1))
 
 
-def test_a_translation_is_one_line_whatever_it_holds() -> None:
+def test_a_translation_is_one_line() -> None:
     answer = translation("a\nb\r\nc\u2028d\x85e\x0bf", "g\th\n")
     assert plain(answer) == "a b c d e f"
     assert n_best(answer, 3) == "3\t1\t-0.500000\ta b c d e f\n3\t2\t-1.000000\tg\th"
