@@ -38,8 +38,9 @@ from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_export.quantization.calibration import GreedySearch, calibrate
 from jumok_export.quantization.int8 import Scales, quantize_graph
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.engine.batch import Batch, Sentence
+from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.sentence import Sentence
 from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs

@@ -14,7 +14,8 @@ from jumok_export.graphs.tracing import export_graphs
 from jumok_export.models.attention import scaled_queries
 from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.engine.batch import Batch, Sentence
+from jumok_serve.engine.batch import Batch
+from jumok_serve.engine.sentence import Sentence
 from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.search import make_search

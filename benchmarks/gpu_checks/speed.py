@@ -12,10 +12,10 @@ import torch
 
 from benchmarks.gpu_checks.model import Model, decode, sentence, sources, step_times
 from benchmarks.gpu_checks.report import Report
-from jumok_serve.engine.batch import Decoded
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.sentence import Decoded
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import Graphs
 

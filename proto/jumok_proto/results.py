@@ -1,4 +1,4 @@
-"""Results of the server, the SDK and a translator in this process."""
+"""What a translation is, a score and a model: the typed results of the server, the SDK and in-process callers."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -7,7 +7,7 @@ from jumok_proto.options import EarlyStopping
 
 
 class FinishReason(Enum):
-    """Reason why a hypothesis ended."""
+    """Why a hypothesis ended."""
 
     EOS = "eos"
     """The model wrote an end of sentence."""
@@ -17,60 +17,63 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Times of a request in seconds; the parts need not sum to the total."""
+    """Where the time of one request went, in seconds.
+
+    ``total_s`` runs from the request's arrival to its answer; the other three are parts of it and need not add up.
+    """
 
     queue_s: float
-    """From arrival until the last sentence joined the batch."""
+    """Waiting until its last sentence was admitted to the batch."""
     encode_s: float
-    """Time in the encoder, of all batches with sentences of the request."""
+    """In the encoder, for the batches that held its sentences."""
     decode_s: float
-    """From joining the batch to the last step, without encoding; of the slowest sentence."""
+    """From a sentence's admission to its last step, its encoding left out; of the sentence that took longest."""
     total_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """A hypothesis. Its tokens include the end of sentence, but not the target prefix."""
+    """One candidate translation of one text. Its tokens include the end of sentence, and leave out a target prefix."""
 
     text: str
-    """The whole translation, target prefix included."""
+    """The whole translation, its target prefix included."""
     score: float
-    """Sum of ``token_scores`` / (number of tokens ** length penalty); higher is better."""
+    """Sum of ``token_scores`` divided by (number of tokens ** length penalty): higher is better."""
     tokens: tuple[str, ...]
-    """The tokens, as the tokenizer spells them."""
+    """The output pieces as the tokenizer spells them."""
     token_ids: tuple[int, ...]
     token_scores: tuple[float, ...]
     """Log-probability of each token given those before it."""
     finish_reason: FinishReason
     attention: tuple[tuple[float, ...], ...] | None = None
-    """Cross-attention, [tokens][source tokens], the mean over all layers and heads; None if not requested."""
+    """Where it was asked for: cross-attention [tokens][source tokens], the mean over all layers and heads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """The translation of one text: its hypotheses, best first or in the order of drawing."""
+    """The answer for one text: its hypotheses, best first or as they were drawn, and what it cost."""
 
     hypotheses: tuple[Hypothesis, ...]
     source_token_count: int
-    """Number of source tokens, after truncation."""
+    """Tokens that the encoder read, after a truncation."""
     source_truncated: bool
     source_language: str
     target_language: str
     model: str
     model_version: str
     source_tokens: tuple[str, ...] = ()
-    """The source tokens, special ones included; empty if attention was not requested."""
+    """Those tokens as the tokenizer spells them, special ones included; where attention was asked for."""
     timings: Timings | None = field(default=None, compare=False)
-    """Times of the text's request; not compared."""
+    """Of the request that this text was part of; takes no part in comparisons."""
 
     @property
     def text(self) -> str:
-        """Text of the best hypothesis."""
+        """The best hypothesis as text."""
         return self.hypotheses[0].text
 
     @property
     def score(self) -> float:
-        """Score of the best hypothesis."""
+        """The score of the best hypothesis."""
         return self.hypotheses[0].score
 
     @property
@@ -81,17 +84,17 @@ class Translation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """The score of a given translation. Its tokens include the end of sentence."""
+    """How likely a model finds a given translation of one text. Its tokens include the end of sentence."""
 
     score: float
-    """Sum of ``token_scores`` / (number of tokens ** length penalty); higher is better."""
+    """Sum of ``token_scores`` divided by (number of tokens ** length penalty): higher is better."""
     tokens: tuple[str, ...]
-    """The tokens of the translation, as the tokenizer spells them."""
+    """The translation's pieces as the tokenizer spells them."""
     token_ids: tuple[int, ...]
     token_scores: tuple[float, ...]
-    """Log-probability of each token given those before it; 0 for a forced first token."""
+    """Log-probability of each token given those before it; 0 for a token that the model is made to begin with."""
     source_token_count: int
-    """Number of source tokens, after truncation."""
+    """Tokens that the encoder read, after a truncation."""
     source_truncated: bool
     model: str
     model_version: str
@@ -99,7 +102,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguagePair:
-    """A source and a target language: BCP 47 tags, or the model's own codes with hyphens."""
+    """A direction of translation: BCP 47 tags, or the model's own codes with hyphens."""
 
     source: str
     target: str
@@ -107,7 +110,10 @@ class LanguagePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingDefaults:
-    """The default options of a model, as in ``Options``; requests cannot change the last four."""
+    """How a model searches where a request does not say otherwise; ``Options`` says what most fields mean.
+
+    No request changes the last four.
+    """
 
     beam_size: int
     num_hypotheses: int
@@ -120,35 +126,35 @@ class DecodingDefaults:
     suppress_tokens: tuple[int, ...]
     end_tokens: tuple[int, ...]
     forced_first_token: int | None
-    """The model's; a target language can have its own."""
+    """Of the model; a target language may have its own."""
     sample: bool
     temperature: float
     top_k: int
     top_p: float
     begin_suppress_tokens: tuple[int, ...]
-    """Tokens that cannot be the first that is not forced."""
+    """Tokens that cannot be the first that is free to choose."""
     bad_words: tuple[tuple[int, ...], ...]
-    """Sequences of tokens that never occur."""
+    """Sequences of tokens that are never completed."""
     forced_last_tokens: tuple[int, ...]
-    """Tokens that can end a translation of the maximum length."""
+    """Tokens of which one ends a translation of the maximum length."""
     renormalize: bool
-    """True if log-probabilities are normalised again after constraints."""
+    """Whether log-probabilities are normalised once more after constraints have acted on them."""
 
 
 class ModelState(Enum):
-    """State of a model."""
+    """Whether requests for a model are served."""
 
     SERVING = "serving"
-    """It serves requests."""
+    """They are: it is loaded, and has decoded."""
     RECOVERING = "recovering"
-    """Its engine failed and is restarting; requests fail with UnavailableError."""
+    """They fail as unavailable: its engine has failed, and is being started anew."""
     DRAINING = "draining"
-    """It takes no more requests, finishes those accepted, and is then freed."""
+    """No further ones are: it finishes those that it has accepted, and is then freed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model of a server."""
+    """A model that a server holds."""
 
     name: str
     version: str
@@ -156,13 +162,13 @@ class Model:
     source_languages: tuple[str, ...]
     target_languages: tuple[str, ...]
     language_pairs: tuple[LanguagePair, ...]
-    """Language pairs; empty if the model translates from each source to each target language."""
+    """The directions that it translates in; empty where it translates from every source to every target language."""
     default_pair: LanguagePair | None
-    """Language pair of a request without languages; None if a request must name them."""
+    """Direction of a request that names no language; None where a request must name one."""
     max_source_length: int
-    """Largest number of source tokens, end of sentence included."""
+    """Tokens of the longest text that it reads, end of sentence included."""
     max_target_length: int
-    """Largest number of target tokens, end of sentence included."""
+    """Tokens of the longest translation that it writes, end of sentence included."""
     defaults: DecodingDefaults
     precision: str
     device: str
@@ -171,24 +177,24 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """The result of loading a model."""
+    """A model that a server was made to load."""
 
     model: Model
     replaced_version: str | None
-    """Version of the model that it replaced; None if it replaced none."""
+    """Version of the model whose place it has taken; None where the server had none of its name."""
 
 
 class BundleState(Enum):
-    """State of a bundle."""
+    """What a server is doing with a bundle."""
 
     AVAILABLE = "available"
-    """It can be loaded; its files are not checked yet."""
+    """It could be loaded; its files were not checked yet."""
     LOADING = "loading"
     """It is being loaded."""
     LOADED = "loaded"
     """The server holds this version of the model."""
     UNUSABLE = "unusable"
-    """It cannot be loaded, because its manifest cannot be read."""
+    """It cannot be loaded, for its manifest cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +204,8 @@ class BundleSummary:
     bundle: str
     """Name of its folder."""
     model: str
-    """Name of its model; empty if the manifest cannot be read, as is the version."""
+    """Name of its model; empty where the manifest cannot be read, as is the version then."""
     version: str
     state: BundleState
     problem: str
-    """Reason why it cannot be loaded, if the manifest shows it."""
+    """Why it cannot be loaded, where the manifest says so already."""

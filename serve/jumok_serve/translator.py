@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Self, Unpack, cast, overload
 
@@ -12,12 +13,11 @@ from jumok_proto.alignments import Alignment, AttentionKind
 from jumok_proto.options import Options, check_names
 from jumok_proto.results import Score, Translation
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.engine.counters import EngineCounters
 from jumok_serve.engine.deadline import deadline_after
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.limits import EngineLimits
-from jumok_serve.engine.occupancy import Load
-from jumok_serve.engine.warm_up import WARM_UP, Trial
+from jumok_serve.engine.statistics import EngineCounters, Load
+from jumok_serve.engine.warm_up import WARM_UP_SHAPES, WarmUp
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.device import CudaSettings, candidate_devices
@@ -30,6 +30,7 @@ from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
 from jumok_serve.tasks.translation import Pending, submit_texts
+from jumok_serve.tasks.warm_up_sentences import warm_up_sentence
 from jumok_serve.text.sentence_splitting import submit_sentences
 from jumok_serve.tokenizers.input_processor import check_texts
 from jumok_serve.tokenizers.tokenizer import Tokenizer
@@ -88,15 +89,16 @@ class Translator:
         self._device, self._precision = loaded.device, loaded.precision
         alone_rows = loaded.max_alone_rows or limits.max_alone_rows
         self._model = model = TaskModel(self._bundle, loaded.precision, loaded.graphs, self._shortlist)
-        self._trial = Trial(model.manifest, model.tokenizer, resolve=model.resolve, listed=model.shortlist_columns)
+        pad = model.manifest.special_tokens.pad
+        self._warm_up = WarmUp(partial(warm_up_sentence, model), pad=pad, read=model.tokenizer.decode)
         self._engine = Engine(
             self._graphs,
-            pad=model.manifest.special_tokens.pad,
+            pad=pad,
             limits=replace(limits, max_batch_rows=loaded.max_batch_rows, max_alone_rows=alone_rows),
             name=self.name,
             replicas=loaded.replicas,
             shared=loaded.shared,
-            trial=self._trial.run,
+            probe=self._warm_up.run,
         )
 
     @property
@@ -414,10 +416,10 @@ class Translator:
             BundleError: decoding fails, or the model computes NaN.
         """
         started = time.monotonic()
-        shapes = [shape for shape in WARM_UP if not shape.sample or self._model.can_sample]
+        shapes = [shape for shape in WARM_UP_SHAPES if not shape.sample or self._model.can_sample]
         try:
             for graphs, shape in product(dict.fromkeys((self._graphs, self._shared)), shapes):
-                self._trial.run(graphs, shape)
+                self._warm_up.run(graphs, shape)
         except Exception as error:
             raise BundleError(self._bundle.path, [f"decoding with it fails: {error or repr(error)}"]) from error
         logger.info("warmed up %s %s in %.2f s", self.name, self.manifest.version, time.monotonic() - started)

@@ -14,9 +14,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 from jumok_proto.alignments import AlignedToken, Alignment
 from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
-from jumok_serve.engine.counters import EngineCounters
 from jumok_serve.engine.future import Future
-from jumok_serve.engine.occupancy import Load
+from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.manifest.graph_variants import REQUIRED_GRAPHS
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import (

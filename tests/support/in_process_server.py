@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from jumok_serve.engine.occupancy import Load
+from jumok_serve.engine.statistics import Load
 from jumok_serve.service import Server
 from jumok_serve.translator import Translator
 

@@ -1,4 +1,4 @@
-"""A scripted gRPC service for tests of clients."""
+"""A server's service that answers as a test says."""
 
 import threading
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Results of streams: updates of one translation, and results of many texts."""
+"""What streams give: updates of one translation, and the results of many texts."""
 
 from dataclasses import dataclass
 
@@ -8,35 +8,35 @@ from jumok_proto.results import Translation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationUpdate:
-    """The progress of a translation."""
+    """How far a translation has come."""
 
     text: str
-    """The stable beginning of the translation, target prefix included; in the last update the whole text."""
+    """What the translation begins with for certain, the target prefix included; in the last update all of it."""
     added: str
-    """The part of ``text`` that is new in this update; concatenated, these parts are the translation."""
+    """What of ``text`` the update before did not have: written one after the other they make the translation."""
     translation: Translation | None = None
-    """The result with scores, tokens and timings; only in the last update."""
+    """The result with its scores, tokens and timings; in the last update alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextResult:
-    """The result of one text of many."""
+    """What has become of one text of many."""
 
     index: int
-    """Index of the text in ``lines`` of ``translate_iter``, from 0."""
+    """Which text it is, counted from 0 in what was given to ``translate_iter``."""
     text: str
-    """The text."""
+    """The text itself."""
     outcome: Translation | JumokError
-    """The translation, or the error."""
+    """Its translation, or why it has none."""
 
     @property
     def error(self) -> JumokError | None:
-        """The error of the text; None if it has a translation."""
+        """Why the text has no translation; None where it has one."""
         return self.outcome if isinstance(self.outcome, JumokError) else None
 
     @property
     def translation(self) -> Translation:
-        """The translation; raises ``error`` if there is none."""
+        """The translation; raises ``error`` where there is none."""
         if isinstance(self.outcome, JumokError):
             raise self.outcome
         return self.outcome

@@ -161,8 +161,8 @@ class RuntimeSide:
         }
         logits = self._logits(self._bind(inputs, memory, buffers))
         grown = {}
-        # A row's state has no meaning after its tokens; the model's `step` repeats the new token there, as this does.
-        found = np.take_along_axis(entries, np.minimum(times[: int(positions.max()) + 1], positions[:, None]), axis=1)
+        # Behind a row's tokens its state has no meaning; `step` repeats the new token there, and so does this.
+        found = np.take_along_axis(entries, np.minimum(times, positions[:, None]), axis=1)
         for spec in self._graphs.state_specs:
             axis = spec.axes.index("E")
             by_entry = np.moveaxis(_widened(buffers[spec.name]), axis, 1)[sentence, found]

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ModelServiceStub(object):
-    """Describes the models of a server.
+    """Says which models a server holds.
     """
 
     def __init__(self, channel):
@@ -48,18 +48,19 @@ class ModelServiceStub(object):
 
 
 class ModelServiceServicer(object):
-    """Describes the models of a server.
+    """Says which models a server holds.
     """
 
     def ListModels(self, request, context):
-        """Lists all models, sorted by name, in one response. A replaced model follows its successor until it is freed.
+        """All models of the server, by name. A server holds few, so there are no pages. While a model is replaced, the old one
+        is among them, behind the new one, until it is freed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """Describes one model.
+        """One model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -87,7 +88,7 @@ def add_ModelServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ModelService(object):
-    """Describes the models of a server.
+    """Says which models a server holds.
     """
 
     @staticmethod

@@ -58,7 +58,7 @@ _ModelServiceGetModelType = typing_extensions.TypeVar(
 )
 
 class ModelServiceStub(typing.Generic[_ModelServiceListModelsType, _ModelServiceGetModelType]):
-    """Describes the models of a server."""
+    """Says which models a server holds."""
 
     @typing.overload
     def __init__(self: ModelServiceStub[
@@ -85,10 +85,12 @@ class ModelServiceStub(typing.Generic[_ModelServiceListModelsType, _ModelService
     ], channel: grpc.aio.Channel) -> None: ...
 
     ListModels: _ModelServiceListModelsType
-    """Lists all models, sorted by name, in one response. A replaced model follows its successor until it is freed."""
+    """All models of the server, by name. A server holds few, so there are no pages. While a model is replaced, the old one
+    is among them, behind the new one, until it is freed.
+    """
 
     GetModel: _ModelServiceGetModelType
-    """Describes one model."""
+    """One model."""
 
 ModelServiceAsyncStub: typing_extensions.TypeAlias = ModelServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -102,7 +104,7 @@ ModelServiceAsyncStub: typing_extensions.TypeAlias = ModelServiceStub[
 ]
 
 class ModelServiceServicer(metaclass=abc.ABCMeta):
-    """Describes the models of a server."""
+    """Says which models a server holds."""
 
     @abc.abstractmethod
     def ListModels(
@@ -110,7 +112,9 @@ class ModelServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.model_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.model_pb2.ListModelsResponse, collections.abc.Awaitable[jumok_proto.v1.model_pb2.ListModelsResponse]]:
-        """Lists all models, sorted by name, in one response. A replaced model follows its successor until it is freed."""
+        """All models of the server, by name. A server holds few, so there are no pages. While a model is replaced, the old one
+        is among them, behind the new one, until it is freed.
+        """
 
     @abc.abstractmethod
     def GetModel(
@@ -118,6 +122,6 @@ class ModelServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.model_pb2.GetModelRequest,
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.model_pb2.GetModelResponse, collections.abc.Awaitable[jumok_proto.v1.model_pb2.GetModelResponse]]:
-        """Describes one model."""
+        """One model."""
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

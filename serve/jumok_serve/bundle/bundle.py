@@ -1,4 +1,4 @@
-"""Bundles on disk: opened only if all files match the manifest, written completely or not at all."""
+"""Bundles on disk: opened only when everything in them is as the manifest says, written all or not at all."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from jumok_serve.manifest.manifest import (
 )
 from jumok_serve.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
-# Documents beside the manifest, which may be edited; the runtime reads none of them.
+# Documents for people may lie beside the manifest and be edited; nothing that the runtime reads is among them.
 COMPANIONS = frozenset({"README.md", "LICENSE", "LICENSE.txt", "NOTICE", "config.toml"})
 _UNLISTED = COMPANIONS | {MANIFEST_FILE}
 
@@ -45,13 +45,7 @@ _ONNX_TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A checked bundle with its tokenizer loaded.
-
-    Attributes:
-        path: the bundle's folder.
-        manifest: the manifest; all files match it.
-        tokenizer: the tokenizer.
-    """
+    """A bundle whose files were all found to be as its manifest says, with its tokenizer loaded."""
 
     path: Path
     manifest: Manifest
@@ -59,13 +53,11 @@ class Bundle:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Bundle":
-        """Check the bundle at ``path`` and open it.
+        """Check the whole bundle at ``path`` and open it; ``BundleError`` lists all that is wrong with it.
 
-        The checks are: the manifest's schema, sizes and SHA-256 of all files, no unlisted file, and a tokenizer that
-        loads and has the stated sizes. The tensors of a graph are checked when a session loads it; see `check_graph`.
-
-        Raises:
-            BundleError: lists every problem.
+        Checked are the manifest against its schema, every file's size and SHA-256, files that nobody listed, and that
+        the tokenizer loads and has the stated size. The graphs' tensors are compared by ``check_graph`` when a session
+        loads them.
         """
         folder = Path(path)
         raw = _read_manifest(folder)
@@ -89,7 +81,7 @@ class Bundle:
         return cls(path=folder, manifest=manifest, tokenizer=tokenizer)
 
     def variant(self, precision: str) -> PrecisionVariant:
-        """Return the graphs and weights of a precision; ``BundleError`` if the bundle does not have it."""
+        """The graphs and weights of one precision; ``BundleError`` if the bundle has none of that name."""
         try:
             return self.manifest.precisions[precision]
         except KeyError:
@@ -97,14 +89,14 @@ class Bundle:
             raise BundleError(self.path, [f"has no precision {precision!r}; it has {known}"]) from None
 
     def shortlist(self) -> Shortlist:
-        """Load the shortlist; ``BundleError`` if the bundle has none."""
+        """The lists of tokens that translations may be made of; ``BundleError`` if there are none."""
         described, tokenizer = self.manifest.shortlist, self.manifest.tokenizer
         if described is None:
             raise BundleError(
                 self.path,
                 [
                     "has no shortlist: export or import the model again with --shortlist-source and --shortlist-target "
-                    "or --lexical-table, or leave out --shortlist"
+                    "or --lexical-table, or use it without"
                 ],
             )
         try:
@@ -114,10 +106,10 @@ class Bundle:
                 vocabulary=tokenizer.target_vocab_size,
             )
         except (ValueError, OSError) as exc:
-            raise BundleError(self.path, [f"{described.file} is not a shortlist of this model: {exc}"]) from exc
+            raise BundleError(self.path, [f"{described.file} is no shortlist of this model: {exc}"]) from exc
 
     def graph_path(self, precision: str, name: str) -> Path:
-        """Return the ONNX file of a graph; ``BundleError`` if the bundle has no such precision or graph."""
+        """The ONNX file of a graph; ``BundleError`` if the bundle has no such precision or graph."""
         graphs = self.variant(precision).graphs
         if name not in graphs:
             raise BundleError(self.path, [f"has no graph {name!r} in {precision}; it has {', '.join(graphs)}"])
@@ -125,7 +117,7 @@ class Bundle:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Read the manifest of a bundle without checking its files; ``BundleError`` lists every problem."""
+    """The manifest of a bundle, whose files are not looked at; ``BundleError`` lists all that is wrong with it."""
     folder = Path(path)
     try:
         manifest, _, problems = _parse_manifest(_read_manifest(folder))
@@ -141,16 +133,12 @@ def write_bundle(
 ) -> Bundle:
     """Write a bundle to ``out`` and return it opened.
 
-    The files are written to a sibling of ``out``, which is checked, flushed to disk and then renamed. If anything
-    fails, the sibling is removed and ``out`` is unchanged.
+    ``build`` is given an empty folder, writes the model's files there and returns the manifest without ``files``;
+    sizes and hashes are taken here. The folder is a sibling of ``out`` that gets the final name only after it was
+    opened with all checks and flushed to disk. If anything fails, nothing is left of it and ``out`` is as it was.
 
-    Args:
-        out: the bundle's folder.
-        build: function that writes the model's files to an empty folder and returns the manifest without ``files``.
-        overwrite: True to replace a bundle at ``out``.
-
-    Raises:
-        BundleError: ``out`` exists (with ``overwrite``: and is not a bundle), or ``build`` made an invalid bundle.
+    Raises ``BundleError`` if ``out`` exists (with ``overwrite``: exists and is no bundle), or if what ``build`` made is
+    not a valid bundle.
     """
     target = Path(os.path.abspath(out))
     _check_target(target, overwrite=overwrite)
@@ -161,7 +149,7 @@ def write_bundle(
         parts = build(draft)
         try:
             bundle = _complete(draft, parts)
-        except BundleError as exc:  # it names the draft, which is about to be removed
+        except BundleError as exc:  # it names the draft, which nobody asked for and which is about to go
             raise BundleError(target, exc.problems) from exc
         _flush(draft)
         _check_target(target, overwrite=overwrite)
@@ -173,7 +161,7 @@ def write_bundle(
 
 
 class NodeArg(Protocol):
-    """ONNX Runtime's description of a graph's input or output (``onnxruntime.NodeArg``)."""
+    """What ONNX Runtime says of a graph's input or output (``onnxruntime.NodeArg``)."""
 
     @property
     def name(self) -> str:
@@ -181,18 +169,18 @@ class NodeArg(Protocol):
 
     @property
     def type(self) -> str:
-        """Element type in ONNX Runtime's spelling, such as ``tensor(float)``."""
+        """ONNX Runtime's spelling of the element type, such as ``tensor(float)``."""
 
     @property
     def shape(self) -> Sequence[int | str | None]:
-        """Constant size or symbol of each axis; None: dynamic without a name."""
+        """For each axis its constant size, its symbol, or None if it is dynamic and has no name."""
 
 
 def check_graph(spec: GraphSpec, inputs: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> list[str]:
-    """Return the differences between a loaded graph's tensors and the manifest.
+    """Compare a loaded graph's tensors with the manifest and return every difference, none if they agree.
 
-    Names, element types, ranks and constant sizes must be equal. If the manifest has a symbol, the graph's axis must be
-    dynamic; its name does not matter unless it is another symbol of the same entry.
+    Names, element types, ranks and constant sizes must be equal. Where the manifest has a symbol the graph must have a
+    dynamic axis; what the graph calls it does not matter unless it is another symbol of the same manifest entry.
     """
     symbols = {axis for tensor in (*spec.inputs, *spec.outputs) for axis in tensor.axes if isinstance(axis, str)}
     return [
@@ -235,7 +223,7 @@ def _shape_text(axes: Sequence[int | str | None]) -> str:
 
 
 def _read_manifest(folder: Path) -> bytes:
-    """Read the bytes of the manifest; BundleError if there is none."""
+    """The manifest as it lies on disk; without one there is nothing else to check."""
     if not folder.exists():
         raise BundleError(folder, ["no such folder"])
     if not folder.is_dir():
@@ -249,14 +237,14 @@ def _read_manifest(folder: Path) -> bytes:
 
 
 class _UnreadableManifestError(ValueError):
-    """The file is not a manifest of a known format, so its parts cannot be checked."""
+    """Too far from a manifest for its parts to be judged."""
 
 
 def _parse_manifest(raw: bytes) -> tuple[Manifest | None, dict[str, FileEntry], list[str]]:
-    """Return the manifest, if it is valid, its files as far as they can be read, and its problems."""
+    """The manifest if it keeps the schema, its files as far as they can be read, and what is wrong with it."""
     try:
         fields = json.loads(raw)
-    except (ValueError, RecursionError) as exc:  # not JSON, not UTF-8, or nested too deeply
+    except (ValueError, RecursionError) as exc:  # not JSON, not UTF-8, or nested without end
         raise _UnreadableManifestError(f"{MANIFEST_FILE} is not JSON: {exc}") from exc
     if not isinstance(fields, dict):
         raise _UnreadableManifestError(f"{MANIFEST_FILE} must hold an object, it holds a {type(fields).__name__}")
@@ -278,10 +266,10 @@ def _parse_manifest(raw: bytes) -> tuple[Manifest | None, dict[str, FileEntry], 
 
 
 def _schema_problems(error: ValidationError) -> list[str]:
-    """Return one line per problem: its place in the manifest, the problem and the value."""
+    """One line a problem: where in the manifest, what is wrong, and with which value."""
     problems = []
     for details in error.errors(include_url=False):
-        where = "".join(map(_path_text, details["loc"])).lstrip(".")
+        where = "".join(map(_step_text, details["loc"])).lstrip(".")
         message = details["msg"].removeprefix("Value error, ")
         scalar = isinstance(details["input"], str | int | float | bool) and details["type"] != "value_error"
         got = f", got {details['input']!r}" if scalar else ""
@@ -289,9 +277,9 @@ def _schema_problems(error: ValidationError) -> list[str]:
     return problems
 
 
-def _path_text(part: int | str) -> str:
-    """Return a part of a field's path: ``inputs[0]``, ``generation.beam_size``, ``files['a.onnx']``."""
-    if part == "[key]":  # pydantic's mark for a dictionary key, which the part before names
+def _step_text(part: int | str) -> str:
+    """One step of the way to a field: ``inputs[0]``, ``generation.beam_size``, ``files['a.onnx']``."""
+    if part == "[key]":  # pydantic's mark for a dictionary key, already named by the step before
         return ""
     return f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{part!r}]"
 
@@ -321,7 +309,7 @@ def _measure(path: Path) -> FileEntry:
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    """Yield relative paths of a bundle's files; names that begin with a dot belong to other tools (``.git``)."""
+    """Files of the bundle by relative path; names that begin with a dot belong to other tools (``.git``)."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
@@ -333,8 +321,8 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
     if not os.path.lexists(target):
         return
     if not overwrite:
-        raise BundleError(target, ["exists already; choose another folder, or set overwrite"])
-    # Overwriting deletes a folder, so it must be a bundle and not a mistyped home directory.
+        raise BundleError(target, ["exists already; choose another folder, or ask for it to be overwritten"])
+    # Overwriting deletes a folder: only one that is a bundle, never a mistyped home directory.
     if target.is_symlink() or not (target / MANIFEST_FILE).is_file():
         raise BundleError(target, ["exists and is not a bundle, so it is not overwritten; choose another folder"])
 

@@ -1,71 +1,118 @@
-"""Whom a queue refuses: those for whom it has no room, or who cannot be done in time."""
+"""Admission to the queue: refuse sentences that do not fit, or that cannot be done in time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError
-from jumok_serve.engine.batch import Sentence
 from jumok_serve.engine.limits import EngineLimits
-from jumok_serve.engine.request_queue import Waiting
+from jumok_serve.engine.request_queue import RequestQueue
+from jumok_serve.engine.sentence import Sentence
 
 RETRY_AFTER_S = 1.0
-"""What a refused caller is told to wait."""
+"""Seconds that a refused caller should wait."""
 
-LEAST_ROOM = 32
-"""What part of a queue's room has to be free, as a divisor, if requests are to be read at all: in an overload of small
-requests the last places are free most of the time, and too few for the next."""
+MIN_FREE_SHARE = 32
+"""Requests are read only while this part (1/32) of the queue is free. Under an overload of small requests the last
+places are free most of the time, and too few for the next request."""
 
+WINDOW_S = 1.0
+"""Seconds over which the drain rate is measured: long enough that the intake of one batch does not look like speed."""
 
-def is_full(waiting: Waiting, limits: EngineLimits) -> bool:
-    """Whether there is no room worth looking at what is to wait: none, or less than `LEAST_ROOM` of the whole."""
-    return _is_full(len(waiting), limits.max_queue_requests) or _is_full(waiting.tokens, limits.max_queue_tokens)
-
-
-def check_room(waiting: Waiting, limits: EngineLimits, sentences: int, tokens: int) -> None:
-    """Refuse so many sentences and tokens that they do not fit.
-
-    Raises:
-        InvalidArgumentError: they would not if nobody waited.
-        OverloadedError: they do not now.
-    """
-    for what, present, more, bound in (
-        ("sentences", len(waiting), sentences, limits.max_queue_requests),
-        ("tokens", waiting.tokens, tokens, limits.max_queue_tokens),
-    ):
-        if more > bound:
-            raise InvalidArgumentError(
-                f"a request takes at most {bound} {what} here, got {more}: send several", field="contents"
-            )
-        if present + more > bound:
-            raise OverloadedError(
-                f"the queue holds {present} of at most {bound} {what}: no room for {more} more",
-                retry_after_s=RETRY_AFTER_S,
-            )
+CAUTION = 4.0
+"""The queue may drain this many times faster than ever measured: waiting work may be shorter, or be given up."""
 
 
-def check_deadlines(sentences: Sequence[Sentence], least_wait_s: Callable[[], float], now: float) -> None:
-    """Refuse sentences one of which would be late even if the queue emptied faster than it ever has.
+class DrainRate:
+    """Fastest rate at which the queue has drained while texts waited all the time.
+
+    Work is source tokens times beam size.
 
     Args:
-        sentences: of one request.
-        least_wait_s: the seconds that takes.
-        now: in `time.monotonic()` seconds.
-
-    Raises:
-        DeadlineExceededError: one would be.
+        at_once: work that may leave the queue in one moment.
     """
-    deadline = min((one.deadline for one in sentences if one.deadline is not None), default=None)
-    if deadline is None:
-        return
-    left_s = deadline - now
-    if left_s <= 0:
-        raise DeadlineExceededError("the deadline had passed when the request arrived")
-    wait_s = least_wait_s()
-    if left_s < wait_s:
-        raise DeadlineExceededError(
-            f"the queue takes {wait_s:.1f} s at least, and the deadline passes in {left_s:.1f} s: give more "
-            "time, or come back later"
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._fastest = 0.0  # work a second
+        self._window_start: float | None = None  # None while no text waits
+        self._left = 0
+
+    def record(self, work: int, now: float, *, waiting: bool) -> None:
+        """Record work that left the queue at time `now`, and if any still waits."""
+        if self._window_start is None:
+            self._window_start, self._left = now, 0
+        else:
+            self._left += work
+            elapsed = now - self._window_start
+            if elapsed >= WINDOW_S:
+                self._fastest = max(self._fastest, self._left / elapsed)
+                self._window_start, self._left = now, 0
+        if not waiting:
+            self._window_start = None
+
+    def min_wait_s(self, work: int) -> float:
+        """Return the least seconds until `work` has left the queue; 0 before anything was measured."""
+        if not self._fastest:
+            return 0.0
+        return max(0, work - self._at_once) / (self._fastest * CAUTION)
+
+
+class AdmissionPolicy:
+    """Decides if sentences may wait in the queue.
+
+    Args:
+        limits: bounds of the queue.
+    """
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self._limits = limits
+        self.drain_rate = DrainRate(limits.max_batch_tokens)
+
+    def is_full(self, queue: RequestQueue) -> bool:
+        """True if less than `MIN_FREE_SHARE` of the queue is free, or no place at all."""
+        return any(
+            present + max(1, bound // MIN_FREE_SHARE) > bound
+            for present, bound in (
+                (len(queue), self._limits.max_queue_requests),
+                (queue.tokens, self._limits.max_queue_tokens),
+            )
         )
 
+    def check_room(self, queue: RequestQueue, sentences: int, tokens: int) -> None:
+        """Check that sentences and their source tokens fit into the queue.
 
-def _is_full(present: int, bound: int) -> bool:
-    return present + max(1, bound // LEAST_ROOM) > bound
+        Raises:
+            InvalidArgumentError: they do not fit into an empty queue.
+            OverloadedError: they do not fit now.
+        """
+        for what, present, more, bound in (
+            ("sentences", len(queue), sentences, self._limits.max_queue_requests),
+            ("tokens", queue.tokens, tokens, self._limits.max_queue_tokens),
+        ):
+            if more > bound:
+                raise InvalidArgumentError(
+                    f"a request takes at most {bound} {what} here, got {more}: send several", field="contents"
+                )
+            if present + more > bound:
+                raise OverloadedError(
+                    f"the queue holds {present} of at most {bound} {what}: no room for {more} more",
+                    retry_after_s=RETRY_AFTER_S,
+                )
+
+    def check_deadlines(self, queue: RequestQueue, sentences: Sequence[Sentence], now: float) -> None:
+        """Check that the sentences of a request can meet their deadlines if the queue drains as fast as it ever could.
+
+        Raises:
+            DeadlineExceededError: one sentence cannot.
+        """
+        deadline = min((one.deadline for one in sentences if one.deadline is not None), default=None)
+        if deadline is None:
+            return
+        left_s = deadline - now
+        if left_s <= 0:
+            raise DeadlineExceededError("the deadline had passed when the request arrived")
+        wait_s = self.drain_rate.min_wait_s(queue.work)
+        if left_s < wait_s:
+            raise DeadlineExceededError(
+                f"the queue takes {wait_s:.1f} s at least, and the deadline passes in {left_s:.1f} s: give more "
+                "time, or come back later"
+            )

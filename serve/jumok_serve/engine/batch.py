@@ -1,137 +1,143 @@
-"""The sentences of one beam size that are decoded together; they join and leave between steps."""
+"""Continuous batching: sentences of one beam size that are decoded together, and join and leave between steps."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Protocol
 
 import numpy as np
 
-from jumok_proto.errors import JumokError
-from jumok_serve.engine.cancellation import Departures
-from jumok_serve.engine.future import Future
-from jumok_serve.engine.statistics import Progress
+from jumok_serve.engine.cancellation import CancellationWatch
+from jumok_serve.engine.sentence import Sentence
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.runtime.binding import Tensors
 from jumok_serve.runtime.decoder_step import make_decoder
 from jumok_serve.runtime.graphs import Booleans, Floats, Graphs, Integers
+from jumok_serve.runtime.kv_cache import Slots
 from jumok_serve.runtime.output_columns import make_columns
 from jumok_serve.runtime.slot_buffers import padded_length
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
-from jumok_serve.search import (
-    BatchSearch,
-    Constraints,
-    FinishedHypothesis,
-    Search,
-    SharedConstraints,
-    concatenate_constraints,
-)
+from jumok_serve.search import BatchSearch, Constraints, SharedConstraints, concatenate_constraints
 
-MOST_EMPTY = 1 / 8
-"""Share of a batch's slots that may be empty while a step is decoded, where all of them take part in it."""
+MAX_EMPTY_SHARE = 1 / 8
+"""Largest share of a batch's slots that may be empty during a step, if all slots take part in it."""
 
 
-class Decoded(NamedTuple):
-    """The outcome for one sentence.
+class SlotTable(Protocol):
+    """A table with an entry for each slot of a batch.
 
-    Attributes:
-        hypotheses: best first, or as they were drawn.
-        queue_s: seconds from arrival to admission, its encoding left out.
-        encode_s: seconds of the encoder run that it was part of.
-        decode_s: seconds from its admission to its last step.
+    Its ``join(slots, ...)`` fills the slots; arguments differ, because a cache and a search start from different data.
     """
 
-    hypotheses: tuple[FinishedHypothesis, ...]
-    queue_s: float
-    encode_s: float
-    decode_s: float
+    def leave(self, slots: Sequence[int]) -> None:
+        """Empty slots."""
 
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Sentence:
-    """One sentence on its way through the engine.
-
-    Attributes:
-        source_ids: token ids, end token included.
-        search: the search for its translation.
-        listed: ascending, the tokens that it may be translated with; None: all. Nobody looks at it but a model that is
-            loaded for shortlists.
-        deadline: by when it must be done, in `time.monotonic()` seconds, or None.
-        future: where the outcome goes; cancelling it takes the sentence out before the next step.
-        arrived: when it was submitted, in `time.monotonic()` seconds.
-        admitted: when it got a slot, encoded.
-        encode_s: seconds of the encoder run that it was part of.
-        failure: why it cannot be decoded, or None.
-        progress: who is told how far it has come, or None.
-    """
-
-    source_ids: Sequence[int]
-    search: Search
-    listed: Integers | None = None
-    deadline: float | None = None
-    future: Future[Decoded] = field(default_factory=Future)
-    arrived: float = field(default_factory=time.monotonic)
-    admitted: float = 0.0
-    encode_s: float = 0.0
-    failure: JumokError | None = None
-    progress: Progress | None = None
-
-    def abandoned(self, now: float) -> bool:
-        """Whether nobody waits for it any more at the monotonic time `now`: cancelled, or past its deadline."""
-        return self.future.cancelled() or (self.deadline is not None and now > self.deadline)
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
+        """Move the entries of some slots to others, none of which is among them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Encoded:
-    """What the encoder gave for several sentences: memory and first state of the decoder, [B, ...]."""
+class _EncoderRun:
+    """Outputs of the encoder for several sentences: memory and first state of the decoder, [B, ...]."""
 
     memory: Tensors
     first_state: Tensors
 
 
+class SourceTable:
+    """Sentences by slot, with the length of their sources and the encoder's memory.
+
+    Args:
+        graphs: the model.
+
+    Attributes:
+        sentences: by slot; None: empty.
+        memory: encoder outputs, by slot.
+        lengths: source lengths, 1 in an empty slot, [slots].
+        tokens: source tokens of all sentences.
+    """
+
+    def __init__(self, graphs: Graphs) -> None:
+        self.sentences: list[Sentence | None] = []
+        self.memory: Slots = graphs.make_slots("memory")
+        self.lengths: Integers = np.ones(0, np.int64)
+        self.tokens = 0
+
+    def join(self, slots: Sequence[int], sentences: Sequence[Sentence], longest: int) -> None:
+        """Fill slots; their memory is then written by encoder run. `longest` is the longest source decoded so far."""
+        lengths = [len(sentence.source_ids) for sentence in sentences]
+        used, last = len(self.sentences), slots[-1] + 1
+        self.memory.reserve(max(used, last), max(longest, *lengths), used)
+        self.sentences += [None] * max(0, last - used)
+        if (more := len(self.sentences) - len(self.lengths)) > 0:
+            self.lengths = np.concatenate((self.lengths, np.ones(max(more, len(self.lengths)), np.int64)))
+        self.lengths[slots] = lengths
+        self.tokens += sum(lengths)
+        for slot, sentence in zip(slots, sentences, strict=True):
+            self.sentences[slot] = sentence
+
+    def leave(self, slots: Sequence[int]) -> None:
+        """See `SlotTable`."""
+        for slot in slots:
+            self.sentences[slot] = None
+        self.tokens -= int(np.add.reduce(self.lengths[slots]))
+        self.lengths[slots] = 1  # memory may become shorter than their sources
+
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
+        """See `SlotTable`."""
+        self.memory.move(slots, to, int(self.lengths[slots].max()))
+        for slot, place in zip(slots, to, strict=True):
+            self.sentences[place] = self.sentences[slot]
+        self.lengths[to] = self.lengths[slots]
+
+    def truncate(self, slots: int) -> None:
+        """Drop the slots from number `slots` on."""
+        self.lengths[slots : len(self.sentences)] = 1
+        del self.sentences[slots:]
+
+
 class Batch:
-    """In-flight batching of sentences that share a beam size K.
+    """Sentences that share a beam size K, decoded together.
 
-    Sentences are encoded, join at once or later, and leave when they are done. Each has a slot of memory and state, and
-    K consecutive rows of a step. One that joins takes a slot that another has left.
+    Sentences are encoded, join at once or later, and leave when they are done. Each has a slot of KV cache and encoder
+    memory, and K consecutive rows of a step.
 
-    Where `Graphs.by_slot`, the rows of a step are those of the sentences that there are. Elsewhere they are those of
-    the slots, and where more than `MOST_EMPTY` of these are empty when the next step begins, the sentences of the last
-    ones move there. Fewer are decoded as if they still had a sentence, of which nobody reads what comes of it: to move
-    one costs as much as several steps of its rows, and the next to join take these slots.
+    With `Graphs.by_slot`, a step has rows for occupied slots only. Otherwise it has rows for all slots. If more than
+    `MAX_EMPTY_SHARE` of these are empty, the last sentences move there before the step. Fewer empty slots are decoded
+    and ignored: a move costs as much as several steps of a sentence's rows, and the next sentences join there.
 
     Args:
         graphs: the model.
         beam_size: K.
         pad: id of the padding token.
+
+    Attributes:
+        done: sentences that the last step finished.
     """
 
     def __init__(self, graphs: Graphs, beam_size: int, pad: int) -> None:
         self.beam_size = beam_size
         self.done: Sequence[Sentence] = ()
-        """Those that need no further step after the last one."""
         self._pad = pad
-        self._memory = graphs.make_slots("memory")
+        self._sources = SourceTable(graphs)
         self._decoder = make_decoder(graphs, beam_size)
         self._columns = make_columns(graphs)
         self._searches = BatchSearch(beam_size)
-        self._encoded: dict[Sentence, tuple[_Encoded, int]] = {}  # where those are that have not joined yet
-        self._slots: list[Sentence | None] = []
-        self._lengths: Integers = np.ones(0, np.int64)  # of the sources by slot, 1 where it is empty
-        self._inputs: DecoderInputs | None = None  # these and what searches ask
-        self._tokens = 0  # of all sources that are decoded
+        self._tables: tuple[SlotTable, ...] = (self._sources, self._decoder, self._columns, self._searches)
+        self._encoded: dict[Sentence, tuple[_EncoderRun, int]] = {}  # run and row of sentences that have not joined
         self._empty: list[int] = []  # slots, ascending
-        self._constrained: dict[int, _Constrained] = {}  # by the number of sentences
-        self._stepping: Integers | None = None  # the slots of the next step, ascending; None: they are to be found
-        self._longest: int | None = None  # source; likewise
-        self._departures = Departures()
-        self._watched = False  # whether somebody wants to see how far some sentence has come
+        self._inputs: DecoderInputs | None = None
+        self._constrained: dict[int, _StepConstraints] = {}  # by the number of sentences
+        self._step_slots: Integers | None = None  # slots of the next step, ascending; None: to be found
+        self._longest: int | None = None  # source; None: to be found
+        self._watch = CancellationWatch()
+        self._has_progress = False  # a sentence reports its progress
 
     @property
     def graphs(self) -> Graphs:
-        """The model; between two steps the same graphs in other sessions may take their place."""
+        """The model; between two steps the same graphs in other sessions may take its place."""
         return self._decoder.graphs
 
     @graphs.setter
@@ -140,169 +146,161 @@ class Batch:
 
     @property
     def sentences(self) -> Sequence[Sentence]:
-        """Those that are decoded, by slot."""
-        return [sentence for sentence in self._slots if sentence is not None]
+        """Sentences in slots, by slot."""
+        return [sentence for sentence in self._sources.sentences if sentence is not None]
+
+    @property
+    def slots(self) -> int:
+        """Number of slots, empty ones included."""
+        return len(self._sources.sentences)
 
     @property
     def size(self) -> int:
-        """How many sentences are decoded."""
-        return len(self._slots) - len(self._empty)
+        """Number of sentences in slots."""
+        return self.slots - len(self._empty)
 
     @property
     def rows(self) -> int:
-        """Rows of the next step, but for those of empty slots."""
+        """Rows of the next step, without those of empty slots."""
         return self.size * self.beam_size
 
     @property
     def longest_source(self) -> int:
-        """Tokens of the longest source that is decoded."""
+        """Tokens of the longest source in a slot."""
         if self._longest is None:
-            self._longest = int(np.maximum.reduce(self._lengths)) if self.size else 0
+            self._longest = int(np.maximum.reduce(self._sources.lengths)) if self.size else 0
         return self._longest
 
     @property
     def padding(self) -> float:
         """Share of padding among the source positions of the next step."""
         positions = self.size * padded_length(self.longest_source)
-        return 1 - self._tokens / positions if positions else 0.0
+        return 1 - self._sources.tokens / positions if positions else 0.0
 
     @property
     def is_empty(self) -> bool:
-        """Whether no sentence is decoded, or is encoded to be."""
+        """True if it has no sentences, neither in slots nor encoded."""
         return not (self.size or self._encoded)
 
     def admit(self, sentences: Sequence[Sentence]) -> None:
-        """Encodes sentences and lets them take part from the next step on."""
+        """Encode sentences, and let them join."""
         self.encode(sentences)
         self.join(sentences)
 
     def encode(self, sentences: Sequence[Sentence]) -> None:
-        """Runs the encoder for sentences that are to `join`."""
+        """Run the encoder for sentences that are to `join`."""
         started = time.monotonic()
         lengths = np.array([len(sentence.source_ids) for sentence in sentences])
         ids = np.full((len(sentences), int(lengths.max())), self._pad)
         for padded, sentence in zip(ids, sentences, strict=True):
             padded[: len(sentence.source_ids)] = sentence.source_ids
-        encoded = _Encoded(*self.graphs.encode(ids, lengths))
+        run = _EncoderRun(*self.graphs.encode(ids, lengths))
         elapsed = time.monotonic() - started
         for row, sentence in enumerate(sentences):
             sentence.encode_s = elapsed
-            self._encoded[sentence] = encoded, row
-        self._departures.watch(sentences)
+            self._encoded[sentence] = run, row
+        self._watch.watch(sentences)
 
     def join(self, sentences: Sequence[Sentence]) -> None:
-        """Lets sentences that are encoded take part from the next step on."""
-        chosen = frozenset(sentences)  # by encoder run, as those of one are copied at once
+        """Give slots to encoded sentences; they take part from the next step on."""
+        chosen = frozenset(sentences)  # in the order of encoder runs, so that each run is copied at once
         sentences = [sentence for sentence in self._encoded if sentence in chosen]
-        lengths = np.array([len(sentence.source_ids) for sentence in sentences])
-        used = len(self._slots)
+        used = self.slots
         slots = [*self._empty, *range(used, used + len(sentences))][: len(sentences)]
-        self._memory.reserve(max(used, slots[-1] + 1), max(int(lengths.max()), self.longest_source), used)
-        placed = [self._encoded.pop(sentence) for sentence in sentences]
-        first = 0
-        for encoded, together in groupby(placed, key=itemgetter(0)):
-            rows = [row for _, row in together]
-            places = slots[first : first + len(rows)]
-            self._memory.join(places, encoded.memory, rows)
-            self._decoder.join(places, encoded.first_state, rows)
-            first += len(rows)
-        self._columns.join(slots, [sentence.listed for sentence in sentences])
-        self._searches.join(slots, [sentence.search for sentence in sentences])
-        self._slots += [None] * max(0, slots[-1] + 1 - used)
-        if (more := len(self._slots) - len(self._lengths)) > 0:
-            self._lengths = np.concatenate((self._lengths, np.ones(max(more, len(self._lengths)), np.int64)))
-        self._lengths[slots] = lengths
-        self._tokens += int(lengths.sum())
+        self._sources.join(slots, sentences, self.longest_source)
         self._empty = self._empty[len(sentences) :]
-        self._stepping = self._longest = None
+        first = 0
+        for run, members in groupby((self._encoded.pop(sentence) for sentence in sentences), key=itemgetter(0)):
+            rows = [row for _, row in members]
+            of_run = slots[first : first + len(rows)]
+            self._sources.memory.join(of_run, run.memory, rows)
+            self._decoder.join(of_run, run.first_state, rows)
+            first += len(rows)
+        self._columns.join(slots, [sentence.allowed_tokens for sentence in sentences])
+        self._searches.join(slots, [sentence.search for sentence in sentences])
+        self._step_slots = self._longest = None
         now = time.monotonic()
-        for slot, sentence in zip(slots, sentences, strict=True):
+        for sentence in sentences:
             sentence.admitted = now
-            self._slots[slot] = sentence
-        self._watched = any(sentence.progress for sentence in (*sentences, *(self.sentences if self._watched else ())))
+        others = self.sentences if self._has_progress else ()
+        self._has_progress = any(sentence.progress for sentence in (*sentences, *others))
 
     def abandoned(self, now: float) -> list[Sentence]:
-        """The sentences that nobody waits for any more at the monotonic time `now`, whether they have joined or not.
+        """Return the sentences cancelled or late at the monotonic time `now`, encoded ones included.
 
-        They are looked at one by one only where one was cancelled or the first deadline has passed.
+        Sentences are scanned only after a cancellation, or past the first deadline.
         """
-        if not self._departures.possible(now):
+        if not self._watch.triggered(now):
             return []
-        everybody = (*self.sentences, *self._encoded)
-        self._departures.look(everybody, now)
-        return [sentence for sentence in everybody if sentence.abandoned(now)]
+        sentences = (*self.sentences, *self._encoded)
+        self._watch.reset(sentences, now)
+        return [sentence for sentence in sentences if sentence.abandoned(now)]
 
     def remove(self, leaving: Collection[Sentence]) -> None:
-        """Takes out sentences; their rows are free at once."""
-        slots = [self._slots.index(sentence) for sentence in leaving if self._encoded.pop(sentence, None) is None]
+        """Remove sentences; their slots are free at once."""
+        present = self._sources.sentences
+        slots = [present.index(sentence) for sentence in leaving if self._encoded.pop(sentence, None) is None]
         if not slots:
             return
-        for slot in slots:
-            self._slots[slot] = None
-        self._tokens -= int(np.add.reduce(self._lengths[slots]))
-        self._lengths[slots] = 1  # memory may become shorter than they were
-        self._searches.leave(slots)
-        self._columns.leave(slots)
+        for table in self._tables:
+            table.leave(slots)
         self.done = ()
         self._empty = sorted([*self._empty, *slots])
-        while self._slots and self._slots[-1] is None:
-            self._slots.pop()
-            self._empty.pop()
-        self._stepping = self._longest = None
+        while self._empty and self._empty[-1] == self.slots - 1:
+            self._sources.truncate(self._empty.pop())
+        self._step_slots = self._longest = None
 
-    def _slots_of_step(self) -> Integers:
-        """The slots whose rows are decoded next."""
-        if self._stepping is None and self.graphs.by_slot:
-            self._stepping = np.array([slot for slot, sentence in enumerate(self._slots) if sentence is not None])
-        elif self._stepping is None:
+    def _find_step_slots(self) -> Integers:
+        """Return the slots whose rows are decoded next, [n]."""
+        if self._step_slots is None and self.graphs.by_slot:
+            occupied = [slot for slot, sentence in enumerate(self._sources.sentences) if sentence is not None]
+            self._step_slots = np.array(occupied)
+        elif self._step_slots is None:
             self._compact()
-            self._stepping = np.arange(len(self._slots))
-        return self._stepping
+            self._step_slots = np.arange(self.slots)
+        return self._step_slots
 
     def _compact(self) -> None:
-        """Fills empty slots with the last sentences, if there are many."""
-        if len(self._empty) <= MOST_EMPTY * len(self._slots):
+        """Move the last sentences to empty slots, if these are many."""
+        if len(self._empty) <= MAX_EMPTY_SHARE * self.slots:
             return
-        full = self.size
-        free = [slot for slot in self._empty if slot < full]
-        moved = [slot for slot in range(full, len(self._slots)) if self._slots[slot] is not None]
+        size, empty = self.size, frozenset(self._empty)
+        to = [slot for slot in self._empty if slot < size]
+        moved = [slot for slot in range(size, self.slots) if slot not in empty]
         if moved:
-            self._memory.move(moved, free, int(self._lengths[moved].max()))
-            for of_sentences in (self._decoder, self._columns, self._searches):
-                of_sentences.move(moved, free)
-            for slot, place in zip(moved, free, strict=True):
-                self._slots[place] = self._slots[slot]
-            self._lengths[free] = self._lengths[moved]
-        self._lengths[full:] = 1
-        self._slots, self._empty = self._slots[:full], []
+            for table in self._tables:
+                table.move(moved, to)
+        self._sources.truncate(size)
+        self._empty = []
 
     def step(self) -> None:
-        """Decodes one token of every row. Sentences that are `done` with it stay until they are removed."""
-        slots, searches, asked = self._slots_of_step(), self._searches, self._searches.arrays
+        """Decode one token of every row. Sentences that are `done` stay until they are removed."""
+        slots, searches, arrays = self._find_step_slots(), self._searches, self._searches.arrays
         selection = self._selection(slots)
-        inputs = self._inputs
-        if inputs is None or inputs.tokens is not asked.tokens or inputs.lengths is not self._lengths:
-            inputs = self._inputs = DecoderInputs(asked.tokens, asked.positions, asked.parents, self._lengths)
-        tokens, totals = self._decoder.step(slots, inputs, self._memory, self._columns, selection)
+        inputs, lengths = self._inputs, self._sources.lengths
+        if inputs is None or inputs.tokens is not arrays.tokens or inputs.lengths is not lengths:
+            inputs = self._inputs = DecoderInputs(arrays.tokens, arrays.positions, arrays.parents, lengths)
+        tokens, totals = self._decoder.step(slots, inputs, self._sources.memory, self._columns, selection)
         if selection.with_logits:
             self._draw(slots, selection, tokens, totals)
-        others = searches.advance_steady(slots, self._columns.tokens(tokens), totals)
-        failed = self._failed(totals, slots, others)
-        finished = searches.advance([slot for slot in others if slot not in failed])
-        self.done = [sentence for slot in (*finished, *failed) if (sentence := self._slots[slot]) is not None]
+        unsteady = searches.advance_steady(slots, self._columns.tokens(tokens), totals)
+        failed = self._failed(totals, slots, unsteady)
+        finished = searches.advance([slot for slot in unsteady if slot not in failed])
+        present = self._sources.sentences
+        self.done = [sentence for slot in (*finished, *failed) if (sentence := present[slot]) is not None]
         for sentence in self.done[len(finished) :]:
             sentence.failure = ModelFailedError("the model computed NaN for this text")
-        for slot, sentence in enumerate(self._slots if self._watched else ()):
+        for slot, sentence in enumerate(present if self._has_progress else ()):
             if sentence is not None and sentence.progress is not None:
-                sentence.progress.see(searches.search(slot))
+                sentence.progress.update(searches.search(slot))
 
     def _draw(self, slots: Integers, selection: SelectionParameters, tokens: Integers, totals: Floats) -> None:
-        """Puts what is drawn for rows [n * K, C] of slots [n] in the place of their best candidates."""
+        """Replace the best candidates [n * K, C] of rows that draw, in slots [n], by drawn tokens."""
         size, searches = self.beam_size, self._searches
-        places = np.flatnonzero(searches.arrays.draws[slots])
-        drawing = slots[places].tolist()
-        rows = (places[:, None] * size + np.arange(size)).reshape(-1)
-        parts = ((place * size, searches.constraints[slot]) for place, slot in enumerate(drawing))
+        indices = np.flatnonzero(searches.arrays.draws[slots])
+        drawing = slots[indices].tolist()
+        rows = (indices[:, None] * size + np.arange(size)).reshape(-1)
+        parts = ((index * size, searches.constraints[slot]) for index, slot in enumerate(drawing))
         tokens[rows, :1], totals[rows, :1] = self.graphs.sample(
             self._decoder.logits(),
             rows,
@@ -312,22 +310,22 @@ class Batch:
         )
 
     def _selection(self, slots: Integers) -> SelectionParameters:
-        """What to ask of the selection; rows that draw are no concern of it."""
+        """Make the inputs of the selection; rows that draw have no constraints there."""
         columns, inputs = self._columns, self._columns.inputs(len(slots))
-        searches, asked = self._searches, self._searches.arrays
+        searches, arrays = self._searches, self._searches.arrays
         kept = self._constrained.get(len(slots))
-        # Most constraints are those of an earlier step, if of other sentences.
+        # Most steps have the constraints of an earlier step, maybe of other sentences.
         if kept is None or not kept.hold(inputs, searches, slots):
-            draws, acting, renormalizes = asked.draws[slots], asked.on_logits[slots], asked.renormalizes[slots]
+            draws, acting, renormalizes = arrays.draws[slots], arrays.on_logits[slots], arrays.renormalizes[slots]
             constraints = [searches.constraints[slot] for slot in slots.tolist()]
             on_logits, on_log_probs = (
                 columns.to_columns(
-                    concatenate_constraints((place * self.beam_size, constraints[place]) for place in those.tolist())
+                    concatenate_constraints((index * self.beam_size, constraints[index]) for index in indices.tolist())
                 )
-                for those in map(np.flatnonzero, (~draws & acting, ~draws & ~acting))
+                for indices in map(np.flatnonzero, (~draws & acting, ~draws & ~acting))
             )
-            kept = self._constrained[len(slots)] = _Constrained(
-                changes=searches.constraints_version,
+            kept = self._constrained[len(slots)] = _StepConstraints(
+                version=searches.constraints_version,
                 slots=slots,
                 shared=searches.shared_constraints(slots),
                 inputs=inputs,
@@ -337,44 +335,44 @@ class Batch:
                 with_logits=bool(draws.any()),
             )
         return SelectionParameters(
-            scores=asked.scores[slots].reshape(-1),
-            candidates=int(np.maximum.reduce(asked.num_candidates[slots])),
+            scores=arrays.scores[slots].reshape(-1),
+            candidates=int(np.maximum.reduce(arrays.num_candidates[slots])),
             on_logits=kept.on_logits,
             on_log_probs=kept.on_log_probs,
             renormalize=kept.renormalize,
             with_logits=kept.with_logits,
         )
 
-    def _failed(self, totals: Floats, slots: Integers, some: Sequence[int]) -> set[int]:
-        """Those of some of the slots [n] that were decoded for which the model computed no numbers.
+    def _failed(self, totals: Floats, slots: Integers, unsteady: Sequence[int]) -> set[int]:
+        """Return the unsteady slots for which the model computed NaN.
 
-        A log-softmax of nothing but -inf is NaN too: that is not the model's fault, but constraints left no token.
+        A log-softmax over nothing but -inf is NaN too. That is no failure of the model: constraints left no token.
         """
-        if not some or not self._searches.has_nan:
+        if not unsteady or not self._searches.has_nan:
             return set()
-        places = slots.searchsorted(some)
-        rows = (places[:, None] * self.beam_size + np.arange(self.beam_size)).reshape(-1)
+        indices = slots.searchsorted(unsteady)
+        rows = (indices[:, None] * self.beam_size + np.arange(self.beam_size)).reshape(-1)
         undefined = rows[np.isnan(totals[rows]).any(axis=1)]
         best = self._decoder.logits().numpy()[undefined].max(axis=1)
         return {int(slots[row // self.beam_size]) for row in undefined[~np.isfinite(best)]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Constrained:
-    """The constraints of all sentences in one.
+class _StepConstraints:
+    """Constraints of all sentences of a step, concatenated.
 
     Attributes:
-        changes: `BatchSearch.changes` as they were joined.
-        slots: of the sentences, [n].
-        shared: what they have in common, of whichever sentences they are; None: nothing.
-        inputs: what says which columns there are.
-        on_logits: those on columns of logits.
-        on_log_probs: those on columns of log-probabilities.
-        renormalize: [n * K], whether a log-softmax follows these; None: nowhere.
-        with_logits: whether some rows draw.
+        version: `BatchSearch.constraints_version` at that step.
+        slots: slots of the step, [n].
+        shared: constraints that all sentences share, or None.
+        inputs: of the decoder for its columns.
+        on_logits: constraints on columns of logits.
+        on_log_probs: constraints on columns of log-probabilities.
+        renormalize: True if a log-softmax follows them, [n * K]; None: in no row.
+        with_logits: True if some rows draw.
     """
 
-    changes: int
+    version: int
     slots: Integers
     shared: SharedConstraints | None
     inputs: Mapping[str, object]
@@ -384,9 +382,9 @@ class _Constrained:
     with_logits: bool
 
     def hold(self, inputs: Mapping[str, object], searches: BatchSearch, slots: Integers) -> bool:
-        """Whether they are those of as many slots at the next step."""
+        """True if they are those of as many slots at the next step."""
         if self.inputs is not inputs:
             return False
-        if self.slots is slots and self.changes == searches.constraints_version:
+        if self.slots is slots and self.version == searches.constraints_version:
             return True
         return self.shared is not None and self.shared.equals(searches.shared_constraints(slots))

@@ -1,43 +1,94 @@
-"""Whether a replica has room for sentences within the bounds of its engine."""
+"""Capacity of replicas: rows and padded source positions in use, and room for more sentences."""
 
-from jumok_serve.engine.batch import Sentence
+from collections.abc import Iterable
+
+from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.limits import EngineLimits
-from jumok_serve.engine.occupancy import Elsewhere, Occupancy
+from jumok_serve.engine.sentence import Sentence
+from jumok_serve.runtime.slot_buffers import padded_length
 
 JOINING_SHARE = 4
-"""What part of its room a replica waits for, as a divisor, while more wait than it has room for: to encode few
-sentences, and to let them join, takes hardly less than several. With a model of 6 MiB an eighth made 1,000 sentences
-6 % faster with beam size 1, and 10 % with 4; a quarter made them another 2 % faster with beam size 1."""
+"""A replica waits until this part (1/4) of its capacity is free while more sentences wait than fit.
+
+Encoding and joining a few sentences costs hardly less than several. With a model of 6 MiB and 1,000 sentences, 1/8 was
+6 % faster than no wait at beam size 1 and 10 % at 4; 1/4 was another 2 % faster at beam size 1."""
 
 
-class Room:
-    """The room of replicas that share an engine's bounds.
+class Occupancy:
+    """Sentences that a replica decodes or is about to: number and longest source for each beam size.
 
     Args:
-        limits: bounds of batches.
-        replicas: how many there are; each has an equal part.
+        batches: batches of the replica, one a beam size.
+
+    Attributes:
+        sentences: number of sentences.
+        rows: rows of all sentences.
+        tokens: rows times padded source positions.
+    """
+
+    def __init__(self, batches: Iterable[Batch] = ()) -> None:
+        self._parts = {batch.beam_size: (batch.size, padded_length(batch.longest_source)) for batch in batches}
+        self._count()
+
+    def _count(self) -> None:
+        self.sentences = self.rows = self.tokens = 0
+        for size, (sentences, longest) in self._parts.items():
+            self.sentences += sentences
+            self.rows += size * sentences
+            self.tokens += size * sentences * longest
+
+    def tokens_with(self, sentence: Sentence) -> int:
+        """Return `tokens` with one more sentence."""
+        size = sentence.search.beam_size
+        sentences, longest = self._parts.get(size, (0, 0))
+        wider = max(longest, padded_length(len(sentence.source_ids)))
+        return self.tokens + size * ((sentences + 1) * wider - sentences * longest)
+
+    def add(self, sentence: Sentence) -> None:
+        """Add a sentence."""
+        size = sentence.search.beam_size
+        sentences, longest = self._parts.get(size, (0, 0))
+        self._parts[size] = sentences + 1, max(longest, padded_length(len(sentence.source_ids)))
+        self._count()
+
+
+class TotalOccupancy:
+    """Rows and tokens of several replicas."""
+
+    def __init__(self, replicas: Iterable[Occupancy]) -> None:
+        each = [(one.rows, one.tokens) for one in replicas]
+        self.rows = sum(rows for rows, _ in each)
+        self.tokens = sum(tokens for _, tokens in each)
+
+
+class Capacity:
+    """Bounds of an engine's batches, divided evenly among its replicas.
+
+    Args:
+        limits: bounds of the engine.
+        replicas: number of replicas.
     """
 
     def __init__(self, limits: EngineLimits, replicas: int) -> None:
         self._limits = limits
         self._parts = replicas
 
-    def fits(self, sentence: Sentence, occupied: Occupancy, elsewhere: Elsewhere) -> bool:
-        """Whether replica and engine stay within their bounds with one more sentence, or decode nothing else."""
+    def fits(self, sentence: Sentence, occupied: Occupancy, others: TotalOccupancy) -> bool:
+        """True if replica and engine stay within bounds with one more sentence, or decode nothing else."""
         for wanted, others_have, bound in (
-            (occupied.rows + sentence.search.beam_size, elsewhere.rows, self._limits.max_batch_rows),
-            (occupied.tokens_with(sentence), elsewhere.tokens, self._limits.max_batch_tokens),
+            (occupied.rows + sentence.search.beam_size, others.rows, self._limits.max_batch_rows),
+            (occupied.tokens_with(sentence), others.tokens, self._limits.max_batch_tokens),
         ):
             if bound is None:
                 continue
             if wanted > bound // self._parts and occupied.rows:
                 return False
-            if wanted + others_have > bound and (occupied.rows or elsewhere.rows):
+            if wanted + others_have > bound and (occupied.rows or others.rows):
                 return False
         return True
 
-    def is_for_one(self, sentence: Sentence) -> bool:
-        """Whether a sentence is within a replica's part, so that one that decodes nothing else has room for it."""
+    def fits_idle_replica(self, sentence: Sentence) -> bool:
+        """True if one sentence alone is within the part of a replica."""
         alone = Occupancy()
         alone.add(sentence)
         return all(
@@ -48,12 +99,12 @@ class Room:
             )
         )
 
-    def is_little(self, occupied: Occupancy, *, rows: int, work: int) -> bool:
-        """Whether a replica has little room, and less than those who wait need, without their sources' padding.
+    def is_scarce(self, occupied: Occupancy, *, rows: int, work: int) -> bool:
+        """True if a replica has little free capacity, and less than the waiting sentences need without padding.
 
         Args:
-            occupied: what the replica decodes.
-            rows: of those who wait.
+            occupied: sentences that the replica decodes.
+            rows: rows of the waiting sentences.
             work: their source tokens times beam size.
         """
         for present, waiting, bound in (

@@ -1,19 +1,19 @@
-"""How long a caller waits for an answer."""
+"""Deadlines of callers."""
 
 import time
 from concurrent.futures import CancelledError
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
 
-LONGEST_TIMEOUT_S = 1e9
-"""Longer ones, such as integers beyond every float, mean the same."""
+MAX_TIMEOUT_S = 1e9
+"""Longer timeouts, such as integers beyond every float, are cut to it."""
 
 
 def deadline_after(timeout_s: float | None) -> float | None:
-    """The moment that lies so many seconds ahead, in ``time.monotonic()`` seconds; None stays None.
+    """Return the time `timeout_s` seconds ahead, in ``time.monotonic()`` seconds; None stays None.
 
     Raises:
-        InvalidArgumentError: ``timeout_s`` is no number of seconds above 0.
+        InvalidArgumentError: ``timeout_s`` is not a number of seconds above 0.
     """
     if timeout_s is None:
         return None
@@ -21,27 +21,32 @@ def deadline_after(timeout_s: float | None) -> float | None:
         raise InvalidArgumentError(
             f"timeout_s must be a number of seconds above 0, got {timeout_s!r}", field="timeout_s"
         )
-    return time.monotonic() + min(timeout_s, LONGEST_TIMEOUT_S)
+    return time.monotonic() + min(timeout_s, MAX_TIMEOUT_S)
 
 
-class Patience:
-    """How long somebody waits for work that is done in parts.
+class Deadline:
+    """Deadline of work done in parts, which its caller may also cancel.
 
     Args:
-        deadline: in ``time.monotonic()`` seconds; None: for ever.
+        at: time in ``time.monotonic()`` seconds; None: no deadline.
     """
 
-    def __init__(self, deadline: float | None) -> None:
-        self._deadline = deadline
+    def __init__(self, at: float | None) -> None:
+        self._at = at
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Nobody waits any more; may be called from another thread."""
+        """Cancel the work; may be called from another thread."""
         self._cancelled = True
 
     def check(self, doing: str) -> None:
-        """Raise DeadlineExceededError, or CancelledError of ``concurrent.futures``, where nobody waits any more."""
+        """Check that the work is still wanted; ``doing`` names the present part in the message.
+
+        Raises:
+            CancelledError: of ``concurrent.futures``, the work was cancelled.
+            DeadlineExceededError: the deadline has passed.
+        """
         if self._cancelled:
             raise CancelledError
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        if self._at is not None and time.monotonic() > self._at:
             raise DeadlineExceededError(f"the deadline passed while {doing}")

@@ -1,6 +1,6 @@
-"""Bounds of what an engine decodes at the same time, and of what waits for it."""
+"""Bounds of an engine's batches and queue."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -8,14 +8,13 @@ class EngineLimits:
     """Bounds of an engine, all its replicas together.
 
     Attributes:
-        max_batch_tokens: rows times source positions that are decoded at the same time, the padding of sources to a
-            multiple of 8 included; each replica has an equal part of it. A sentence that is over its replica's part by
-            itself is alone there, and one that is over the whole is decoded alone. Not counted are places that wait for
-            the next sentences where they take part in steps, without native kernels: an eighth of all at most. The
-            default has room for 128 rows of 64 positions.
-        max_batch_rows: rows that are decoded at the same time, likewise; None: as many as tokens allow.
-        max_alone_rows: rows that one replica decodes with all threads rather than share them with others. With two
-            cores, 32 rows took as long either way, fewer up to a third less with one replica, and 128 less with two.
+        max_batch_tokens: rows times source positions decoded at the same time, sources padded to a multiple of 8. Each
+            replica has an equal part. A sentence over that part is alone in its replica; one over the whole is decoded
+            alone. Without native kernels, empty slots that take part in steps (at most 1/8) are not counted. The
+            default fits 128 rows of 64 positions.
+        max_batch_rows: rows decoded at the same time, divided among replicas as tokens are; None: no bound.
+        max_alone_rows: rows that one replica decodes with all threads instead of sharing them with others. On two cores
+            32 rows took as long either way, fewer rows up to 1/3 less with one replica, and 128 less with two.
         max_queue_requests: sentences that may wait.
         max_queue_tokens: source tokens of the sentences that may wait.
 
@@ -30,13 +29,7 @@ class EngineLimits:
     max_queue_tokens: int = 262_144
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_batch_tokens",
-            "max_batch_rows",
-            "max_alone_rows",
-            "max_queue_requests",
-            "max_queue_tokens",
-        ):
-            bound = getattr(self, name)
+        for field in fields(self):
+            bound = getattr(self, field.name)
             if bound is not None and bound < 1:
-                raise ValueError(f"{name} must be at least 1, got {bound}")
+                raise ValueError(f"{field.name} must be at least 1, got {bound}")

@@ -1,18 +1,18 @@
-"""Sentences in the order of their arrival, and what they come to together."""
+"""First-in-first-out queue of sentences, with their totals."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from jumok_serve.engine.batch import Sentence
+from jumok_serve.engine.sentence import Sentence
 
 
-class Waiting:
-    """Sentences that wait, the first first.
+class RequestQueue:
+    """Waiting sentences in the order of arrival.
 
     Attributes:
-        tokens: of their sources.
-        rows: that they will have.
-        work: source tokens times beam size.
+        tokens: source tokens of all sentences.
+        rows: rows that they will have.
+        work: sum of source tokens times beam size.
     """
 
     def __init__(self) -> None:
@@ -27,31 +27,31 @@ class Waiting:
 
     @property
     def first(self) -> Sentence:
-        """Who has waited longest."""
+        """The sentence that has waited longest."""
         return self._sentences[0]
 
     def extend(self, sentences: Iterable[Sentence]) -> None:
-        """Has more of them wait, behind those who do."""
+        """Append sentences."""
         for sentence in sentences:
             self._sentences.append(sentence)
             self._count(sentence, 1)
 
-    def leave(self) -> None:
-        """Takes out the first."""
+    def pop_first(self) -> None:
+        """Remove the first sentence."""
         self._count(self._sentences.popleft(), -1)
 
-    def drop(self, unwanted: Callable[[Sentence], bool]) -> None:
-        """Takes out some, wherever they wait."""
+    def remove_if(self, unwanted: Callable[[Sentence], bool]) -> None:
+        """Remove the sentences for which `unwanted` is true."""
         kept = [sentence for sentence in self._sentences if not unwanted(sentence)]
         self.clear()
         self.extend(kept)
 
     def clear(self) -> list[Sentence]:
-        """Takes out all, and returns them."""
-        everybody = list(self._sentences)
+        """Remove and return all sentences."""
+        sentences = list(self._sentences)
         self._sentences.clear()
         self.tokens = self.rows = self.work = 0
-        return everybody
+        return sentences
 
     def _count(self, sentence: Sentence, sign: int) -> None:
         tokens, rows = len(sentence.source_ids), sentence.search.beam_size

@@ -1,31 +1,103 @@
-"""What the caller of a sentence gets: its translation, or the reason why there is none."""
+"""A sentence on its way through the engine, and its outcome."""
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from jumok_serve.engine.batch import Decoded, Sentence
+from jumok_proto.errors import DeadlineExceededError, JumokError
+from jumok_serve.engine.future import Future
+from jumok_serve.engine.statistics import Cause, EngineCounters, Progress, Stage
+from jumok_serve.runtime.graphs import Integers
+from jumok_serve.search import FinishedHypothesis, Search
 
+DEADLINE_SLACK_S = 0.05
+"""A sentence given up this close to its deadline counts as late, not as cancelled by its caller."""
 
-def decoded(sentence: Sentence) -> Decoded | None:
-    """The outcome of a sentence that is done; None where the model failed."""
-    if sentence.failure is not None:
-        return None
-    return Decoded(
-        hypotheses=tuple(sentence.search.hypotheses()),
-        queue_s=sentence.admitted - sentence.arrived - sentence.encode_s,
-        encode_s=sentence.encode_s,
-        decode_s=time.monotonic() - sentence.admitted,
-    )
-
-
-def deliver(sentence: Sentence, outcome: Decoded | None) -> None:
-    """Hands over what `decoded` gave, unless the caller has left or was told something before."""
-    if outcome is None:
-        assert sentence.failure is not None
-        fail(sentence, sentence.failure)
-        return
-    sentence.future.set_result(outcome)
+_DEADLINE_PASSED = {
+    Stage.QUEUE: "the deadline passed while the text waited in the queue",
+    Stage.DECODE: "the deadline passed while the text was being translated",
+}
 
 
-def fail(sentence: Sentence, error: Exception) -> None:
-    """Says why there is no translation, unless the caller has left or was told something before."""
-    sentence.future.set_exception(error)
+class Decoded(NamedTuple):
+    """The outcome of a sentence.
+
+    Attributes:
+        hypotheses: best first, or in the order they were drawn.
+        queue_s: seconds from arrival to admission, without the encoder run.
+        encode_s: seconds of the encoder run.
+        decode_s: seconds from admission to the last step.
+    """
+
+    hypotheses: tuple[FinishedHypothesis, ...]
+    queue_s: float
+    encode_s: float
+    decode_s: float
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sentence:
+    """One sentence in the engine. Times are in `time.monotonic()` seconds.
+
+    Attributes:
+        source_ids: token ids, end token included.
+        search: the search for its translation.
+        allowed_tokens: tokens that may be written, ascending; None: all. Used only with a shortlist.
+        deadline: time by which it must be done, or None.
+        future: gets the outcome; cancelling it takes the sentence out before the next step.
+        arrived: time of its submission.
+        admitted: time at which it got a slot, encoded.
+        encode_s: seconds of its encoder run.
+        failure: reason why it cannot be decoded, or None.
+        progress: gets the stable tokens after each step, or None.
+    """
+
+    source_ids: Sequence[int]
+    search: Search
+    allowed_tokens: Integers | None = None
+    deadline: float | None = None
+    future: Future[Decoded] = field(default_factory=Future)
+    arrived: float = field(default_factory=time.monotonic)
+    admitted: float = 0.0
+    encode_s: float = 0.0
+    failure: JumokError | None = None
+    progress: Progress | None = None
+
+    def abandoned(self, now: float) -> bool:
+        """True if it was cancelled, or its deadline has passed."""
+        return self.future.cancelled() or (self.deadline is not None and now > self.deadline)
+
+    def abandon(self, stage: Stage, counters: EngineCounters, now: float) -> None:
+        """Count an abandoned sentence, and fail its future unless that was cancelled."""
+        late = self.deadline is not None and now > self.deadline - DEADLINE_SLACK_S
+        counters.given_up[stage, Cause.DEADLINE if late else Cause.CANCELLED] += 1
+        self.fail(DeadlineExceededError(_DEADLINE_PASSED[stage]))
+
+    def decoded(self) -> Decoded | None:
+        """Return the outcome after the last step; None if the model failed."""
+        if self.failure is not None:
+            return None
+        return Decoded(
+            hypotheses=tuple(self.search.hypotheses()),
+            queue_s=self.queue_s,
+            encode_s=self.encode_s,
+            decode_s=time.monotonic() - self.admitted,
+        )
+
+    @property
+    def queue_s(self) -> float:
+        """Seconds from arrival to admission, without the encoder run."""
+        return self.admitted - self.arrived - self.encode_s
+
+    def deliver(self, outcome: Decoded | None) -> None:
+        """Complete the future with `decoded`'s result, or with the failure; a future that is done stays as it is."""
+        if outcome is None:
+            assert self.failure is not None
+            self.fail(self.failure)
+            return
+        self.future.set_result(outcome)
+
+    def fail(self, error: Exception) -> None:
+        """Fail the future, unless it is done."""
+        self.future.set_exception(error)

@@ -1,1 +1,1 @@
-"""The schema of ``manifest.json``."""
+"""The schema of a bundle's manifest."""

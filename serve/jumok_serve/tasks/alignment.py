@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights, Matrix
-from jumok_serve.engine.deadline import Patience
+from jumok_serve.engine.deadline import Deadline
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.manifest.languages import Direction
@@ -31,7 +31,7 @@ class PendingAlignments:
         targets: a translation of each text; None: the model's own, which is in the engine.
         forced_first: token that the model must write first, if any.
         own: the model's own translations; None: all targets are given.
-        patience: deadline and cancellation.
+        deadline: deadline and cancellation.
 
     Attributes:
         futures: results of the engine that `collect` needs.
@@ -47,7 +47,7 @@ class PendingAlignments:
         *,
         forced_first: int | None,
         own: Pending | None,
-        patience: Patience,
+        deadline: Deadline,
     ) -> None:
         self._model = model
         self._query = query
@@ -57,12 +57,12 @@ class PendingAlignments:
         self._sources = sources
         self._targets = targets
         self._own = own
-        self._patience = patience
+        self._deadline = deadline
         self.futures: Sequence[Future[Any]] = () if own is None else own.futures
 
     def cancel(self) -> None:
         """Cancel translations that are not done, and stop before the next batch; safe in any thread."""
-        self._patience.cancel()
+        self._deadline.cancel()
         if self._own is not None:
             self._own.cancel()
 
@@ -82,7 +82,7 @@ class PendingAlignments:
             GivenTarget(source.token_ids, self._start, target.token_ids) for source, target in pairs if target.token_ids
         ]
         kinds = self._query.kinds
-        found = iter(self._model.teacher_forcing.attention_of(kinds, given, self._query.reduce, self._patience))
+        found = iter(self._model.teacher_forcing.attention_of(kinds, given, self._query.reduce, self._deadline))
         empty = [self._no_weights(kind) for kind in kinds]
         return [self._alignment(source, target, next(found) if target.token_ids else empty) for source, target in pairs]
 
@@ -180,7 +180,7 @@ def prepare_alignment(  # noqa: PLR0917 - model and engine, and the arguments of
         given,
         forced_first=options.forced_first_token,
         own=own,
-        patience=Patience(parameters.deadline),
+        deadline=Deadline(parameters.deadline),
     )
 
 

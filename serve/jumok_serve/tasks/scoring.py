@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from jumok_proto.errors import InvalidArgumentError, ScoringUnavailableError
 from jumok_proto.results import Score
-from jumok_serve.engine.deadline import Patience
+from jumok_serve.engine.deadline import Deadline
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.model import TaskModel
@@ -24,7 +24,7 @@ class PendingScores:
         start: start token of the decoder.
         forced_first: token that the model must write first, if any.
         length_penalty: exponent of the length that a sum of log-probabilities is divided by.
-        patience: deadline and cancellation.
+        deadline: deadline and cancellation.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class PendingScores:
         start: int,
         forced_first: int | None,
         length_penalty: float,
-        patience: Patience,
+        deadline: Deadline,
     ) -> None:
         self._model = model
         self._sources = sources
@@ -44,11 +44,11 @@ class PendingScores:
         self._start = start
         self._forced_first = forced_first
         self._length_penalty = length_penalty
-        self._patience = patience
+        self._deadline = deadline
 
     def cancel(self) -> None:
         """Stop before the next batch; safe in any thread."""
-        self._patience.cancel()
+        self._deadline.cancel()
 
     def collect(self) -> list[Score]:
         """Score the targets in this thread and return the scores in their order.
@@ -59,7 +59,7 @@ class PendingScores:
         """
         pairs = list(zip(self._sources, self._targets, strict=True))
         given = [GivenTarget(source.token_ids, self._start, target) for source, target in pairs if target]
-        found = iter(self._model.teacher_forcing.scores(given, self._patience))
+        found = iter(self._model.teacher_forcing.scores(given, self._deadline))
         return [self._score(source, target, next(found) if target else []) for source, target in pairs]
 
     def _score(self, source: Source, target: Sequence[int], token_scores: list[float]) -> Score:
@@ -98,5 +98,5 @@ def prepare_scoring(
         start=model.inputs.start(direction),
         forced_first=options.forced_first_token,
         length_penalty=options.length_penalty,
-        patience=Patience(parameters.deadline),
+        deadline=Deadline(parameters.deadline),
     )

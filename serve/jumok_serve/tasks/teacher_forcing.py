@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jumok_proto.alignments import ATTENTION_KINDS, AttentionKind
-from jumok_serve.engine.deadline import Patience
+from jumok_serve.engine.deadline import Deadline
 from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS, Floats, Graphs, Integers
 
@@ -68,7 +68,7 @@ class TeacherForcing:
                 return int(layers), int(heads)
         return 0, 0
 
-    def scores(self, given: Sequence[GivenTarget], patience: Patience) -> list[list[float]]:
+    def scores(self, given: Sequence[GivenTarget], deadline: Deadline) -> list[list[float]]:
         """Compute the log-probability of every token of every target, given the tokens before it.
 
         Raises:
@@ -80,13 +80,13 @@ class TeacherForcing:
 
         scores: list[list[float]] = [[] for _ in given]
         for batch in _batches(given, cost):
-            patience.check("the targets were scored")
+            deadline.check("the targets were scored")
             results = self._graphs.score(*self._padded([given[index] for index in batch]))  # [B, T]
             for index, row in zip(batch, results, strict=True):
                 scores[index] = row[: len(given[index].target_ids)].tolist()
         return scores
 
-    def attention(self, given: Sequence[GivenTarget], patience: Patience) -> list[Floats]:
+    def attention(self, given: Sequence[GivenTarget], deadline: Deadline) -> list[Floats]:
         """Compute the cross-attention of every target, the mean over all layers and heads, [T, S] each.
 
         No target may be empty.
@@ -99,14 +99,14 @@ class TeacherForcing:
             averaged: Floats = weights.mean(axis=(1, 2), dtype=np.float32)  # [B, T, S]
             return averaged
 
-        return [cross for (cross,) in self.attention_of(("cross",), given, mean, patience)]
+        return [cross for (cross,) in self.attention_of(("cross",), given, mean, deadline)]
 
     def attention_of(
         self,
         kinds: Sequence[AttentionKind],
         given: Sequence[GivenTarget],
         reduce: Callable[[Floats], Floats],
-        patience: Patience,
+        deadline: Deadline,
     ) -> list[list[Floats]]:
         """Compute attention of several kinds for every target.
 
@@ -115,7 +115,7 @@ class TeacherForcing:
             given: targets, none empty.
             reduce: function from weights [B, layers, heads, rows, columns] to [B, ..., rows, columns]; only its
                 results stay in memory until all batches are done.
-            patience: deadline and cancellation.
+            deadline: deadline and cancellation.
 
         Returns:
             Attention of every target by kind: cross [..., T, S], encoder [..., S, S], decoder [..., T, T].
@@ -131,7 +131,7 @@ class TeacherForcing:
 
         attention: list[list[Floats]] = [[] for _ in given]
         for batch in _batches(given, cost):
-            patience.check("attention was computed")
+            deadline.check("attention was computed")
             found = self._graphs.attention(kinds, *self._padded([given[index] for index in batch]))
             for kind, weights in zip(kinds, found, strict=True):
                 for index, kept in zip(batch, reduce(weights), strict=True):

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError, SamplingUnavailableError
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
-from jumok_serve.engine.batch import Decoded, Sentence
-from jumok_serve.engine.deadline import Patience
+from jumok_serve.engine.deadline import Deadline
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Decoded, Sentence
 from jumok_serve.engine.statistics import Progress
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.search import FinishedHypothesis, make_search
@@ -89,7 +89,7 @@ class PendingTranslations:
         direction: languages of texts and translations.
         jobs: one per text.
         attention: True to compute cross-attention.
-        patience: deadline and cancellation.
+        deadline: deadline and cancellation.
         started: arrival of the texts, in `time.monotonic()` seconds.
     """
 
@@ -100,7 +100,7 @@ class PendingTranslations:
         jobs: Sequence[Job],
         *,
         attention: bool,
-        patience: Patience,
+        deadline: Deadline,
         started: float,
     ) -> None:
         self._model = model
@@ -108,7 +108,7 @@ class PendingTranslations:
         self._direction = direction
         self._jobs = jobs
         self._attention = attention
-        self._patience = patience
+        self._deadline = deadline
         self._started = started
         self._decoded: list[Decoded] | None = None
         self._timings: Timings | None = None
@@ -116,7 +116,7 @@ class PendingTranslations:
 
     def cancel(self) -> None:
         """Cancel all sentences and attention that are not done."""
-        self._patience.cancel()
+        self._deadline.cancel()
         for future in self.futures:
             future.cancel()
 
@@ -200,7 +200,7 @@ class PendingTranslations:
             for rank, hypothesis in enumerate(of_text):
                 if hypothesis.token_ids:
                     given[text, rank] = GivenTarget(job.source.token_ids, start, [*prefix, *hypothesis.token_ids])
-        found = self._model.teacher_forcing.attention(list(given.values()), self._patience)
+        found = self._model.teacher_forcing.attention(list(given.values()), self._deadline)
         weights = dict(zip(given, found, strict=True))
 
         def rows(text: int, rank: int, hypothesis: Hypothesis) -> tuple[tuple[float, ...], ...]:
@@ -296,7 +296,7 @@ def submit_texts(
             sentence = Sentence(
                 source_ids=source.token_ids,
                 search=make_search(options, prompt[0], prefix, source.token_ids),
-                listed=model.shortlist_columns(source.token_ids, direction),
+                allowed_tokens=model.shortlist_columns(source.token_ids, direction),
                 deadline=parameters.deadline,
                 progress=progress,
             )
@@ -312,7 +312,7 @@ def submit_texts(
         direction,
         jobs,
         attention=parameters.attention,
-        patience=Patience(parameters.deadline),
+        deadline=Deadline(parameters.deadline),
         started=started,
     )
 

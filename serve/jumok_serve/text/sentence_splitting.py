@@ -7,9 +7,9 @@ from itertools import accumulate
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
-from jumok_serve.engine.batch import Decoded
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Decoded
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters

@@ -1,4 +1,4 @@
-"""Typed wrapper of a SentencePiece model; no other module uses the library."""
+"""One SentencePiece model, typed: the one place of this room that touches the library."""
 
 import os
 from collections.abc import Sequence
@@ -9,21 +9,20 @@ from sentencepiece import SentencePieceProcessor
 from jumok_serve.tokenizers.detokenize import checked_ids
 
 TEXTS_PER_THREAD = 64
-"""The library starts threads for every list of texts; starting one takes as long as reading 25 texts."""
+"""The library makes threads whenever it is given several texts, and one takes as long to make as 25 texts to read."""
 
 
 class SentencePieceModel:
     """A SentencePiece model, from a file's path or its content.
 
-    Safe in any number of threads: encoding and decoding do not change the model, and release the GIL.
+    Encoding and decoding do not change the model and release the GIL, so one object serves any number of threads.
 
     Attributes:
-        name: file name, for messages.
+        name: for messages.
         serialized: the file's content.
-        size: number of pieces.
+        size: number of its pieces.
 
-    Raises:
-        ValueError: the file is not a SentencePiece model.
+    Raises ``ValueError`` for a file that is no SentencePiece model.
     """
 
     def __init__(self, model: Path | bytes) -> None:
@@ -39,12 +38,12 @@ class SentencePieceModel:
         self._pieces = _Pieces(processor)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of the most likely pieces of ``text``."""
+        """Ids of the most likely pieces of ``text``."""
         ids: list[int] = self._processor.EncodeAsIds(text)
         return ids
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` several texts; many of them on all cores."""
+        """``encode`` of each, of many with all cores."""
         threads = _threads(len(texts))
         if threads == 1:
             return list(map(self.encode, texts))
@@ -52,17 +51,17 @@ class SentencePieceModel:
         return ids
 
     def split(self, text: str) -> list[str]:
-        """Return the most likely pieces of ``text``; an unknown one is spelled as in the text."""
+        """The most likely pieces of ``text``; an unknown one is spelled as in the text."""
         pieces: list[str] = self._processor.EncodeAsPieces(text)
         return pieces
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text of ids, without control pieces."""
+        """Text of ids, control pieces left out."""
         text: str = self._processor.DecodeIds(ids)
         return text
 
     def decode_all(self, ids: Sequence[list[int]]) -> list[str]:
-        """``decode`` several texts; many of them on all cores."""
+        """``decode`` of each, of many with all cores."""
         threads = _threads(len(ids))
         if threads == 1:
             return list(map(self.decode, ids))
@@ -70,17 +69,17 @@ class SentencePieceModel:
         return texts
 
     def join(self, pieces: list[str]) -> str:
-        """Return the text of pieces; unknown pieces are copied."""
+        """Text of pieces; those that the model does not have stand for themselves."""
         text: str = self._processor.DecodePieces(pieces)
         return text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of ids; ``IndexError`` for an id over the vocabulary size."""
+        """Spelling of ids; ``IndexError`` for one beyond the vocabulary."""
         return [self._pieces[token] for token in ids]
 
 
 class _Pieces(dict[int, str]):
-    """Cache of the pieces of ids: in the library, one look-up takes as long as decoding a word."""
+    """Spelling of those ids that were asked for so far: the library takes as long for one as for decoding a word."""
 
     def __init__(self, processor: SentencePieceProcessor) -> None:
         self._processor = processor
@@ -92,5 +91,5 @@ class _Pieces(dict[int, str]):
 
 
 def _threads(texts: int) -> int:
-    """Return the number of threads for a number of texts."""
+    """How many are worth making for so many texts."""
     return max(1, min(texts // TEXTS_PER_THREAD, len(os.sched_getaffinity(0))))

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from jumok_serve.engine.batch import Sentence
-from jumok_serve.engine.encoder_batches import CALL_TOKENS, MAX_CALL_TOKENS, encoder_groups
-from tests.serve.engine.test_scheduler import sentence
+from jumok_serve.engine.encoder_batches import CALL_TOKENS, MAX_CALL_TOKENS, split_by_length
+from jumok_serve.engine.sentence import Sentence
+from tests.serve.engine.test_scheduling_policy import sentence
 
 
 def padded(group: Sequence[int]) -> int:
@@ -27,7 +27,7 @@ def splits(lengths: Sequence[int]) -> Iterator[list[list[int]]]:
 
 
 def group_lengths(sentences: Sequence[Sentence]) -> list[list[int]]:
-    groups = encoder_groups(sentences)
+    groups = split_by_length(sentences)
     assert sorted(map(id, sentences)) == sorted(id(one) for group in groups for one in group)
     return [[len(one.source_ids) for one in group] for group in groups]
 
@@ -65,4 +65,4 @@ def test_a_call_is_bounded() -> None:
 
 def test_arrival_decides_among_equals() -> None:
     first, second = sentence(7), sentence(7)
-    assert encoder_groups([first, second]) == [[first, second]]
+    assert split_by_length([first, second]) == [[first, second]]

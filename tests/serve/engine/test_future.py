@@ -33,10 +33,10 @@ def test_an_error_is_raised(future: Future[int]) -> None:
 
 def test_who_gives_up_gets_nothing(future: Future[int]) -> None:
     told: list[str] = []
-    future.tell_cancelled(lambda: told.append("before"))
+    future.add_cancel_callback(lambda: told.append("before"))
     assert future.cancel()
     assert future.cancel()
-    future.tell_cancelled(lambda: told.append("after"))
+    future.add_cancel_callback(lambda: told.append("after"))
     assert not future.set_result(1)
     assert (future.done(), future.cancelled(), told) == (True, True, ["before", "after"])
     with pytest.raises(CancelledError):
@@ -47,7 +47,7 @@ def test_who_gives_up_gets_nothing(future: Future[int]) -> None:
 
 def test_nobody_is_told_of_a_cancellation_that_came_too_late(future: Future[int]) -> None:
     told: list[None] = []
-    future.tell_cancelled(lambda: told.append(None))
+    future.add_cancel_callback(lambda: told.append(None))
     future.set_result(1)
     assert not future.cancel()
     assert not told
@@ -56,7 +56,7 @@ def test_nobody_is_told_of_a_cancellation_that_came_too_late(future: Future[int]
 def test_a_cancellation_is_told_before_callbacks(future: Future[int]) -> None:
     told: list[str] = []
     future.add_done_callback(lambda _: told.append("done"))
-    future.tell_cancelled(lambda: told.append("cancelled"))
+    future.add_cancel_callback(lambda: told.append("cancelled"))
     future.cancel()
     assert told == ["cancelled", "done"]
 

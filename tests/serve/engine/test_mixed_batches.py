@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.engine.batch import Sentence
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.search import FinishedHypothesis, make_search
@@ -69,7 +69,7 @@ def submit(request: pytest.FixtureRequest, listed_bundle: Path) -> Iterator[Subm
         sentence = Sentence(
             source_ids=source_ids,
             search=make_search(options, 2, prefix, source_ids),
-            listed=shortlist.of(source_ids) if listed and sum(source_ids) % 7 else None,
+            allowed_tokens=shortlist.of(source_ids) if listed and sum(source_ids) % 7 else None,
         )
         engine.submit([sentence])
         return sentence

@@ -1,4 +1,4 @@
-"""An engine that fails: who is told, when it is tried again, and that it then goes on."""
+"""A failing engine: errors of its sentences, restarts, and recovery."""
 
 import threading
 import time
@@ -12,14 +12,14 @@ import pytest
 from jumok_proto.errors import EngineFailedError
 from jumok_serve import DecodingOptions, Translator
 from jumok_serve.engine.batch import Batch
-from jumok_serve.engine.scheduler import SentenceQueue
+from jumok_serve.engine.scheduler import Scheduler
+from jumok_serve.engine.sentence import Sentence
+from jumok_serve.engine.warm_up import WarmUp
 from jumok_serve.errors import BundleError
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.tasks.parameters import TranslationParameters
 from tests.serve.engine.test_engine import TEXTS, wait_until_idle
 from tests.support.hang import HANG_S
-
-PATIENCE_S = HANG_S
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def translator(tiny_bundle: Path) -> Iterator[Translator]:
 
 
 def fail_once(patched: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException) -> None:
-    """Have a method fail at its next call, and then be what it was."""
+    """Make a method fail at its next call only."""
     original, calls = getattr(owner, name), count()
 
     def method(*arguments: Any) -> Any:
@@ -41,7 +41,7 @@ def fail_once(patched: pytest.MonkeyPatch, owner: Any, name: str, error: BaseExc
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory, say"), SystemExit("out of memory, say")])
-def test_a_failing_step_fails_its_sentences_and_the_engine_is_started_anew(
+def test_a_failing_step_fails_its_sentences_and_the_engine_restarts(
     translator: Translator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     expected = translator.translate(TEXTS[0])
@@ -49,7 +49,7 @@ def test_a_failing_step_fails_its_sentences_and_the_engine_is_started_anew(
         fail_once(patched, Batch, "step", error)
         with pytest.raises(EngineFailedError, match="failed while it translated") as failed:
             translator.translate(TEXTS)
-        # It waits for the trial, which succeeds.
+        # It waits for the restart, which succeeds.
         assert translator.translate(TEXTS[0]) == expected
     assert failed.value.__cause__ is error
     assert failed.value.retry_after_s
@@ -65,43 +65,43 @@ def test_a_failing_encoder_fails_the_sentences_that_were_to_join(
     with monkeypatch.context() as patched:
         fail_once(patched, translator.graphs, "encode", RuntimeError("no such shape"))
         with pytest.raises(EngineFailedError):
-            translator.translate(TEXTS, timeout_s=PATIENCE_S)
+            translator.translate(TEXTS, timeout_s=HANG_S)
         assert translator.translate(TEXTS[0]).hypotheses
     wait_until_idle(translator)
 
 
 class Breakdown:
-    """Has every step fail, and every wait for the next trial end when the test says; notes how long these were."""
+    """Makes every step fail, and ends waits for restarts when the test says; notes their seconds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.present = True
         self.waits: list[float] = []
         self._waiting = threading.Semaphore(0)
         self._over = threading.Semaphore(0)
-        step = Batch.step
+        step, wait_for_close = Batch.step, Scheduler.wait_for_close
 
         def failing_step(batch: Batch) -> None:
             if self.present:
                 raise RuntimeError("the device is lost, say")
             step(batch)
 
-        def held_wait(queue: SentenceQueue, timeout_s: float) -> bool:
+        def held_wait(scheduler: Scheduler, timeout_s: float) -> bool:
             self.waits.append(timeout_s)
             self._waiting.release()
-            while not queue._closed.is_set():  # what is closed waits for no test
-                if self._over.acquire(timeout=0.01):
+            while not wait_for_close(scheduler, 0.01):  # a closed scheduler waits for no test
+                if self._over.acquire(blocking=False):
                     return False
             return True
 
         monkeypatch.setattr(Batch, "step", failing_step)
-        monkeypatch.setattr(SentenceQueue, "wait_for_close", held_wait)
+        monkeypatch.setattr(Scheduler, "wait_for_close", held_wait)
 
-    def wait_for_trial(self) -> None:
-        """Let a trial fail."""
-        assert self._waiting.acquire(timeout=PATIENCE_S)
+    def wait_for_restart(self) -> None:
+        """Wait until a restart has failed."""
+        assert self._waiting.acquire(timeout=HANG_S)
 
     def end_wait(self) -> None:
-        """Let the next trial begin."""
+        """Let the next restart begin."""
         self._over.release()
 
 
@@ -110,15 +110,15 @@ def breakdown(monkeypatch: pytest.MonkeyPatch) -> Breakdown:
     return Breakdown(monkeypatch)
 
 
-def test_while_trials_fail_requests_do_at_once_and_trials_become_rarer(
+def test_requests_fail_at_once_while_restarts_fail_more_and_more_rarely(
     translator: Translator, breakdown: Breakdown
 ) -> None:
-    told = []
-    translator.on_ready_change(lambda: told.append(translator.ready))
+    changes = []
+    translator.on_ready_change(lambda: changes.append(translator.ready))
     with pytest.raises(EngineFailedError, match="failed while it translated"):
         translator.translate("A dog runs.")
     for _ in range(9):
-        breakdown.wait_for_trial()
+        breakdown.wait_for_restart()
         assert not translator.ready
         with pytest.raises(EngineFailedError, match="being started anew") as refused:
             translator.translate("A dog runs.")
@@ -126,39 +126,41 @@ def test_while_trials_fail_requests_do_at_once_and_trials_become_rarer(
         assert 0.1 <= refused.value.retry_after_s <= breakdown.waits[-1] + 0.1
         breakdown.end_wait()
     assert breakdown.waits[:9] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]  # the next may have begun
-    breakdown.wait_for_trial()
+    breakdown.wait_for_restart()
     breakdown.present = False
     breakdown.end_wait()
     until(lambda: translator.ready)
     assert translator.translate("A dog runs.").text
-    until(lambda: told == [False] * 10 + [True])
+    until(lambda: changes == [False] * 10 + [True])
     breakdown.present = True
     with pytest.raises(EngineFailedError):
         translator.translate("A dog runs.")
-    breakdown.wait_for_trial()
+    breakdown.wait_for_restart()
     assert breakdown.waits[-1] == 0.1  # counted anew
     breakdown.present = False
     breakdown.end_wait()
 
 
-def test_who_waits_is_told_when_the_first_trial_fails(translator: Translator, breakdown: Breakdown) -> None:
+def test_waiting_texts_fail_with_the_first_restart(
+    tiny_bundle: Path, breakdown: Breakdown, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trying, fails = threading.Event(), threading.Event()
 
-    def trial(graphs: Graphs) -> None:
+    def probe(warm_up: WarmUp, graphs: Graphs) -> None:
         trying.set()
-        assert fails.wait(PATIENCE_S)
+        assert fails.wait(HANG_S)
         raise RuntimeError("still lost")
 
-    (replica,) = translator._engine._replicas
-    replica._trial = trial
-    with pytest.raises(EngineFailedError):
-        translator.translate("A dog runs.")
-    assert trying.wait(PATIENCE_S)
-    assert translator.ready
-    waiting = translator.submit(["A dog runs."], TranslationParameters(options=DecodingOptions()))
-    fails.set()
-    with pytest.raises(EngineFailedError, match="being started anew"):
-        waiting.collect()
+    monkeypatch.setattr(WarmUp, "run", probe)
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        with pytest.raises(EngineFailedError):
+            translator.translate("A dog runs.")
+        assert trying.wait(HANG_S)
+        assert translator.ready
+        waiting = translator.submit(["A dog runs."], TranslationParameters(options=DecodingOptions()))
+        fails.set()
+        with pytest.raises(EngineFailedError, match="being started anew"):
+            waiting.collect()
 
 
 def test_a_model_that_is_down_can_be_closed(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,16 +168,16 @@ def test_a_model_that_is_down_can_be_closed(tiny_bundle: Path, monkeypatch: pyte
         raise RuntimeError("the device is lost, say")
 
     monkeypatch.setattr(Batch, "step", fail)
-    monkeypatch.setattr("jumok_serve.engine.engine.FIRST_RESTART_S", PATIENCE_S)
+    monkeypatch.setattr("jumok_serve.engine.replica.FIRST_RESTART_S", HANG_S)
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         with pytest.raises(EngineFailedError):
             translator.translate("A dog runs.")
         until(lambda: not translator.ready)
         started = time.monotonic()
-    assert time.monotonic() - started < PATIENCE_S
+    assert time.monotonic() - started < HANG_S
 
 
-def test_what_fails_without_any_text_is_not_tried_at_once(
+def test_a_failure_without_any_text_is_not_retried_at_once(
     translator: Translator, breakdown: Breakdown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breakdown.present = False
@@ -184,20 +186,20 @@ def test_what_fails_without_any_text_is_not_tried_at_once(
         def fail(*_: object) -> None:
             raise RuntimeError("no memory for a list, say")
 
-        patched.setattr(SentenceQueue, "take", fail)
+        patched.setattr(Scheduler, "take", fail)
         with pytest.raises(EngineFailedError):  # wakes it
             translator.translate("A dog runs.", min_length=8)
         for _ in range(3):
-            breakdown.wait_for_trial()
+            breakdown.wait_for_restart()
             breakdown.end_wait()
-        breakdown.wait_for_trial()
+        breakdown.wait_for_restart()
     breakdown.end_wait()
     assert breakdown.waits == [0.1, 0.2, 0.4, 0.8]
     until(lambda: translator.ready)
     assert translator.translate("A dog runs.").text
 
 
-def test_the_other_replicas_go_on(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_replicas_go_on(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken: list[str] = []
     step = Batch.step
 
@@ -209,18 +211,27 @@ def test_the_other_replicas_go_on(tiny_bundle: Path, monkeypatch: pytest.MonkeyP
             raise RuntimeError("the device is lost, say")
         step(batch)
 
+    gave_up = threading.Event()
+    give_up = Scheduler.give_up
+
+    def noted(scheduler: Scheduler, replica: int, wait_s: float) -> list[Sentence]:
+        waiting = give_up(scheduler, replica, wait_s)
+        gave_up.set()
+        return waiting
+
     monkeypatch.setattr(Batch, "step", failing_step)
-    monkeypatch.setattr("jumok_serve.engine.engine.FIRST_RESTART_S", PATIENCE_S)
+    monkeypatch.setattr(Scheduler, "give_up", noted)
+    monkeypatch.setattr("jumok_serve.engine.replica.FIRST_RESTART_S", HANG_S)
     with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1) as translator:
         with pytest.raises(EngineFailedError):
             translator.translate("A dog runs.")
-        until(lambda: bool(translator._engine._queue._gave_up))
+        assert gave_up.wait(HANG_S)
         assert len(translator.translate(["A dog runs.", "Two men are cooking food."] * 20)) == 40
         assert translator.ready
         assert len(broken) == 1
 
 
-def test_warming_up_decodes_every_shape_and_says_what_is_wrong(
+def test_warm_up_decodes_every_shape_and_reports_failures(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = []
@@ -235,7 +246,7 @@ def test_warming_up_decodes_every_shape_and_says_what_is_wrong(
         translator.warm_up()
     assert rows == [2] * 8 + [1] * 8 + [16] * 8 + [1] * 8  # the model's beam, a beam of one, a batch, a sample
     assert "warmed up tiny-en-de 1 in " in caplog.text
-    assert translator.counters().step_rows.total == 0  # nobody asked for these
+    assert translator.counters().step_rows.total == 0  # warm-up steps are not counted
 
     def fail(batch: Batch) -> None:
         raise RuntimeError("no kernel for this")
@@ -247,6 +258,6 @@ def test_warming_up_decodes_every_shape_and_says_what_is_wrong(
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for another thread."""
-    limit = time.monotonic() + PATIENCE_S
+    limit = time.monotonic() + HANG_S
     while not condition():
         assert time.monotonic() < limit

@@ -15,9 +15,9 @@ import torch
 from jumok_export.graphs.fuse_selection import with_selection
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.selection import selection_graphs
-from jumok_serve.engine.batch import Sentence
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.sentence import Sentence
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs

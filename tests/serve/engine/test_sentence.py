@@ -1,12 +1,12 @@
-"""Who waits for a sentence is told once, and who has left is not told."""
+"""The outcome of a sentence: the first one stays, and a cancelled sentence gets none."""
 
 from concurrent.futures import CancelledError
 
 import pytest
 
-from jumok_proto.errors import EngineFailedError
-from jumok_serve.engine.batch import Decoded, Sentence
-from jumok_serve.engine.sentence import deliver, fail
+from jumok_proto.errors import DeadlineExceededError, EngineFailedError
+from jumok_serve.engine.sentence import DEADLINE_SLACK_S, Decoded, Sentence
+from jumok_serve.engine.statistics import EngineCounters, Stage
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.search import make_search
 from tests.support.search_cases import make_options
@@ -16,26 +16,37 @@ NOTHING = Decoded(hypotheses=(), queue_s=0.0, encode_s=0.0, decode_s=0.0)
 
 @pytest.fixture
 def sentence() -> Sentence:
-    return Sentence(source_ids=[5] * 3, search=make_search(make_options(), 2, ()))
+    return Sentence(source_ids=[5] * 3, search=make_search(make_options(), 2, ()), deadline=1000.0)
 
 
-def test_what_is_told_first_stays(sentence: Sentence) -> None:
-    deliver(sentence, NOTHING)
-    fail(sentence, EngineFailedError("it failed", retry_after_s=1.0))
-    deliver(sentence, NOTHING._replace(queue_s=1.0))
+def test_the_first_outcome_stays(sentence: Sentence) -> None:
+    sentence.deliver(NOTHING)
+    sentence.fail(EngineFailedError("it failed", retry_after_s=1.0))
+    sentence.deliver(NOTHING._replace(queue_s=1.0))
     assert sentence.future.result() is NOTHING
 
 
-def test_a_sentence_that_has_failed_has_no_outcome(sentence: Sentence) -> None:
+def test_a_failed_sentence_has_no_result(sentence: Sentence) -> None:
     sentence.failure = ModelFailedError("the model computed NaN for this text")
-    deliver(sentence, None)
-    deliver(sentence, NOTHING)
+    assert sentence.decoded() is None
+    sentence.deliver(None)
+    sentence.deliver(NOTHING)
     assert sentence.future.exception() is sentence.failure
 
 
-def test_who_has_left_is_not_told(sentence: Sentence) -> None:
+def test_a_cancelled_sentence_stays_cancelled(sentence: Sentence) -> None:
     assert sentence.future.cancel()
-    deliver(sentence, NOTHING)
-    fail(sentence, EngineFailedError("it failed", retry_after_s=1.0))
+    sentence.deliver(NOTHING)
+    sentence.fail(EngineFailedError("it failed", retry_after_s=1.0))
     with pytest.raises(CancelledError):
         sentence.future.result()
+
+
+@pytest.mark.parametrize(
+    ("before_s", "cause"), [(2 * DEADLINE_SLACK_S, "cancelled"), (DEADLINE_SLACK_S / 2, "deadline"), (-1, "deadline")]
+)
+def test_an_abandoned_sentence_is_counted_by_cause(sentence: Sentence, before_s: float, cause: str) -> None:
+    counters = EngineCounters()
+    sentence.abandon(Stage.QUEUE, counters, 1000.0 - before_s)
+    assert dict(counters.given_up) == {("queue", cause): 1}
+    assert isinstance(sentence.future.exception(), DeadlineExceededError)

@@ -13,7 +13,8 @@ from jumok_export.device.slots import slot_graphs
 from jumok_export.graphs.graph import Graph
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.engine.batch import Batch, Sentence
+from jumok_serve.engine.batch import Batch
+from jumok_serve.engine.sentence import Sentence
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime import sessions as sessions_module

@@ -1,1 +1,1 @@
-"""Translation of any number of texts, in bounded memory."""
+"""Corpora of any size in bounded memory."""

@@ -1,4 +1,4 @@
-"""Addresses of servers, and channels to them with their credentials."""
+"""Addresses of servers, and channels to them: plain text or TLS, and with which credentials."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,25 +14,24 @@ MAX_MESSAGE_BYTES = 32 * 2**20
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # an answer can be larger than its request
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # A name with several addresses stands for several servers.
+    # A name with several addresses is several servers.
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
-    # In a rolling restart a client finds the restarted server before the next one stops.
+    # A server that starts anew is found before the next one of a rolling restart stops, and a call gives up.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 ADDRESS_LISTS = ("ipv4:", "ipv6:")
-"""Prefixes of gRPC targets that contain commas."""
+"""Targets of gRPC that hold commas themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tls:
-    """TLS settings; files are in PEM and are read when a client is made.
+    """Speak TLS with a server.
 
-    Args:
-        root_certificates: certificates that the server's is signed by; None: the public authorities of gRPC.
-        client_certificate: certificate of the client, for mutual TLS.
-        client_key: private key of the client's certificate.
-        override_name: name in the server's certificate, if it differs from the address.
+    All files are in PEM, and read when a client is made. ``root_certificates`` are what the server's certificate must
+    be signed by; left out, the public authorities that gRPC knows. ``client_certificate`` and ``client_key`` show a
+    server with mutual TLS who calls. ``override_name`` is the name in the server's certificate, where it is not the
+    name that the client calls it by.
     """
 
     root_certificates: str | Path | None = None
@@ -42,10 +41,10 @@ class Tls:
 
     def __post_init__(self) -> None:
         if (self.client_certificate is None) != (self.client_key is None):
-            raise ValueError("client_certificate and client_key need each other: give both, or neither")
+            raise ValueError("client_certificate and client_key need each other: give both, or none")
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Make gRPC credentials; raise OSError for a file that cannot be read."""
+        """What gRPC needs of this; raise OSError for a file that cannot be read."""
         return grpc.ssl_channel_credentials(
             root_certificates=_read(self.root_certificates),
             private_key=_read(self.client_key),
@@ -54,7 +53,7 @@ class Tls:
 
 
 def addresses(server: str | Sequence[str]) -> tuple[str, ...]:
-    """Split the addresses of servers; raise InvalidArgumentError if there is none."""
+    """The addresses of one server or several, a channel for each; raise InvalidArgumentError where there is none."""
     if isinstance(server, str):
         found = [server] if server.startswith(ADDRESS_LISTS) else [part.strip() for part in server.split(",")]
     else:
@@ -73,7 +72,7 @@ def open_channel(address: str, *, tls: Tls | None = None, token: str | None = No
 
 
 def open_async_channel(address: str, *, tls: Tls | None = None, token: str | None = None) -> grpc.aio.Channel:
-    """Open a channel for asyncio; see ``open_channel``."""
+    """The same for asyncio."""
     credentials = _credentials(tls, token)
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
@@ -84,9 +83,9 @@ def _credentials(tls: Tls | None, token: str | None) -> grpc.ChannelCredentials 
     if token is None:
         return None if tls is None else tls.credentials()
     if not token.isascii() or not token.isprintable() or not token.strip():
-        raise ValueError("token: must be printable ASCII characters")  # a secret: not part of the message
+        raise ValueError("token: must be printable ASCII characters")  # and is not repeated, being a secret
     if tls is None:
-        raise ValueError("token: the network could read it without TLS; give tls too")
+        raise ValueError("token: without TLS anybody on the way could read it; give tls too")
     return grpc.composite_channel_credentials(tls.credentials(), grpc.access_token_call_credentials(token))
 
 

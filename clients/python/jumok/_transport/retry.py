@@ -1,4 +1,4 @@
-"""Policy of retries: the server of each attempt, and the wait before it."""
+"""Where a call goes, and when it is made again: no waiting and no calling, which the two clients do."""
 
 import random
 from collections.abc import Callable
@@ -14,14 +14,14 @@ LONGEST_REST_S = 30.0
 
 
 class Endpoints:
-    """The servers of a client, called in turn; a server that could not be reached rests.
+    """The servers of a client: each call goes to the next, past those that could not be reached a moment ago.
 
-    The rest is one second, and doubles with each failure in a row. Failures during the rest, such as those of all calls
-    that were running, count once.
+    One that failed rests for a second, and twice as long each further time in a row. Calls that fail while it rests,
+    such as all those that were lost with it, are of the same time.
 
     Args:
-        count: number of servers.
-        first: number of the first server to call; None: random, so that clients spread over the servers.
+        count: how many there are.
+        first: the number of the one that the first call goes to; None: any, so that many clients do not begin alike.
     """
 
     def __init__(self, count: int, *, first: int | None = None) -> None:
@@ -30,7 +30,7 @@ class Endpoints:
         self._rests_until = [0.0] * count
 
     def pick(self, now: float) -> int:
-        """Give the number of the server to call now; if all rest, the one whose rest ends first."""
+        """The number of the server to call at this monotonic time; where all rest, the one that will be ready first."""
         count = len(self._failures)
         order = [(self._next + step) % count for step in range(count)]
         picked = min(order, key=lambda number: max(self._rests_until[number] - now, 0.0))
@@ -38,52 +38,52 @@ class Endpoints:
         return picked
 
     def any_ready(self, now: float) -> bool:
-        """True if a server does not rest."""
+        """Whether one does not rest."""
         return min(self._rests_until) <= now
 
     def failed(self, number: int, now: float) -> None:
-        """Rest a server that could not be reached."""
+        """Let one rest that could not be reached."""
         if now < self._rests_until[number]:
             return
         self._rests_until[number] = now + min(FIRST_REST_S * 2 ** min(self._failures[number], 10), LONGEST_REST_S)
         self._failures[number] += 1
 
     def succeeded(self, number: int) -> None:
-        """Record an answer of a server."""
+        """Take note that one has answered."""
         self._failures[number] = 0
         self._rests_until[number] = 0.0
 
 
 @dataclass
 class Backoff:
-    """Exponential backoff with jitter, and no shorter than the server says.
+    """How long to wait before trying again: about twice as long each time, and as long as a server says at least.
 
-    Half of each wait is random, so that clients that were refused together do not return together.
+    Half of it is left to chance, so that those who were refused together do not come back together.
     """
 
-    uniform: Callable[[], float] = random.random
+    chance: Callable[[], float] = random.random
     _times: int = field(default=0, init=False)
 
     def delay_s(self, retry_after_s: float | None) -> float:
-        """Give the seconds to wait, and double the next wait."""
+        """Seconds to wait now."""
         ceiling = min(FIRST_DELAY_S * 2.0**self._times, LONGEST_DELAY_S)
         self._times = min(self._times + 1, 16)
-        own = ceiling * (0.5 + 0.5 * self.uniform())
-        return own if retry_after_s is None else max(own, retry_after_s * (1 + 0.25 * self.uniform()))
+        own = ceiling * (0.5 + 0.5 * self.chance())
+        return own if retry_after_s is None else max(own, retry_after_s * (1 + 0.25 * self.chance()))
 
     def reset(self) -> None:
-        """Start again from the shortest wait, after a success."""
+        """Begin anew, as something has succeeded."""
         self._times = 0
 
 
 class Attempts:
-    """The attempts of one call.
+    """The attempts at one call.
 
     Args:
-        endpoints: servers of the client.
-        limit_s: seconds for all attempts together.
-        max_attempts: largest number of attempts.
-        now: monotonic time.
+        endpoints: of the client.
+        limit_s: seconds that all of them may take.
+        max_attempts: how many there may be.
+        now: the monotonic time.
     """
 
     def __init__(self, endpoints: Endpoints, limit_s: float, max_attempts: int, now: float) -> None:
@@ -92,26 +92,26 @@ class Attempts:
         self._left = max_attempts
         self._backoff = Backoff()
         self.endpoint = 0
-        """Number of the server of the current attempt."""
+        """Of the present attempt."""
 
     def begin(self, now: float) -> float:
-        """Begin an attempt and give its timeout in seconds."""
+        """Begin another; gives the seconds that it may take."""
         self.endpoint = self._endpoints.pick(now)
         self._left -= 1
         return max(self._deadline - now, 0.001)
 
     def succeeded(self) -> None:
-        """Record that the current attempt was answered."""
+        """Take note that the present attempt was answered."""
         self._endpoints.succeeded(self.endpoint)
 
     def failed(self, error: JumokError, now: float) -> float:
-        """Give the seconds to wait before the next attempt; raise the error if there is none."""
-        unreachable = isinstance(error, UnavailableError)
-        if unreachable:
+        """Seconds to wait before the next attempt; raises the error where there is to be none."""
+        elsewhere = isinstance(error, UnavailableError)
+        if elsewhere:
             self._endpoints.failed(self.endpoint, now)
         if not error.retryable or self._left <= 0:
             raise error
-        ready = unreachable and self._endpoints.any_ready(now)
+        ready = elsewhere and self._endpoints.any_ready(now)
         delay_s = 0.0 if ready else self._backoff.delay_s(error.retry_after_s)
         if now + delay_s >= self._deadline:
             raise error

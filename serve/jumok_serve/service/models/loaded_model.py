@@ -5,9 +5,8 @@ from typing import Any, Protocol
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.results import Score
-from jumok_serve.engine.counters import EngineCounters
 from jumok_serve.engine.future import Future
-from jumok_serve.engine.occupancy import Load
+from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from jumok_proto.errors import InvalidArgumentError, ModelNotFoundError
 from jumok_proto.results import ModelState
-from jumok_serve.engine.counters import EngineCounters
-from jumok_serve.engine.occupancy import Load
+from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.errors import DuplicateModelError
 from jumok_serve.service.models.loaded_model import LoadedModel
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from jumok_serve.engine.counters import REFUSAL_SECONDS, SECONDS, Histogram
+from jumok_serve.engine.statistics import REFUSAL_SECONDS, SECONDS, Histogram
 from jumok_serve.service.rpc.call import Call
 
 

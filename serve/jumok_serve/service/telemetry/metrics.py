@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from jumok_proto.results import ModelState
-from jumok_serve.engine.counters import EngineCounters, Histogram
+from jumok_serve.engine.statistics import EngineCounters, Histogram
 from jumok_serve.errors import ListenError
 from jumok_serve.service.models.registry import ModelEntry, ModelRegistry
 from jumok_serve.service.rpc.call_counts import CallCounts

@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import jumok
 from jumok_proto.errors import OverloadedError
-from jumok_serve.engine.batch import Sentence
-from jumok_serve.engine.counters import Histogram
+from jumok_serve.engine.capacity import Occupancy
 from jumok_serve.engine.limits import EngineLimits
-from jumok_serve.engine.occupancy import Occupancy
-from jumok_serve.engine.scheduler import SentenceQueue
+from jumok_serve.engine.scheduler import Scheduler
+from jumok_serve.engine.sentence import Sentence
+from jumok_serve.engine.statistics import Histogram
 from jumok_serve.errors import ListenError
 from jumok_serve.search import make_search
 from jumok_serve.search.options import DecodingOptions
@@ -186,7 +186,7 @@ def test_labels_say_nothing_of_callers_or_contents() -> None:
 
 
 def test_texts_given_up_in_the_queue_are_counted_by_cause() -> None:
-    queue = SentenceQueue(EngineLimits(), 1)
+    queue = Scheduler(EngineLimits(), 1)
     left, waiting = (Sentence(source_ids=[5] * 8, search=make_search(make_options(), 2, ())) for _ in range(2))
     queue.add([left, waiting])
     left.future.cancel()

@@ -1,0 +1,241 @@
+"""A replica: one thread that decodes the sentences it takes from the scheduler."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from jumok_proto.errors import EngineFailedError, JumokError
+from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.engine.batch import Batch
+from jumok_serve.engine.capacity import Occupancy
+from jumok_serve.engine.encoder_batches import split_by_length
+from jumok_serve.engine.scheduler import Scheduler
+from jumok_serve.engine.scheduling_policy import ENGINE_FAILED
+from jumok_serve.engine.sentence import Decoded, Sentence
+from jumok_serve.engine.statistics import EngineCounters, Stage
+from jumok_serve.runtime.graphs import Graphs
+
+logger = logging.getLogger(__name__)
+
+FIRST_RESTART_S = 0.1
+MAX_RESTART_S = 10.0
+"""Seconds until the next restart of a failed replica; they double from the first to this bound."""
+
+
+class Replica:
+    """A thread with one batch for every beam size in use; the batches take turns.
+
+    If a step fails for any reason but its sentences, the replica fails all its sentences with EngineFailedError and
+    drops its batches. Then it decodes a probe, at once and after longer and longer waits, until one succeeds.
+
+    Args:
+        graphs: the model, used while no other replica works.
+        shared: the same graphs, used while other replicas work.
+        pad: id of the padding token.
+        scheduler: shared by the engine's replicas.
+        number: of the replica, from 0.
+        name: of the thread.
+        probe: decodes something with graphs, or raises.
+
+    Attributes:
+        batches: by beam size.
+        counters: written by the thread alone.
+    """
+
+    def __init__(
+        self,
+        graphs: Graphs,
+        shared: Graphs,
+        *,
+        pad: int,
+        scheduler: Scheduler,
+        number: int,
+        name: str,
+        probe: Callable[[Graphs], None],
+    ) -> None:
+        self._graphs_alone = graphs
+        self._graphs_shared = shared
+        self._graphs = graphs  # of the next step
+        self._pad = pad
+        self._scheduler = scheduler
+        self._number = number
+        self._probe = probe
+        self._restart_s = FIRST_RESTART_S
+        self._joining: list[Sentence] = []  # taken from the queue, not yet encoded
+        self._ahead: list[Sentence] = []  # encoded, waiting for capacity, in the order of arrival
+        self._new: dict[int, list[Sentence]] = {}  # by beam size: before their first step
+        self.counters = EngineCounters()
+        self.batches: dict[int, Batch] = {}
+        self._spare: Batch | None = None  # emptied last: its buffers may serve the next sentences
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._serve()
+                return
+            except JumokError as error:
+                self._fail_all(error)
+            except BaseException as error:  # of any kind: a thread that ends would go unnoticed
+                # A failure without any sentence would repeat at once.
+                if not self._restart(at_once=self._break_down(error) > 0):
+                    return
+
+    def _serve(self) -> None:
+        """Decode until the scheduler is closed and nothing is left."""
+        while True:
+            self._remove_abandoned()
+            occupied = Occupancy(self.batches.values())
+            if self._ahead:
+                fitting = self._scheduler.take_fitting(self._number, occupied, self._ahead)
+                self._join(fitting)
+                self._ahead = self._ahead[len(fitting) :]
+            taken: list[Sentence] | None = []
+            if not self._ahead:
+                taken = self._scheduler.take(self._number, occupied)
+            if taken is None:
+                return
+            self._graphs = self._graphs_alone if self._scheduler.runs_alone(self._number) else self._graphs_shared
+            if taken:
+                self._joining = taken
+                self._admit(taken, self._scheduler.take_ahead(self._number, taken))
+            for batch in list(self.batches.values()):
+                if batch.size:
+                    self._step(batch)
+
+    def _break_down(self, error: BaseException) -> int:
+        """Fail all sentences because of an unexpected error; return their number."""
+        self._scheduler.set_aside(self._number)
+        logger.error("the engine failed: its sentences are lost, and it is started anew", exc_info=error)
+        failure = EngineFailedError("the engine failed while it translated", retry_after_s=RETRY_AFTER_S)
+        failure.__cause__ = error
+        return self._fail_all(failure)
+
+    def _restart(self, *, at_once: bool) -> bool:
+        """Probe, the first time `at_once`, until it succeeds; False if the scheduler is closed before."""
+        failed = time.monotonic()
+        while True:
+            if at_once and self._recovered():
+                self._scheduler.restore(self._number)
+                self._scheduler.on_ready_change()
+                logger.info("the engine was started anew, %.2f s after it failed", time.monotonic() - failed)
+                return True
+            at_once = True
+            for sentence in self._scheduler.give_up(self._number, self._restart_s):
+                self.counters.failed += 1
+                sentence.fail(EngineFailedError(ENGINE_FAILED, retry_after_s=self._restart_s))
+            self._scheduler.on_ready_change()
+            if self._scheduler.wait_for_close(self._restart_s):
+                return False
+            self._restart_s = min(2 * self._restart_s, MAX_RESTART_S)
+
+    def _recovered(self) -> bool:
+        try:
+            self._probe(self._graphs)
+        except BaseException as error:
+            logger.error(
+                "the engine cannot be started anew; the next attempt is in %g s", self._restart_s, exc_info=error
+            )
+            return False
+        return True
+
+    def _remove_abandoned(self) -> None:
+        now = time.monotonic()
+        for batch in list(self.batches.values()):
+            abandoned = batch.abandoned(now)
+            for sentence in abandoned:
+                sentence.abandon(Stage.DECODE, self.counters, now)
+            batch.remove(abandoned)
+            self._ahead = [sentence for sentence in self._ahead if sentence not in abandoned]
+            self._drop_if_empty(batch)
+
+    def _admit(self, taken: list[Sentence], ahead: list[Sentence]) -> None:
+        """Encode sentences that join now, and those encoded ahead."""
+        self._joining = [*taken, *ahead]
+        order = {sentence: number for number, sentence in enumerate(self._joining)}
+        encoded = set()
+        for beam_size in {sentence.search.beam_size for sentence in self._joining}:
+            if beam_size not in self.batches:
+                self.batches[beam_size] = self._empty_batch(beam_size)
+            self.batches[beam_size].graphs = self._graphs
+            for together in split_by_length([one for one in self._joining if one.search.beam_size == beam_size]):
+                if staying := [sentence for sentence in together if not self._drop_if_abandoned(sentence)]:
+                    self.batches[beam_size].encode(sorted(staying, key=order.__getitem__))
+                    encoded.update(staying)
+            self._drop_if_empty(self.batches[beam_size])
+        self._join([sentence for sentence in taken if sentence in encoded])
+        self._ahead = [sentence for sentence in ahead if sentence in encoded]
+        self._joining = []
+
+    def _join(self, sentences: list[Sentence]) -> None:
+        """Give slots to encoded sentences."""
+        for beam_size in {sentence.search.beam_size for sentence in sentences}:
+            joining = [sentence for sentence in sentences if sentence.search.beam_size == beam_size]
+            self.batches[beam_size].join(joining)
+            self._new.setdefault(beam_size, []).extend(joining)
+        for sentence in sentences:
+            self.counters.queue_s.observe(sentence.queue_s)
+            self.counters.source_tokens += len(sentence.source_ids)
+
+    def _empty_batch(self, beam_size: int) -> Batch:
+        spare, self._spare = self._spare, None
+        return spare if spare and spare.beam_size == beam_size else Batch(self._graphs, beam_size, self._pad)
+
+    def _step(self, batch: Batch) -> None:
+        batch.graphs = self._graphs
+        batch.step()
+        self._restart_s = FIRST_RESTART_S
+        self._count_step(batch)
+        # Delivered before they are removed: a failure between the two loses no sentence.
+        for sentence in batch.done:
+            outcome = sentence.decoded()
+            self._count(outcome)  # before its caller can read the counters
+            sentence.deliver(outcome)
+        batch.remove(batch.done)
+        self._drop_if_empty(batch)
+
+    def _count_step(self, batch: Batch) -> None:
+        self.counters.step_rows.observe(batch.rows)
+        self.counters.step_padding.observe(batch.padding)
+        new = self._new.pop(batch.beam_size, None)
+        if new is not None:
+            now = time.monotonic()
+            for sentence in new:
+                self.counters.first_token_s.observe(now - sentence.arrived)
+
+    def _count(self, outcome: Decoded | None) -> None:
+        if outcome is None:
+            self.counters.failed += 1
+            return
+        tokens = len(outcome.hypotheses[0].token_ids) if outcome.hypotheses else 0
+        self.counters.finished += 1
+        self.counters.output_tokens += tokens
+        if tokens:
+            self.counters.token_s.observe(outcome.decode_s / tokens)
+
+    def _drop_if_empty(self, batch: Batch) -> None:
+        if batch.is_empty:
+            self._spare = self.batches.pop(batch.beam_size)
+
+    def _fail_all(self, error: JumokError) -> int:
+        """Fail all sentences of the replica; return their number."""
+        running = [sentence for batch in self.batches.values() for sentence in batch.sentences]
+        lost = list(dict.fromkeys([*self._joining, *self._ahead, *running]))
+        self.batches, self._joining, self._ahead, self._new, self._spare = {}, [], [], {}, None
+        self.counters.failed += len(lost)
+        for sentence in lost:
+            sentence.fail(error)
+        return len(lost)
+
+    def _drop_if_abandoned(self, sentence: Sentence) -> bool:
+        now = time.monotonic()
+        abandoned = sentence.abandoned(now)
+        if abandoned:
+            sentence.abandon(Stage.DECODE, self.counters, now)
+        return abandoned

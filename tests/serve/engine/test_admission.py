@@ -1,0 +1,77 @@
+"""Admission: deadlines that the queue cannot meet are refused at once, and no others."""
+
+import pytest
+
+from jumok_proto.errors import DeadlineExceededError
+from jumok_serve.engine.admission import CAUTION, WINDOW_S, DrainRate
+from jumok_serve.engine.capacity import Occupancy
+from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.scheduling_policy import SchedulingPolicy
+from jumok_serve.engine.sentence import Sentence
+from jumok_serve.search import make_search
+from tests.support.search_cases import make_options
+
+
+def test_the_drain_rate_is_unknown_before_a_full_window() -> None:
+    rate = DrainRate(at_once=0)
+    assert rate.min_wait_s(10**9) == 0
+    rate.record(1000, 0.0, waiting=True)
+    rate.record(1000, WINDOW_S / 2, waiting=True)
+    assert rate.min_wait_s(10**9) == 0
+
+
+def test_the_fastest_window_counts_and_caution_divides() -> None:
+    rate = DrainRate(at_once=100)
+    rate.record(0, 0.0, waiting=True)
+    for second, work in ((1, 400), (2, 50), (3, 300)):
+        rate.record(work, second * WINDOW_S, waiting=True)
+    fastest = 400 / WINDOW_S
+    assert rate.min_wait_s(100) == 0  # one batch may take this work at once
+    assert rate.min_wait_s(100 + 1600) == pytest.approx(1600 / fastest / CAUTION)
+
+
+def test_work_that_leaves_an_empty_queue_is_not_measured() -> None:
+    rate = DrainRate(at_once=0)
+    rate.record(10, 0.0, waiting=True)
+    rate.record(10, 0.9 * WINDOW_S, waiting=False)
+    rate.record(10, 5 * WINDOW_S, waiting=True)  # idle until then
+    rate.record(10, 5.5 * WINDOW_S, waiting=True)
+    assert rate.min_wait_s(10**9) == 0
+
+
+def sentence(deadline: float | None = None) -> Sentence:
+    return Sentence(source_ids=[5] * 10, search=make_search(make_options(beam_size=1), 2, ()), deadline=deadline)
+
+
+def drain(policy: SchedulingPolicy, sentences: int) -> float:
+    """Take a sentence every tenth of a second, each alone; return the time after."""
+    for number in range(sentences):
+        policy.occupy(0, Occupancy())
+        assert len(policy.take(0, 0.1 * number)) == 1
+    return 0.1 * sentences
+
+
+def test_a_queue_refuses_deadlines_that_it_cannot_meet() -> None:
+    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=16), 1)  # fits one sentence of 10 tokens
+    policy.admit([sentence() for _ in range(100)], 0.0)
+    now = drain(policy, 11)
+    # 89 wait, 890 tokens, at 100 a second: 8.9 s at this speed, and a little more than 2 s at four times of it.
+    with pytest.raises(
+        DeadlineExceededError, match=r"the queue takes 2\.\d s at least, and the deadline passes in 1\.0 s"
+    ):
+        policy.admit([sentence(), sentence(now + 1.0)], now)
+    assert policy.load().queued_requests == 89
+    policy.admit([sentence(now + 2.5)], now)
+    policy.admit([sentence()], now)
+    with pytest.raises(DeadlineExceededError, match="had passed"):
+        policy.admit([sentence(now - 0.5)], now)
+
+
+def test_an_empty_queue_refuses_only_passed_deadlines() -> None:
+    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=16), 1)
+    policy.admit([sentence() for _ in range(20)], 0.0)
+    now = drain(policy, 20)
+    policy.admit([sentence(now + 0.001)], now)
+    assert policy.load().queued_requests == 1
+    with pytest.raises(DeadlineExceededError, match="had passed"):
+        policy.admit([sentence(now)], now)
