@@ -45,7 +45,6 @@ def test_whole_bundle_opens(toy_bundle: Path) -> None:
     assert set(bundle.manifest.files) == {
         "fp32/encoder.onnx",
         "fp32/decoder.onnx",
-        "fp32/select.onnx",
         "fp32/weights.bin",
         "tokenizer.model",
     }
