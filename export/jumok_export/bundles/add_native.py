@@ -7,10 +7,10 @@ from pathlib import Path
 
 import onnx
 
+from jumok_export.bundles.recipe import make_native_graphs
 from jumok_export.bundles.variants import Folder, opened, passed
 from jumok_export.errors import ExportError
 from jumok_export.graphs.graph import Graph
-from jumok_export.native.graphs import with_native_graphs
 from jumok_export.verification.native import PREFIX, verify_native
 from jumok_export.verification.runtime_side import RuntimeSide
 from jumok_export.verification.samples import Frame
@@ -92,13 +92,10 @@ def _added(folder: Path, variant: PrecisionVariant, precision: str) -> Precision
         if name not in NATIVE_GRAPHS
     }
     specs = {name: variant.graphs[name] for name in graphs}
-    for name, graph in with_native_graphs(graphs, int8=precision == "int8").items():
-        if name not in graphs:
-            file = (folder / variant.weights).with_name(f"{name}.onnx")
-            file.write_bytes(graph.model.SerializeToString(deterministic=True))
-            specs[name] = GraphSpec(
-                file=file.relative_to(folder).as_posix(), inputs=graph.inputs, outputs=graph.outputs
-            )
+    for name, graph in make_native_graphs(graphs, precision).items():
+        file = (folder / variant.weights).with_name(f"{name}.onnx")
+        file.write_bytes(graph.model.SerializeToString(deterministic=True))
+        specs[name] = GraphSpec(file=file.relative_to(folder).as_posix(), inputs=graph.inputs, outputs=graph.outputs)
     return PrecisionVariant(graphs=specs, weights=variant.weights)
 
 

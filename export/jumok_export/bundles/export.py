@@ -20,7 +20,7 @@ from jumok_export.errors import ExportError
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.models.attention import scaled_queries
-from jumok_export.quantization.calibration import Calibration, GreedySearch, calibrate, frame_texts
+from jumok_export.quantization.calibration import Calibration, GreedySearch, calibrate, encode_texts
 from jumok_export.shortlists.sources import ShortlistPlan
 from jumok_export.verification.samples import Frame
 from jumok_proto.errors import InvalidArgumentError
@@ -123,7 +123,7 @@ def export_bundle(
     calibrator: Callable[[Mapping[str, Graph]], Calibration] | None = None
     if calibration is not None:
         direction = _default_direction(languages, "calibration")
-        sources = frame_texts(calibration, tokenizer, direction, limits.max_source_length)
+        sources = encode_texts(calibration, tokenizer, direction, limits.max_source_length)
         search = GreedySearch(
             start=special_tokens.start if direction.start is None else direction.start,
             forced_first=generation.forced_first_token if direction.forced_first is None else direction.forced_first,

@@ -9,13 +9,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from jumok_export.device.graphs import half_graphs, with_device_graphs
+from jumok_export.bundles.recipe import half_sources, write_variant
 from jumok_export.errors import ExportError, VerificationError
 from jumok_export.graphs.graph import Graph
-from jumok_export.graphs.shortlist_decoder import with_shortlist
-from jumok_export.graphs.storage import save_graphs, write_graphs
 from jumok_export.quantization.calibration import Calibration
-from jumok_export.quantization.int8 import Scales, quantize_graph, quantized_weights, rectified_weights
+from jumok_export.quantization.int8 import Scales, quantize_graph
+from jumok_export.quantization.matrices import quantized_matrices, rectified_keys
 from jumok_export.verification.fp16 import verify_fp16
 from jumok_export.verification.fp32 import verify_device, verify_fp32
 from jumok_export.verification.int8 import verify_int8
@@ -25,6 +24,7 @@ from jumok_export.verification.samples import Frame
 from jumok_export.verification.shortlist import verify_shortlist
 from jumok_export.verification.sides import Side, TorchSide
 from jumok_serve.errors import BundleError
+from jumok_serve.manifest.graph_variants import Target
 from jumok_serve.manifest.manifest import Check, PrecisionVariant, VerificationReport
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
 from jumok_serve.runtime.graphs import Graphs
@@ -65,8 +65,8 @@ class _Writer:
         return None if self._calibrator is None else self._calibrator(self._graphs)
 
     def fp32(self, folder: Path, *, for_devices: bool) -> tuple[PrecisionVariant, VerificationReport]:
-        graphs = with_device_graphs(self._graphs) if for_devices else self._graphs
-        variant = self._save(graphs, folder, "fp32")
+        targets: tuple[Target, ...] = ("cpu", "device") if for_devices else ("cpu",)
+        variant = self._write(self._graphs, folder, "fp32", targets)
         report = self._verified("fp32", variant, folder, verify_fp32)
         if not for_devices:
             return variant, report
@@ -76,7 +76,7 @@ class _Writer:
         return variant, passed("fp32", VerificationReport(checks=(*report.checks, *more, *native)))
 
     def fp16(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
-        variant = write_graphs(half_graphs(self._graphs), folder, "fp16")
+        variant = write_variant(half_sources(self._graphs), folder, "fp16", targets=("device",))
         on_device = opened(Folder(folder, variant), "fp16", CPU_AS_DEVICE)
         report = verify_fp16(self._model, on_device, self._frame, calibration=self._calibration)
         return variant, passed("fp16", report)
@@ -84,21 +84,20 @@ class _Writer:
     def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         calibration = self._calibration
         scales: Scales = {} if calibration is None else calibration.scales
-        variant = self._save(
-            {name: quantize_graph(graph, scales) for name, graph in self._graphs.items()}, folder, "int8"
-        )
-        weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_weights(self._graphs[name])]
-        rectified = rectified_weights(self._graphs[name] for name in ("encoder", "decoder"))
+        quantized = {name: quantize_graph(graph, scales) for name, graph in self._graphs.items()}
+        variant = self._write(quantized, folder, "int8", ("cpu",))
+        weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_matrices(self._graphs[name])]
+        rectified = rectified_keys(self._graphs[name] for name in ("encoder", "decoder"))
         verify = partial(verify_int8, weights=weights, rectified=rectified, calibration=calibration)
         report = self._verified("int8", variant, folder, verify)
         native = self._native_checks("int8", variant, folder)
         return variant, passed("int8", VerificationReport(checks=(*report.checks, *native)))
 
-    def _save(self, graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
-        if not self._listed:
-            return save_graphs(graphs, folder, precision)
+    def _write(
+        self, sources: Mapping[str, Graph], folder: Path, precision: str, targets: tuple[Target, ...]
+    ) -> PrecisionVariant:
         try:
-            return save_graphs(with_shortlist(graphs), folder, precision)
+            return write_variant(sources, folder, precision, targets=targets, shortlist=self._listed)
         except ValueError as error:
             raise ExportError(f"{type(self._model).__name__} cannot have a shortlist: {error}") from error
 

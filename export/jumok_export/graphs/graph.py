@@ -27,6 +27,12 @@ class Graph:
     outputs: tuple[TensorSpec, ...]
 
 
+def logits_width(decoder: Graph) -> int | None:
+    """Width of a decoder's logits; None if it varies with a shortlist."""
+    width = next(spec for spec in decoder.outputs if spec.name == "logits").axes[-1]
+    return width if isinstance(width, int) else None
+
+
 def declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
     """Writes the contract's symbols into the graph, and drops what the exporter noted of intermediate shapes."""
     for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):

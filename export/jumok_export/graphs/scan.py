@@ -36,11 +36,10 @@ def with_one_pass(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
     made = {"scorer": _scorer(graphs["encoder"], graphs["decoder"])}
     if any(spec.name == ATTENTION for spec in graphs["decoder"].outputs):
         made["aligner"] = _aligner(graphs["encoder"], graphs["decoder"])
-    served = {"decoder", "decoder_shortlist"}
-    return {name: _silent(graph) if name in served else graph for name, graph in graphs.items()} | made
+    return {**graphs, "decoder": _without_attention(graphs["decoder"]), **made}
 
 
-def _silent(decoder: Graph) -> Graph:
+def _without_attention(decoder: Graph) -> Graph:
     """A decoder that does not tell what it attended to."""
     model = onnx.ModelProto()
     model.CopyFrom(decoder.model)
@@ -51,38 +50,38 @@ def _silent(decoder: Graph) -> Graph:
 
 def _scorer(encoder: Graph, decoder: Graph) -> Graph:
     node = helper.make_node
-    token = [
+    each_step = [
         node("LogSoftmax", [f"{_STEP}logits"], [f"{_STEP}log_probabilities"], axis=-1),
         node("Unsqueeze", [f"{_STEP}target", "last"], [f"{_STEP}chosen"]),
         node("GatherElements", [f"{_STEP}log_probabilities", f"{_STEP}chosen"], [f"{_STEP}gathered"], axis=1),
-        node("Squeeze", [f"{_STEP}gathered", "last"], [f"{_STEP}told"]),
+        node("Squeeze", [f"{_STEP}gathered", "last"], [f"{_STEP}collected"]),
     ]
     after = [
-        node("Transpose", ["told"], ["in_order"], perm=[1, 0]),  # [B, T]
+        node("Transpose", ["collected"], ["in_order"], perm=[1, 0]),  # [B, T]
         node("Where", ["target_mask", "in_order", "nothing"], ["log_probabilities"]),
     ]
     outputs = (TensorSpec(name="log_probabilities", dtype="float32", axes=("B", "T")),)
-    return _over_targets(encoder, decoder, token, after, outputs)
+    return _over_targets(encoder, decoder, each_step, after, outputs)
 
 
 def _aligner(encoder: Graph, decoder: Graph) -> Graph:
     (attention,) = (spec for spec in decoder.outputs if spec.name == ATTENTION)
     _, layers, heads, _ = attention.axes
     node = helper.make_node
-    token = [node("Identity", [f"{_STEP}{ATTENTION}"], [f"{_STEP}told"])]
+    each_step = [node("Identity", [f"{_STEP}{ATTENTION}"], [f"{_STEP}collected"])]
     after = [
-        node("Transpose", ["told"], ["in_order"], perm=[1, 2, 3, 0, 4]),  # [B, layers, heads, T, S]
+        node("Transpose", ["collected"], ["in_order"], perm=[1, 2, 3, 0, 4]),  # [B, layers, heads, T, S]
         node("Unsqueeze", ["target_mask", "axes_around_time"], ["mask"]),
         node("Where", ["mask", "in_order", "nothing"], [_CROSS]),
     ]
     outputs = (TensorSpec(name=_CROSS, dtype="float32", axes=("B", layers, heads, "T", "S")),)
-    return _over_targets(encoder, decoder, token, after, outputs)
+    return _over_targets(encoder, decoder, each_step, after, outputs)
 
 
 def _over_targets(
     encoder: Graph,
     decoder: Graph,
-    token: Sequence[NodeProto],
+    each_step: Sequence[NodeProto],
     after: Sequence[NodeProto],
     outputs: tuple[TensorSpec, ...],
 ) -> Graph:
@@ -97,32 +96,32 @@ def _over_targets(
         outputs: of the graph.
     """
     node = helper.make_node
-    kinds = {
+    dtypes = {
         spec.name: helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
         for spec in decoder.inputs
         if spec.name.startswith("state.")
     }
-    states = list(kinds)
+    states = list(dtypes)
     given = {"source_lengths", *(spec.name for spec in decoder.inputs if spec.name.startswith("memory."))}
     step = onnx.ModelProto()
     step.CopyFrom(decoder.model)
     rename(step.graph, lambda name: name if name in given or not name else _STEP + name)
-    inputs = [*states, "position", "fed", "target"]
-    told = [*(f"next_{name}" for name in states), "told"]
-    fed = [
+    inputs = [*states, "position", "token", "target"]
+    collected = [*(f"next_{name}" for name in states), "collected"]
+    step_inputs = [
         node("Expand", [f"{_STEP}position", f"{_STEP}rows"], [f"{_STEP}positions"]),
-        node("Identity", [f"{_STEP}fed"], [f"{_STEP}token_ids"]),
+        node("Identity", [f"{_STEP}token"], [f"{_STEP}token_ids"]),
     ]
     body = GraphProto(name="step")
     body.input.extend(
-        helper.make_tensor_value_info(_STEP + name, kinds.get(name, TensorProto.INT64), None) for name in inputs
+        helper.make_tensor_value_info(_STEP + name, dtypes.get(name, TensorProto.INT64), None) for name in inputs
     )
     body.output.extend(
-        helper.make_tensor_value_info(_STEP + name, kinds.get(name.removeprefix("next_"), TensorProto.FLOAT), None)
-        for name in told
+        helper.make_tensor_value_info(_STEP + name, dtypes.get(name.removeprefix("next_"), TensorProto.FLOAT), None)
+        for name in collected
     )
-    body.node.extend((*fed, *step.graph.node, *token))
-    # Where products are cut off, ONNX Runtime makes those signed weights unsigned that lie in the product's own graph.
+    body.node.extend((*step_inputs, *step.graph.node, *each_step))
+    # Where products saturate, ONNX Runtime makes weights unsigned, but only those in the product's own graph.
     body.initializer.extend(step.graph.initializer)
 
     model = onnx.ModelProto()
@@ -149,16 +148,16 @@ def _over_targets(
             node("Range", ["zero", "sentences", "one"], [f"{_STEP}parents"]),
             node("Shape", ["target_ids"], ["time"], start=1),
             node("Squeeze", ["time"], ["longest"]),
-            node("Range", ["zero", "longest", "one"], ["places"]),
+            node("Range", ["zero", "longest", "one"], ["positions"]),
             node(
                 "Scan",
-                [*states, "places", "inputs_by_time", "targets_by_time"],
-                [*(f"last.{name}" for name in states), "told"],
+                [*states, "positions", "inputs_by_time", "targets_by_time"],
+                [*(f"last.{name}" for name in states), "collected"],
                 body=body,
                 num_scan_inputs=3,
             ),
             node("Unsqueeze", ["target_lengths", "last"], ["lengths"]),
-            node("Less", ["places", "lengths"], ["target_mask"]),
+            node("Less", ["positions", "lengths"], ["target_mask"]),
             *after,
         )
     )

@@ -4,8 +4,6 @@ Both work on logits where these lie. Constraints come in as sparse lists: factor
 above 0 divided) and then biases (added). The semantics are those of the logits processors of Hugging Face's `generate`.
 """
 
-from collections.abc import Sequence
-
 import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
@@ -26,12 +24,7 @@ SHORTLIST_BLOCK = 16
 """Tokens a block where logits are as wide as shortlists, which is a multiple of it; best for 1,000 to 4,000 tokens."""
 
 
-def selection_graphs(vocabulary: int) -> dict[str, Graph]:
-    """The graphs `select` and `sampler` for logits of this width."""
-    return {"select": select_graph(vocabulary), "sampler": sampler_graph(vocabulary)}
-
-
-def select_graph(width: int | None, *, overwrite: bool = False) -> Graph:
+def select_graph(width: int | None) -> Graph:
     """The graph that picks every row's best candidates: constraints, log-softmax and top-k.
 
     `totals` is the running score plus the processed log-probability. What begins with `logit` acts before the
@@ -59,50 +52,24 @@ def select_graph(width: int | None, *, overwrite: bool = False) -> Graph:
         TensorSpec(name="totals", dtype="float32", axes=("R", "C")),
     )
     node = helper.make_node
-    if overwrite:
-        log_softmax = [
-            *_constrain("logits", "logit", "constrained_logits"),
-            node("LogSoftmax", ["constrained_logits"], ["log_probabilities"], axis=-1),
-        ]
-    else:
-        log_softmax = _log_softmax_of_input()
     nodes = [
         *_width(width),
-        *log_softmax,
+        *_constrain("logits", "logit", "constrained_logits"),
+        node("LogSoftmax", ["constrained_logits"], ["log_probabilities"], axis=-1),
         *_constrain("log_probabilities", "log_prob", "constrained"),
         node("Min", ["candidates", "vocabulary"], ["count"]),
         *_candidates("constrained", width),
-        node("Gather", ["constrained", "renormalize"], ["asking"], axis=0),
-        node("LogSoftmax", ["asking"], ["normal"], axis=-1),
-        node("Gather", ["tokens", "renormalize"], ["asking_tokens"], axis=0),
-        node("GatherElements", ["normal", "asking_tokens"], ["normal_best"], axis=1),
-        node("Unsqueeze", ["renormalize", "last"], ["asking_rows"]),
-        node("ScatterND", ["best", "asking_rows", "normal_best"], ["processed"]),
+        node("Gather", ["constrained", "renormalize"], ["renormalized_rows"], axis=0),
+        node("LogSoftmax", ["renormalized_rows"], ["normal"], axis=-1),
+        node("Gather", ["tokens", "renormalize"], ["renormalized_tokens"], axis=0),
+        node("GatherElements", ["normal", "renormalized_tokens"], ["normal_best"], axis=1),
+        node("Unsqueeze", ["renormalize", "last"], ["renormalized_places"]),
+        node("ScatterND", ["best", "renormalized_places", "normal_best"], ["processed"]),
         node("Unsqueeze", ["scores", "last"], ["running"]),
         node("Add", ["processed", "running"], ["totals"]),
     ]
-    flat = [*(_flat_values("logit") if overwrite else ()), *_flat_values("log_prob")]
+    flat = [*_flat_values("logit"), *_flat_values("log_prob")]
     return _graph("select", nodes, inputs, outputs, width=width, flat=flat)
-
-
-def _log_softmax_of_input() -> list[NodeProto]:
-    """The log-probabilities of constrained logits that cannot be overwritten."""
-    node = helper.make_node
-    return [
-        node("Shape", ["logit_factors.values"], ["logit_factors.size"]),
-        node("Shape", ["logit_biases.values"], ["logit_biases.size"]),
-        node("Add", ["logit_factors.size", "logit_biases.size"], ["logit_entries"]),
-        *_if(
-            "logit_entries",
-            then=[
-                *_constrain("logits", "logit", "constrained_logits"),
-                node("LogSoftmax", ["constrained_logits"], ["those_constrained"], axis=-1),
-            ],
-            otherwise=[node("LogSoftmax", ["logits"], ["those_free"], axis=-1)],
-            output="log_probabilities",
-            flat=_flat_values("logit"),
-        ),
-    ]
 
 
 def sampler_graph(width: int | None) -> Graph:
@@ -328,7 +295,6 @@ def _if(
     then: list[NodeProto],
     otherwise: list[NodeProto],
     output: str,
-    flat: Sequence[ValueInfoProto] = (),
 ) -> list[NodeProto]:
     """Computes `then` where a number is not 0; either way's value is the first of its last node."""
     ways = [
@@ -337,9 +303,8 @@ def _if(
             name,
             [],
             [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
-            value_info=values,
         )
-        for name, nodes, values in (("then", then, flat), ("otherwise", otherwise, ()))
+        for name, nodes in (("then", then), ("otherwise", otherwise))
     ]
     return [
         helper.make_node("Cast", [number], [f"{number}.any"], to=TensorProto.BOOL),

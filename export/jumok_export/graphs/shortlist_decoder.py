@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from jumok_export.graphs.graph import OPSET, Graph, declare, drop_unread
-from jumok_export.graphs.selection import sampler_graph, select_graph
 from jumok_serve.bundle.shortlist import WIDTH_STEP
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import SATURATES
@@ -21,32 +20,26 @@ _INT8_PRODUCT = "MatMulIntegerToFloat"
 _PRODUCTS = ("MatMul", "Gemm", _INT8_PRODUCT)
 
 
-def with_shortlist(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
-    """Graphs of one precision, with those for shortlists besides.
+def split_projection(decoder: Graph) -> tuple[Graph, Graph]:
+    """Split a decoder's output projection off, for shortlists.
 
-    `projection` gathers what belongs to some tokens, [U]. Its decoder takes that for input, and gives logits [R, U]. It
-    changes no more often than the sentences that are decoded together, so it is not gathered at every step (measured in
-    int8, width 512, with and without: 0.078 and 0.016 ms for 1 row and 800 tokens, 1.48 and 0.93 for 128 rows and
-    4,000). A weight in int8 lies in blocks of columns [N, K, 128], for then what is read together lies together: the
-    product of 128 rows with [512, 21760] takes 7.1 ms, 11.0 in one piece, and 7.9 with all of [512, 32000] prepacked.
+    The graph `projection` gathers the weights of the listed tokens, [U]. The decoder takes them as inputs and gives
+    logits [R, U]. They change only when sentences join or leave, so no step gathers them (int8, width 512: 0.078 ms with
+    gathering and 0.016 ms without for 1 row and 800 tokens, 1.48 and 0.93 ms for 128 rows and 4,000 tokens).
 
-    Args:
-        graphs: as they are exported or quantized.
+    int8 weights are stored in blocks of columns [N, K, 128], which are read together: 128 rows times [512, 21760] take
+    7.1 ms instead of 11.0 ms.
+
+    Returns:
+        The projection graph and the decoder.
 
     Raises:
-        ValueError: logits are something else than a product with a constant matrix.
+        ValueError: the logits are not a product with a constant matrix.
     """
     model = onnx.ModelProto()
-    model.CopyFrom(graphs["decoder"].model)
+    model.CopyFrom(decoder.model)
     projection = _Projection.of(model.graph)
-    return {
-        # First, so that its matrix is stored as it is here: another graph's is transposed when a session is made.
-        "projection": _gathering(projection),
-        **graphs,
-        "decoder_shortlist": _given(projection, model, graphs["decoder"]),
-        "select_shortlist": select_graph(None),
-        "sampler_shortlist": sampler_graph(None),
-    }
+    return _gather_projection(projection), _decoder_with_given_projection(projection, model, decoder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +128,7 @@ def _specs(projection: _Projection) -> tuple[TensorSpec, ...]:
     )
 
 
-def _gathering(projection: _Projection) -> Graph:
+def _gather_projection(projection: _Projection) -> Graph:
     """The graph that gathers what belongs to some tokens, as many as fill blocks."""
     inputs = (TensorSpec(name="tokens", dtype="int64", axes=("U",)),)
     outputs = _specs(projection)
@@ -167,7 +160,7 @@ def _gathering(projection: _Projection) -> Graph:
     return Graph(model, inputs, outputs)
 
 
-def _given(projection: _Projection, model: onnx.ModelProto, decoder: Graph) -> Graph:
+def _decoder_with_given_projection(projection: _Projection, model: onnx.ModelProto, decoder: Graph) -> Graph:
     """The decoder that is given its projection; `model` becomes it."""
     node = helper.make_node
     activation, quantized = projection.product.input[0], projection.scale is not None

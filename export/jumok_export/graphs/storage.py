@@ -10,33 +10,13 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
-from jumok_export.graphs.fuse_selection import with_selection
 from jumok_export.graphs.graph import Graph, with_inner
-from jumok_export.graphs.scan import with_one_pass
-from jumok_export.native.graphs import with_native_graphs
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant
-from jumok_serve.native import library
 
 SMALLEST_EXTERNAL = 1024
 """Smaller tensors stay in their graph."""
 ALIGNMENT = 4096
 """Tensors begin at a page, so that a mapped file needs no copy."""
-
-
-def save_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
-    """Writes the graphs of one precision, and their shared weights, into `folder / precision`.
-
-    Decoders are written with the selection in them (see `with_selection`), and models that decode given targets token
-    by token get their one-pass graphs (see `with_one_pass`). Where there is the library of native operators, graphs in
-    these are written besides (see `with_native_graphs`).
-
-    Returns:
-        The variant's entry in the manifest.
-    """
-    finished = with_selection(with_one_pass(graphs))
-    if library() is not None:
-        finished = with_native_graphs(finished, int8=precision == "int8")
-    return write_graphs(finished, folder, precision)
 
 
 def write_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
@@ -73,7 +53,7 @@ class _Weights:
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file = file
         self._name = name
-        self._places: dict[tuple[bytes, tuple[int, ...]], tuple[int, int]] = {}  # offset and length by content
+        self._offsets: dict[tuple[bytes, tuple[int, ...]], tuple[int, int]] = {}  # offset and length by content
 
     def store(self, tensor: TensorProto, graph: GraphProto) -> None:
         """Moves a tensor of a graph into the file, unless it is small or there already."""
@@ -81,16 +61,16 @@ class _Weights:
         if array.nbytes < SMALLEST_EXTERNAL:
             return
         transposed = np.ascontiguousarray(array.T)
-        if array.ndim == 2 and _key(array) not in self._places and _key(transposed) in self._places:
+        if array.ndim == 2 and _key(array) not in self._offsets and _key(transposed) in self._offsets:
             stored = f"{tensor.name}.transposed"
             graph.node.insert(0, helper.make_node("Transpose", [stored], [tensor.name], perm=[1, 0]))
             tensor.name, array = stored, transposed
         key = _key(array)
-        if key not in self._places:
+        if key not in self._offsets:
             self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT))
-            self._places[key] = (self._file.tell(), array.nbytes)
+            self._offsets[key] = (self._file.tell(), array.nbytes)
             self._file.write(array.tobytes())
-        offset, length = self._places[key]
+        offset, length = self._offsets[key]
         name, data_type = tensor.name, tensor.data_type
         tensor.Clear()
         tensor.name, tensor.data_type = name, data_type

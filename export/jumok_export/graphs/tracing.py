@@ -15,7 +15,6 @@ from torch.export import Dim
 
 from jumok_export.graphs.graph import OPSET, Graph, declare
 from jumok_export.graphs.scan import ATTENTION
-from jumok_export.graphs.selection import selection_graphs
 from jumok_export.graphs.translations import TRANSLATIONS
 from jumok_export.models.seq2seq import Tensors
 from jumok_serve.manifest.manifest import TensorSpec
@@ -105,12 +104,11 @@ def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: i
         del views["scorer"], views["aligner"]
         _check_carried(model.empty_state(), small.encoder.output_names)
     _keep_operators()
-    graphs = {
+    return {
         graph: _export(_View(model, method), getattr(small, graph), getattr(large, graph))
         for graph, method in views.items()
         if hasattr(model, method)
     }
-    return graphs | selection_graphs(target_vocabulary)
 
 
 def _check_carried(state: Tensors, encoded: tuple[str, ...]) -> None:

@@ -13,8 +13,7 @@ from jumok_export.native.embedding import embedding, rows_of
 from jumok_export.native.int8_cache import entries_spec
 from jumok_export.native.operators import DOMAIN, FLOAT, INT8, QUANTIZED, VERSION, native
 from jumok_export.native.products import float_product, product, several_at_once, with_norms_behind
-from jumok_export.quantization.int8 import Matrices
-from jumok_serve.manifest.graph_variants import name_for_target
+from jumok_export.quantization.matrices import Matrices
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import LOGIT_ROWS, SLOTS
 
@@ -34,26 +33,30 @@ CHOICE = (
 """What `Select` reads behind the logits."""
 
 
-def with_native_graphs(graphs: Mapping[str, Graph], *, int8: bool) -> dict[str, Graph]:
-    """The finished graphs of a precision, with forms in native operators besides where these replace something.
+def native_graphs(graphs: Mapping[str, Graph], *, int8_cache: bool) -> dict[str, Graph]:
+    """Make the native forms of an encoder and its decoders.
 
     Args:
-        graphs: with the selection in every decoder.
-        int8: whether memory and state are in 8 bits, if native operators alone read them. The encoder gives them so
-            then, whether native operators replace anything else in it or not.
+        graphs: the finished `encoder`, and decoders with fused selection, one of them `decoder`.
+        int8_cache: True to keep keys and values in int8, if native operators alone read them. The encoder then outputs
+            memory in int8, even if nothing else in it is native.
+
+    Returns:
+        The native decoders by name, and `encoder` if it changes; nothing if a decoder does not change.
     """
-    decoders = {name: graphs[name] for name in ("decoder", "decoder_shortlist") if name in graphs}
-    made = {name: found for name, decoder in decoders.items() if (found := native_graph(decoder)) is not None}
+    encoder, decoders = graphs["encoder"], {name: graph for name, graph in graphs.items() if name != "encoder"}
+    made = {name: native for name, decoder in decoders.items() if (native := native_graph(decoder)) is not None}
     if len(made) < len(decoders):
-        return dict(graphs)
-    in_int8 = {name: found for name, decoder in made.items() if int8 and (found := _in_int8(decoder)) is not None}
-    encoder = native_graph(graphs["encoder"])
+        return {}
+    in_int8 = {
+        name: graph for name, native in made.items() if int8_cache and (graph := _with_int8_cache(native)) is not None
+    }
+    native_encoder = native_graph(encoder)
     if len(in_int8) == len(made):
-        made, encoder = in_int8, _giving_int8(encoder or graphs["encoder"], graphs["encoder"], in_int8["decoder"])
+        made = in_int8
+        native_encoder = _with_int8_memory(native_encoder or encoder, encoder, in_int8["decoder"])
     made = {name: _by_slot(decoder) for name, decoder in made.items()}
-    if encoder is not None:
-        made["encoder"] = encoder
-    return {**graphs, **{name_for_target(name, "native"): graph for name, graph in made.items()}}
+    return made if native_encoder is None else {**made, "encoder": native_encoder}
 
 
 def native_graph(graph: Graph) -> Graph | None:
@@ -175,7 +178,7 @@ def _select(found: Found) -> NodeProto | None:
     return native("Select", [asked.input[0], *CHOICE], ["tokens", "totals"])
 
 
-def _in_int8(decoder: Graph) -> Graph | None:
+def _with_int8_cache(decoder: Graph) -> Graph | None:
     """A decoder with memory and state in 8 bits; None if other operators than attention read some of these."""
     kept = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state."))}
     model = onnx.ModelProto()
@@ -225,7 +228,7 @@ def _in_slots(spec: TensorSpec) -> TensorSpec:
     return spec.model_copy(update={"axes": (SLOTS, *spec.axes[1:])})
 
 
-def _giving_int8(encoder: Graph, plain: Graph, decoder: Graph) -> Graph:
+def _with_int8_memory(encoder: Graph, plain: Graph, decoder: Graph) -> Graph:
     """An encoder, which may be in native operators, that gives in 8 bits what a decoder takes so."""
     kept = {spec.name for spec in decoder.inputs if spec.dtype == "int8"}
     given = [spec for spec in encoder.outputs if spec.name in kept]

@@ -1,4 +1,4 @@
-"""Calibration: a constant scale for what each matrix of an int8 graph is multiplied with, found on sentences."""
+"""Calibration: find constant activation scales for an int8 graph on sentences."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from jumok_export.graphs.graph import Graph
-from jumok_export.quantization.int8 import RECTIFIED, SIGNED, Levels, Matrices, Scales, rectified_weights
+from jumok_export.quantization.int8 import Scales
+from jumok_export.quantization.matrices import RECTIFIED, SIGNED, Matrices, QuantizedRange, rectified_keys
 from jumok_proto.errors import JumokError
 from jumok_serve.evaluation.parallel_text import CorpusError, read_lines
 from jumok_serve.manifest.languages import Direction
@@ -23,38 +24,38 @@ from jumok_serve.runtime.graphs import Integers
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 MOST_SENTENCES = 500
-"""Of more sentences, so many are taken, evenly spread. Scales settle early: see `best_scale`."""
+"""Sentences that are used, evenly spread over those given. Scales settle early: see `best_scale`."""
 GROUP = 32
 """Sentences of one length that are translated together."""
 TARGET_TOKENS = 2
-"""Most tokens of a translation for each of its source: what is longer repeats itself."""
+"""Most target tokens per source token: longer translations repeat themselves."""
 REPORTED = 100
-"""Progress is told after so many sentences."""
+"""Sentences between two progress reports."""
 
 MANTISSA_BITS = 17
-"""Bits of a float32 that its histogram leaves out: there are 64 bins from each power of 2 to the next."""
+"""Mantissa bits of a float32 that its histogram ignores: 64 bins per power of 2."""
 BINS = int(np.array(np.inf, np.float32).view(np.uint32)) >> MANTISSA_BITS
-"""Bins of a histogram of finite magnitudes, which are ordered as their bits are."""
+"""Bins of a histogram of finite magnitudes: magnitudes are ordered as their bits."""
 EDGES = np.nan_to_num((np.arange(BINS + 1, dtype=np.uint32) << MANTISSA_BITS).view(np.float32))
 """Bin i holds the magnitudes from `EDGES[i]` up to `EDGES[i + 1]`."""
 CLIPPED_BINS = 5 * 64
-"""The largest magnitude is at most 2 ** 5 times what is still represented."""
+"""Bins that may be clipped: the largest magnitude is at most 2 ** 5 times the range."""
 
 
 class CalibrationError(JumokError, ValueError):
-    """Texts that nothing can be calibrated on; the message says which and why."""
+    """Texts cannot be used for calibration; the message says which and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GreedySearch:
-    """How sentences are translated for calibration: with the most likely token at every step.
+    """Options of greedy search over calibration sentences.
 
     Attributes:
-        start: token that the decoder starts from.
-        forced_first: the first token of every translation, if it must be one.
+        start: start token of the decoder.
+        forced_first: first token of every translation, or None.
         eos: tokens that end a translation.
         suppress: tokens that are never chosen.
-        max_length: most tokens of a translation that the model can write.
+        max_length: most tokens of a translation.
     """
 
     start: int
@@ -66,13 +67,13 @@ class GreedySearch:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was found on sentences.
+    """Results of a calibration.
 
     Attributes:
-        scales: for every matrix whose products were met.
-        start: token that the decoder started from.
-        sources: token ids of every sentence.
-        targets: token ids of its translation, behind the start token.
+        scales: activation scale by matrix key, for each matrix that the sentences reached.
+        start: start token of the decoder.
+        sources: token ids of the sentences.
+        targets: token ids of their translations, without the start token.
     """
 
     scales: Scales
@@ -82,10 +83,10 @@ class Calibration:
 
 
 def read_calibration(path: Path) -> list[str]:
-    """The texts of a file, one a line, plain or gzip; blank lines are left out.
+    """Read the texts of a file, one a line, plain or gzip; skips blank lines.
 
     Raises:
-        CalibrationError: the file cannot be read, is not UTF-8 or has no text.
+        CalibrationError: the file is unreadable, not UTF-8, or empty.
     """
     try:
         texts = [line for line in read_lines(path) if line.strip()]
@@ -96,26 +97,26 @@ def read_calibration(path: Path) -> list[str]:
     return texts
 
 
-def frame_texts(texts: Sequence[str], tokenizer: Tokenizer, direction: Direction, longest: int) -> list[list[int]]:
-    """The source token ids of texts, with all that stands around a text in this direction.
+def encode_texts(texts: Sequence[str], tokenizer: Tokenizer, direction: Direction, max_length: int) -> list[list[int]]:
+    """Tokenize texts, with the task prefix and the source tokens of a direction.
 
     Args:
-        texts: in the direction's source language.
-        tokenizer: of the model.
-        direction: what to put around each text.
-        longest: most tokens of a source; longer ones are left out, as are empty ones.
+        texts: texts in the direction's source language.
+        tokenizer: the model's tokenizer.
+        direction: translation direction.
+        max_length: most tokens of a source; longer ones and empty ones are left out.
 
     Raises:
-        CalibrationError: none is left.
+        CalibrationError: no text is left.
     """
     tokenized = [tokenizer.encode(direction.task_prefix + text) for text in texts if text.strip()]
     prefix, suffix = direction.source_prefix, direction.source_suffix
-    framed = [[*prefix, *ids, *suffix] for ids in tokenized if ids]
-    fitting = [source for source in framed if len(source) <= longest]
+    sources = [[*prefix, *ids, *suffix] for ids in tokenized if ids]
+    fitting = [source for source in sources if len(source) <= max_length]
     if not fitting:
         raise CalibrationError(
-            f"none of the {len(texts)} calibration texts can be used: {len(texts) - len(framed)} are empty and "
-            f"{len(framed)} have more than {longest} tokens; give some hundreds of sentences"
+            f"none of the {len(texts)} calibration texts can be used: {len(texts) - len(sources)} are empty and "
+            f"{len(sources)} have more than {max_length} tokens; give some hundreds of sentences"
         )
     return fitting
 
@@ -126,19 +127,19 @@ def calibrate(
     search: GreedySearch,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
-    """Translates sentences with the fp32 graphs, and finds scales for all that is multiplied with their matrices.
+    """Translate sentences with the fp32 graphs and find the scale of each activation.
 
-    Sentences of one length are translated together and leave when they end, so that nothing is seen of padding.
+    Sentences of one length are translated together, and leave when they end: no padding is counted.
 
     Args:
-        graphs: `encoder` and `decoder` in fp32. The scales are for every graph of the model, since they go by the
-            matrices' content.
-        sources: token ids of each sentence, with all that stands around a text; none of them empty.
-        search: how to translate.
-        progress: told how far it is.
+        graphs: `encoder` and `decoder` in fp32. The scales hold for every graph of the model: they go by the matrices'
+            content.
+        sources: token ids of the sentences, none of them empty.
+        search: options of the search.
+        progress: receives progress messages.
 
     Raises:
-        ValueError: there are no sentences.
+        ValueError: no sentences.
     """
     if not sources:
         raise ValueError("calibration needs at least one sentence")
@@ -156,9 +157,9 @@ def calibrate(
         counts: dict[str, Integers] = {}
         for key, found in (*encoder.counts(), *decoder.counts()):
             counts[key] = counts[key] + found if key in counts else found
-    rectified = rectified_weights(graphs[name] for name in ("encoder", "decoder"))
+    rectified = rectified_keys(graphs[name] for name in ("encoder", "decoder"))
     return Calibration(
-        # Of what was 0 throughout, nothing is known: it keeps its own scale.
+        # An activation that was always 0 keeps scales by row.
         scales={
             key: best_scale(found, RECTIFIED if key in rectified else SIGNED)
             for key, found in counts.items()
@@ -170,31 +171,28 @@ def calibrate(
     )
 
 
-def best_scale(counts: Integers, levels: Levels) -> float:
-    """The scale that rounds magnitudes with the least squared error; what lies beyond the largest level is clipped.
+def best_scale(counts: Integers, activation_range: QuantizedRange) -> float:
+    """Find the scale that quantizes magnitudes with the least squared error; larger magnitudes are clipped.
 
-    This was chosen by measurement, on the Transformer of `models/` (3 + 3 layers, pre-norm), calibrated on 300
-    sentences. On 250 others, the root mean square error of the logits was 0.0109 of theirs with one scale a row, and
-    with constant scales 0.0189 from the largest magnitude, 0.0437 from the 99.9th percentile, 0.0167 from the 99.99th,
-    and 0.0163 from the least squared error. For a model of a shorter training the errors were 0.0115, 0.0151, 0.0226,
-    0.0137 and 0.0136. Greedy BLEU, when what a ReLU gives had 127 levels as well, was 38.73 in fp32, and 38.59, 38.68,
-    38.25, 38.69 and 38.70 in int8. What a percentile leaves out depends on how many values there are; the least squared
-    error was the same on 10 sentences.
+    Chosen by measurement on the Transformer of `models/` (3 + 3 layers, 300 calibration sentences). Relative error of
+    the logits of 250 other sentences: 0.0109 with one scale a row; constant scales 0.0189 (maximum), 0.0437 (99.9th
+    percentile), 0.0167 (99.99th), 0.0163 (least squared error). Percentiles depend on the number of values; least
+    squared error was the same on 10 sentences.
 
     Args:
-        counts: [BINS], how many values had a magnitude of each bin of `EDGES`.
-        levels: that they are rounded to.
+        counts: number of values per bin of `EDGES`, [BINS].
+        activation_range: range of the quantized values.
 
     Returns:
-        What one level is worth.
+        The scale: the value of quantized value 1.
     """
     present = np.flatnonzero(counts)
     number = counts[present].astype(np.float64)
     magnitude = (EDGES[present].astype(np.float64) + EDGES[present + 1]) / 2
     errors = {}
     for largest in EDGES[max(int(present[-1]) + 1 - CLIPPED_BINS, 1) : int(present[-1]) + 2].tolist():
-        scale = largest / levels.largest
-        # Below half a level all is rounded to 0; above, what is left is spread evenly over a level.
+        scale = largest / activation_range.largest
+        # Below half a scale values round to 0; above, the errors are spread evenly over one scale.
         error = np.where(magnitude < scale / 2, magnitude**2, scale**2 / 12)
         error = np.where(magnitude > largest, (magnitude - largest) ** 2, error)
         errors[scale] = float((number * error).sum())
@@ -209,16 +207,16 @@ def _groups(ordered: Sequence[Integers]) -> Iterator[Sequence[Integers]]:
 
 
 class _WatchedGraph:
-    """A graph that counts the magnitudes of all that is multiplied with its matrices.
+    """A graph that counts the magnitudes of the activations of its matrices.
 
     Args:
-        graph: in fp32.
-        path: of a file that it is written to, its weights beside it.
+        graph: graph in fp32.
+        path: file that the graph is written to, with its weights.
     """
 
     def __init__(self, graph: Graph, path: Path) -> None:
         matrices = Matrices(graph.model)
-        self._keys: dict[str, set[str]] = {}  # of the matrices that each activation is multiplied with
+        self._keys: dict[str, set[str]] = {}  # keys of the matrices by activation
         for product in matrices.products():
             self._keys.setdefault(product.activation, set()).add(matrices.key(product))
         self._counts = {name: np.zeros(BINS, np.int64) for name in self._keys}
@@ -236,10 +234,10 @@ class _WatchedGraph:
         self._outputs = [value.name for value in self._session.get_outputs()]
         self._state_specs = [spec for spec in graph.inputs if spec.name.startswith("state.")]
         self.in_place = "visible" in self._inputs
-        """Whether the graph writes into a state for as many tokens as there will be."""
+        """True if the graph writes into preallocated buffers of state."""
 
     def empty_state(self, rows: int, time: int) -> dict[str, NDArray[Any]]:
-        """A decoder's state before any token, of so many rows and with room for so many tokens."""
+        """A decoder's state before any token, for `rows` rows and `time` tokens."""
         sizes = {"T": time, "E": time}
         return {
             spec.name: np.zeros(
@@ -249,16 +247,18 @@ class _WatchedGraph:
         }
 
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The graph's outputs by name; counts what is met on the way."""
+        """Run the graph and count magnitudes; returns the outputs by name."""
         used = {name: value for name, value in feeds.items() if name in self._inputs}
         values = {**used, **dict(zip(self._outputs, self._session.run(self._outputs, used), strict=True))}
         for name in self._counts:
             bins = np.abs(values[name]).view(np.uint32) >> MANTISSA_BITS
-            self._counts[name] += np.bincount(bins.ravel(), minlength=BINS)[:BINS]  # infinities and NaN lie behind
+            self._counts[name] += np.bincount(bins.ravel(), minlength=BINS)[
+                :BINS
+            ]  # infinities and NaN are beyond the last bin
         return values
 
     def counts(self) -> Iterator[tuple[str, Integers]]:
-        """For every matrix, by its key, the magnitudes that it was multiplied with; some more than once."""
+        """Counts by matrix key; a key may occur more than once."""
         for name, keys in self._keys.items():
             for key in keys:
                 yield key, self._counts[name]
@@ -267,8 +267,8 @@ class _WatchedGraph:
 def _translate(
     encoder: _WatchedGraph, decoder: _WatchedGraph, sources: Integers, search: GreedySearch
 ) -> list[Integers]:
-    """Greedy translations of sources [B, S] without padding."""
-    running = np.arange(len(sources))  # the sentences that have not ended: the decoder's rows
+    """Translate sources [B, S] without padding, greedily."""
+    running = np.arange(len(sources))  # sentences that have not ended: the decoder's rows
     lengths = np.full(len(sources), sources.shape[1])
     encoded = encoder.run({"source_ids": sources, "source_lengths": lengths})
     memory = {name: value for name, value in encoded.items() if name.startswith("memory.")}

@@ -43,7 +43,7 @@ def verify_device(model: nn.Module, graphs: Graphs, frame: Frame) -> tuple[Check
     What they share with those for the CPU, which scores and aligns, is not compared again.
     """
     trial = _Trial(model, graphs, frame)
-    outcome = report(trial.encoder, trial.step, trial.sampler, trial.beams)
+    outcome = report(trial.encoder, trial.step, trial.select, trial.sampler, trial.beams)
     return tuple(check.model_copy(update={"name": f"device: {check.name}"}) for check in outcome.checks)
 
 

@@ -37,11 +37,11 @@ class Selection:
         """Token ids and running scores [R, C]: two log-softmaxes and a stable sort."""
         log_probabilities = _constrained(torch.from_numpy(self.logits), self.on_logits).log_softmax(dim=-1)
         constrained = _constrained(log_probabilities, self.on_log_probs)
-        asking = torch.from_numpy(self.renormalize)[:, None]
-        processed = torch.where(asking, constrained.log_softmax(dim=-1), constrained)
-        best, tokens = processed.sort(dim=-1, descending=True, stable=True)
-        totals = best + torch.from_numpy(self.scores)[:, None]
-        return tokens[:, : self.candidates].numpy(), totals[:, : self.candidates].numpy()
+        renormalize = torch.from_numpy(self.renormalize)[:, None]
+        processed = torch.where(renormalize, constrained.log_softmax(dim=-1), constrained)
+        tokens = torch.stack([_best(row, self.candidates) for row in processed])
+        totals = processed.gather(1, tokens) + torch.from_numpy(self.scores)[:, None]
+        return tokens.numpy(), totals.numpy()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +145,13 @@ def nucleus(logits: Tensor, *, temperature: float, top_k: int, top_p: float) -> 
         within = probabilities.cumsum(dim=-1) - probabilities < top_p
         warm = warm.masked_fill(warm < ordered[within][-1], -torch.inf)
     return warm
+
+
+def _best(scores: Tensor, number: int) -> Tensor:
+    """The tokens of the best scores [V], in order; of equal scores the lower token comes first."""
+    least = scores.topk(min(number, len(scores))).values[-1]
+    tokens = torch.nonzero(~(scores < least))[:, 0]  # NaN is not less
+    return tokens[scores[tokens].sort(descending=True, stable=True).indices[:number]]
 
 
 def _logits(random: np.random.Generator, rows: int, vocabulary: int, unlisted: float) -> Floats:

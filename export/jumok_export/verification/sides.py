@@ -70,6 +70,7 @@ class TorchSide:
         assert isinstance(model, TranslationModel)
         self._model = model
         self._align = getattr(model, "align", None)
+        self.aligns = self._align is not None
         self._arithmetic = nullcontext() if arithmetic is None else arithmetic
 
     def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:

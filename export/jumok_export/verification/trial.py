@@ -39,7 +39,7 @@ class Trial:
         self.samples = Samples(frame, self.torch)
         self.graphs = graphs
         self.frame = frame
-        self.aligns = hasattr(model, "align")
+        self.aligns = self.torch.aligns
 
     def select(self) -> list[Check]:
         """The best candidates under constraints, against log-softmax and a stable sort in PyTorch."""
