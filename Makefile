@@ -12,7 +12,7 @@ KERNELS := $(wildcard serve/jumok_serve/kernels/*.cc serve/jumok_serve/kernels/*
 PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all thorough coverage check lint types proto sync bench duel load faults step regression parity quality cuda-check format clean
+.PHONY: help demo test test-fast test-all thorough coverage check lint types proto sync bench offline serving step gpu quality regression parity faults format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -61,13 +61,13 @@ docs: $(VENV)/installed-docs  ## build the documentation site in site/, and chec
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
 	$(VENV)/bin/python -m tests.support.site_links site
 
-bench: $(VENV)/installed-bench  ## measure throughput against PyTorch; ARGS are the benchmark's
+bench: $(VENV)/installed-bench  ## measure recurrent models' and others' throughput against PyTorch; ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.throughput $(ARGS)
 
-duel: $(VENV)/installed-bench  ## measure speed and memory against CTranslate2 at its best; ARGS are the benchmark's
+offline: $(VENV)/installed-bench  ## measure speed and memory against CTranslate2 at its best; ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.offline $(ARGS)
 
-load: $(VENV)/installed-bench  ## load the server, beside two servers around CTranslate2; ARGS are the benchmark's
+serving: $(VENV)/installed-bench  ## load the server, beside two servers around CTranslate2; ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.serving $(ARGS)
 
 faults: $(VENV)/installed-bench  ## put the server under load and faults, for half an hour; ARGS are the benchmark's
@@ -85,7 +85,7 @@ quality: $(VENV)/installed-bench  ## train models that differ in attention, and 
 regression: $(VENV)/installed-bench  ## compare speed with another checkout; BEFORE is its folder, ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.regression $(BEFORE) $(ARGS)
 
-cuda-check:  ## check and measure decoding on a GPU; ARGS are the check's
+gpu:  ## check and measure decoding on a GPU; ARGS are the check's
 	@$(MAKE) --no-print-directory VENV=$(CUDA_VENV) $(CUDA_VENV)/installed-bench-gpu
 	$(CUDA_VENV)/bin/python -m benchmarks.gpu $(ARGS)
 

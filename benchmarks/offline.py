@@ -35,7 +35,6 @@ from benchmarks.common import models
 from benchmarks.common.processes import Process, Program
 from benchmarks.common.progress import described, progress
 from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
-from benchmarks.common.ratio_plot import save_plot
 from benchmarks.common.ratios import (
     MEMORY_GOAL,
     Cell,
@@ -47,6 +46,7 @@ from benchmarks.common.ratios import (
     trial_table,
     with_goals,
 )
+from benchmarks.common.report import save_ratio_plot
 from benchmarks.common.rounds import LEAST_S, Field, in_environment, play, try_environments, weigh, worth_playing
 from benchmarks.contenders.worker import Task, Turn
 from jumok_serve.bundle.bundle import Bundle
@@ -276,7 +276,7 @@ def main() -> int:
         arguments.json.write_text(json.dumps(as_json(record, where, arguments.rounds), indent=2), encoding="utf-8")
     if arguments.plot:
         title = f"{arguments.threads} cores of {where['processor']}, medians and ranges of {arguments.rounds} rounds"
-        save_plot(record.played, arguments.plot, title)
+        save_ratio_plot(record.played, arguments.plot, title)
     return 0
 
 

@@ -18,9 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.common.closed_loop import Decoding, load
-from benchmarks.common.processes import Process, Program
+from benchmarks.common.processes import Process, Program, serving
 from benchmarks.common.progress import described, progress
-from benchmarks.common.server_process import serving
 from benchmarks.contenders.worker import Task
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.evaluation.parallel_text import read_lines

@@ -30,23 +30,22 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.closed_loop import Decoding, Measured, load, offline
-from benchmarks.common.models import MULTI30K
+from benchmarks.common.models import MULTI30K, ServedModel, served_random, served_trained
+from benchmarks.common.processes import Server, ServerError, serving
 from benchmarks.common.progress import described, progress
 from benchmarks.common.random_marian import MarianSizes
-from benchmarks.common.served_models import ServedModel, random_marian, trained
-from benchmarks.common.server_process import Server, ServerError, serving
-from benchmarks.common.serving_report import (
+from benchmarks.common.report import (
     BARE,
     BATCHING,
     JUMOK,
     OFFLINE,
     PLAIN,
+    Comparison,
     Figures,
-    Ratio,
+    comparisons,
     figures,
-    plot,
-    ratios,
-    table,
+    save_serving_plot,
+    serving_table,
 )
 from jumok_serve import Translator
 
@@ -95,7 +94,7 @@ class Record:
     """What has come of it so far."""
 
     figures: list[Figures] = field(default_factory=list)
-    ratios: list[Ratio] = field(default_factory=list)
+    ratios: list[Comparison] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +150,7 @@ class Contest:
             )
             for name, measured in found.items()
         ]
-        record.ratios += ratios(self.name, outstanding, found)
+        record.ratios += comparisons(self.name, outstanding, found)
 
 
 async def contest(name: str, model: ServedModel, plan: Plan, record: Record) -> None:
@@ -185,7 +184,7 @@ def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     return (
         f"{where['cores']} cores of {where['processor']}; {versions}; int8, beam {DECODING.beam_size}; medians of "
-        f"{plan.rounds} rounds; load before: {where['load_before']}\n\n{table(record.figures, record.ratios)}"
+        f"{plan.rounds} rounds; load before: {where['load_before']}\n\n{serving_table(record.figures, record.ratios)}"
     )
 
 
@@ -220,9 +219,9 @@ def main() -> int:
             kept = arguments.keep.resolve() if arguments.keep else Path(folder)
             if RANDOM in chosen:
                 sizes, name = (TINY, "tiny-load") if quick else (MarianSizes(), "marian-load")
-                asyncio.run(contest(RANDOM, random_marian(sizes, kept / name, progress), plan, record))
+                asyncio.run(contest(RANDOM, served_random(sizes, kept / name, progress), plan, record))
             if TRAINED in chosen and MULTI30K.is_dir():
-                asyncio.run(contest(TRAINED, trained(kept / "multi30k", progress), plan, record))
+                asyncio.run(contest(TRAINED, served_trained(kept / "multi30k", progress), plan, record))
     except ServerError as error:
         print(f"load failed: {error}", file=sys.stderr)
         return 1
@@ -244,7 +243,7 @@ def main() -> int:
         arguments.json.write_text(json.dumps(content, indent=2), encoding="utf-8")
     if arguments.plot:
         title = f"int8, beam {DECODING.beam_size}, {CORES} cores of {where['processor']}"
-        plot(record.figures, title, arguments.plot)
+        save_serving_plot(record.figures, title, arguments.plot)
     return 0
 
 

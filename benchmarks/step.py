@@ -32,8 +32,9 @@ from benchmarks.common.random_weights import spread_normally
 from benchmarks.step_tools.attention_reads import AttentionReads
 from benchmarks.step_tools.step_profile import shares
 from benchmarks.step_tools.weight_products import NATIVE, ProductSession, product_graphs, weight_products
-from jumok_export.graphs.storage import save_graphs
+from jumok_export.bundles.recipe import write_variant
 from jumok_export.graphs.tracing import export_graphs
+from jumok_export.models.attention import scaled_queries
 from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_export.quantization.calibration import GreedySearch, calibrate
 from jumok_export.quantization.int8 import Scales, quantize_graph
@@ -155,13 +156,14 @@ def made(folder: Path, *, layers: int, width: int, feed_forward: int, vocabulary
     )
     model = Transformer(sizes).eval()
     spread_normally(model)
-    graphs = export_graphs(model, vocabulary, vocabulary)
+    with scaled_queries(model):
+        graphs = export_graphs(model, vocabulary, vocabulary)
     scales: Scales = {}
     if calibrated:
         sources = [random_source(vocabulary, seed) for seed in range(4)]
         scales = calibrate(graphs, sources, GreedySearch(start=0, eos=(1,), max_length=SOURCE_LENGTH)).scales
     quantized = {name: quantize_graph(graph, scales) for name, graph in graphs.items()}
-    variants = {"fp32": save_graphs(graphs, folder, "fp32"), "int8": save_graphs(quantized, folder, "int8")}
+    variants = {"fp32": write_variant(graphs, folder, "fp32"), "int8": write_variant(quantized, folder, "int8")}
     return Model(path=folder, variants=variants, vocabulary=vocabulary, start=0, pad=0)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import jumok
-from benchmarks.common.server_process import Server
+from benchmarks.common.processes import Server
 from jumok_serve import Translator
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from jumok_export.device.graphs import half_graphs, with_device_graphs
-from jumok_export.graphs.storage import save_graphs, write_graphs
+from jumok_export.bundles.recipe import half_sources, write_variant
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.models.attention import scaled_queries
 from jumok_export.models.transformer import Transformer, TransformerSizes
@@ -78,8 +77,8 @@ def made(sizes: Sizes, folder: Path) -> Model:
     with scaled_queries(transformer):
         graphs = export_graphs(transformer, sizes.vocabulary, sizes.vocabulary)
     variants = {
-        "fp32": save_graphs(with_device_graphs(graphs), folder, "fp32"),
-        "fp16": write_graphs(half_graphs(graphs), folder, "fp16"),
+        "fp32": write_variant(graphs, folder, "fp32", targets=("cpu", "device")),
+        "fp16": write_variant(half_sources(graphs), folder, "fp16", targets=("device",)),
     }
     return Model(path=folder, variants=variants, vocabulary=sizes.vocabulary, start=0, pad=0)
 

@@ -25,7 +25,7 @@ from benchmarks.common.trained_checkpoint import save_checkpoint
 from benchmarks.contenders.shortlists import MadeUpLexicon, save_vocabulary_map
 from benchmarks.contenders.worker import Task, Turn, take_turn
 from jumok_export.models.transformer import Transformer, TransformerSizes
-from jumok_export.quantization.int8 import WEIGHT_LEVELS
+from jumok_export.quantization.int8 import MAX_WEIGHT
 from jumok_export.training.corpus import pad
 from jumok_export.training.greedy import greedy_decode
 from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN, Vocabulary
@@ -252,7 +252,7 @@ def test_the_weights_of_a_bundle_come_back(
     found = dequantized(folder).state_dict()
     assert found.keys() == tiny_model.state_dict().keys()
     for name, weight in tiny_model.state_dict().items():
-        level = weight.abs().amax(dim=-1, keepdim=True) / WEIGHT_LEVELS if weight.dim() == 2 else torch.tensor(0.0)
+        level = weight.abs().amax(dim=-1, keepdim=True) / MAX_WEIGHT if weight.dim() == 2 else torch.tensor(0.0)
         assert bool(((found[name] - weight).abs() <= 0.501 * level).all()), name
 
 

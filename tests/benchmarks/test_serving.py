@@ -24,21 +24,21 @@ import jumok
 from benchmarks import serving as load
 from benchmarks.common import closed_loop
 from benchmarks.common.closed_loop import Answer, Decoding, Measured
-from benchmarks.common.ends import learn_to_end
+from benchmarks.common.learned_ends import learn_to_end
+from benchmarks.common.models import ServedModel, made_up
+from benchmarks.common.processes import Server, ServerError, serving
 from benchmarks.common.random_marian import MarianSizes, make_checkpoint
-from benchmarks.common.served_models import ServedModel, made_up
-from benchmarks.common.server_process import Server, ServerError, serving
-from benchmarks.common.serving_report import (
+from benchmarks.common.report import (
     BARE,
     BATCHING,
     JUMOK,
     OFFLINE,
     PLAIN,
+    Comparison,
     Figures,
-    Ratio,
+    comparisons,
     figures,
-    ratios,
-    table,
+    serving_table,
 )
 from benchmarks.common.trained import specification
 from jumok_export.models.transformer import Transformer
@@ -174,7 +174,7 @@ def running(pid: int) -> bool:
 def test_servers_are_stopped_where_the_benchmark_is(number: signal.Signals, served: ServedModel) -> None:
     program = """
 import asyncio, signal, sys
-from benchmarks.common.server_process import serving
+from benchmarks.common.processes import serving
 
 async def wait():
     async with serving(*sys.argv[1:]) as server:
@@ -258,9 +258,9 @@ def test_figures_are_medians_of_rounds_and_percentiles_of_all_answers() -> None:
 def test_ratios_are_taken_round_by_round_and_held_against_goals() -> None:
     ours = [measured([0.1] * 8, wall_s=1.0, cpu_s=1.0), measured([0.2] * 8, wall_s=1.0, cpu_s=1.0)]
     theirs = [measured([0.4] * 8, wall_s=4.0, cpu_s=1.0), measured([0.4] * 8, wall_s=8.0, cpu_s=0.5)]
-    found = ratios("Marian", 64, {JUMOK: ours, BARE: theirs, PLAIN: theirs, BATCHING: theirs, OFFLINE: theirs})
+    found = comparisons("Marian", 64, {JUMOK: ours, BARE: theirs, PLAIN: theirs, BATCHING: theirs, OFFLINE: theirs})
     offline, bare, plain, batching, *latencies = found
-    assert offline == Ratio(
+    assert offline == Comparison(
         model="Marian",
         what="sentences a CPU-second",
         contender=OFFLINE,
@@ -287,9 +287,9 @@ def test_ratios_are_taken_round_by_round_and_held_against_goals() -> None:
         ("p99 latency", BATCHING, "< 1"),
     ]
     assert all(each.median == pytest.approx(0.375) for each in latencies)
-    alone = ratios("Marian", 1, {JUMOK: ours, BARE: theirs, PLAIN: theirs, BATCHING: theirs, OFFLINE: theirs})
+    alone = comparisons("Marian", 1, {JUMOK: ours, BARE: theirs, PLAIN: theirs, BATCHING: theirs, OFFLINE: theirs})
     assert [each.goal for each in alone] == [None, None, None, None, "< 1", None, "< 1", None]
-    shown = table([figures("Marian", 64, JUMOK, ours, setting=None, peak_rss_mib=1)], found)
+    shown = serving_table([figures("Marian", 64, JUMOK, ours, setting=None, peak_rss_mib=1)], found)
     [line] = [line for line in shown.splitlines() if OFFLINE in line]
     assert line.split()[-6:] == ["0.75", "0.50", "1.00", ">=", "0.9", "missed"]
 

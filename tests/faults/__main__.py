@@ -19,9 +19,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.processes import ServerError
 from benchmarks.common.progress import described, progress
 from benchmarks.common.ratios import aligned
-from benchmarks.common.server_process import ServerError
 from tests.faults.callers import killed_callers, slow_reader
 from tests.faults.files import certificates, disks
 from tests.faults.findings import Findings, Plan
@@ -145,10 +145,10 @@ def main() -> int:
 
 def _model_of_opus_mts_size(folder: Path) -> Path:
     """The bundle of a model, which is made in the folder where it is not there."""
+    from benchmarks.common.models import served_random
     from benchmarks.common.random_marian import MarianSizes
-    from benchmarks.common.served_models import random_marian
 
-    return random_marian(MarianSizes(), folder / "marian-load", progress).bundle
+    return served_random(MarianSizes(), folder / "marian-load", progress).bundle
 
 
 def report(everything: Sequence[Findings], where: dict[str, Any]) -> str:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import grpc
 
+from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
-from benchmarks.common.server_process import Server
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateCorpusResponse
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub

@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 
 import jumok
+from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
-from benchmarks.common.server_process import Server
 from jumok_proto.v1.translation_pb2 import CorpusItem, TranslateCorpusRequest, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from tests.faults.findings import Findings, Plan

@@ -14,8 +14,8 @@ from pathlib import Path
 import grpc
 
 import jumok
+from benchmarks.common.processes import Server, serving
 from benchmarks.common.progress import progress
-from benchmarks.common.server_process import Server, serving
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from tests.faults.findings import Findings, Plan
 from tests.faults.light_calls import DEADLINE_EXCEEDED, OK, RESOURCE_EXHAUSTED, LightCalls

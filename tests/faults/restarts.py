@@ -8,8 +8,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 
 import jumok
+from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
-from benchmarks.common.server_process import Server
 from tests.faults.findings import Findings, Plan
 from tests.faults.servers import Restarted, metrics
 

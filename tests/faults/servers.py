@@ -16,7 +16,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.common.server_process import Server, serving
+from benchmarks.common.processes import Server, serving
 
 IDLE = ("jumok_open_requests", "jumok_queue_requests", "jumok_queue_tokens", "jumok_running_sentences", "jumok_rows")
 """Metrics that are 0 where nothing is done for anybody."""

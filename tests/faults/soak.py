@@ -9,8 +9,8 @@ from contextlib import aclosing
 from pathlib import Path
 
 import jumok
+from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
-from benchmarks.common.server_process import Server
 from tests.faults.findings import Findings, Plan
 from tests.faults.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
 from tests.faults.slope import BLOCKS, slope

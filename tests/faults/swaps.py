@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import jumok
+from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
-from benchmarks.common.server_process import Server
 from tests.faults.findings import Findings, Plan
 from tests.faults.restarts import Load, translations
 from tests.faults.servers import faults_logged, jumok_serve, metrics, seconds_until_idle

@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 import jumok
-from benchmarks.common.server_process import Server
-from benchmarks.common.server_process import serving as serving_process
+from benchmarks.common.processes import Server
+from benchmarks.common.processes import serving as serving_process
 from jumok.testing import FakeServer
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest

@@ -1,4 +1,4 @@
-"""A bundle that was made where there were no native operators, with the graphs for these added."""
+"""Add native graphs to a bundle that was exported without native kernels."""
 
 import os
 import shutil
@@ -35,23 +35,23 @@ def add_native_graphs(
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
-    """Writes a bundle with graphs in native operators besides, which are compared with those that it has.
+    """Write a bundle with native graphs, and compare them with the bundle's other graphs.
 
-    They share its weights, which stay as they are. Such graphs that it has already are made anew.
+    Native graphs share the bundle's weights. Those that the bundle has already are replaced.
 
     Args:
-        path: the bundle's folder.
-        out: the new bundle's folder; the same one, with `overwrite`, to replace it.
-        overwrite: whether a bundle that is there already is replaced.
-        progress: is told what is done next.
+        path: folder of the bundle.
+        out: folder of the new bundle; may be the same with `overwrite`.
+        overwrite: True to replace a bundle.
+        progress: receives progress messages.
 
     Raises:
-        BundleError: something is wrong with the bundle, or `out` exists already.
-        ExportError: there is no library of native operators, or the new graphs do not load.
-        VerificationError: they do not compute what the others compute; no bundle is written.
+        BundleError: the bundle is damaged, or `out` exists.
+        ExportError: there are no native kernels, or the new graphs do not load.
+        VerificationError: the new graphs compute something else; no bundle is written.
     """
     if library() is None:
-        raise ExportError("there are no native kernels here: install jumok again where there is a C++ compiler")
+        raise ExportError("this machine has no native kernels; install a C++ compiler, then jumok again")
     bundle = Bundle.open(path)
     manifest = bundle.manifest
 
@@ -75,7 +75,7 @@ def add_native_graphs(
 
 
 def _copy(bundle: Bundle, folder: Path) -> None:
-    """Copies a bundle's files, but not its manifest and graphs in native operators."""
+    """Copy a bundle's files, without its manifest and native graphs."""
     variants = bundle.manifest.precisions.values()
     native = {spec.file for variant in variants for name, spec in variant.graphs.items() if name in NATIVE_GRAPHS}
     documents = {name for name in COMPANIONS if (bundle.path / name).is_file()}
@@ -85,7 +85,7 @@ def _copy(bundle: Bundle, folder: Path) -> None:
 
 
 def _added(folder: Path, variant: PrecisionVariant, precision: str) -> PrecisionVariant:
-    """Writes the graphs of a precision in native operators beside the others, whose weights they name."""
+    """Write the native graphs of a precision beside the others."""
     graphs = {
         name: Graph(onnx.load(folder / spec.file, load_external_data=False), spec.inputs, spec.outputs)
         for name, spec in variant.graphs.items()

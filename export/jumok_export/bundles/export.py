@@ -1,5 +1,6 @@
-"""From a PyTorch model and a tokenizer to a verified bundle."""
+"""Export a PyTorch model and a tokenizer to a verified bundle."""
 
+import logging
 import os
 import shlex
 import sys
@@ -38,14 +39,17 @@ from jumok_serve.manifest.manifest import (
     SpecialTokens,
     TrainingData,
 )
+from jumok_serve.native import library
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 PRECISIONS = ("fp32", "fp16", "int8")
-"""The precisions that a bundle can be written in: fp16 is for CUDA, int8 for the CPU, fp32 for both."""
+"""Precisions of a bundle: fp16 is for CUDA, int8 for the CPU, fp32 for both."""
 DEFAULT_PRECISIONS = ("fp32", "int8")
 SHORTLIST_FILE = "shortlist.npz"
 PACKAGES = ("jumok", "torch", "onnx", "onnxscript", "onnxruntime", "sentencepiece", "tokenizers", "transformers")
-"""Their versions are noted in the manifest, of those that are installed."""
+"""Packages whose versions the manifest records, if they are installed."""
 
 
 def export_bundle(
@@ -69,41 +73,39 @@ def export_bundle(
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
-    """Exports a model, verifies its graphs against it, and writes a bundle that can be served.
+    """Export a model, verify its graphs against it, and write a bundle that can be served.
 
     Args:
-        model: any module with the methods of `jumok_export.graphs.tracing.TranslationModel`; `align` is optional.
-        tokenizer: from text to the model's source ids, and from its target ids to text.
-        out: the bundle's folder.
-        name: under which the model is served.
-        languages: source and target.
-        special_tokens: ids with a role; `start` is what the decoder is fed first.
-        limits: longest source and target, in tokens.
-        version: of the model.
-        generation: how to decode where a request leaves it open; default: greedily, up to the limit.
+        model: a module with the methods of `jumok_export.graphs.tracing.TranslationModel`; `align` is optional.
+        tokenizer: converts text to source ids, and target ids to text.
+        out: folder of the bundle.
+        name: the model's name in the server.
+        languages: source and target languages.
+        special_tokens: ids with a role; `start` is the decoder's first input.
+        limits: most tokens of a source and a target.
+        version: version of the model.
+        generation: decoding defaults; default: greedy, up to the limit.
         architecture: family and sizes, for people; default: the class's name and its number of parameters.
-        provenance: how the model came about; default: this command and the packages' versions.
-        scores: translation quality, as measured.
-        companions: documents for people that lie beside the manifest, by file name: "README.md", "config.toml".
-        precisions: variants to write, of "fp32", "fp16" and "int8".
-        calibration: some hundreds of source texts in the default language, on which int8 finds a constant scale for
-            each activation. A step takes 9 to 20 % less time than with one scale a row, which is what int8 has without
-            them (20 % with one row), and its logits are off by half as much again; BLEU was the same.
-            fp16 is verified on them.
-        shortlist: how to make lists of the target tokens that texts in the default language may be translated with,
-            which a server then may keep to: its step needs no more than these of the output projection.
-        overwrite: replace a bundle that is there already.
-        progress: told what is being done.
+        provenance: origin of the model; default: this command and the packages' versions.
+        scores: measured translation quality.
+        companions: documents beside the manifest by file name, such as "README.md" and "config.toml".
+        precisions: some of "fp32", "fp16" and "int8".
+        calibration: some hundreds of source texts in the default language, which give int8 constant activation scales.
+            A step takes 9 to 20 % less time than with scales by row; the error of its logits grows by half, BLEU was
+            the same. fp16 is verified on them.
+        shortlist: how to make shortlists: lists of target tokens for texts in the default language.
+        overwrite: True to replace a bundle.
+        progress: receives progress messages.
 
     Returns:
         The bundle, opened.
 
     Raises:
         ExportError: the model or an option does not fit.
-        CalibrationError: none of the calibration texts can be translated.
+        CalibrationError: no calibration text can be translated.
         ShortlistError: no shortlist can be made.
         VerificationError: the graphs do not compute what the model computes; no bundle is written.
-        BundleError: `out` exists already, or the manifest's parts contradict each other.
+        BundleError: `out` exists, or the manifest's parts contradict each other.
     """
     unknown = [precision for precision in precisions if precision not in PRECISIONS]
     if unknown or not precisions:
@@ -177,11 +179,18 @@ def export_bundle(
             provenance=provenance or describe_provenance(),
         )
 
-    return write_bundle(out, build, overwrite=overwrite)
+    bundle = write_bundle(out, build, overwrite=overwrite)
+    if library() is None and {"fp32", "int8"} & {*precisions}:
+        logger.warning(
+            "bundle %s has no native graphs, because this machine has no native kernels; run `jumok add-native` on a "
+            "machine that has them",
+            bundle.path,
+        )
+    return bundle
 
 
 def describe_architecture(model: nn.Module, family: str = "", **sizes: int | float | str | bool) -> Architecture:
-    """The manifest's entry for a model: its family (default: the class's name), its sizes, its number of parameters."""
+    """The manifest's entry for a model: family (default: the class's name), sizes, number of parameters."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Architecture(family=family or type(model).__name__, sizes=sizes, parameters=parameters)
 
@@ -193,7 +202,7 @@ def describe_provenance(
     configuration: str = "",
     notes: str = "",
 ) -> Provenance:
-    """The manifest's entry for how a bundle came about: now, by the command that runs, with the packages installed."""
+    """The manifest's entry for a bundle's origin: the time, this command, the installed packages."""
     return Provenance(
         created=datetime.now(UTC).replace(microsecond=0),
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -226,21 +235,21 @@ def _describe(shortlist: ShortlistPlan, direction: Direction) -> ShortlistDescri
 def _always_listed(
     special_tokens: SpecialTokens, generation: GenerationDefaults, languages: Languages, never: Sequence[int]
 ) -> tuple[int, ...]:
-    """The tokens that every text may be translated with: what ends translations, is forced, or stands for others."""
+    """Tokens in every shortlist: end tokens, forced tokens, and the unknown token."""
     forced = (generation.forced_first_token, *(target.forced_first for target in languages.targets.values()))
     others = (special_tokens.unk, *forced, *generation.forced_last_tokens)
     return (*special_tokens.eos, *(token for token in others if token is not None and token not in never))
 
 
 def _never_written(special_tokens: SpecialTokens, generation: GenerationDefaults) -> tuple[int, ...]:
-    """The tokens that no translation has by default: suppressed ones, and bad words of one token that ends nothing."""
+    """Tokens that no translation has by default: suppressed ones, and bad words of one token but for end tokens."""
     words = (word[0] for word in generation.bad_words if len(word) == 1)
     return (*special_tokens.suppress, *(token for token in words if token not in special_tokens.eos))
 
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, for as long as the model is looked at."""
+    """Set the model to evaluation mode within this context."""
     misplaced = [
         f"{name} is {str(tensor.dtype).removeprefix('torch.')} on {tensor.device.type}"
         for name, tensor in model.named_parameters()

@@ -27,7 +27,7 @@ Pass: TypeAlias = Callable[[Graph], Graph | None]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one graph of a precision is made.
+    """The source and the passes of one graph.
 
     Attributes:
         source: role of the graph that it is made from.

@@ -1,4 +1,4 @@
-"""The graphs of a model in each precision: written to files, and verified there before they are anybody's."""
+"""Write the graphs of a model in each precision, and verify them where they are written."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ from jumok_serve.runtime.graphs import Graphs
 
 @dataclass(frozen=True)
 class Folder:
-    """Graphs of one precision, where sessions can open them before there is a manifest."""
+    """Graphs of one precision that sessions can open before there is a manifest."""
 
     path: Path
     only: PrecisionVariant
@@ -118,7 +118,7 @@ class _Writer:
         return passed(precision, report)
 
     def _native_checks(self, precision: str, variant: PrecisionVariant, folder: Path) -> tuple[Check, ...]:
-        """How the graphs in native operators do, which are there where the operators are."""
+        """Compare native graphs, if there are any."""
         if not variant.native:
             return ()
         where = Folder(folder, variant)
@@ -130,7 +130,7 @@ class _Writer:
 
 
 def opened(where: Folder, precision: str, device: Device, *, listed: bool = False, native: bool = True) -> Graphs:
-    """The graphs of a folder, loaded; `ExportError` where ONNX Runtime cannot load them."""
+    """Load the graphs of a folder; raises `ExportError` if ONNX Runtime cannot load them."""
     try:
         return Graphs(where, precision, device=device, threads=torch.get_num_threads(), listed=listed, native=native)
     except BundleError as error:
@@ -138,7 +138,7 @@ def opened(where: Folder, precision: str, device: Device, *, listed: bool = Fals
 
 
 def passed(precision: str, report: VerificationReport) -> VerificationReport:
-    """The report, if nothing in it has failed; `VerificationError` otherwise."""
+    """Return the report; raises `VerificationError` if a check failed."""
     failed = [check for check in report.checks if not check.passed]
     if failed:
         raise VerificationError(precision, failed)
@@ -158,24 +158,24 @@ def write_variants(
 ) -> tuple[dict[str, PrecisionVariant], dict[str, VerificationReport]]:
     """Write and verify the graphs of a model in several precisions.
 
-    Other graphs are made from those in fp32, where limits are tight, so these are verified in any case.
+    fp32 graphs are always verified: the others are made from them, and their limits are tight.
 
     Args:
-        model: what they compute.
-        graphs: in fp32.
-        frame: what is decoded to verify them.
-        folder: where they are written.
+        model: the model.
+        graphs: its traced graphs, in fp32.
+        frame: vocabularies and limits.
+        folder: destination.
         precisions: some of fp32, fp16 and int8.
-        calibrator: finds scales of activations; None: each row has its own.
-        listed: whether there are graphs for shortlists too.
-        progress: is told what is done next.
+        calibrator: finds activation scales; None for scales by row.
+        listed: True to write graphs for shortlists too.
+        progress: receives progress messages.
 
     Returns:
-        Variants and reports of the precisions.
+        Manifest entries and reports by precision.
 
     Raises:
-        ExportError: ONNX Runtime cannot load some, or the model cannot have a shortlist.
-        VerificationError: some do not compute what the model does.
+        ExportError: ONNX Runtime cannot load a graph, or the model cannot have a shortlist.
+        VerificationError: a graph does not compute what the model computes.
     """
     writer = _Writer(model, graphs, frame, calibrator, listed=listed)
     variants: dict[str, PrecisionVariant] = {}

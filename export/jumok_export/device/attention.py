@@ -1,4 +1,4 @@
-"""Attention in ONNX's own operators: ONNX Runtime's fused one wants other layouts on CUDA than on the CPU."""
+"""Attention in ONNX's own operators: ONNX Runtime's fused operator needs other layouts on CUDA."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from jumok_export.graphs.graph import Graph
 
 _FUSED = "MultiHeadAttention"
 _HEADS_FIRST = "ScatterND"
-"""Keys and values that come out of a buffer of state are split into heads already."""
+"""Keys and values from state buffers are split into heads already."""
 
 
 def with_plain_attention(graph: Graph) -> Graph:
-    """The graph with products and softmax in place of fused attention; it computes the same.
+    """Replace fused attention by products and softmax.
 
-    On CUDA the fused operator copies keys and values that are split into heads, which is the whole cache at every step,
-    and takes lengths in some of its ways alone.
+    On CUDA the fused operator copies keys and values that are split into heads, the whole cache at every step. It takes
+    lengths only in some modes.
     """
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
@@ -31,7 +31,7 @@ def with_plain_attention(graph: Graph) -> Graph:
 
 
 class _Plain:
-    """Rewrites nodes, one after the other.
+    """Rewrites nodes, one after another.
 
     Args:
         in_heads: names of keys and values [B, heads, T, D]; others are [B, T, heads * D].
@@ -39,11 +39,11 @@ class _Plain:
 
     def __init__(self, in_heads: set[str]) -> None:
         self._in_heads = in_heads
-        self._masks: dict[tuple[str, str], str] = {}  # by lengths, and what says how many there are of them at most
+        self._masks: dict[tuple[str, str], str] = {}  # by lengths and kind of keys
         self.constants: dict[str, onnx.TensorProto] = {}
 
     def nodes_for(self, node: NodeProto) -> Sequence[NodeProto]:
-        """What takes the node's place: itself, unless it is fused attention."""
+        """The nodes that replace a node: itself, unless it is fused attention."""
         if node.op_type == _HEADS_FIRST:
             self._in_heads.update(node.output)
         return self._attention(node) if node.op_type == _FUSED else [node]
@@ -92,9 +92,9 @@ class _Plain:
         ]
 
     def _mask(self, lengths: str, key: str) -> tuple[str, list[NodeProto]]:
-        """What is added to scores so that keys behind a sentence's length [B] are not seen, [B, 1, 1, T].
+        """The additive mask [B, 1, 1, T] of keys beyond a sentence's length [B].
 
-        All layers of a graph share it: their keys are as many.
+        All layers of a graph share it: they have equally many keys.
         """
         kind = "in_heads" if key in self._in_heads else "side_by_side"
         mask = f"{lengths}.mask.{kind}"

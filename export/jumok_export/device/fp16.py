@@ -1,4 +1,4 @@
-"""The fp16 form of a graph: weights, memory, state and products in 16 bits; what sums many numbers up in 32."""
+"""fp16 form of a graph: weights, memory, state and products in 16 bits, long sums in 32."""
 
 import onnx
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
@@ -7,18 +7,18 @@ from jumok_export.graphs.graph import Graph, declare
 from jumok_serve.manifest.manifest import TensorSpec
 
 IN_FP32 = ("LogSoftmax", "Pow", "ReduceMean", "ReduceSum", "Sqrt", "Reciprocal", "Exp", "Log")
-"""Operators whose range or precision 16 bits do not have: probabilities, and squares within normalisations.
+"""Operators that 16 bits lack range or precision for: probabilities, and squares within norms.
 
-Layer normalisation and softmax are operators of their own, and sum up in 32 bits whatever they are given.
+Fused layer norm and softmax accumulate in 32 bits regardless of their input.
 """
 HALVED = ("memory.", "state.", "next_state.")
-"""How the names of inputs and outputs begin that are in fp16; all others keep their types."""
+"""Prefixes of the inputs and outputs that become fp16."""
 
 
 def half_graph(graph: Graph) -> Graph:
-    """The fp16 form of a graph in fp32 that is made of ONNX's own operators.
+    """Convert an fp32 graph of ONNX's own operators to fp16.
 
-    Values beyond the largest number of fp16, as masks add, become that number.
+    Values beyond fp16's range, such as masks, become its largest number.
     """
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)

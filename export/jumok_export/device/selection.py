@@ -1,7 +1,7 @@
 """Selection graphs for a device: `jumok_export.graphs.selection` in operators that CUDA has.
 
-On CUDA top-k orders equal values as its threads come to them, and what is not on the device is copied. So here ties are
-broken before, and numbers that the host must know are made of shapes, which it knows.
+CUDA's top-k orders equal values arbitrarily, so ties are broken before it. Tensors on the host are copied, so numbers
+that the host must know are computed from shapes.
 """
 
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from jumok_export.graphs.selection import block_width, constraint_specs, sampler
 from jumok_serve.manifest.manifest import TensorSpec
 
 TIE_SHARE = 2.0**-43
-"""By how much of itself a number is made less for every place that it is further behind.
+"""Share by which a number is lowered for each position, to break ties.
 
-Neighbours in fp32 are a share of 2**-24 apart at least, so up to 2**18 places change no order but that of equals.
+Neighbours in fp32 differ by a share of at least 2**-24, so up to 2**18 positions change only the order of equals.
 """
 _DRAWN_WHERE_SOME = "If"
 
 
 def device_select_graph(vocabulary: int) -> Graph:
-    """The graph `select` for a device; see `jumok_export.graphs.selection.select_graph`.
+    """Make the graph `select` for a device; see `jumok_export.graphs.selection.select_graph`.
 
-    Each kind of constraint has one entry at least, and `renormalize` one row: `renormalize.asked` says of each row
-    whether it asks for it. Operators of CUDA do not take tensors without elements everywhere.
+    Each kind of constraint has at least one entry, and `renormalize` one row; `renormalize.asked` says which of these
+    rows renormalize. Operators of CUDA do not accept empty tensors everywhere.
     """
     inputs = (
         TensorSpec(name="logits", dtype="float32", axes=("R", vocabulary)),
@@ -47,15 +47,15 @@ def device_select_graph(vocabulary: int) -> Graph:
         node("LogSoftmax", ["constrained_logits"], ["log_probabilities"], axis=-1),
         *_constrain("log_probabilities", "log_prob", "constrained"),
         *_candidates("constrained", vocabulary),
-        node("Gather", ["constrained", "renormalize"], ["asking"], axis=0),
-        node("LogSoftmax", ["asking"], ["normal"], axis=-1),
-        node("Gather", ["tokens", "renormalize"], ["asking_tokens"], axis=0),
-        node("GatherElements", ["normal", "asking_tokens"], ["normal_best"], axis=1),
-        node("Gather", ["best", "renormalize"], ["asking_best"], axis=0),
+        node("Gather", ["constrained", "renormalize"], ["renormalized_rows"], axis=0),
+        node("LogSoftmax", ["renormalized_rows"], ["normal"], axis=-1),
+        node("Gather", ["tokens", "renormalize"], ["renormalized_tokens"], axis=0),
+        node("GatherElements", ["normal", "renormalized_tokens"], ["normal_best"], axis=1),
+        node("Gather", ["best", "renormalize"], ["renormalized_before"], axis=0),
         node("Unsqueeze", ["renormalize.asked", "last"], ["asked"]),
-        node("Where", ["asked", "normal_best", "asking_best"], ["answered"]),
-        node("Unsqueeze", ["renormalize", "last"], ["asking_rows"]),
-        node("ScatterND", ["best", "asking_rows", "answered"], ["processed"]),
+        node("Where", ["asked", "normal_best", "renormalized_before"], ["renormalized_best"]),
+        node("Unsqueeze", ["renormalize", "last"], ["renormalized_places"]),
+        node("ScatterND", ["best", "renormalized_places", "renormalized_best"], ["processed"]),
         node("Unsqueeze", ["scores", "last"], ["running"]),
         node("Add", ["processed", "running"], ["totals"]),
     ]
@@ -63,7 +63,7 @@ def device_select_graph(vocabulary: int) -> Graph:
 
 
 def _constrain(scores: str, stage: str, output: str) -> list[NodeProto]:
-    """Factors, then biases, on scores in one axis."""
+    """Apply factors, then biases, to flat scores."""
     node = helper.make_node
     factors, biases = f"{stage}_factors", f"{stage}_biases"
     return [
@@ -87,7 +87,7 @@ def _constrain(scores: str, stage: str, output: str) -> list[NodeProto]:
 
 
 def _candidates(scores: str, vocabulary: int) -> list[NodeProto]:
-    """The best of every row, in order, as `best`, and their `tokens`; see `jumok_export.graphs.selection`."""
+    """Find the best of every row as `best`, in order, and their `tokens`; see `jumok_export.graphs.selection`."""
     node = helper.make_node
     count = [
         node("Shape", [scores], ["vocabulary"], start=1),
@@ -125,9 +125,9 @@ def _candidates(scores: str, vocabulary: int) -> list[NodeProto]:
 
 
 def _top(scores: str, count: str, output: str) -> list[NodeProto]:
-    """The places of the best of every row; of equal ones the first comes first.
+    """Positions of the best of every row; among equals the first comes first.
 
-    In double precision a number less a tiny share of it, the larger the further behind it is, is equal to no other.
+    In double precision, numbers lowered by a tiny share that grows with their position are never equal.
     """
     node = helper.make_node
     return [
@@ -142,7 +142,7 @@ def _top(scores: str, count: str, output: str) -> list[NodeProto]:
 
 
 def device_sampler_graph(vocabulary: int) -> Graph:
-    """The graph `sampler` for a device: it sorts the whole vocabulary instead of asking whether a part will do."""
+    """Make the graph `sampler` for a device: it always sorts the whole vocabulary."""
     sampler = sampler_graph(vocabulary)
     model = onnx.ModelProto()
     model.CopyFrom(sampler.model)
@@ -168,7 +168,7 @@ def device_sampler_graph(vocabulary: int) -> Graph:
 
 
 def _needed(nodes: Sequence[NodeProto], outputs: set[str]) -> list[NodeProto]:
-    """Those of the nodes, in order, that something of the outputs depends on."""
+    """The nodes that outputs depend on, in order."""
     read, needed = set(outputs), []
     for node in reversed(nodes):
         if not read.isdisjoint(node.output):
@@ -184,7 +184,7 @@ def _graph(
     outputs: tuple[TensorSpec, ...],
     vocabulary: int,
 ) -> Graph:
-    shares = np.arange(1, vocabulary + 1, dtype=np.float64) * TIE_SHARE  # from 1 on: 0 times infinity is no number
+    shares = np.arange(1, vocabulary + 1, dtype=np.float64) * TIE_SHARE  # from 1: 0 times infinity is NaN
     constants = {
         "last": np.array([-1]),
         "zero": np.array([0]),

@@ -33,8 +33,8 @@ def grow_graph(specs: Sequence[TensorSpec], axis: str) -> Graph:
 def write_graph(specs: Sequence[TensorSpec], axis: str) -> Graph:
     """Make the graph that copies rows into the slots of a buffer.
 
-    `written.<name>` is `into.<name>` with the rows `rows` [n] of `from.<name>` in the slots `slots` [n, 1]. Rows are cut
-    or filled up with zeros to the buffer's length. Only these rows are copied if input and output share a buffer.
+    `written.<name>` is `into.<name>` with the rows `rows` [n] of `from.<name>` in the slots `slots` [n, 1]. Rows are
+    cut or filled up with zeros to the buffer's length. Only these rows are copied if input and output share a buffer.
 
     Args:
         specs: memory or state of a decoder; axis 0 is the slot.

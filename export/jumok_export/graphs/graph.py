@@ -1,4 +1,4 @@
-"""An ONNX graph of a bundle, with the types and axes of what goes in and comes out."""
+"""An ONNX graph with the types and axes of its inputs and outputs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class Graph:
     """One exported graph.
 
     Attributes:
-        model: the ONNX model, its weights inside.
-        inputs: types and symbolic axes of what goes in, in order.
-        outputs: the same of what comes out.
+        model: ONNX model with its weights.
+        inputs: types and symbolic axes of the inputs, in order.
+        outputs: types and symbolic axes of the outputs, in order.
     """
 
     model: onnx.ModelProto
@@ -34,7 +34,7 @@ def logits_width(decoder: Graph) -> int | None:
 
 
 def declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Writes the contract's symbols into the graph, and drops what the exporter noted of intermediate shapes."""
+    """Declare the inputs and outputs of a graph, and drop the exporter's notes and intermediate shapes."""
     for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):
         del values[:]
         values.extend(
@@ -51,7 +51,7 @@ def declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Seque
 
 
 def with_inner(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph, and those within its nodes."""
+    """Yield a graph and the graphs within its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -60,7 +60,7 @@ def with_inner(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def rename(graph: onnx.GraphProto, renamed: Callable[[str], str]) -> None:
-    """Renames what nodes, tensors and the graphs within nodes are called by."""
+    """Rename tensors, nodes' inputs and outputs, and those of the graphs within nodes."""
     for each in with_inner(graph):
         for tensor in each.initializer:
             tensor.name = renamed(tensor.name)
@@ -72,7 +72,7 @@ def rename(graph: onnx.GraphProto, renamed: Callable[[str], str]) -> None:
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The names that a node reads, and those that graphs within it do."""
+    """Yield the names that a node reads, including those that graphs within it read."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for inner in attribute.g.node:
@@ -80,7 +80,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def drop_unread(graph: onnx.GraphProto) -> None:
-    """Leaves out what computes or holds nothing that is read."""
+    """Remove nodes and constants that no output depends on."""
     read = {value.name for value in graph.output}
     kept = []
     for node in reversed(graph.node):

@@ -1,4 +1,4 @@
-"""Scorer and aligner of models that decode given targets token by token: a Scan over the decoder's step."""
+"""Scorer and aligner of models that decode given targets step by step: a Scan over the decoder."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,10 +11,10 @@ from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS
 
 ATTENTION = "attention"
-"""An output of exported decoders that becomes the aligner's: what each row attended to, [R, layers, heads, S]."""
+"""Output of traced decoders that becomes the aligner's: attention of each row, [R, layers, heads, S]."""
 _CROSS = ATTENTION_OUTPUTS["cross"]
 _STEP = "step."
-"""Begins what is called after something in the decoder."""
+"""Prefix of names from the decoder."""
 
 _PAIR = (
     TensorSpec(name="source_ids", dtype="int64", axes=("B", "S")),
@@ -26,10 +26,10 @@ _PAIR = (
 
 
 def with_one_pass(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
-    """The graphs of a precision, with `scorer` and `aligner` made of encoder and decoder where there is no scorer.
+    """Add `scorer` and `aligner`, made of encoder and decoder, if there is no scorer.
 
-    Both graphs encode the sources and repeat the decoder's step along the targets, one row a sentence. The aligner is
-    for decoders that tell what they attended to; those that serve do not.
+    Both encode the sources and repeat the decoder's step along the targets, one row a sentence. The aligner needs a
+    decoder with the output `attention`, which the decoder that serves loses here.
     """
     if "scorer" in graphs:
         return dict(graphs)
@@ -40,7 +40,7 @@ def with_one_pass(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
 
 
 def _without_attention(decoder: Graph) -> Graph:
-    """A decoder that does not tell what it attended to."""
+    """Remove the output `attention` from a decoder."""
     model = onnx.ModelProto()
     model.CopyFrom(decoder.model)
     outputs = tuple(spec for spec in decoder.outputs if spec.name != ATTENTION)
@@ -85,15 +85,15 @@ def _over_targets(
     after: Sequence[NodeProto],
     outputs: tuple[TensorSpec, ...],
 ) -> Graph:
-    """A graph that encodes sources and steps along targets.
+    """Make a graph that encodes sources and steps along targets.
 
     Args:
-        encoder: as it is exported or quantized.
-        decoder: likewise.
-        token: what is told of each step, as `step.told` [B, ...], made of the decoder's outputs and `step.target` [B],
-            the token that the step is to find.
-        after: what is made of all that was told, `told` [T, B, ...], where `target_mask` [B, T] is true.
-        outputs: of the graph.
+        encoder: encoder, traced or quantized.
+        decoder: decoder, traced or quantized.
+        each_step: nodes that compute `step.collected` [B, ...] from the decoder's outputs and the target token
+            `step.target` [B].
+        after: nodes that compute the outputs from `collected` [T, B, ...] and `target_mask` [B, T].
+        outputs: outputs of the graph.
     """
     node = helper.make_node
     dtypes = {

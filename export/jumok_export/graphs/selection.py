@@ -1,7 +1,7 @@
-"""The graphs that choose tokens: `select` picks every row's best candidates, `sampler` draws one token a row.
+"""The graphs that choose tokens: `select` finds each row's best candidates, `sampler` draws one token a row.
 
-Both work on logits where these lie. Constraints come in as sparse lists: factors (a value below 0 is multiplied, one
-above 0 divided) and then biases (added). The semantics are those of the logits processors of Hugging Face's `generate`.
+Constraints are sparse: factors (scores below 0 are multiplied, others divided), then biases (added), as in the logits
+processors of Hugging Face's `generate`.
 """
 
 import onnx
@@ -11,33 +11,28 @@ from jumok_export.graphs.graph import OPSET, Graph, declare
 from jumok_serve.manifest.manifest import TensorSpec
 
 SORTED_FOR_MASS = 512
-"""Tokens among which top-p is looked for first."""
+"""Tokens that are sorted first for top-p."""
 
 TYPICAL_CANDIDATES = 8
-"""The number of candidates that blocks of tokens are cut for: those of beam size 4."""
+"""Candidates that the block width is optimised for: those of beam size 4."""
 
 SAVED_BY_BLOCKS = 4
-"""Blocks are worth their nodes where they leave no more than this part of the vocabulary to be ordered."""
+"""Blocks are used if they reduce the scores to sort by this factor."""
 
 
 SHORTLIST_BLOCK = 16
-"""Tokens a block where logits are as wide as shortlists, which is a multiple of it; best for 1,000 to 4,000 tokens."""
+"""Tokens a block in shortlist logits, whose width is a multiple of it; fastest for 1,000 to 4,000 tokens."""
 
 
 def select_graph(width: int | None) -> Graph:
-    """The graph that picks every row's best candidates: constraints, log-softmax and top-k.
+    """Make the graph that finds each row's best candidates: constraints, log-softmax, top-k.
 
-    `totals` is the running score plus the processed log-probability. What begins with `logit` acts before the
-    log-softmax (greedy search), what begins with `log_prob` after it, and is not renormalised (beam search) but in the
-    rows that `renormalize` names. Of equal candidates the lower token comes first. Which way the graph takes depends on
-    the whole batch, a row's numbers do not: each of them comes out of the same operators in the same order.
-
-    Logits are copied only where a constraint acts on them, for an input cannot be overwritten; log-probabilities are
-    constrained in place, and pay for no more than the entries.
+    `totals` is the running score plus the processed log-probability. `logit` constraints apply before the log-softmax
+    (greedy search), `log_prob` constraints after it (beam search); only the rows in `renormalize` get another
+    log-softmax. Among equal candidates the lower token comes first. A row's result does not depend on other rows.
 
     Args:
-        width: of the logits; None: any multiple of `SHORTLIST_BLOCK`. Tokens are columns then.
-        overwrite: whether logits may be overwritten, because another graph that this one becomes part of makes them.
+        width: width of the logits; None for any multiple of `SHORTLIST_BLOCK`, where tokens are columns.
     """
     inputs = (
         _logits_spec(width),
@@ -73,18 +68,17 @@ def select_graph(width: int | None) -> Graph:
 
 
 def sampler_graph(width: int | None) -> Graph:
-    """The graph that draws one token for each of the rows that `rows` names.
+    """Make the graph that draws one token for each of the rows in `rows`.
 
-    Logits are constrained, divided by the temperature, cut to the `top_k` best (0 keeps all) and then to the fewest
-    best whose probabilities reach `top_p`; tokens as likely as the last that is kept are kept too. The token is the
-    first, by id, at which the cumulative probability exceeds `uniform`: inversion sampling. `totals` is the running
-    score plus the token's log-probability among those that were kept.
+    Logits are constrained, divided by the temperature, cut to the `top_k` best (0: all) and to the fewest best whose
+    probabilities reach `top_p`; ties with the last token stay. The token is the first, by id, whose cumulative
+    probability exceeds `uniform` (inversion sampling). `totals` is the running score plus the token's log-probability
+    among those kept.
 
-    Cutting needs the best logits in order, but seldom more than a few hundred of them: the whole vocabulary is sorted
-    only where these do not reach `top_p`.
+    The whole vocabulary is sorted only if the best few hundred logits do not reach `top_p`.
 
     Args:
-        width: of the logits; None: any. Tokens are columns then.
+        width: width of the logits; None for any, where tokens are columns.
     """
     inputs = (
         _logits_spec(width),
@@ -169,7 +163,7 @@ def _logits_spec(width: int | None) -> TensorSpec:
 
 
 def _width(width: int | None) -> list[NodeProto]:
-    """What says how wide logits are where that is no constant."""
+    """Nodes that compute the width of logits that have no constant width."""
     if width is not None:
         return []
     node = helper.make_node
@@ -180,7 +174,7 @@ def _width(width: int | None) -> list[NodeProto]:
 
 
 def constraint_specs(stage: str) -> tuple[TensorSpec, ...]:
-    """Factors and biases of one stage, as values and their places among all scores: row * width + token."""
+    """Factors and biases of one stage: values, and their positions in the flat scores, row * width + token."""
     return tuple(
         spec
         for kind in ("factors", "biases")
@@ -192,9 +186,9 @@ def constraint_specs(stage: str) -> tuple[TensorSpec, ...]:
 
 
 def _constrain(scores: str, stage: str, output: str) -> list[NodeProto]:
-    """Factors, then biases. No place has two factors, so replacing values is safe.
+    """Apply factors, then biases. No score has two factors, so scattering values is safe.
 
-    Scores lie in one axis meanwhile: `ScatterElements`, unlike `ScatterND`, may work in place.
+    Scores are flat meanwhile: unlike `ScatterND`, `ScatterElements` may work in place.
     """
     node = helper.make_node
     factors, biases = f"{stage}_factors", f"{stage}_biases"
@@ -217,17 +211,16 @@ def _flat_names(stage: str) -> tuple[str, ...]:
 
 
 def _flat_values(stage: str) -> list[ValueInfoProto]:
-    """What tells ONNX Runtime that scores in one axis keep their size: without it, nothing happens in place."""
+    """Shapes that tell ONNX Runtime that flat scores keep their size; without them nothing happens in place."""
     size = f"{stage}_scores"
     return [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in _flat_names(stage)]
 
 
 def _candidates(scores: str, vocabulary: int | None) -> list[NodeProto]:
-    """The `count` best of every row, in order, as `best`, and their `tokens`.
+    """Find the `count` best of every row, in order, as `best`, and their `tokens`.
 
-    A large vocabulary is cut into blocks of consecutive tokens, and the best are looked for in those `count` blocks
-    alone whose maxima are highest. Any other block is preceded by `count` blocks with a higher maximum, or with an
-    equal one at a lower token: that many candidates precede all of its tokens.
+    A large vocabulary is cut into blocks of consecutive tokens. Only the `count` blocks with the highest maxima are
+    searched: each other block follows `count` blocks with a higher maximum, or an equal one at a lower token.
     """
     node = helper.make_node
     width = SHORTLIST_BLOCK if vocabulary is None else block_width(vocabulary)
@@ -261,7 +254,7 @@ def _candidates(scores: str, vocabulary: int | None) -> list[NodeProto]:
 
 
 def block_width(vocabulary: int) -> int | None:
-    """Tokens a block, so that blocks and the tokens of those that are chosen are few; None: not worth it."""
+    """Tokens a block that leave the fewest scores to sort; None if blocks do not pay."""
 
     def to_order(width: int) -> int:
         return vocabulary // width + TYPICAL_CANDIDATES * width
@@ -271,7 +264,7 @@ def block_width(vocabulary: int) -> int | None:
 
 
 def _at_least(scores: str, least: str, output: str) -> list[NodeProto]:
-    """Scores, -inf where they are below `least`."""
+    """Scores, -inf if they are below `least`."""
     node = helper.make_node
     return [
         node("Less", [scores, least], [f"{output}.below"]),
@@ -280,7 +273,7 @@ def _at_least(scores: str, least: str, output: str) -> list[NodeProto]:
 
 
 def _probabilities(ordered: str) -> list[NodeProto]:
-    """Probabilities of the best of every row among those that top-k leaves."""
+    """Probabilities of each row's best tokens among those that top-k keeps."""
     node = helper.make_node
     return [
         *_at_least(ordered, "least_of_k", f"{ordered}.top"),
@@ -296,7 +289,7 @@ def _if(
     otherwise: list[NodeProto],
     output: str,
 ) -> list[NodeProto]:
-    """Computes `then` where a number is not 0; either way's value is the first of its last node."""
+    """Compute `then` if a number is not 0, else `otherwise`; each branch outputs the first output of its last node."""
     ways = [
         helper.make_graph(
             nodes,

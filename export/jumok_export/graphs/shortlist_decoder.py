@@ -1,4 +1,4 @@
-"""The graphs for shortlists: the decoder with an output projection that it is given, and what gathers that."""
+"""Split a decoder's output projection into a graph of its own, for shortlists."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -23,12 +23,13 @@ _PRODUCTS = ("MatMul", "Gemm", _INT8_PRODUCT)
 def split_projection(decoder: Graph) -> tuple[Graph, Graph]:
     """Split a decoder's output projection off, for shortlists.
 
-    The graph `projection` gathers the weights of the listed tokens, [U]. The decoder takes them as inputs and gives
-    logits [R, U]. They change only when sentences join or leave, so no step gathers them (int8, width 512: 0.078 ms with
-    gathering and 0.016 ms without for 1 row and 800 tokens, 1.48 and 0.93 ms for 128 rows and 4,000 tokens).
+    The graph `projection` gathers the weights of the listed tokens, [U]. The decoder takes these weights as inputs and
+    gives logits [R, U]. They change only when sentences join or leave, so steps do not gather them (int8, width 512,
+    with and without gathering: 0.078 and 0.016 ms for 1 row and 800 tokens, 1.48 and 0.93 ms for 128 rows and 4,000
+    tokens).
 
-    int8 weights are stored in blocks of columns [N, K, 128], which are read together: 128 rows times [512, 21760] take
-    7.1 ms instead of 11.0 ms.
+    int8 weights lie in blocks of columns [N, K, 128], which are read together: 128 rows times [512, 21760] take 7.1 ms
+    instead of 11.0 ms.
 
     Returns:
         The projection graph and the decoder.
@@ -47,12 +48,12 @@ class _Projection:
     """A decoder's output projection.
 
     Attributes:
-        product: the node that multiplies.
-        factors: nodes behind it, each of which multiplies whole rows.
-        weight: of the product, [V, K].
-        scale: [V], of the weight's rows, in int8.
-        bias: [V], if there is one.
-        left: names of all that these nodes compute.
+        product: node of the product.
+        factors: nodes after it that multiply whole rows.
+        weight: weight of the product, [V, K].
+        scale: scales of the weight's rows in int8, [V], or None.
+        bias: bias, [V], or None.
+        left: names of all tensors that these nodes compute.
     """
 
     product: NodeProto
@@ -64,7 +65,7 @@ class _Projection:
 
     @classmethod
     def of(cls, graph: onnx.GraphProto) -> "_Projection":
-        """The projection at the end of a decoder: a product, factors perhaps, and a bias perhaps."""
+        """Find the projection at the end of a decoder: a product, optional factors and an optional bias."""
         constants = {tensor.name: tensor for tensor in graph.initializer}
         producers = {name: node for node in graph.node for name in node.output}
         readers = Counter(name for node in graph.node for name in node.input)
@@ -107,7 +108,7 @@ def _leads_to_product(node: NodeProto | None) -> bool:
 def _matrix(
     node: NodeProto, constants: Mapping[str, TensorProto], producers: Mapping[str, NodeProto]
 ) -> NDArray[np.generic] | None:
-    """What a product multiplies with, [V, K], if that is constant."""
+    """The constant matrix [V, K] of a product, or None."""
     name, transposed = node.input[1], any(each.name == "transB" and each.i for each in node.attribute)
     if name in producers and producers[name].op_type == "Transpose":
         name, transposed = producers[name].input[0], not transposed
@@ -118,7 +119,7 @@ def _matrix(
 
 
 def _specs(projection: _Projection) -> tuple[TensorSpec, ...]:
-    """What the decoder is given of its weights."""
+    """The weights that the decoder takes as inputs."""
     width = projection.weight.shape[1]
     if projection.scale is None:
         return (TensorSpec(name=WEIGHT, dtype="float32", axes=("U", width)),)
@@ -129,7 +130,7 @@ def _specs(projection: _Projection) -> tuple[TensorSpec, ...]:
 
 
 def _gather_projection(projection: _Projection) -> Graph:
-    """The graph that gathers what belongs to some tokens, as many as fill blocks."""
+    """Make the graph that gathers the weights of the listed tokens, in full blocks."""
     inputs = (TensorSpec(name="tokens", dtype="int64", axes=("U",)),)
     outputs = _specs(projection)
     node = helper.make_node
@@ -161,7 +162,7 @@ def _gather_projection(projection: _Projection) -> Graph:
 
 
 def _decoder_with_given_projection(projection: _Projection, model: onnx.ModelProto, decoder: Graph) -> Graph:
-    """The decoder that is given its projection; `model` becomes it."""
+    """Turn `model` into the decoder that takes its projection as input."""
     node = helper.make_node
     activation, quantized = projection.product.input[0], projection.scale is not None
     kept = [each for each in model.graph.node if projection.left.isdisjoint(each.output)]
@@ -205,7 +206,7 @@ def _decoder_with_given_projection(projection: _Projection, model: onnx.ModelPro
 
 
 def _int8_product(product: NodeProto) -> list[NodeProto]:
-    """A product with a signed weight in blocks, [N, R, 128]; the weight is made unsigned where products saturate."""
+    """A product with a signed weight in blocks, [N, R, 128]; the weight becomes unsigned where products saturate."""
     node, [output], domain = helper.make_node, product.output, "com.microsoft"
     activation, _, scale, _, zero_point, weight_zero_point = product.input[:6]
     unsigned, centre = f"{WEIGHT}.unsigned", f"{WEIGHT}.centre"

@@ -1,4 +1,4 @@
-"""The weights of a set of graphs in one file beside them, each tensor once however many graphs use it."""
+"""Write graphs with their weights in one shared file, each tensor once."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ from jumok_export.graphs.graph import Graph, with_inner
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant
 
 SMALLEST_EXTERNAL = 1024
-"""Smaller tensors stay in their graph."""
+"""Bytes of a tensor below which it stays in its graph."""
 ALIGNMENT = 4096
-"""Tensors begin at a page, so that a mapped file needs no copy."""
+"""Alignment of tensors in bytes: a page, so that mapped files need no copy."""
 
 
 def write_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
-    """Writes graphs as they are, and their shared weights, into `folder / precision`.
+    """Write graphs and their shared weights into `folder / precision`.
 
-    A matrix that another graph uses transposed, as an output projection is that of a tied embedding, is not stored
-    again: its graph transposes it, once, when a session is made.
+    A matrix that another graph uses transposed, such as a tied output projection, is stored once. The second graph
+    transposes it when it is loaded.
 
     Returns:
-        The variant's entry in the manifest.
+        The precision's entry in the manifest.
     """
     (folder / precision).mkdir()
     path = folder / precision / "weights.bin"
@@ -48,7 +48,7 @@ def write_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> P
 
 
 class _Weights:
-    """The file that tensors are moved into."""
+    """The file of shared weights."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file = file
@@ -56,7 +56,7 @@ class _Weights:
         self._offsets: dict[tuple[bytes, tuple[int, ...]], tuple[int, int]] = {}  # offset and length by content
 
     def store(self, tensor: TensorProto, graph: GraphProto) -> None:
-        """Moves a tensor of a graph into the file, unless it is small or there already."""
+        """Move a tensor of a graph into the file, unless it is small or stored already."""
         array = numpy_helper.to_array(tensor)
         if array.nbytes < SMALLEST_EXTERNAL:
             return

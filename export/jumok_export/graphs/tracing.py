@@ -1,4 +1,4 @@
-"""From a PyTorch translation model to the ONNX graphs of the contract."""
+"""Trace a PyTorch translation model into ONNX graphs."""
 
 import contextlib
 import functools
@@ -22,22 +22,24 @@ from jumok_serve.manifest.manifest import TensorSpec
 
 @runtime_checkable
 class TranslationModel(Protocol):
-    """What a PyTorch module must offer to be exported. B sentences, R = B * K rows, P previous rows, S source tokens.
+    """The methods of a PyTorch module that can be exported.
 
-    The batch or the row is axis 0 of every tensor. Sizes of other axes may depend on S, on the number T of tokens that
-    were decoded, or on nothing.
+    Symbols: B sentences, R = B * K rows, P previous rows, S source tokens.
 
-    A model may have `align` too, which tells of attention (see `EncoderDecoder.align`), and `step_in_place`, which is
-    then exported instead of `step` (see `EncoderDecoder.step_in_place`): it computes the same over a state in which all
-    rows of a sentence share E entries of one buffer, [B, ..., E, ...] where `step` has [P, ..., T, ...].
+    Axis 0 of every tensor is the batch or the row. Other axes have constant sizes, or depend on S or on the number T of
+    decoded tokens.
 
-    A model whose attribute `scores_by_steps` is true decodes given targets token by token. `score` and `align`, which
-    are loops then, are not traced but made of `encode` and `step`; for `align` there must be `attending_step`, which
-    gives what rows attended to besides, [R, layers, heads, S] (see `AttentiveRecurrent`).
+    Optional: `align` outputs attention (see `EncoderDecoder.align`). `step_in_place` is exported instead of `step` (see
+    `EncoderDecoder.step_in_place`): all rows of a sentence share one buffer of E entries, [B, ..., E, ...] instead of
+    [P, ..., T, ...].
+
+    If the attribute `scores_by_steps` is true, the model decodes given targets step by step. `score` and `align` are
+    then not traced but made from `encode` and `step`; `align` needs `attending_step`, which outputs attention [R,
+    layers, heads, S] too (see `AttentiveRecurrent`).
     """
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
-        """From source ids [B, S] and lengths [B] the memory [B, ...] and the decoder's first state [B, ...] or none."""
+        """Encode source ids [B, S] of lengths [B] into memory [B, ...] and first state [B, ...] or none."""
 
     def empty_state(self) -> Tensors:
         """One row [1, ...] of decoder state before any token."""
@@ -51,16 +53,16 @@ class TranslationModel(Protocol):
         memory: Tensors,
         state: Tensors,
     ) -> tuple[Tensor, Tensors]:
-        """Logits [R, V] after one more token a row, and the state [R, ...]; rows continue rows `parents` of `state`."""
+        """Decode one token a row, continuing rows `parents` of `state`; returns logits [R, V] and state [R, ...]."""
 
     def score(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
     ) -> Tensor:
-        """Log-probability [B, T] of every token of given targets, decoded from the tokens `start_ids` [B]."""
+        """Log-probabilities [B, T] of given target tokens, decoded from `start_ids` [B]."""
 
 
 class _View(nn.Module):
-    """One method of a model as a module of its own, which is what the exporter takes."""
+    """One method of a model as a module, for the exporter."""
 
     def __init__(self, model: nn.Module, method: str) -> None:
         super().__init__()
@@ -68,7 +70,7 @@ class _View(nn.Module):
         self.method = method
 
     def forward(self, *inputs: Any) -> Any:
-        """Calls the method; the outputs in a flat tuple."""
+        """Call the method; returns its outputs as a flat tuple."""
         outputs = getattr(self.model, self.method)(*inputs)
         flat: list[Tensor] = []
         for output in outputs if isinstance(outputs, tuple) else (outputs,):
@@ -77,20 +79,19 @@ class _View(nn.Module):
 
 
 def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: int) -> dict[str, Graph]:
-    """Exports a model's graphs: encoder, decoder, scorer, aligner where the model has `align`, select and sampler.
+    """Trace a model's graphs: encoder, decoder, scorer, and aligner if the model has `align`.
 
-    Of a model that scores by steps there are no scorer and aligner: see `with_one_pass`.
-
-    Which axes vary, and with what, is found by running the model at two sizes.
+    Models that score by steps have no scorer and aligner here: see `with_one_pass`. Axes that vary are found by running
+    the model at two sizes.
 
     Args:
-        model: in evaluation mode, with the methods of `TranslationModel`.
-        source_vocabulary: number of source tokens.
-        target_vocabulary: number of target tokens.
+        model: model in evaluation mode, with the methods of `TranslationModel`.
+        source_vocabulary: source vocabulary size.
+        target_vocabulary: target vocabulary size.
 
     Raises:
         TypeError: a method is missing.
-        ValueError: an axis varies with something the contract has no symbol for.
+        ValueError: an axis varies with something other than the contract's sizes.
     """
     if not isinstance(model, TranslationModel):
         needed = [name for name in ("encode", "empty_state", "step", "score") if not hasattr(model, name)]
@@ -112,7 +113,7 @@ def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: i
 
 
 def _check_carried(state: Tensors, encoded: tuple[str, ...]) -> None:
-    """Raises ValueError for a state that no loop over a target can carry from step to step."""
+    """Raise ValueError if a state cannot be carried through a loop over the target."""
     for name, row in state.items():
         if f"state.{name}" not in encoded:
             raise ValueError(
@@ -123,13 +124,13 @@ def _check_carried(state: Tensors, encoded: tuple[str, ...]) -> None:
 
 
 def _step_of(model: TranslationModel) -> str:
-    """Which of a model's methods becomes its decoder."""
+    """The name of the method that becomes the decoder."""
     return next(method for method in ("step_in_place", "attending_step", "step") if hasattr(model, method))
 
 
 @dataclass(frozen=True)
 class _GraphExample:
-    """Inputs of one graph at one set of sizes, with the names of inputs and outputs."""
+    """Inputs of one graph at one set of sizes, and its names of inputs and outputs."""
 
     arguments: tuple[Any, ...]
     inputs: dict[str, Tensor]
@@ -210,7 +211,7 @@ class _Example:
 
 
 def _enlarge(row: Tensor, rows: int, time: int, generator: torch.Generator) -> Tensor:
-    """A random state of the shape of `row` [1, ...] for so many rows; an axis of size 0 is time."""
+    """Random state like `row` [1, ...] with `rows` rows; an axis of size 0 gets the size `time`."""
     shape = [rows, *(size or time for size in row.shape[1:])]
     return torch.randn(shape, generator=generator).to(row.dtype)
 
@@ -261,7 +262,7 @@ def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
 def _spec(
     name: str, values: tuple[Tensor, Tensor], sizes: tuple[dict[str, int], dict[str, int]], method: str
 ) -> TensorSpec:
-    """Describes a tensor by what it is at two sizes."""
+    """Describe a tensor by its shapes at two sizes."""
     axes: list[int | str] = []
     for axis, pair in enumerate(zip(values[0].shape, values[1].shape, strict=True)):
         symbols = [symbol for symbol in sizes[0] if (sizes[0][symbol], sizes[1][symbol]) == pair]
@@ -283,7 +284,7 @@ def _spec(
 
 @functools.cache  # once a process
 def _keep_operators() -> None:
-    """Has PyTorch's exporter parse its operators' sources once, not anew for each graph: a sixth of a small export."""
+    """Cache the operators that PyTorch's exporter parses anew for every graph: a sixth of a small export."""
     with contextlib.suppress(ImportError, KeyError, AttributeError):  # without it exports are only slower
         from torch.onnx._internal import _lazy_import  # noqa: PLC0415 - PyTorch's own business, which may move
 
@@ -293,7 +294,7 @@ def _keep_operators() -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps the exporter's progress prints and its remarks about packages that are not needed off the terminal."""
+    """Silence the exporter's prints and warnings."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

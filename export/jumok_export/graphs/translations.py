@@ -1,4 +1,4 @@
-"""Operators of this package, as PyTorch's exporter writes them: in ONNX's, and those that ONNX Runtime contributes."""
+"""ONNX forms of jumok's PyTorch operators, for `torch.onnx.export`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +43,7 @@ _MULTI_HEAD_ATTENTION = onnxscript.values.Op(
         ],
     ),
 )
-"""The part that is used of https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md."""
+"""The used part of https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md."""
 
 
 def _fused_attention(  # noqa: PLR0917 - the operator's arguments
@@ -91,4 +91,4 @@ TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.jumok.write.default: _write,
     torch.ops.jumok.recurrent_layer.default: _recurrent_layer,
 }
-"""How operators of this package are written in ONNX, for `torch.onnx.export`'s `custom_translation_table`."""
+"""ONNX form of each PyTorch operator, for the `custom_translation_table` of `torch.onnx.export`."""

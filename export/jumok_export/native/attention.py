@@ -1,4 +1,4 @@
-"""Attention in native operators: with the cache that is written for it, over memory, and within a source."""
+"""Native attention: over the KV cache, over memory, and within a source."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from jumok_export.graphs.matching import Found, attributes
 from jumok_export.native.operators import QUANTIZED, native
 
 UNSEEN = -1e38
-"""A mask adds less than this to scores of what may not be seen."""
+"""Masks add less than this to the scores of invisible entries."""
 
 
 def self_attention(found: Found, node: NodeProto) -> NodeProto | None:
-    """Attention to the entries of a state that each row sees, and what writes the rows' own entries before."""
+    """Replace self-attention over the visible cache entries, with the write of the rows' new entries."""
     inputs = _attention_inputs(node)
     if inputs is None or inputs[4]:
         return None
@@ -27,7 +27,7 @@ def self_attention(found: Found, node: NodeProto) -> NodeProto | None:
 
 
 def cross_attention(found: Found, node: NodeProto) -> NodeProto | None:
-    """Attention to memory, or of a source to itself, as far as sources are long."""
+    """Replace attention over memory, or of a source over itself, up to the source lengths."""
     inputs = _attention_inputs(node)
     if inputs is None or inputs[5]:
         return None
@@ -41,7 +41,7 @@ def cross_attention(found: Found, node: NodeProto) -> NodeProto | None:
 
 
 def _attention_inputs(node: NodeProto) -> list[str] | None:
-    """Query, key, value, nothing, lengths and bias of fused attention, "" where there are none; None for others."""
+    """Query, key, value, nothing, lengths and bias of fused attention, "" if absent; None for other nodes."""
     if node.op_type != "MultiHeadAttention":
         return None
     inputs = [*node.input, *[""] * (6 - len(node.input))]
@@ -49,7 +49,7 @@ def _attention_inputs(node: NodeProto) -> list[str] | None:
 
 
 def _attention(found: Found, node: NodeProto, operator: str, inputs: list[str], caches: Sequence[str]) -> NodeProto:
-    """A native operator in place of fused attention, rounding what it gives if that is all that becomes of it."""
+    """The native operator for a fused attention; quantizes its output if nothing else reads that."""
     given, output = attributes(node), node.output[0]
     rounding = found.rounding(output) if found.only_reader(output) else None
     if rounding is not None:
@@ -61,7 +61,7 @@ def _attention(found: Found, node: NodeProto, operator: str, inputs: list[str], 
 
 
 def _entry(found: Found, written: str, heads: int) -> tuple[str, str] | None:
-    """The new keys or values [B, K, W] in a state that attention alone reads, and the state before."""
+    """The new keys or values [B, K, W] and the old state, if attention alone reads the new state."""
     scatter = found.maker(written, "ScatterND")
     if scatter is None or len(found.readers[written]) != 1 or scatter.input[0] not in found.inputs:
         return None
@@ -75,7 +75,7 @@ def _entry(found: Found, written: str, heads: int) -> tuple[str, str] | None:
 
 
 def _position_bias(found: Found, bias: str) -> str | None:
-    """What is added to scores besides the mask of what is visible, "" if nothing is; None without such a mask."""
+    """The bias besides the visibility mask, "" if there is none; None if there is no such mask."""
     if _masks(found, bias):
         return ""
     both = found.maker(bias, "Add")
@@ -87,7 +87,7 @@ def _position_bias(found: Found, bias: str) -> str | None:
 
 
 def _masks(found: Found, bias: str) -> bool:
-    """Whether scores are added 0 where entries are visible, and the least number elsewhere."""
+    """True if a bias is 0 for visible entries and the lowest number for others."""
     where = found.maker(bias, "Where")
     if where is None or found.unsqueezed(where.input[0]) != "visible":
         return False

@@ -1,4 +1,4 @@
-"""Embeddings in one operator each: rows in 8 bits with their scales, and rows of a table."""
+"""Native embeddings: rows of a table in int8 or fp32, scaled."""
 
 from onnx import NodeProto, TensorProto, helper
 
@@ -6,11 +6,11 @@ from jumok_export.graphs.matching import Found, attributes
 from jumok_export.native.operators import FLOAT, INT8, native
 
 TOKENS = ("token_ids", "source_ids")
-"""Inputs of graphs, none of which is negative."""
+"""Inputs of graphs that are never negative."""
 
 
 def embedding(found: Found, node: NodeProto) -> NodeProto | None:
-    """Rows of a matrix times a constant, if that is all that becomes of them; in 8 bits times their scales before."""
+    """Replace a lookup in an int8 or fp32 table and its multiplication by a constant."""
     if node.op_type != "Mul":
         return None
     factor, rows = 1.0, node
@@ -24,18 +24,18 @@ def embedding(found: Found, node: NodeProto) -> NodeProto | None:
         elif gather is not None and _of_floats(found, gather):
             return native(f"{FLOAT}Embedding", gather.input, [node.output[0]], factor=float(constant))
     cast = found.maker(rows.input[0], "Cast")
-    levels = found.maker(cast.input[0], "Gather") if cast is not None else None
+    values = found.maker(cast.input[0], "Gather") if cast is not None else None
     scales = found.maker(rows.input[1], "Gather")
-    if levels is None or scales is None or levels.input[1] != scales.input[1]:
+    if values is None or scales is None or values.input[1] != scales.input[1]:
         return None
     vector = found.unsqueezed(scales.input[0])
-    if levels.input[0] not in found.constants or vector not in found.constants or any(map(_axis, (levels, scales))):
+    if values.input[0] not in found.constants or vector not in found.constants or any(map(_axis, (values, scales))):
         return None
-    return native(f"{INT8}Embedding", [levels.input[0], vector, levels.input[1]], [node.output[0]], factor=factor)
+    return native(f"{INT8}Embedding", [values.input[0], vector, values.input[1]], [node.output[0]], factor=factor)
 
 
 def rows_of(found: Found, node: NodeProto | None) -> NodeProto | None:
-    """Rows of a matrix by their numbers, which take an operator less than by places with one axis."""
+    """Replace `GatherND` over one axis of a table by the cheaper `Gather`."""
     if node is None or node.op_type != "GatherND":
         return None
     if attributes(node).get("batch_dims", 0) != 0 or node.input[0] not in found.constants:
@@ -48,7 +48,7 @@ def rows_of(found: Found, node: NodeProto | None) -> NodeProto | None:
 
 
 def _of_floats(found: Found, gather: NodeProto) -> bool:
-    """Whether the rows of a matrix are gathered by tokens."""
+    """True if tokens look up rows of an fp32 table."""
     table = found.constants.get(gather.input[0])
     if table is None or len(table.dims) != 2 or table.data_type != TensorProto.FLOAT:
         return False

@@ -1,4 +1,4 @@
-"""The encoder and decoders in the native operators of `jumok_serve.native`: one operator in place of many."""
+"""Encoder and decoders in jumok's native operators: one operator replaces many."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -12,13 +12,13 @@ from jumok_export.native.attention import cross_attention, self_attention
 from jumok_export.native.embedding import embedding, rows_of
 from jumok_export.native.int8_cache import entries_spec
 from jumok_export.native.operators import DOMAIN, FLOAT, INT8, QUANTIZED, VERSION, native
-from jumok_export.native.products import float_product, product, several_at_once, with_norms_behind
+from jumok_export.native.products import float_product, fuse_norms, fuse_threes, product
 from jumok_export.quantization.matrices import Matrices
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import LOGIT_ROWS, SLOTS
 
 KEYS_AND_VALUES = {"SelfAttention": (3, 4), "CrossAttention": (1, 2)}
-"""Which inputs of attention are all keys and values, in heads."""
+"""Inputs of the attention operators that are keys and values, in heads."""
 CHOICE = (
     "scores",
     "candidates",
@@ -30,7 +30,7 @@ CHOICE = (
     ),
     "renormalize",
 )
-"""What `Select` reads behind the logits."""
+"""Inputs of `Select` after the logits."""
 
 
 def native_graphs(graphs: Mapping[str, Graph], *, int8_cache: bool) -> dict[str, Graph]:
@@ -60,17 +60,17 @@ def native_graphs(graphs: Mapping[str, Graph], *, int8_cache: bool) -> dict[str,
 
 
 def native_graph(graph: Graph) -> Graph | None:
-    """An encoder or a decoder in native operators; None if they replace nothing.
+    """Rewrite an encoder or a decoder in native operators; None if they replace nothing.
 
-    These are embeddings, products with the activation behind them, attention with the cache that is written for it,
-    sums with their normalisation, the rounding to 8 bits behind all of these, memory by heads, and the selection.
+    They replace embeddings, products with their activation, attention with its cache update, sums with their norm,
+    quantization after all of these, memory by heads, and the selection.
     """
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
     _round_first(model.graph)
     found, matrices = Found(model.graph), Matrices(model)
     rules = (product, partial(float_product, matrices), self_attention, cross_attention, _add_norm, embedding, rows_of)
-    replaced: dict[str, NodeProto] = {}  # by what a node gives that another takes the place of
+    replaced: dict[str, NodeProto] = {}  # new nodes by the output that they replace
     for node in model.graph.node:
         made = next((made for rule in rules if (made := rule(found, node)) is not None), None)
         if made is not None:
@@ -93,8 +93,8 @@ def native_graph(graph: Graph) -> Graph | None:
         elif given.isdisjoint(node.output):
             nodes.append(node)
     del model.graph.node[:]
-    with_norms = with_norms_behind(nodes, [spec.name for spec in graph.outputs], found.constants.keys())
-    model.graph.node.extend(several_at_once(with_norms))
+    with_norms = fuse_norms(nodes, [spec.name for spec in graph.outputs], found.constants.keys())
+    model.graph.node.extend(fuse_threes(with_norms))
     drop_unread(model.graph)
     model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
     declare(model, graph.inputs, graph.outputs)
@@ -102,7 +102,7 @@ def native_graph(graph: Graph) -> Graph | None:
 
 
 def _round_first(graph: onnx.GraphProto) -> None:
-    """Rounds what is reshaped before that instead of behind it, so that what gives it can do so as well."""
+    """Quantize before a reshape instead of after it, so that the operator before can do it."""
     found = Found(graph)
     for node in graph.node:
         reshaped = node.input[0] if node.op_type == "QuantizeLinear" else ""
@@ -118,7 +118,7 @@ def _round_first(graph: onnx.GraphProto) -> None:
 
 
 def _add_norm(found: Found, node: NodeProto) -> NodeProto | None:
-    """A sum, its normalisation, and the rounding of that; what nobody else reads is not given."""
+    """Replace a sum, its norm and the norm's quantization; outputs only what other nodes read."""
     added = list(node.input) if found.of_rows.issuperset(node.input) else _with_positions(found, node)
     if node.op_type != "Add" or not added:
         return None
@@ -138,10 +138,7 @@ def _add_norm(found: Found, node: NodeProto) -> NodeProto | None:
 
 
 def _with_positions(found: Found, node: NodeProto) -> list[str]:
-    """What has a vector for each token of a source and the table of positions whose first rows are added, if it is so.
-
-    Then the rows are those from 0 to the length of sources, each after the other.
-    """
+    """The token vectors and the position table of a sum, or nothing."""
     for rows, other in (tuple(node.input), tuple(node.input)[::-1]) if len(node.input) == 2 else ():
         gather = found.maker(other, "Gather") or rows_of(found, found.maker(other, "GatherND"))
         numbers = found.maker(gather.input[1], "Range") if gather is not None else None
@@ -159,7 +156,7 @@ def _with_positions(found: Found, node: NodeProto) -> list[str]:
 
 
 def _normalises(found: Found, node: NodeProto, total: str) -> bool:
-    """Whether a node normalises a tensor over its last axis, by weights and biases that are constant."""
+    """True if a node normalizes a tensor over its last axis, with constant weights and biases."""
     return (
         node.op_type == "LayerNormalization"
         and node.input[0] == total
@@ -171,7 +168,7 @@ def _normalises(found: Found, node: NodeProto, total: str) -> bool:
 
 
 def _select(found: Found) -> NodeProto | None:
-    """The selection from the logits of which those are given that are asked for."""
+    """Replace the selection from the decoder's logits."""
     asked = found.maker("logits", "Slice")
     if asked is None or LOGIT_ROWS not in asked.input or not found.inputs.issuperset(CHOICE):
         return None
@@ -179,7 +176,7 @@ def _select(found: Found) -> NodeProto | None:
 
 
 def _with_int8_cache(decoder: Graph) -> Graph | None:
-    """A decoder with memory and state in 8 bits; None if other operators than attention read some of these."""
+    """A decoder with memory and state in int8; None if other operators than attention read them."""
     kept = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state."))}
     model = onnx.ModelProto()
     model.CopyFrom(decoder.model)
@@ -201,9 +198,9 @@ def _with_int8_cache(decoder: Graph) -> Graph | None:
 
 
 def _by_slot(decoder: Graph) -> Graph:
-    """A decoder whose sentences may have any slots of memory and state; the same one if not only attention reads these.
+    """A decoder whose sentences may have any slots; unchanged if other operators than attention read memory and state.
 
-    Self-attention is told the slots anyway, with the places of new tokens.
+    Self-attention knows the slots already, from the positions of new tokens.
     """
     kept = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state.", "visible"))}
     model = onnx.ModelProto()
@@ -229,7 +226,7 @@ def _in_slots(spec: TensorSpec) -> TensorSpec:
 
 
 def _with_int8_memory(encoder: Graph, plain: Graph, decoder: Graph) -> Graph:
-    """An encoder, which may be in native operators, that gives in 8 bits what a decoder takes so."""
+    """An encoder that outputs the memory in int8 that a decoder takes in int8."""
     kept = {spec.name for spec in decoder.inputs if spec.dtype == "int8"}
     given = [spec for spec in encoder.outputs if spec.name in kept]
     model = onnx.ModelProto()
@@ -246,7 +243,7 @@ def _with_int8_memory(encoder: Graph, plain: Graph, decoder: Graph) -> Graph:
 
 
 def _tokens(found: Found, memory: TensorSpec) -> str | None:
-    """What keys or values of memory [B, heads, S, D] are before they are split into heads."""
+    """The tensor of memory [B, heads, S, D] before it is split into heads, or None."""
     turned = found.maker(memory.name, "Transpose")
     split = found.maker(turned.input[0], "Reshape") if turned is not None else None
     if not memory.name.startswith("memory.") or turned is None or split is None:

@@ -1,4 +1,4 @@
-"""Keys and values in 8 bits, as native operators keep them: the levels of each entry, and behind them its scale."""
+"""Keys and values in int8: each entry has its quantized values, followed by its scale."""
 
 from typing import Any
 
@@ -7,33 +7,33 @@ from numpy.typing import NDArray
 
 from jumok_serve.manifest.manifest import TensorSpec
 
-LEVELS = 127
-"""The largest level; the smallest is the same below 0."""
+LARGEST = 127
+"""The largest quantized value; the smallest is its negative."""
 SCALE_BYTES = 4
-"""How many bytes of an entry are its scale, a float."""
+"""Bytes of an entry's scale, a float32."""
 
 
 def entries_spec(spec: TensorSpec) -> TensorSpec:
-    """What a tensor of floats [..., W] is in 8 bits: [..., W + 4]."""
+    """The int8 form [..., W + 4] of a float tensor [..., W]."""
     return _changed(spec, "int8", SCALE_BYTES)
 
 
 def floats_spec(spec: TensorSpec) -> TensorSpec:
-    """What a tensor of entries in 8 bits is in floats."""
+    """The float form [..., W] of an int8 tensor [..., W + 4]."""
     return _changed(spec, "float32", -SCALE_BYTES)
 
 
 def to_entries(floats: NDArray[Any]) -> NDArray[np.int8]:
-    """Entries [..., W + 4] of floats [..., W]: the largest number of each has the level 127 or -127."""
+    """Quantize floats [..., W] to entries [..., W + 4]; an entry's largest magnitude becomes ±127."""
     floats = floats.astype(np.float32)
     most = np.abs(floats).max(axis=-1, keepdims=True, initial=0)
-    share = np.divide(np.float32(LEVELS), most, out=np.zeros_like(most), where=most != 0)
-    levels = np.rint(floats * share).astype(np.int8)
-    return np.concatenate((levels, (most / np.float32(LEVELS)).view(np.int8)), axis=-1)
+    share = np.divide(np.float32(LARGEST), most, out=np.zeros_like(most), where=most != 0)
+    values = np.rint(floats * share).astype(np.int8)
+    return np.concatenate((values, (most / np.float32(LARGEST)).view(np.int8)), axis=-1)
 
 
 def to_floats(entries: NDArray[np.int8]) -> NDArray[np.float32]:
-    """The floats [..., W] that entries [..., W + 4] stand for."""
+    """Dequantize entries [..., W + 4] to floats [..., W]."""
     scale = np.ascontiguousarray(entries[..., -SCALE_BYTES:]).view(np.float32)
     floats: NDArray[np.float32] = entries[..., :-SCALE_BYTES] * scale
     return floats

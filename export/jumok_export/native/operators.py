@@ -1,4 +1,4 @@
-"""What native operators are called, and nodes of them."""
+"""Names of native operators, and their nodes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ DOMAIN = "jumok"
 VERSION = 1
 
 FLOAT, INT8, QUANTIZED = "Float", "Int8", "Quantized"
-"""How the names begin of operators that have forms for floats and for 8 bits, and end of operators that give 8 bits."""
+"""Prefixes of operators for fp32 and int8 data, and the suffix of operators with int8 output."""
 
 
 def native(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> NodeProto:

@@ -1,4 +1,4 @@
-"""Products with constant weights in native operators, with the activation, the norm and the rounding behind them."""
+"""Native products with constant weights, fused with activation, norm and quantization."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence, Set
@@ -12,19 +12,19 @@ from jumok_export.native.operators import QUANTIZED, native
 from jumok_export.quantization.matrices import Matrices
 
 NOTHING, SILU, GELU, RELU = 0, 1, 2, 3
-"""Activations, as the operators number them."""
+"""Numbers of the activations in the operators."""
 PLAIN = {"Product": 3, "FloatProduct": 1}
-"""Products that give floats, and how many of their inputs are not the weights'."""
+"""Products with float output, and their number of inputs before the weights."""
 AT_ONCE = 3
-"""Products of one tensor that one operator computes: queries, keys and values."""
+"""Products of one tensor in one operator: queries, keys and values."""
 
 
 def product(found: Found, node: NodeProto) -> NodeProto | None:
-    """A product with what becomes of it alone: an activation, and the rounding to 8 bits."""
+    """Replace an int8 product, with its activation and quantization if nothing else reads its output."""
     inputs = _product_inputs(found, node)
     if inputs is None:
         return None
-    levels, weights, scale, weight_scales, zero_point, bias = inputs
+    activations, weights, scale, weight_scales, zero_point, bias = inputs
     turned = found.maker(weights, "Transpose")
     transposed = turned is not None and attributes(turned).get("perm") == [1, 0]
     if transposed and turned is not None:
@@ -34,7 +34,7 @@ def product(found: Found, node: NodeProto) -> NodeProto | None:
         return None
     activation, output = _activation(found, node.output[0])
     rounding = found.rounding(output) if found.only_reader(output) else None
-    given = [levels, scale, zero_point, weights, weight_scales, bias]
+    given = [activations, scale, zero_point, weights, weight_scales, bias]
     chosen = {"transposed": int(transposed), "biased": int(bool(bias)), "activation": activation}
     if rounding is not None:
         return native(f"Product{QUANTIZED}", [*given, *rounding.input[1:]], [rounding.output[0]], **chosen)
@@ -42,7 +42,7 @@ def product(found: Found, node: NodeProto) -> NodeProto | None:
 
 
 def float_product(matrices: Matrices, found: Found, node: NodeProto) -> NodeProto | None:
-    """A product in fp32 with its bias, and with an activation that alone reads it."""
+    """Replace an fp32 product with its bias, and with its activation if nothing else reads its output."""
     made = matrices.product(node)
     if made is None:
         return None
@@ -51,10 +51,10 @@ def float_product(matrices: Matrices, found: Found, node: NodeProto) -> NodeProt
     return native("FloatProduct", [made.activation, made.weight, made.bias or ""], [output], **chosen)
 
 
-def with_norms_behind(nodes: Sequence[NodeProto], outputs: Collection[str], constants: Set[str]) -> list[NodeProto]:
-    """The nodes of a graph with these outputs, sums of plain products and their norms in one operator with these.
+def fuse_norms(nodes: Sequence[NodeProto], outputs: Collection[str], constants: Set[str]) -> list[NodeProto]:
+    """Fuse plain products into the sum and norm after them.
 
-    Not where constants are added, which are positions: their rows are added again for each sentence.
+    Not if the sum adds constants: these are positions, whose rows repeat for each sentence.
     """
     readers = Counter(name for node in nodes for name in reads(node))
     products = {
@@ -79,8 +79,8 @@ def with_norms_behind(nodes: Sequence[NodeProto], outputs: Collection[str], cons
     return [node for node in fused if gone.isdisjoint(node.output)]
 
 
-def several_at_once(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes of a graph with every three plain products of the same levels in one operator."""
+def fuse_threes(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
+    """Fuse every three plain products of the same input into one operator."""
     waiting: dict[tuple[object, ...], list[NodeProto]] = {}
     for node in nodes:
         if node.op_type in PLAIN:
@@ -105,23 +105,29 @@ def several_at_once(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
 
 
 def _product_inputs(found: Found, node: NodeProto) -> list[str] | None:
-    """Levels, weights, their scales, the zero point and the bias or "" of a product in 8 bits; None for others."""
+    """The six inputs of an int8 product, or None; the bias is "" if absent."""
     if node.op_type != "MatMulIntegerToFloat":
         return None
-    levels, weights, scale, weight_scales, zero_point, weight_zero_point, bias = [*node.input, *[""] * 7][:7]
-    scalar, level, none = (found.constant(name) for name in (scale, zero_point, weight_zero_point))
-    scales = found.constants.get(weight_scales)  # one for each column
-    if scalar is None or level is None or none is None or scales is None or len(scales.dims) != 1:
+    activations, weights, scale, weight_scales, zero_point, weight_zero_point, bias = [*node.input, *[""] * 7][:7]
+    scalar, zero, weight_zero = (found.constant(name) for name in (scale, zero_point, weight_zero_point))
+    scales = found.constants.get(weight_scales)  # one per column
+    if scalar is None or zero is None or weight_zero is None or scales is None or len(scales.dims) != 1:
         return None
     if bias and bias not in found.constants:
         return None
-    if scalar.ndim != 0 or level.dtype != np.uint8 or level.ndim != 0 or none.dtype != np.int8 or np.any(none):
+    if (
+        scalar.ndim != 0
+        or zero.dtype != np.uint8
+        or zero.ndim != 0
+        or weight_zero.dtype != np.int8
+        or np.any(weight_zero)
+    ):
         return None
-    return [levels, weights, scale, weight_scales, zero_point, bias]
+    return [activations, weights, scale, weight_scales, zero_point, bias]
 
 
 def _activation(found: Found, output: str) -> tuple[int, str]:
-    """Which activation alone reads an output, and what that gives."""
+    """The only activation that reads an output, and its own output."""
     readers = found.readers.get(output, [])
     reader = found.only_reader(output)
     if reader is not None and reader.op_type == "Gelu" and attributes(reader).get("approximate", b"none") == b"none":

@@ -1,4 +1,4 @@
-"""Differences between two sides of a verification, gathered case by case into the checks of a report."""
+"""Differences between two sides of a verification, collected into checks."""
 
 import sys
 from typing import Any
@@ -10,7 +10,7 @@ from jumok_serve.manifest.manifest import Check
 
 ABSOLUTE_TOLERANCE = 1e-4
 RELATIVE_TOLERANCE = 1e-5
-"""In fp32 two values are equal within 1e-4 + 1e-5 * the largest magnitude of the tensor they are part of."""
+"""fp32 values are equal within 1e-4 + 1e-5 * the largest magnitude of their tensor."""
 
 Candidates = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Tokens and running scores of rows."""
@@ -20,13 +20,16 @@ UNBOUNDED = sys.float_info.max
 
 
 def tolerance(expected: NDArray[Any]) -> float:
-    """By how much values may differ from `expected`."""
+    """The largest difference from `expected` that counts as equal."""
     finite = np.abs(expected[np.isfinite(expected)])
     return ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * float(finite.max(initial=0.0))
 
 
 def largest_difference(expected: NDArray[Any], found: NDArray[Any]) -> float:
-    """The largest absolute difference; equal infinities differ by 0, other infinities, NaN and shapes without bound."""
+    """The largest absolute difference.
+
+    Equal infinities differ by 0; other infinities, NaN and shapes without bound.
+    """
     if expected.shape != found.shape:
         return UNBOUNDED
     apart = expected != found  # NaN is apart from everything
@@ -35,11 +38,11 @@ def largest_difference(expected: NDArray[Any], found: NDArray[Any]) -> float:
 
 
 def same_candidates(expected: Candidates, found: Candidates) -> bool:
-    """Whether what was found are the best candidates; those that are equally good may stand in for each other.
+    """True if the candidates found are the best; equally good ones may replace each other.
 
     Args:
-        expected: tokens and running scores [R, D] of some more than are compared, best first.
-        found: tokens and running scores [R, C], best first.
+        expected: tokens and running scores, best first, with some spare candidates, [R, D].
+        found: tokens and running scores, best first, [R, C].
     """
     same = found[0][:, :, None] == expected[0][:, None, :]  # [R, C, D]
     own = np.take_along_axis(expected[1], same.argmax(axis=-1), axis=-1)
@@ -52,10 +55,10 @@ def same_candidates(expected: Candidates, found: Candidates) -> bool:
 
 
 class Differences:
-    """The worst of many comparisons: the one whose difference takes the largest share of its tolerance.
+    """The worst of many comparisons, relative to its tolerance.
 
     Args:
-        name: of the check.
+        name: name of the check.
     """
 
     def __init__(self, name: str) -> None:
@@ -65,14 +68,14 @@ class Differences:
         self.limit = ABSOLUTE_TOLERANCE
 
     def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
-        """Counts one case."""
+        """Add one case."""
         self.cases += 1
         difference, limit = largest_difference(expected, found), tolerance(expected)
         if self.cases == 1 or difference * self.limit > self.worst * limit:
             self.worst, self.limit = difference, limit
 
     def check(self, detail: str) -> Check:
-        """The outcome; worst and limit are of the worst case."""
+        """The check, with difference and limit of the worst case."""
         return Check(
             name=self.name,
             cases=self.cases,
@@ -84,11 +87,11 @@ class Differences:
 
 
 class RelativeError:
-    """The root mean square of all differences, relative to that of what was expected.
+    """Root mean square of all differences, relative to that of the expected values.
 
     Args:
-        name: of the check.
-        limit: of the error.
+        name: name of the check.
+        limit: limit of the error.
     """
 
     def __init__(self, name: str, limit: float) -> None:
@@ -99,7 +102,7 @@ class RelativeError:
         self._expected = 0.0
 
     def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
-        """Counts one case."""
+        """Add one case."""
         self.cases += 1
         self._expected += float((expected.astype(np.float64) ** 2).sum())
         if expected.shape == found.shape:
@@ -108,7 +111,7 @@ class RelativeError:
             self._difference = UNBOUNDED
 
     def check(self, detail: str) -> Check:
-        """The outcome."""
+        """The check."""
         ratio = np.sqrt(self._difference / self._expected) if self._expected else UNBOUNDED
         worst = float(np.nan_to_num(ratio, nan=UNBOUNDED, posinf=UNBOUNDED))
         return Check(
@@ -117,11 +120,11 @@ class RelativeError:
 
 
 class Moved:
-    """The share of cases that differ by more than fp32 tolerates.
+    """Share of cases that differ by more than the fp32 tolerance.
 
     Args:
-        name: of the check.
-        limit: of the share.
+        name: name of the check.
+        limit: limit of the share.
     """
 
     def __init__(self, name: str, limit: float) -> None:
@@ -132,14 +135,14 @@ class Moved:
         self.largest = 0.0
 
     def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
-        """Counts one case."""
+        """Add one case."""
         difference = largest_difference(expected, found)
         self.cases += 1
         self.moved += difference > tolerance(expected)
         self.largest = max(self.largest, difference)
 
     def check(self, detail: str) -> Check:
-        """The outcome."""
+        """The check."""
         share = self.moved / max(1, self.cases)
         return Check(
             name=self.name,

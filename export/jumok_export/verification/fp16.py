@@ -1,4 +1,4 @@
-"""Verification of graphs in fp16 against PyTorch in fp32."""
+"""Verify fp16 graphs against PyTorch in fp32."""
 
 from torch import nn
 
@@ -6,39 +6,38 @@ from jumok_export.quantization.calibration import Calibration
 from jumok_export.verification.comparison import Moved, RelativeError
 from jumok_export.verification.rollout import RowScores
 from jumok_export.verification.samples import Frame, SentenceSamples
-from jumok_export.verification.trial import COMPANY, HISTORY, Trial, centred, report, story
+from jumok_export.verification.trial import AGREEMENT, INVARIANCE, Trial, centre, describe, report
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Graphs
 
 HALF_ERROR = 0.02
-"""Limit of the relative error that fp16 may bring to memory, state, logits and log-probabilities.
+"""Limit of the relative error of memory, state, logits and log-probabilities in fp16.
 
-Its numbers have 11 bits, so one rounding is a share of 0.0005 at most. A number that is too large for 16 bits is an
-error without bound.
+fp16 has 11 bits, so one rounding changes at most a share of 0.0005. Overflow gives an unbounded error.
 """
 HALF_TOKENS = 0.05
-"""Limit of the share of rows that fp16 gives another most likely token.
+"""Limit of the share of rows whose most likely token differs in fp16.
 
-Only nearly equal ones change places: measured are 0 to 0.01 for random models, whose tokens are all about as likely.
+Measured: 0 to 0.01 for random models, whose tokens are nearly equally likely.
 """
 HALF_MOVED = 0.1
-"""Limit of the share of sentences whose fp16 scores depend on their company.
+"""Limit of the share of sentences whose fp16 scores depend on the batch.
 
-A CPU sums products up in fp32, whose last bit may differ with the shape of a batch, and now and then a rounding to 16
-bits turns over: measured are 0 and 1 in 40 sentences for random models. What looks at its company moves nearly all.
+Sums in fp32 may differ in the last bit with the shape of a batch, which sometimes changes a rounding to 16 bits.
+Measured: 0 and 1 in 40 sentences for random models; a real dependence changes nearly all.
 """
 
 
 def verify_fp16(
     model: nn.Module, graphs: Graphs, frame: Frame, *, calibration: Calibration | None = None
 ) -> VerificationReport:
-    """Compares graphs in fp16 with the model that they were exported from, on the CPU, bound as they are on a device.
+    """Compare fp16 graphs with their model, on the CPU, bound as on a device.
 
     Args:
-        model: in evaluation mode, on the CPU.
+        model: model in evaluation mode, on the CPU.
         graphs: its graphs.
         frame: its vocabularies and limits.
-        calibration: has sentences to compare on, instead of random tokens.
+        calibration: sentences to compare on, or None for random tokens.
     """
     trial = _Trial(model, graphs, frame)
     if calibration is not None:
@@ -47,10 +46,10 @@ def verify_fp16(
 
 
 class _Trial(Trial):
-    """What is compared in fp16."""
+    """Checks in fp16."""
 
     def encoder(self) -> list[Check]:
-        """Memory and first state in fp16, over random shapes."""
+        """Compare memory and first state over random shapes."""
         error = RelativeError("encoder", HALF_ERROR)
         for inputs in self.samples.sources():
             for expected, found in zip(self.torch.encode(*inputs), self.runtime.encode(*inputs), strict=True):
@@ -59,7 +58,7 @@ class _Trial(Trial):
         return [error.check("root mean square error of every tensor of the memory and the first state")]
 
     def one_pass(self) -> list[Check]:
-        """Log-probabilities of given targets, and attention weights of a model that has them, in fp16."""
+        """Compare log-probabilities of given targets, and attention weights if the model has them."""
         scores, weights = RelativeError("scorer", HALF_ERROR), RelativeError("aligner", HALF_ERROR)
         for inputs in self.samples.pairs():
             scores.compare(self.torch.score(*inputs), self.runtime.score(*inputs))
@@ -73,38 +72,38 @@ class _Trial(Trial):
         ]
 
     def longest(self) -> list[Check]:
-        """The longest source and target that the limits allow, in fp16: nothing is infinite."""
-        error = RelativeError("longest", HALF_ERROR)
+        """Compare the longest source and target; nothing may be infinite."""
+        error = RelativeError("maximum lengths", HALF_ERROR)
         pair, step = self.samples.longest()
         error.compare(self.torch.score(*pair), self.runtime.score(*pair))
-        error.compare(centred(self.torch.step(*step)[0]), centred(self.runtime.step(*step)[0]))
+        error.compare(centre(self.torch.step(*step)[0]), centre(self.runtime.step(*step)[0]))
         return [error.check(f"nothing infinite, and the root mean square error of {self.longest_described()}")]
 
     def decode(self) -> list[Check]:
-        """A decode in fp16 with two hypotheses a sentence."""
+        """Compare a decode with beam size 2."""
         rollout = self.samples.rollout(sentences=40, beam_size=2)
         error, together = RelativeError("decode", HALF_ERROR), RowScores(rollout)
         rows = others = 0
         for expected, found in zip(self.play(rollout, self.torch), self.play(rollout, self.runtime), strict=True):
-            error.compare(centred(expected), centred(found))
+            error.compare(centre(expected), centre(found))
             together.add(found)
             rows += len(expected)
             others += int((expected.argmax(axis=-1) != found.argmax(axis=-1)).sum())
-        company, history = Moved("company", HALF_MOVED), RelativeError("history", HALF_ERROR)
+        invariance, agreement = Moved("batch invariance", HALF_MOVED), RelativeError("scorer agreement", HALF_ERROR)
         for scores, by_itself, in_one_pass in self.recounts(rollout, together):
-            company.compare(by_itself, scores)
-            history.compare(in_one_pass, scores)
+            invariance.compare(by_itself, scores)
+            agreement.compare(in_one_pass, scores)
         share = others / max(1, rows)
         return [
-            error.check(f"root mean square error of the logits of {story(rollout)}"),
+            error.check(f"root mean square error of the logits of {describe(rollout)}"),
             Check(
-                name="tokens",
+                name="top-1 tokens",
                 cases=rows,
                 worst=share,
                 limit=HALF_TOKENS,
                 passed=share <= HALF_TOKENS,
-                detail="share of the rows of this decode whose most likely token is not that of fp32",
+                detail="share of this decode's rows whose most likely token differs from fp32",
             ),
-            company.check(f"share that differs: {COMPANY}"),
-            history.check(f"root mean square error: {HISTORY}"),
+            invariance.check(f"share that differs: {INVARIANCE}"),
+            agreement.check(f"root mean square error: {AGREEMENT}"),
         ]

@@ -1,6 +1,6 @@
-"""Verification of exported graphs: PyTorch against ONNX Runtime, over random shapes and whole decodes, in fp32.
+"""Verify fp32 graphs: PyTorch against ONNX Runtime, over random shapes and whole decodes.
 
-What runs on ONNX Runtime's side is what serves: `jumok_serve.runtime.graphs.Graphs`.
+ONNX Runtime's side is the code that serves: `jumok_serve.runtime.graphs.Graphs`.
 """
 
 import numpy as np
@@ -10,16 +10,16 @@ from jumok_export.verification.comparison import Differences
 from jumok_export.verification.rollout import RowScores
 from jumok_export.verification.samples import Frame
 from jumok_export.verification.sides import Arrays
-from jumok_export.verification.trial import COMPANY, HISTORY, Trial, report, story
+from jumok_export.verification.trial import AGREEMENT, INVARIANCE, Trial, describe, report
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Graphs
 
 
 def verify_fp32(model: nn.Module, graphs: Graphs, frame: Frame) -> VerificationReport:
-    """Compares graphs in fp32 with the model that they were exported from.
+    """Compare fp32 graphs with their model.
 
     Args:
-        model: in evaluation mode, on the CPU.
+        model: model in evaluation mode, on the CPU.
         graphs: its graphs.
         frame: its vocabularies and limits.
     """
@@ -38,9 +38,9 @@ def verify_fp32(model: nn.Module, graphs: Graphs, frame: Frame) -> VerificationR
 
 
 def verify_device(model: nn.Module, graphs: Graphs, frame: Frame) -> tuple[Check, ...]:
-    """Compares graphs in fp32 for a device with the model; they run on the CPU, bound as they are on a device.
+    """Compare fp32 device graphs with the model; they run on the CPU, bound as on a device.
 
-    What they share with those for the CPU, which scores and aligns, is not compared again.
+    Scorer and aligner, which the CPU shares, are not compared again.
     """
     trial = _Trial(model, graphs, frame)
     outcome = report(trial.encoder, trial.step, trial.select, trial.sampler, trial.beams)
@@ -48,10 +48,10 @@ def verify_device(model: nn.Module, graphs: Graphs, frame: Frame) -> tuple[Check
 
 
 class _Trial(Trial):
-    """What is compared in fp32."""
+    """Checks in fp32."""
 
     def encoder(self) -> list[Check]:
-        """Memory and first state, over random shapes."""
+        """Compare memory and first state over random shapes."""
         differences = Differences("encoder")
         for inputs in self.samples.sources():
             for expected, found in zip(self.torch.encode(*inputs), self.runtime.encode(*inputs), strict=True):
@@ -59,7 +59,7 @@ class _Trial(Trial):
         return [differences.check("every tensor of the memory and the first state; B and S from 1")]
 
     def step(self) -> list[Check]:
-        """Logits and state of single steps over random memory and state."""
+        """Compare logits and state of single steps over random memory and state."""
         logits, state = Differences("step logits"), Differences("step state")
         for inputs in self.samples.steps():
             expected, found = self.torch.step(*inputs), self.runtime.step(*inputs)
@@ -71,14 +71,14 @@ class _Trial(Trial):
         return [logits.check(detail), state.check(detail)]
 
     def scorer(self) -> list[Check]:
-        """Log-probabilities of given targets."""
+        """Compare log-probabilities of given targets."""
         differences = Differences("scorer")
         for inputs in self.samples.pairs():
             differences.compare(self.torch.score(*inputs), self.runtime.score(*inputs))
         return [differences.check("log-probabilities of all target tokens; B, S and T from 1")]
 
     def aligner(self) -> list[Check]:
-        """Attention weights, of a model that has them."""
+        """Compare attention weights, if the model has them."""
         differences = Differences("aligner")
         for inputs in self.samples.pairs() if self.aligns else ():
             for expected, found in zip(self.torch.align(*inputs), self.runtime.align(*inputs), strict=True):
@@ -86,19 +86,19 @@ class _Trial(Trial):
         return [differences.check("all attention weights; B, S and T from 1")] if self.aligns else []
 
     def longest(self) -> list[Check]:
-        """The longest source and target that the limits allow."""
-        differences = Differences("longest")
+        """Compare the longest source and target."""
+        differences = Differences("maximum lengths")
         pair, step = self.samples.longest()
         differences.compare(self.torch.score(*pair), self.runtime.score(*pair))
         differences.compare(self.torch.step(*step)[0], self.runtime.step(*step)[0])
         return [differences.check(self.longest_described())]
 
     def beams(self) -> list[Check]:
-        """A decode with three hypotheses a sentence."""
+        """Compare a decode with beam size 3."""
         return self._decode(beam_size=3)
 
     def greedy(self) -> list[Check]:
-        """A decode with one hypothesis a sentence."""
+        """Compare a decode with beam size 1."""
         return self._decode(beam_size=1)
 
     def _decode(self, beam_size: int) -> list[Check]:
@@ -107,14 +107,20 @@ class _Trial(Trial):
         for expected, found in zip(self.play(rollout, self.torch), self.play(rollout, self.runtime), strict=True):
             logits.compare(expected, found)
             together.add(found)
-        company, history = Differences(f"company, beam {beam_size}"), Differences(f"history, beam {beam_size}")
+        invariance, agreement = (
+            Differences(f"batch invariance, beam {beam_size}"),
+            Differences(f"scorer agreement, beam {beam_size}"),
+        )
         for scores, by_itself, in_one_pass in self.recounts(rollout, together):
-            company.compare(by_itself, scores)
-            history.compare(in_one_pass, scores)
-        return [logits.check(f"logits of {story(rollout)}"), company.check(COMPANY), history.check(HISTORY)]
+            invariance.compare(by_itself, scores)
+            agreement.compare(in_one_pass, scores)
+        return [
+            logits.check(f"logits of {describe(rollout)}"),
+            invariance.check(INVARIANCE),
+            agreement.check(AGREEMENT),
+        ]
 
 
 def _compare_all(differences: Differences, expected: Arrays, found: Arrays) -> None:
-    """Compares tensors of the same names."""
     for name, value in expected.items():
         differences.compare(value, found.get(name, np.empty(0)))

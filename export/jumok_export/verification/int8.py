@@ -1,4 +1,4 @@
-"""Verification of graphs in int8: against PyTorch, against the same arithmetic in PyTorch, and in company."""
+"""Verify int8 graphs: against PyTorch, against the same arithmetic in PyTorch, and for batch invariance."""
 
 from collections.abc import Sequence, Set
 
@@ -12,28 +12,27 @@ from jumok_export.verification.comparison import Moved, RelativeError
 from jumok_export.verification.rollout import RowScores
 from jumok_export.verification.samples import Frame, SentenceSamples
 from jumok_export.verification.sides import TorchSide
-from jumok_export.verification.trial import COMPANY, HISTORY, MOVED_SENTENCES, Trial, centred, report, story
+from jumok_export.verification.trial import AGREEMENT, INVARIANCE, MOVED_SENTENCES, Trial, centre, describe, report
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Graphs
 
 QUANTIZATION_ERROR = 0.15
-"""Limit of the relative error that int8 may bring to logits and attention weights: a model with more is not usable.
+"""Limit of the relative error of logits and attention weights in int8.
 
 Measured on logits: 0.012 to 0.024 for random models of 1 to 12 layers, 0.013 to 0.017 for trained ones; with calibrated
 activations 0.028 to 0.046 and 0.014 to 0.018.
 """
 EXCESS_ERROR = 1.2
-"""Limit of the error of int8 logits, as a multiple of what the same arithmetic costs in PyTorch.
+"""Limit of the error of int8 logits, as a multiple of the error of the same arithmetic in PyTorch.
 
-A rounding that falls the other way makes single values differ, but not how large the error is: measured are 0.99 to
-1.01, from one layer to twelve. Activations that are off by a hundredth of their range cost more than twice as much.
+Measured: 0.99 to 1.01, from one layer to twelve. Activations that are off by a hundredth of their range give more than
+2.
 """
 RESCORED_SENTENCES = 0.9
 """Limit of the share of sentences whose int8 scores differ between the steps and the one-pass scorer.
 
-Those two do sum up in different orders, so roundings are turned over the more often the larger a model is: measured are
-0 to 1 in 100 sentences with up to 6 layers, 7 in 100 with 12 of width 512 and 25 in 100 with 12 + 12 of width 1024;
-there are models twice as deep and wide. What is broken in one of them moves all.
+Both sum in different orders, so roundings differ more often in larger models. Measured: 0 to 1 in 100 sentences up to 6
+layers, 7 in 100 with 12 layers of width 512, 25 in 100 with 12 + 12 of width 1024. A broken graph changes all.
 """
 
 
@@ -46,18 +45,18 @@ def verify_int8(
     rectified: Set[str],
     calibration: Calibration | None = None,
 ) -> VerificationReport:
-    """Compares graphs in int8 with the model that they were exported from, and scores alone with scores in company.
+    """Compare int8 graphs with their model, and scores alone with scores in a batch.
 
-    Calibrated graphs are compared on the sentences of their calibration, others on random tokens.
+    Calibrated graphs are compared on their calibration sentences, others on random tokens.
 
     Args:
-        model: in evaluation mode, on the CPU.
+        model: model in evaluation mode, on the CPU.
         graphs: its graphs.
         frame: its vocabularies and limits.
-        weights: the matrices that are in 8 bits in the encoder or the decoder. If PyTorch computes with one of them by
-            other means than linear layers and embeddings, what int8 should cost is not known and not compared.
-        rectified: `rectified_weights` of the graphs before quantization.
-        calibration: what gave the graphs constant scales, if they have any.
+        weights: quantized matrices of encoder and decoder. The excess error is checked only if PyTorch uses all of them
+            in linear layers and embeddings.
+        rectified: `rectified_keys` of the graphs before quantization.
+        calibration: calibration of the activation scales, or None.
     """
     trial = _Trial(model, graphs, frame)
     arithmetic, activations = Int8Arithmetic(rectified=rectified), "one scale a row"
@@ -73,10 +72,10 @@ def verify_int8(
 
 
 class _Trial(Trial):
-    """What is compared in int8."""
+    """Checks in int8."""
 
     def aligner(self) -> list[Check]:
-        """Attention weights in int8, of a model that has them."""
+        """Compare attention weights, if the model has them."""
         error = RelativeError("aligner", QUANTIZATION_ERROR)
         for inputs in self.samples.pairs() if self.aligns else ():
             for expected, found in zip(self.torch.align(*inputs), self.runtime.align(*inputs), strict=True):
@@ -84,35 +83,38 @@ class _Trial(Trial):
         return [error.check("root mean square error of all attention weights")] if self.aligns else []
 
     def longest(self) -> list[Check]:
-        """The longest source and target that the limits allow, in int8."""
-        error = RelativeError("longest", QUANTIZATION_ERROR)
+        """Compare the longest source and target."""
+        error = RelativeError("maximum lengths", QUANTIZATION_ERROR)
         pair, step = self.samples.longest()
         error.compare(self.torch.score(*pair), self.runtime.score(*pair))
-        error.compare(centred(self.torch.step(*step)[0]), centred(self.runtime.step(*step)[0]))
+        error.compare(centre(self.torch.step(*step)[0]), centre(self.runtime.step(*step)[0]))
         return [error.check(self.longest_described())]
 
     def decode(
         self, weights: Sequence[NDArray[np.float32]], arithmetic: Int8Arithmetic, activations: str
     ) -> list[Check]:
-        """A decode in int8 with two hypotheses a sentence."""
+        """Compare a decode with beam size 2."""
         rollout = self.samples.rollout(sentences=100, beam_size=2)
         logits, rounding = RelativeError("decode", QUANTIZATION_ERROR), RelativeError("rounding", QUANTIZATION_ERROR)
         together = RowScores(rollout)
         sides = (self.torch, self.runtime, TorchSide(self.model, arithmetic))
         for expected, found, rounded in zip(*(self.play(rollout, side) for side in sides), strict=True):
-            logits.compare(centred(expected), centred(found))
-            rounding.compare(centred(expected), centred(rounded))
+            logits.compare(centre(expected), centre(found))
+            rounding.compare(centre(expected), centre(rounded))
             together.add(found)
-        company, history = Moved("company", MOVED_SENTENCES), Moved("history", RESCORED_SENTENCES)
+        invariance, agreement = (
+            Moved("batch invariance", MOVED_SENTENCES),
+            Moved("scorer agreement", RESCORED_SENTENCES),
+        )
         for scores, by_itself, in_one_pass in self.recounts(rollout, together):
-            company.compare(by_itself, scores)
-            history.compare(in_one_pass, scores)
-        error = logits.check(f"root mean square error of the logits of {story(rollout)}; activations: {activations}")
+            invariance.compare(by_itself, scores)
+            agreement.compare(in_one_pass, scores)
+        error = logits.check(f"root mean square error of the logits of {describe(rollout)}; activations: {activations}")
         return [
             error,
             *([_excess(error, rounding)] if arithmetic.covers(weights) else []),
-            company.check(f"share that differs: {COMPANY}"),
-            history.check(f"share that differs: {HISTORY}"),
+            invariance.check(f"share that differs: {INVARIANCE}"),
+            agreement.check(f"share that differs: {AGREEMENT}"),
         ]
 
 
@@ -120,10 +122,10 @@ def _excess(error: Check, rounding: RelativeError) -> Check:
     least = rounding.check("").worst
     excess = error.worst / least if least else float(error.worst > 0)
     return Check(
-        name="excess",
+        name="excess error",
         cases=error.cases,
         worst=excess,
         limit=EXCESS_ERROR,
         passed=excess <= EXCESS_ERROR,
-        detail=f"the same error as a multiple of what this rounding costs in PyTorch, which is {least:.3g}",
+        detail=f"the same error as a multiple of that of this rounding in PyTorch, {least:.3g}",
     )

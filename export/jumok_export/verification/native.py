@@ -1,4 +1,4 @@
-"""Verification of the encoder and the decoders in native operators: against PyTorch, or against the plain graphs."""
+"""Verify native graphs against PyTorch or the plain graphs."""
 
 from itertools import islice
 
@@ -12,28 +12,27 @@ from jumok_serve.manifest.manifest import Check
 from jumok_serve.runtime.graphs import Graphs
 
 PREFIX = "native: "
-"""What begins the names of these checks."""
+"""Prefix of the names of these checks."""
 ROUNDING_ERROR = 0.1
-"""Limit of the relative error that memory and state in 8 bits may bring to logits and state in int8.
+"""Limit of the relative error of logits and state in int8, due to memory and state in int8.
 
-They turn roundings of activations over besides. Measured are 0.003 to 0.029 for random models; a head or an entry that
-is read for another gives 0.5 and more.
+Measured: 0.003 to 0.029 for random models; a wrong head or entry gives at least 0.5.
 """
 STEPS, SENTENCES = 14, 8
-"""Single steps that are compared, and sentences that are decoded: the plain graphs were tried with more."""
+"""Single steps that are compared, and sentences that are decoded; the plain graphs were compared on more."""
 
 
 def verify_native(
     expected: Side, graphs: Graphs, listed: Graphs | None, frame: Frame, precision: str
 ) -> tuple[Check, ...]:
-    """Compares graphs in native operators with what computes the same: logits, state, and what is chosen.
+    """Compare native graphs with the same computation: logits, state and selection.
 
-    The encoder is not compared on its own: what is wrong with its memory shows in the logits of whole decodes.
+    The encoder is not compared alone: an error in memory shows in the logits of whole decodes.
 
     Args:
-        expected: in fp32 the model, or the plain graphs; in int8 the plain graphs.
-        graphs: in native operators.
-        listed: those for shortlists, if there are any: they are compared with `graphs`.
+        expected: in fp32 the model or the plain graphs; in int8 the plain graphs.
+        graphs: native graphs.
+        listed: native graphs for shortlists, or None; compared with `graphs`.
         frame: vocabularies and limits.
         precision: "fp32" or "int8".
     """

@@ -1,7 +1,7 @@
-"""Random multi-step decodes in which rows are reordered, dropped, duplicated and newly admitted, as a server does it.
+"""Random decodes of several steps, as in a server: rows are reordered, dropped, duplicated and admitted.
 
-A rollout is planned once, and its moves are drawn at random, before it is played on any side of a verification, so that
-both sides decode the same tokens over their own memory and state.
+A rollout is planned once and then played on both sides of a verification: they decode the same tokens, each over its
+own memory and state.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ from jumok_serve.runtime.slot_buffers import LENGTH_STEP
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSentence:
-    """What is decoded of one sentence.
+    """One sentence of a rollout.
 
     Attributes:
         source: its token ids.
-        tokens: what its rows get step by step, [T, K]; T + 1 steps decode it.
+        tokens: the tokens of its rows by step, [T, K]; T + 1 steps decode it.
     """
 
     source: Integers
@@ -35,12 +35,12 @@ class PlannedStep:
     """One decoder step of a rollout.
 
     Attributes:
-        sentences: which sentence is in each slot, [B].
-        joined: those of them that are encoded before this step.
-        positions: of every row, [R].
+        sentences: the sentence in each slot, [B].
+        joined: sentences that are encoded before this step.
+        positions: position of every row, [R].
         parents: row of the step before that each row continues, [R]; -1 in a sentence's first step.
-        histories: every row's tokens, the start token and the one fed in this step included.
-        trimmed: whether the time axis is cut to what the rows need before this step, and sources get more padding.
+        histories: tokens of every row, from the start token to the one of this step.
+        trimmed: True if the time axis is cut before this step, and sources get more padding.
     """
 
     sentences: tuple[int, ...]
@@ -56,9 +56,9 @@ class Row:
     """One row at its sentence's last step.
 
     Attributes:
-        sentence: which sentence it translates.
+        sentence: index of its sentence.
         source: the sentence's token ids.
-        history: the tokens that were fed, the start token first.
+        history: the row's tokens, the start token first.
     """
 
     sentence: int
@@ -68,13 +68,13 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """Sources, and the steps that decode them.
+    """Sources and the steps that decode them.
 
     Attributes:
         sources: token ids of every sentence.
-        steps: in order.
+        steps: steps in order.
         beam_size: rows of a sentence, K.
-        pad: token behind the end of shorter sources.
+        pad: token after the end of shorter sources.
     """
 
     sources: tuple[Integers, ...]
@@ -84,7 +84,7 @@ class Rollout:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Every row as it is after its sentence's last step, in order of the sentences."""
+        """Every row after its sentence's last step, in the order of the sentences."""
         last = {
             sentence: step.histories[slot * self.beam_size : (slot + 1) * self.beam_size]
             for step in self.steps
@@ -100,14 +100,14 @@ class Rollout:
 def plan_rollout(
     sentences: Sequence[PlannedSentence], *, slots: int, start: int, pad: int, random: np.random.Generator
 ) -> Rollout:
-    """A rollout in which sentences join and leave at random moments and change places.
+    """Plan a rollout in which sentences join and leave at random and change slots.
 
     Args:
-        sentences: at least one, each with as many rows.
-        slots: how many are decoded at the same time.
-        start: token that every row starts with.
-        pad: token behind the end of shorter sources.
-        random: decides what is left open.
+        sentences: at least one, all with the same number of rows.
+        slots: sentences that are decoded at the same time.
+        start: start token of every row.
+        pad: token after the end of shorter sources.
+        random: source of the random decisions.
     """
     k: int = sentences[0].tokens.shape[1]
     waiting = list(range(len(sentences)))
@@ -150,7 +150,7 @@ def plan_rollout(
 
 
 def alone(rollout: Rollout, sentence: int) -> Rollout:
-    """The part of a rollout that decodes one sentence: the same rows and tokens without company and without padding."""
+    """The part of a rollout that decodes one sentence, without other sentences and padding."""
     k = rollout.beam_size
     steps: list[PlannedStep] = []
     before = 0  # the sentence's first row in the step before
@@ -176,16 +176,16 @@ def alone(rollout: Rollout, sentence: int) -> Rollout:
 def play(
     rollout: Rollout, side: Side, memory_specs: Sequence[TensorSpec], state_specs: Sequence[TensorSpec]
 ) -> Iterator[Floats]:
-    """Decodes a rollout on one side, step by step.
+    """Decode a rollout on one side, step by step.
 
     Args:
-        rollout: what to decode.
+        rollout: the rollout.
         side: the model.
         memory_specs: axes of the decoder's memory.
         state_specs: axes of its state.
 
     Yields:
-        The logits [R, V] of every step.
+        Logits [R, V] of every step.
     """
     random = np.random.default_rng(0)
     padded = len(rollout.sources) > 1
@@ -223,10 +223,10 @@ def play(
 
 
 class RowScores:
-    """What a search would give the rows of a rollout: log-probabilities summed up token by token.
+    """Running scores of a rollout's rows, as a search computes them.
 
     Args:
-        rollout: what is decoded.
+        rollout: the rollout.
     """
 
     def __init__(self, rollout: Rollout) -> None:
@@ -239,7 +239,7 @@ class RowScores:
                 self._wanted.setdefault((row.sentence, *row.history[:end]), set()).add(row.history[end])
 
     def add(self, logits: Floats) -> None:
-        """Takes note of the next step's logits, [R, V]."""
+        """Add the logits of the next step, [R, V]."""
         step = next(self._steps)
         for number, (history, row) in enumerate(zip(step.histories, logits.astype(np.float64), strict=True)):
             place = (step.sentences[number // self._rollout.beam_size], *history)
@@ -250,7 +250,7 @@ class RowScores:
 
     @property
     def totals(self) -> list[Floats]:
-        """For every row of `rollout.rows` its running score after each token behind the start token."""
+        """Running scores of every row of `rollout.rows` after each token, the start token excluded."""
         return [
             np.cumsum([self._scores[row.sentence, *row.history[: end + 1]] for end in range(1, len(row.history))])
             for row in self._rollout.rows
@@ -258,7 +258,7 @@ class RowScores:
 
 
 def pad(sequences: Sequence[Integers], token: int, extra: int = 0) -> tuple[Integers, Integers]:
-    """Token ids padded with `token` to the longest plus `extra` places, [B, T], and their lengths, [B]."""
+    """Pad token ids with `token` to the longest plus `extra`: ids [B, T] and lengths [B]."""
     lengths = np.array([len(sequence) for sequence in sequences])
     padded = np.full((len(sequences), int(lengths.max()) + extra), token)
     for row, sequence in zip(padded, sequences, strict=True):
@@ -273,7 +273,7 @@ def _cut(value: NDArray[Any], spec: TensorSpec, longest: int) -> NDArray[Any]:
 def _stack(
     rows: Sequence[NDArray[Any]], spec: TensorSpec, lengths: Integers, width: int, random: np.random.Generator
 ) -> NDArray[Any]:
-    """Memory [B, ...] of some sentences; what lies behind a source's end is noise, for nothing may look at it."""
+    """Memory [B, ...] of sentences, with noise after the end of each source."""
     if "S" not in spec.axes:
         return np.stack(list(rows))
     shape = [len(rows), *(width if axis == "S" else int(axis) for axis in spec.axes[1:])]

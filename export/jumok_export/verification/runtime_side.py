@@ -1,4 +1,4 @@
-"""The side of a verification that is in ONNX Runtime: exported graphs, in the sessions that serve them."""
+"""The ONNX Runtime side of a verification: exported graphs, in the sessions that serve them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,41 +23,40 @@ from jumok_serve.runtime.step_inputs import SelectionParameters
 from jumok_serve.search import Constraints, Entries
 
 UNSEEN = 7.0
-"""Fills what no row may attend to; drawing as many random numbers would take longer than all else."""
+"""Value of entries that no row may attend to; random numbers would take longer than everything else."""
 
 SPARE = 8
-"""Candidates behind the last one that might be as good as that: native operators round scores otherwise."""
+"""Extra candidates of the expected selection: nearly equal ones may replace each other."""
 
 
 class GraphFailedError(Exception):
-    """A graph did not run."""
+    """A graph did not run, or its selection is wrong."""
 
 
 class RuntimeSide:
-    """The exported graphs, in the sessions that serve them. What they have in fp16 or in entries of 8 bits is in fp32
-    outside.
+    """The exported graphs in the sessions that serve them; fp16 and int8 tensors are fp32 outside.
 
     Args:
-        graphs: of one precision. With those for shortlists, what says which columns logits have is among the memory.
+        graphs: graphs of one precision. With shortlists, `memory` includes the listed columns.
     """
 
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
 
     def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
-        """See `Side`."""
+        """Memory and first state, see `Side`."""
         with _running("encoder"):
             memory, first_state = self._graphs.encode(source_ids, source_lengths)
         return _arrays(memory), _arrays(first_state)
 
     @property
     def memory_specs(self) -> tuple[TensorSpec, ...]:
-        """Names, types and axes of the memory that `step` takes, [B, ...]."""
+        """Names, types and axes of the memory of `step`, [B, ...]."""
         return tuple(map(_in_fp32, self._graphs.memory_specs))
 
     @property
     def state_specs(self) -> tuple[TensorSpec, ...]:
-        """Names, types and axes of the state that `step` takes, [P, ...], whatever the graph's own state looks like."""
+        """Names, types and axes of the state of `step`, [P, ...], whatever the graph's own form."""
         specs = map(_in_fp32, self._graphs.state_specs)
         if not self._graphs.in_place:
             return tuple(specs)
@@ -130,7 +129,7 @@ class RuntimeSide:
         memory: Arrays,
         state: Arrays,
     ) -> tuple[Floats, Arrays]:
-        """A step over entries into which the rows' pasts are laid by turns, where sharing could have put them."""
+        """Run a step over entries where the rows' histories take turns, as sharing could have placed them."""
         rows, sentences = len(token_ids), len(source_lengths)
         beam_size, time = rows // sentences, padded_length(int(positions.max()) + 1)
         times, row = np.arange(time), np.arange(rows)[:, None]
@@ -142,7 +141,7 @@ class RuntimeSide:
         for spec in self._graphs.state_specs:
             axis = spec.axes.index("E")
             sizes = {"B": sentences, SLOTS: sentences, "E": time * beam_size}
-            # What lies where no row may look would be seen if any did.
+            # A row that attends to an invisible entry gives other results.
             shape = [size if isinstance(size, int) else sizes[size] for size in _in_fp32(spec).axes]
             buffer = np.full(shape, UNSEEN, np.float32)
             past = np.moveaxis(state[spec.name], axis, 1)[parents]  # [R, T, ...]
@@ -164,7 +163,7 @@ class RuntimeSide:
         }
         logits = self._logits(self._bind(inputs, memory, buffers))
         grown = {}
-        # Behind a row's tokens its state has no meaning; `step` repeats the new token there, and so does this.
+        # After a row's tokens its state is undefined; `step` repeats the new token there.
         found = np.take_along_axis(entries, np.minimum(times, positions[:, None]), axis=1)
         for spec in self._graphs.state_specs:
             axis = spec.axes.index("E")
@@ -182,7 +181,7 @@ class RuntimeSide:
             return self._selection.run(selection)
 
     def sample(self, drawing: Drawing) -> tuple[Integers, Floats]:
-        """Token ids and running scores [D, 1] of what is drawn."""
+        """Token ids and running scores [D, 1] of drawn tokens."""
         with _running("sampler"):
             return self._graphs.sample(
                 OrtValue.ortvalue_from_numpy(drawing.logits),
@@ -218,9 +217,9 @@ class RuntimeSide:
 
 
 def _turned(positions: Integers, time: int) -> Integers:
-    """For rows at positions [B, K] the turns [B, K, T] of their tokens: one on from each time to the next.
+    """Turns [B, K, T] of the tokens of rows at positions [B, K]: one further at each time.
 
-    Where a row writes its new token, all rows have their own turn.
+    At the time of a row's new token, all rows have their own turn.
     """
     beam_size = positions.shape[1]
     times = np.arange(time)
@@ -260,7 +259,7 @@ def _arrays(values: Mapping[str, OrtValue]) -> Arrays:
 
 
 def _values(arrays: Arrays, specs: Iterable[TensorSpec]) -> dict[str, OrtValue]:
-    """The arrays as ONNX Runtime's tensors, of the types that the graphs want; without a copy where they have them."""
+    """Arrays as ONNX Runtime tensors of the graphs' types, without a copy if they match."""
     kinds = {spec.name: spec.dtype for spec in specs}
     return {
         name: OrtValue.ortvalue_from_numpy(np.ascontiguousarray(_narrowed(array, kinds.get(name, array.dtype.name))))
@@ -275,7 +274,7 @@ def _in_fp32(spec: TensorSpec) -> TensorSpec:
 
 
 def _narrowed(array: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """An array in the type of memory or state; without a copy where it has that."""
+    """Convert an array to the type of memory or state, without a copy if it matches."""
     if dtype == "int8" and array.dtype == np.float32:
         return to_entries(array)
     return array.astype(dtype, copy=False)

@@ -1,4 +1,4 @@
-"""Inputs of every graph, in many shapes, for verification: random ones, or sentences."""
+"""Inputs of every graph in many shapes, for verification: random ones or sentences."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,24 +12,24 @@ from jumok_export.verification.sides import Arrays, Side
 from jumok_serve.runtime.graphs import Integers
 
 SHAPES = 12
-"""Random shapes that every graph is tried with, after the smallest one."""
+"""Random shapes per graph, after the smallest one."""
 SOURCE_LENGTH, TARGET_LENGTH = 12, 10
-"""Bounds of random lengths: short ones leave time for many; a model's own limits are reached once."""
+"""Bounds of random lengths, in tokens; the model's own limits are checked once."""
 SLOTS = 5
 """Sentences that are decoded at the same time."""
 OTHER_TOKENS = 0.25
-"""Share of a translation's tokens that are changed, so that rows of a sentence differ."""
+"""Share of a translation's tokens that are replaced, so that a sentence's rows differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """What inputs of a model keep to.
+    """Bounds of a model's inputs.
 
     Attributes:
-        source_vocabulary: number of source tokens.
-        target_vocabulary: number of target tokens.
-        start: token that decoding starts from.
-        pad: token behind the end of shorter sources.
+        source_vocabulary: source vocabulary size.
+        target_vocabulary: target vocabulary size.
+        start: start token of the decoder.
+        pad: token after the end of shorter sources.
         max_source_length: most tokens of a source.
         max_target_length: most tokens of a target.
     """
@@ -52,7 +52,7 @@ StepInputs = tuple[Integers, Integers, Integers, Integers, Arrays, Arrays]
 
 @dataclass(frozen=True, kw_only=True)
 class StepSizes:
-    """Sizes of a single decoder step, by the contract's symbols."""
+    """Sizes of a single decoder step."""
 
     sentences: int
     beam_size: int
@@ -62,11 +62,11 @@ class StepSizes:
 
 
 class Samples:
-    """Random inputs of every graph of a model; the same ones each time.
+    """Random inputs of every graph of a model, always the same.
 
     Args:
         frame: vocabularies and limits.
-        side: gives steps their memory, and their state its shape.
+        side: encodes the steps' memory, and gives the shapes of their state.
     """
 
     def __init__(self, frame: Frame, side: Side) -> None:
@@ -76,14 +76,14 @@ class Samples:
         self._target_length = min(TARGET_LENGTH, frame.max_target_length)
 
     def sources(self) -> Iterator[Sources]:
-        """Sources of random shapes, the smallest first."""
+        """Yield sources of random shapes, the smallest first."""
         random = np.random.default_rng(1)
         yield self._source(random, 1, 1)
         for _ in range(SHAPES):
             yield self._source(random, *self._shape(random, self._source_length))
 
     def pairs(self) -> Iterator[Pairs]:
-        """Sources and targets of random shapes, the smallest first."""
+        """Yield sources and targets of random shapes, the smallest first."""
         random = np.random.default_rng(2)
         yield self._pair(random, 1, 1, 1)
         for _ in range(SHAPES):
@@ -92,7 +92,7 @@ class Samples:
             yield self._pair(random, sentences, source, target)
 
     def steps(self) -> Iterator[StepInputs]:
-        """Single steps over random memory and state, the smallest first."""
+        """Yield single steps over random memory and state, the smallest first."""
         random = np.random.default_rng(3)
         yield self._step(random, StepSizes(sentences=1, beam_size=1, source=1, parents=1, time=0))
         yield self._step(random, StepSizes(sentences=3, beam_size=2, source=self._source_length, parents=1, time=0))
@@ -141,7 +141,7 @@ class Samples:
     def _pair(self, random: np.random.Generator, sentences: int, source: int, target: int) -> Pairs:
         vocabulary = self._frame.target_vocabulary
         sources = self._source(random, sentences, source)
-        # Behind a target's end stands any token of the target's vocabulary, which may not have the padding token.
+        # Targets are padded with token 0: the target vocabulary may lack the padding token.
         targets = _padded(random, (sentences, target), vocabulary, 0)
         return *sources, random.integers(vocabulary, size=sentences), *targets
 
@@ -164,14 +164,14 @@ class Samples:
 
 
 class SentenceSamples(Samples):
-    """Sentences and their translations in place of random tokens and a random state.
+    """Sentences with their translations, instead of random tokens and state.
 
-    Those might leave the range of what the model meets in text, for which scales were calibrated.
+    Random inputs may leave the range that activation scales were calibrated for.
 
     Args:
         frame: vocabularies and limits.
-        side: gives steps their memory and their state.
-        calibration: has the sentences.
+        side: computes the steps' memory and state.
+        calibration: sentences and their translations.
     """
 
     def __init__(self, frame: Frame, side: Side, calibration: Calibration) -> None:
@@ -180,7 +180,7 @@ class SentenceSamples(Samples):
         self._sources, self._targets = calibration.sources, calibration.targets
 
     def pairs(self) -> Iterator[Pairs]:
-        """Batches of one to five sentences."""
+        """Yield batches of one to five sentences."""
         random = np.random.default_rng(2)
         for size in (1, *random.integers(1, 6, SHAPES).tolist()):
             chosen = random.integers(len(self._sources), size=size).tolist()
@@ -189,7 +189,7 @@ class SentenceSamples(Samples):
             yield *sources, np.full(size, self._start), *targets
 
     def longest(self) -> tuple[Pairs, StepInputs]:
-        """Sentences in a row, up to the limits; the state is that of one of them, repeated."""
+        """Sentences one after another, up to the limits; the state is that of one sentence, repeated."""
         source = np.resize(np.concatenate(self._sources), (1, self._frame.max_source_length))
         target = np.resize(np.concatenate(self._targets), (1, self._frame.max_target_length))
         lengths, last = np.array([source.shape[1]]), target.shape[1] - 1
@@ -198,7 +198,7 @@ class SentenceSamples(Samples):
         return pair, (target[:, -1], np.array([last]), np.array([0]), lengths, memory, self._state(last))
 
     def rollout(self, *, sentences: int, beam_size: int) -> Rollout:
-        """A decode of several steps: rows get their sentence's translation, now and then another token of it."""
+        """A decode of several steps; rows follow their sentence's translation, sometimes with another of its tokens."""
         random = np.random.default_rng(beam_size)
         planned = []
         for sentence in np.linspace(0, len(self._sources) - 1, sentences).astype(int).tolist():
@@ -209,7 +209,7 @@ class SentenceSamples(Samples):
         return plan_rollout(planned, slots=SLOTS, start=self._start, pad=self._frame.pad, random=random)
 
     def _state(self, time: int) -> Arrays:
-        """One row of state after so many tokens: that of the sentence in the middle, over and over."""
+        """One row of state after `time` tokens: that of the middle sentence, repeated."""
         middle = len(self._sources) // 2
         source, target = self._sources[middle][None], self._targets[middle]
         lengths = np.array([source.shape[1]])
@@ -219,7 +219,7 @@ class SentenceSamples(Samples):
         for position, token in enumerate([self._start, *target[:-1]]):
             place = np.array([token]), np.array([position]), np.array([0])
             _, state = self._side.step(*place, lengths, memory, state)
-        # An axis of size 0 before any token is time; behind its valid entries it may have room.
+        # An axis of size 0 before any token is time; it may have spare entries.
         places = np.arange(time) % len(target)
         for name, value in empty.items():
             for axis in (axis for axis, size in enumerate(value.shape) if size == 0):
@@ -235,6 +235,6 @@ def _padded(random: np.random.Generator, shape: tuple[int, int], vocabulary: int
 
 
 def _random_state(random: np.random.Generator, row: NDArray[np.generic], rows: int, time: int) -> NDArray[np.generic]:
-    """A state of the shape of `row` [1, ...] for so many rows; an axis of size 0 is time."""
+    """Random state like `row` [1, ...] with `rows` rows; an axis of size 0 gets the size `time`."""
     shape = (rows, *(size or time for size in row.shape[1:]))
     return random.standard_normal(shape).astype(row.dtype)

@@ -1,4 +1,4 @@
-"""What verification asks of the graphs that choose tokens, and what these should answer, computed in PyTorch."""
+"""Test cases of selection and sampling, with the expected results computed in PyTorch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ CASES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """One call of the select graph.
+    """One call of a selection.
 
     Attributes:
-        logits: [R, V].
-        scores: [R], running scores.
-        candidates: how many of each row, C.
+        logits: logits, [R, V].
+        scores: running scores, [R].
+        candidates: candidates per row, C.
         on_logits: constraints before the log-softmax.
         on_log_probs: constraints after it.
-        renormalize: [R], whether a log-softmax follows.
+        renormalize: True for rows with another log-softmax at the end, [R].
     """
 
     logits: Floats
@@ -34,7 +34,7 @@ class Selection:
     renormalize: Booleans
 
     def expected(self) -> tuple[Integers, Floats]:
-        """Token ids and running scores [R, C]: two log-softmaxes and a stable sort."""
+        """Expected token ids and running scores [R, C]: two log-softmaxes and a stable sort."""
         log_probabilities = _constrained(torch.from_numpy(self.logits), self.on_logits).log_softmax(dim=-1)
         constrained = _constrained(log_probabilities, self.on_log_probs)
         renormalize = torch.from_numpy(self.renormalize)[:, None]
@@ -46,16 +46,16 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """One call of the sampler graph, with what it should draw.
+    """One call of the sampler, with the expected result.
 
     Attributes:
-        logits: [R, V].
-        rows: [D], the rows that draw.
-        scores: [D], their running scores.
-        draws: how each draws, D.
+        logits: logits, [R, V].
+        rows: rows that draw, [D].
+        scores: their running scores, [D].
+        draws: their sampling parameters, D.
         on_logits: constraints on these rows.
-        tokens: [D, 1], what should be drawn.
-        totals: [D, 1], running score + log-probability of that.
+        tokens: expected tokens, [D, 1].
+        totals: expected running scores, [D, 1].
     """
 
     logits: Floats
@@ -68,14 +68,13 @@ class Drawing:
 
 
 def selections(vocabulary: int, unlisted: float = 0.0) -> Iterator[Selection]:
-    """Calls of the select graph in many shapes; the same ones each time.
+    """Yield calls of a selection in many shapes, always the same.
+
+    Logits and constraints lie on a coarse grid: values are far apart or exactly equal, so rounding makes no ties.
 
     Args:
         vocabulary: width of the logits.
-        unlisted: the share of logits that are -inf.
-
-    Logits and constraints lie on a coarse grid: values are far apart or exactly equal, so that ties are met and
-    rounding makes none.
+        unlisted: share of logits that are -inf.
     """
     random = np.random.default_rng(5)
     for rows in (1, *random.integers(2, 13, CASES).tolist()):
@@ -92,14 +91,14 @@ def selections(vocabulary: int, unlisted: float = 0.0) -> Iterator[Selection]:
 
 
 def drawings(vocabulary: int, unlisted: float = 0.0) -> Iterator[Drawing]:
-    """Calls of the sampler graph in many shapes; the same ones each time.
+    """Yield calls of the sampler in many shapes, always the same.
+
+    A likely token is chosen first, then a number in the middle of its share of the distribution: rounding cannot change
+    it.
 
     Args:
         vocabulary: width of the logits.
-        unlisted: the share of logits that are -inf.
-
-    What is to be drawn is chosen first, of the likelier tokens, and then a number in the middle of its share of the
-    distribution, so that rounding cannot change it.
+        unlisted: share of logits that are -inf.
     """
     random = np.random.default_rng(6)
     for rows in (1, *random.integers(2, 13, CASES).tolist()):
@@ -132,9 +131,9 @@ def drawings(vocabulary: int, unlisted: float = 0.0) -> Iterator[Drawing]:
 
 
 def nucleus(logits: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """Logits [V] over the temperature, -inf where top-k or top-p (Holtzman et al., 2020) leave a token out.
+    """Logits [V] divided by the temperature, -inf for tokens outside top-k or top-p (Holtzman et al., 2020).
 
-    Tokens that are as likely as the last one that stays, stay too.
+    Ties with the last token that stays, stay too.
     """
     warm = logits / temperature
     if 0 < top_k < len(warm):
@@ -164,10 +163,10 @@ def _logits(random: np.random.Generator, rows: int, vocabulary: int, unlisted: f
 def _constraints(
     random: np.random.Generator, rows: int, vocabulary: int, biases: tuple[float, float] = (-1.6, 3.1)
 ) -> Constraints:
-    """Up to a dozen entries of either kind, of which some forbid a token, and some forbid it twice.
+    """Up to a dozen entries of each kind; some forbid a token, some forbid it twice.
 
-    Biases lie off the logits' grid, and before a log-softmax elsewhere than behind it: it rounds, and they must not
-    make two tokens nearly equal.
+    Biases lie off the logits' grid, and differ before and after the log-softmax, so that no two tokens become nearly
+    equal.
     """
     added = [(place, float(random.choice([-np.inf, *biases]))) for place in _places(random, rows, vocabulary)]
     added += [(place, -np.inf) for place, value in added if value == -np.inf]
@@ -181,7 +180,7 @@ def _entries(entries: Sequence[tuple[tuple[int, int], float]]) -> Entries:
 
 
 def _places(random: np.random.Generator, rows: int, vocabulary: int) -> list[tuple[int, int]]:
-    """Up to a dozen (row, token), no two of them equal; the last token is left out, so that one always remains."""
+    """Up to a dozen distinct (row, token), without the last token: one always remains."""
     places = random.integers((rows, vocabulary), size=(int(random.integers(12)), 2))
     return sorted({(int(row), int(token)) for row, token in places if token < vocabulary - 1})
 

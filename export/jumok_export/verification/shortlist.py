@@ -1,4 +1,4 @@
-"""Verification of the graphs for shortlists: their decoder against PyTorch or the other decoder, and selection."""
+"""Verify the graphs for shortlists: their decoder, selection and sampler."""
 
 from collections.abc import Iterator
 
@@ -17,18 +17,18 @@ from jumok_serve.runtime.output_columns import ShortlistColumns
 
 WIDTHS = (WIDTH_STEP, 5 * WIDTH_STEP)
 UNLISTED = 0.4
-"""Share of logits that may not be chosen."""
+"""Share of logits that are -inf."""
 LISTED = (0.02, 0.3, 1.0)
-"""Shares of the vocabulary that sentences may write."""
+"""Shares of the vocabulary in sentences' shortlists."""
 
 
 def verify_shortlist(model: nn.Module, graphs: Graphs, listed: Graphs, frame: Frame, precision: str) -> list[Check]:
-    """Compares the graphs for shortlists with a model, and in int8 with its other decoder.
+    """Compare the graphs for shortlists with the model, in int8 with the other decoder.
 
     Args:
-        model: in evaluation mode, on the CPU.
-        graphs: without shortlists, verified.
-        listed: those for shortlists, of the same precision.
+        model: model in evaluation mode, on the CPU.
+        graphs: verified graphs without shortlists.
+        listed: graphs for shortlists, of the same precision.
         frame: vocabularies and limits.
         precision: "fp32" or "int8".
     """
@@ -44,7 +44,7 @@ def verify_shortlist(model: nn.Module, graphs: Graphs, listed: Graphs, frame: Fr
 
 
 def listed_steps(samples: Samples, whole: Side, graphs: Graphs, others: str) -> Check:
-    """Compares the logits of a decoder for shortlists with those of a side without, which are called `others`."""
+    """Compare the logits of a decoder for shortlists with those of a side without, which is named `others`."""
     logits, random, runtime = Differences("shortlist logits"), np.random.default_rng(7), RuntimeSide(graphs)
     for tokens, positions, parents, lengths, memory, state in samples.steps():
         sentences = len(lengths)
@@ -66,7 +66,7 @@ def _lists(random: np.random.Generator, sentences: int, vocabulary: int) -> Iter
 
 
 def _restricted(logits: Floats, lists: list[Integers], every: Integers) -> Floats:
-    """Logits [R, U], -inf where a column is not in a sentence's list or stands for nothing."""
+    """Logits [R, U], -inf in columns that are not in the sentence's list."""
     restricted = np.full_like(logits, -np.inf)
     beam_size = len(logits) // len(lists)
     for sentence, listed in enumerate(lists):
@@ -76,7 +76,7 @@ def _restricted(logits: Floats, lists: list[Integers], every: Integers) -> Float
 
 
 def _selection(runtime: RuntimeSide) -> Iterator[Check]:
-    """What is chosen and drawn from logits of several widths, some of them -inf."""
+    """Check selection and sampler on logits of several widths, some of them -inf."""
     select, sampler = Differences("shortlist select scores"), Differences("shortlist sampler scores")
     wrong = 0
     for width in WIDTHS:
@@ -90,14 +90,14 @@ def _selection(runtime: RuntimeSide) -> Iterator[Check]:
             sampler.compare(drawing.totals, totals)
             wrong += _different(drawing.tokens, drawn)
     yield select.check("running scores of the best candidates, at several widths")
-    yield sampler.check("running scores of what is drawn, at several widths")
+    yield sampler.check("running scores of drawn tokens, at several widths")
     yield Check(
         name="shortlist columns",
         cases=select.cases + sampler.cases,
         worst=float(wrong),
         limit=0.0,
         passed=wrong == 0,
-        detail="columns that differ; of equally likely ones the lower comes first",
+        detail="differing columns; among equally likely ones the lower comes first",
     )
 
 

@@ -1,4 +1,4 @@
-"""The two sides of a verification behind one face of NumPy arrays, and the one of them that is in PyTorch."""
+"""The two sides of a verification behind one interface of NumPy arrays, and the PyTorch side."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -14,11 +14,11 @@ from jumok_export.graphs.tracing import TranslationModel
 from jumok_serve.runtime.graphs import Floats, Integers
 
 Arrays = dict[str, NDArray[Any]]
-"""Memory or state by the graphs' names for it: `memory.<name>`, `state.<name>`."""
+"""Memory or state by name: `memory.<name>`, `state.<name>`."""
 
 
 class Side(Protocol):
-    """A model that can be asked for everything that its graphs compute. Shapes are those of the graph contract."""
+    """A model that computes what its graphs compute. Shapes are those of the graph contract."""
 
     def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
         """Memory and the decoder's first state, [B, ...]."""
@@ -63,7 +63,7 @@ class TorchSide:
 
     Args:
         model: a `TranslationModel` in evaluation mode.
-        arithmetic: what PyTorch's functions are replaced by while the model computes.
+        arithmetic: replacement of PyTorch's functions, or None.
     """
 
     def __init__(self, model: nn.Module, arithmetic: TorchFunctionMode | None = None) -> None:

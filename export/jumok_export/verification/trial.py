@@ -1,4 +1,4 @@
-"""A model and its exported graphs: what verifications of every precision ask of the two, and how they report it."""
+"""Checks that verifications of every precision share."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,21 +16,20 @@ from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Floats, Graphs
 
 MOVED_SENTENCES = 0.02
-"""Limit of the share of sentences whose int8 scores depend on their company: 1 in 200, with room for chance.
+"""Limit of the share of sentences whose int8 scores depend on the batch: 1 in 200, with a margin for chance.
 
-Where sums in fp32 differ in their last bit with the shape of a batch, that now and then turns a rounding to 8 bits
-over. Measured are 0 in 300 sentences for a trained Transformer of this package. One scale for the activations of a
-whole batch moves nearly all of them.
+Sums in fp32 may differ in the last bit with the shape of a batch, which sometimes changes a rounding to 8 bits.
+Measured: 0 in 300 sentences for a trained Transformer. One activation scale for a whole batch changes nearly all.
 """
 SCORED_AT_ONCE = 2**24
-"""Logits that the one-pass scorer computes at once, where there is a choice: 64 MiB of them, several times over."""
+"""Logits that the scorer computes at once at most: 64 MiB, several times over."""
 
-COMPANY = "scores of a sentence decoded among others and alone, with and without padding"
-HISTORY = "scores of a sentence summed up step by step and taken by the one-pass scorer"
+INVARIANCE = "scores of a sentence decoded in a batch and alone, with and without padding"
+AGREEMENT = "scores of a sentence summed step by step and computed by the one-pass scorer"
 
 
 class Trial:
-    """A model, its graphs, and what every precision asks of the two."""
+    """A model, its graphs, and the checks that every precision makes."""
 
     def __init__(self, model: nn.Module, graphs: Graphs, frame: Frame) -> None:
         self.model = model
@@ -42,7 +41,7 @@ class Trial:
         self.aligns = self.torch.aligns
 
     def select(self) -> list[Check]:
-        """The best candidates under constraints, against log-softmax and a stable sort in PyTorch."""
+        """Compare the decoder's selection with log-softmax and a stable sort in PyTorch."""
         totals, wrong = Differences("select scores"), 0
         for selection in selections(self.frame.target_vocabulary):
             expected, found = selection.expected(), self.runtime.select(selection)
@@ -55,7 +54,7 @@ class Trial:
         return [totals.check(detail), _all_equal("select tokens", totals.cases, wrong)]
 
     def sampler(self) -> list[Check]:
-        """What is drawn, against inversion sampling in PyTorch."""
+        """Compare drawn tokens with inversion sampling in PyTorch."""
         totals, wrong = Differences("sampler scores"), 0
         for drawing in drawings(self.frame.target_vocabulary):
             tokens, found = self.runtime.sample(drawing)
@@ -63,22 +62,22 @@ class Trial:
                 raise GraphFailedError(f"sampler returned {tokens.shape} tokens instead of {drawing.tokens.shape}")
             totals.compare(drawing.totals, found)
             wrong += int((tokens != drawing.tokens).sum())
-        detail = "running scores of what is drawn under constraints, at several temperatures, top-k and top-p"
+        detail = "running scores of drawn tokens under constraints, at several temperatures, top-k and top-p"
         return [totals.check(detail), _all_equal("sampler tokens", totals.cases, wrong)]
 
     def longest_described(self) -> str:
-        """What is compared at the limits."""
+        """Describe the comparison at the limits."""
         source, target = self.frame.max_source_length, self.frame.max_target_length
         return (
             f"{target} target tokens given {source} source tokens, scored in one pass; and the step at the last of them"
         )
 
     def play(self, rollout: Rollout, side: Side) -> Iterator[Floats]:
-        """The logits of each of a decode's steps, by one of the two sides."""
+        """Yield the logits of each step of a rollout, on one side."""
         return play(rollout, side, self.runtime.memory_specs, self.runtime.state_specs)
 
     def recounts(self, rollout: Rollout, together: RowScores) -> Iterator[tuple[Floats, Floats, Floats]]:
-        """The running scores of every sentence's first row: of the decode, decoded alone, and by the scorer."""
+        """Yield the running scores of each sentence's first row: in the batch, alone, and by the scorer."""
         rows, scores = rollout.rows[:: rollout.beam_size], together.totals[:: rollout.beam_size]
         in_one_pass = self._scores(rows)
         for sentence, (row_scores, one_pass) in enumerate(zip(scores, in_one_pass, strict=True)):
@@ -89,7 +88,7 @@ class Trial:
             yield row_scores, by_itself.totals[0], one_pass
 
     def _scores(self, rows: Sequence[Row]) -> Iterator[Floats]:
-        """The running scores of some rows by the scorer, as many of them at once as the vocabulary has room for."""
+        """Yield the running scores of rows by the scorer, in batches of limited size."""
         longest = max(len(row.history) for row in rows)
         size = max(1, SCORED_AT_ONCE // (longest * self.frame.target_vocabulary))
         for first in range(0, len(rows), size):
@@ -102,7 +101,7 @@ class Trial:
 
 
 def report(*checks: Callable[[], list[Check]]) -> VerificationReport:
-    """What checks find; one whose graphs do not run has failed."""
+    """Run checks; a check whose graph does not run has failed."""
     outcomes: list[Check] = []
     for check in checks:
         try:
@@ -113,20 +112,20 @@ def report(*checks: Callable[[], list[Check]]) -> VerificationReport:
     return VerificationReport(checks=tuple(outcomes))
 
 
-def story(rollout: Rollout) -> str:
-    """What happens in a decode."""
+def describe(rollout: Rollout) -> str:
+    """Describe a rollout."""
     return (
         f"{len(rollout.sources)} sentences in {len(rollout.steps)} steps, each side with its own memory and state; "
-        "rows are reordered, dropped, duplicated and newly admitted"
+        "rows are reordered, dropped, duplicated and admitted"
     )
 
 
 def _all_equal(name: str, cases: int, wrong: int) -> Check:
-    detail = "tokens that differ; of equally likely ones the lower comes first"
+    detail = "differing tokens; among equally likely ones the lower comes first"
     return Check(name=name, cases=cases, worst=float(wrong), limit=0.0, passed=wrong == 0, detail=detail)
 
 
-def centred(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows without their mean: adding a constant to all of a row's logits changes nothing."""
+def centre(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Subtract the mean of each row: a constant added to a row's logits changes nothing."""
     shifted: NDArray[np.float32] = logits - logits.mean(axis=-1, keepdims=True)
     return shifted

@@ -138,12 +138,16 @@ class Graphs:
         if problems:
             raise BundleError(bundle.path, problems)
 
+    def path(self, name: str) -> Path:
+        """File of the graph that is loaded for a role."""
+        return self._folder / self._graphs[name].file
+
     def _load(self, name: str) -> Any:
         spec = self._graphs[name]
         try:
             # A device's decoder has the selection in it; verification runs the graph that selects on the host.
             device = CPU if name == "select" else self._device
-            session = open_session(self._folder / spec.file, device, self._options, checked=name not in _ONE_PASS)
+            session = open_session(self.path(name), device, self._options, checked=name not in _ONE_PASS)
         except DeviceError:
             raise
         except Exception as error:

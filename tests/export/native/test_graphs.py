@@ -11,17 +11,16 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from jumok_export.bundles import add_native as native_bundle
+from jumok_export.bundles import add_native, recipe
 from jumok_export.bundles.add_native import add_native_graphs
+from jumok_export.bundles.recipe import make_graphs, make_native_graphs, write_variant
 from jumok_export.bundles.variants import Folder
 from jumok_export.errors import ExportError
-from jumok_export.graphs import storage as weights
-from jumok_export.graphs.fuse_selection import with_selection
 from jumok_export.graphs.graph import Graph
-from jumok_export.graphs.storage import save_graphs
-from jumok_export.native.graphs import native_graph, with_native_graphs
+from jumok_export.native.graphs import native_graph
 from jumok_export.native.operators import DOMAIN
-from jumok_export.quantization.int8 import Matrices, quantize_graph
+from jumok_export.quantization.int8 import quantize_graph
+from jumok_export.quantization.matrices import Matrices
 from jumok_export.verification.native import verify_native
 from jumok_export.verification.runtime_side import RuntimeSide
 from jumok_export.verification.samples import Frame
@@ -58,6 +57,16 @@ def make(tiny_graphs: dict[str, Graph], imported_graphs: Callable[[str], dict[st
         return graphs
 
     return make_in_form
+
+
+def finished(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
+    """The graphs for the CPU."""
+    return make_graphs(graphs, ("cpu",))
+
+
+def with_native(graphs: Mapping[str, Graph], *, int8: bool) -> dict[str, Graph]:
+    """The graphs and their native forms."""
+    return {**graphs, **make_native_graphs(graphs, "int8" if int8 else "fp32")}
 
 
 def operators(graph: Graph) -> Counter[str]:
@@ -118,7 +127,7 @@ def assert_everything_is_read(graph: Graph) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_decoders_are_made_of_native_operators(make: Make, kind: str, form: str) -> None:
     """Products, attention, sums with norms and the selection are one operator each."""
-    graphs = with_native_graphs(with_selection(make(kind, form)), int8=form != "fp32")
+    graphs = with_native(finished(make(kind, form)), int8=form != "fp32")
     plain, native = graphs["decoder"], graphs["decoder_native"]
     before, after = operators(plain), operators(native)
     layers, norms = before["MultiHeadAttention"] // 2, before["LayerNormalization"]
@@ -138,7 +147,7 @@ def test_decoders_are_made_of_native_operators(make: Make, kind: str, form: str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_encoders_are_made_of_native_operators(make: Make, kind: str, form: str) -> None:
     """So are they, but for attention with a bias by distance; memory is projected by two products for each layer."""
-    graphs = with_native_graphs(with_selection(make(kind, form)), int8=False)
+    graphs = with_native(finished(make(kind, form)), int8=False)
     layers, memory = (operators(graphs[name])["MultiHeadAttention"] for name in ("encoder", "decoder"))
     expected = products(graphs["encoder"], layers + memory // 3, layers if rounds_hidden_layers(kind, form) else 0)
     if kind != "t5-gated-silu":
@@ -161,8 +170,8 @@ def test_memory_and_state_are_in_8_bits_in_int8_alone(make: Make, kind: str, for
 
     Decoders take them by slot.
     """
-    plain = with_selection(make(kind, form))
-    graphs = with_native_graphs(plain, int8=form != "fp32")
+    plain = finished(make(kind, form))
+    graphs = with_native(plain, int8=form != "fp32")
     dtype, more = ("float32", 0) if form == "fp32" else ("int8", 4)
     for name, native in (("decoder", graphs["decoder_native"]), ("encoder", graphs.get("encoder_native"))):
         if native is None:
@@ -241,7 +250,7 @@ def with_what_rows_share(graph: onnx.GraphProto) -> None:
 def test_what_computes_something_else_stays(
     make: Make, edit: Callable[[onnx.GraphProto], None], lost: set[str], kept: set[str]
 ) -> None:
-    native = native_graph(edited(with_selection(make("tiny", "fp32"))["decoder"], edit))
+    native = native_graph(edited(finished(make("tiny", "fp32"))["decoder"], edit))
     assert native is not None
     assert besides_products(native) == kept
     assert lost.isdisjoint(operators(native))
@@ -249,9 +258,9 @@ def test_what_computes_something_else_stays(
 
 @pytest.mark.parametrize("name", ["visible", "source_lengths"])
 def test_without_native_attention_alone_sentences_are_in_the_order_of_slots(make: Make, name: str) -> None:
-    graphs = with_selection(make("tiny", "fp32"))
+    graphs = finished(make("tiny", "fp32"))
     graphs |= {"decoder": edited(graphs["decoder"], instead_of(name, "Not" if name == "visible" else "Abs"))}
-    native = with_native_graphs(graphs, int8=False)["decoder_native"]
+    native = with_native(graphs, int8=False)["decoder_native"]
     assert native.inputs == graphs["decoder"].inputs
     assert not any("places" in node.input for node in native.model.graph.node if "Cross" in node.op_type)
 
@@ -273,7 +282,7 @@ def test_attention_of_sources_to_something_else_stays(make: Make, edit: Callable
 
 
 def test_a_sum_of_vectors_that_are_not_all_of_one_row_each_stays(make: Make) -> None:
-    decoder = with_selection(make("tiny", "fp32"))["decoder"]
+    decoder = finished(make("tiny", "fp32"))["decoder"]
     before, after = (native_graph(graph) for graph in (decoder, edited(decoder, with_what_rows_share)))
     assert before is not None
     assert after is not None
@@ -336,9 +345,9 @@ def test_nothing_is_in_8_bits_that_something_else_reads(make: Make) -> None:
         graph.node.insert(at, helper.make_node("Neg", ["absolute"], ["negative"]))
         attention.input[1] = "negative"
 
-    graphs = with_selection(make("tiny", "int8 by row"))
+    graphs = finished(make("tiny", "int8 by row"))
     graphs["decoder"] = edited(graphs["decoder"], read)
-    native = with_native_graphs(graphs, int8=True)
+    native = with_native(graphs, int8=True)
     assert {spec.dtype for spec in native["decoder_native"].inputs if "." in spec.name} == {"float32", "int64"}
     assert {spec.dtype for spec in native["encoder_native"].outputs} == {"float32"}
 
@@ -348,7 +357,7 @@ def test_nothing_is_in_8_bits_that_something_else_reads(make: Make) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_compute_what_the_others_compute(make: Make, kind: str, form: str, tmp_path: Path) -> None:
     precision = form.partition(" ")[0]
-    folder = Folder(tmp_path, save_graphs(make(kind, form), tmp_path, precision))
+    folder = Folder(tmp_path, write_variant(make(kind, form), tmp_path, precision))
     plain, native = (Graphs(folder, precision, device=CPU, threads=1, native=native) for native in (False, True))
     assert (plain.native, native.native) == (False, True)
     frame = Frame(
@@ -380,10 +389,10 @@ def test_bundles_have_them_and_say_that_they_were_verified(tiny_bundle: Path, li
 def test_they_are_not_written_without_the_library(
     tiny_graphs: dict[str, Graph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights, "library", lambda: None)
-    variant = save_graphs(tiny_graphs, tmp_path, "fp32")
+    monkeypatch.setattr(recipe, "library", lambda: None)
+    variant = write_variant(tiny_graphs, tmp_path, "fp32")
     assert not variant.native
-    assert set(variant.graphs) == set(tiny_graphs)
+    assert set(variant.graphs) == {*tiny_graphs, "sampler"}
 
 
 def stripped(bundle: Path, copy: Path) -> Path:
@@ -422,7 +431,7 @@ def test_a_bundle_without_gets_those_that_the_export_writes(listed_bundle: Path,
 def test_nothing_is_added_without_the_library(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_bundle, "library", lambda: None)
-    with pytest.raises(ExportError, match=r"no native kernels here: install jumok again"):
+    monkeypatch.setattr(add_native, "library", lambda: None)
+    with pytest.raises(ExportError, match="has no native kernels; install a C"):
         add_native_graphs(tiny_bundle, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -30,7 +30,8 @@ from jumok_export.quantization.calibration import (
     calibrate,
     read_calibration,
 )
-from jumok_export.quantization.int8 import SIGNED, Scales, quantize_graph, weight_key
+from jumok_export.quantization.int8 import Scales, quantize_graph
+from jumok_export.quantization.matrices import SIGNED, weight_key
 from jumok_export.training.greedy import greedy_decode
 from jumok_export.training.vocabulary import END, START, Vocabulary
 from jumok_serve import Translator
@@ -218,7 +219,7 @@ def test_a_bundle_says_that_it_is_calibrated_and_translates_as_in_fp32(
     bundle = export_tiny(tmp_path / "out", calibration=["", *texts, " "])
     checks = {check.name: check for check in bundle.manifest.verification["int8"].checks}
     assert checks["decode"].detail.endswith(f"activations: calibrated on {len(texts)} sentences")
-    assert "excess" in checks
+    assert "excess error" in checks
     outcomes = []
     for precision in ("fp32", "int8"):
         with Translator(bundle.path, precision=precision, threads=1) as translator:
@@ -294,7 +295,7 @@ def test_broken_calibrated_graphs_are_refused(
     monkeypatch.setattr(variants_module, "quantize_graph", damaged)
     with pytest.raises(VerificationError, match="verification failed in int8") as caught:
         export_tiny(tmp_path / "out", precisions=("int8",), calibration=sentences[0])
-    assert "excess" in {check.name for check in caught.value.checks}
+    assert "excess error" in {check.name for check in caught.value.checks}
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,19 +13,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
+from jumok_export.bundles.recipe import write_variant
 from jumok_export.graphs.graph import Graph
-from jumok_export.graphs.storage import save_graphs
 from jumok_export.quantization.fake_quantization import Int8Arithmetic
-from jumok_export.quantization.int8 import (
-    EMBEDDING_ROWS,
-    WEIGHT_LEVELS,
-    Scales,
-    quantize_graph,
-    quantize_weight,
-    quantized_weights,
-    rectified_weights,
-    weight_key,
-)
+from jumok_export.quantization.int8 import MAX_WEIGHT, Scales, quantize_graph, quantize_weight
+from jumok_export.quantization.matrices import EMBEDDING_ROWS, quantized_matrices, rectified_keys, weight_key
 
 Array = NDArray[Any]
 
@@ -78,7 +70,7 @@ def rounded_by(activation: Array, scale: float) -> Array:
 
 def rounded_columns(weight: Array) -> Array:
     """Each column of [K, N] to the levels of weights, and back."""
-    return rounded_rows(weight.T, WEIGHT_LEVELS).T
+    return rounded_rows(weight.T, MAX_WEIGHT).T
 
 
 @pytest.mark.parametrize("channels", [0, 1])
@@ -90,7 +82,7 @@ def test_weights_are_within_half_a_level(channels: int) -> None:
     wide = np.expand_dims(scales, 1 - channels)
     assert (np.abs(values * wide - weight) <= 0.501 * wide).all()
     # The largest value of each channel is a full level, so no range is wasted.
-    np.testing.assert_array_equal(np.abs(values.astype(int)).max(1 - channels), WEIGHT_LEVELS)
+    np.testing.assert_array_equal(np.abs(values.astype(int)).max(1 - channels), MAX_WEIGHT)
 
 
 def test_a_channel_of_zeros_stays_zero() -> None:
@@ -135,7 +127,7 @@ def test_products_are_those_of_rounded_rows_and_rounded_columns(
     )
     expected = rounded_rows(x) @ rounded_columns(weight) + (bias if any("b" in node.input for node in nodes) else 0)
     np.testing.assert_allclose(run(quantize_graph(graph), x=x), expected, atol=1e-4)
-    assert len(quantized_weights(graph)) == 1
+    assert len(quantized_matrices(graph)) == 1
 
 
 @PRODUCTS
@@ -171,7 +163,7 @@ def test_what_a_relu_gives_has_all_levels_above_0_and_rounding_is_the_relu(calib
     np.testing.assert_allclose(y, rounded @ rounded_columns(weight), atol=1e-4)
     assert (y[0, 1] == 0).all()
     assert (y[1, 2] == 0).all()
-    assert rectified_weights([graph]) == {weight_key(weight)}
+    assert rectified_keys([graph]) == {weight_key(weight)}
     sizes = {node.op_type: node.input[0] for node in quantized.model.graph.node}
     assert sizes.get("Relu") != "x"
     assert calibrated == ("Relu" not in sizes)
@@ -258,7 +250,7 @@ def test_large_embeddings_are_rounded_row_by_row_and_small_ones_are_left(rows: i
     table = normal(rows, 12) * np.linspace(0.1, 3, rows, dtype=np.float32)[:, None]
     ids = np.array([[0, 5, rows - 1], [7, 7, 1]])
     graph = graph_of([helper.make_node("Gather", ["w", "ids"], ["y"], axis=0)], {"w": table}, {"ids": ids})
-    expected = rounded_rows(table, WEIGHT_LEVELS) if rows == EMBEDDING_ROWS else table
+    expected = rounded_rows(table, MAX_WEIGHT) if rows == EMBEDDING_ROWS else table
     np.testing.assert_allclose(run(quantize_graph(graph), ids=ids), expected[ids], atol=1e-6)
 
 
@@ -266,7 +258,7 @@ def test_large_embeddings_are_rounded_row_by_row_and_small_ones_are_left(rows: i
 def test_a_tied_embedding_is_stored_once(tiny_graphs: dict[str, Graph], precision: str, tmp_path: Path) -> None:
     """The encoder looks it up, the decoder multiplies with it, the scorer does both."""
     graphs = tiny_graphs if precision == "fp32" else {n: quantize_graph(graph) for n, graph in tiny_graphs.items()}
-    variant = save_graphs(graphs, tmp_path, precision)
+    variant = write_variant(graphs, tmp_path, precision)
     places: dict[tuple[int, int], set[tuple[int, ...]]] = {}
     for spec in variant.graphs.values():
         model = onnx.load(tmp_path / spec.file, load_external_data=False)
@@ -290,7 +282,7 @@ def test_int8_in_pytorch_is_int8_in_numpy() -> None:
     with torch.no_grad(), Int8Arithmetic() as arithmetic:
         found = layer(table(ids)).numpy()
     weights = layer.weight.detach().numpy(), table.weight.detach().numpy()
-    embedded = rounded_rows(weights[1], WEIGHT_LEVELS)[ids.numpy()]
+    embedded = rounded_rows(weights[1], MAX_WEIGHT)[ids.numpy()]
     expected = rounded_rows(embedded) @ rounded_columns(weights[0].T) + layer.bias.detach().numpy()
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert arithmetic.covers(weights)

@@ -12,12 +12,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
+from jumok_export.bundles import recipe
 from jumok_export.errors import ExportError, VerificationError
 from jumok_export.graphs.graph import Graph
-from jumok_export.graphs.shortlist_decoder import with_shortlist
+from jumok_export.graphs.shortlist_decoder import split_projection
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.models.transformer import Transformer
-from jumok_export.quantization.int8 import Scales, quantize_graph, weight_key
+from jumok_export.quantization.int8 import Scales, quantize_graph
+from jumok_export.quantization.matrices import weight_key
 from jumok_export.shortlists.lexicon import Lexicon
 from jumok_export.shortlists.sources import LexicalTable, ParallelText, ShortlistError, ShortlistPlan
 from jumok_export.training.vocabulary import END, Vocabulary
@@ -179,17 +181,17 @@ def test_projections_of_any_form_are_parted(form: str, precision: str, saturates
     if precision != "fp32":
         scales: Scales = {weight_key(MATRIX): 0.03} if "calibrated" in precision else {}
         graphs = {"decoder": quantize_graph(graphs["decoder"], scales)}
-    parted = with_shortlist(graphs)
+    projection, decoder = split_projection(graphs["decoder"])
     x = np.random.default_rng(4).standard_normal((6, WIDTH)).astype(np.float32)
     tokens = np.sort(np.random.default_rng(5).integers(TOKENS, size=256))
-    names = [spec.name for spec in parted["projection"].outputs]
-    given = dict(zip(names, run(parted["projection"], names, {"tokens": tokens}), strict=True))
+    names = [spec.name for spec in projection.outputs]
+    given = dict(zip(names, run(projection, names, {"tokens": tokens}), strict=True))
     bias = given.pop("bias", np.zeros(len(tokens), np.float32))
     biases = np.stack([bias, np.where(tokens % 2, bias, -np.inf).astype(np.float32), bias])  # of three sentences
     if precision != "fp32":
         given["saturates"] = np.array(saturates)
     (logits,) = run(graphs["decoder"], ["logits"], {"x": x})
-    (found,) = run(parted["decoder_shortlist"], ["logits"], {"x": x, **given, "bias": biases})
+    (found,) = run(decoder, ["logits"], {"x": x, **given, "bias": biases})
     expected = logits[:, tokens]
     expected[2:4, tokens % 2 == 0] = -np.inf
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
@@ -208,7 +210,7 @@ def test_projections_of_any_form_are_parted(form: str, precision: str, saturates
 )
 def test_logits_that_are_no_product_have_no_shortlist(nodes: list[onnx.NodeProto]) -> None:
     with pytest.raises(ValueError, match="its logits are no product with a constant matrix"):
-        with_shortlist(decoder_of(nodes, {"w": MATRIX, "b": BIASES[0], "half": 0.5}))
+        split_projection(decoder_of(nodes, {"w": MATRIX, "b": BIASES[0], "half": 0.5})["decoder"])
 
 
 def plan(sentences: tuple[list[str], list[str]]) -> ShortlistPlan:
@@ -233,13 +235,16 @@ def test_a_model_that_cannot_have_one_is_not_exported_with_one(
     assert not (tmp_path / "bundle").exists()
 
 
-def _turn_weight(graphs: dict[str, Graph]) -> None:
-    _turn(graphs["projection"], "weight")
+Damage = Callable[[Graph], None]
 
 
-def _turn_scale(graphs: dict[str, Graph]) -> None:
-    if graphs["projection"].outputs[0].dtype == "int8":
-        _turn(graphs["projection"], "scale")
+def _turn_weight(projection: Graph) -> None:
+    _turn(projection, "weight")
+
+
+def _turn_scale(projection: Graph) -> None:
+    if projection.outputs[0].dtype == "int8":
+        _turn(projection, "scale")
 
 
 def _turn(graph: Graph, name: str) -> None:
@@ -247,51 +252,78 @@ def _turn(graph: Graph, name: str) -> None:
     tensor.CopyFrom(numpy_helper.from_array(np.roll(numpy_helper.to_array(tensor), 1, axis=0), name))
 
 
-def _forget_bias(graphs: dict[str, Graph]) -> None:
-    (last,) = (each for each in graphs["decoder_shortlist"].model.graph.node if "bias.added" in each.output)
+def _forget_bias(decoder: Graph) -> None:
+    (last,) = (each for each in decoder.model.graph.node if "bias.added" in each.output)
     last.op_type = "Max"
 
 
-def _subtract_scores(graphs: dict[str, Graph]) -> None:
-    (last,) = (each for each in graphs["select_shortlist"].model.graph.node if "totals" in each.output)
+def _subtract_scores(graph: Graph) -> None:
+    (last,) = (each for each in graph.model.graph.node if "totals" in each.output)
     last.op_type = "Sub"
 
 
-def _subtract_drawn_scores(graphs: dict[str, Graph]) -> None:
-    (last,) = (each for each in graphs["sampler_shortlist"].model.graph.node if "totals" in each.output)
-    last.op_type = "Sub"
-
-
-def _read_nothing(graphs: dict[str, Graph]) -> None:
-    (last,) = (each for each in graphs["select_shortlist"].model.graph.node if "by_block" in each.output)
+def _read_nothing(select: Graph) -> None:
+    (last,) = (each for each in select.model.graph.node if "by_block" in each.output)
     last.input[1] = "by_row"
 
 
+def _unchanged(_: Graph) -> None:
+    pass
+
+
 @pytest.mark.parametrize(
-    ("break_graphs", "problem"),
+    ("break_parts", "problem"),
     [
-        (_turn_weight, "failed in fp32; no bundle was written:\n  - shortlist logits"),
-        (_turn_scale, "failed in int8; no bundle was written:\n  - shortlist logits"),
-        (_forget_bias, "  - shortlist logits"),
-        (_subtract_scores, "  - shortlist: .*decoder chooses other candidates than select"),
-        (_subtract_drawn_scores, "  - shortlist sampler scores"),
-        (_read_nothing, "  - shortlist: .*did not run"),
+        ((_turn_weight, _unchanged), "failed in fp32; no bundle was written:\n  - shortlist logits"),
+        ((_turn_scale, _unchanged), "failed in int8; no bundle was written:\n  - shortlist logits"),
+        ((_unchanged, _forget_bias), "  - shortlist logits"),
     ],
 )
-def test_graphs_that_are_broken_are_refused(
-    break_graphs: Callable[[dict[str, Graph]], None],
+def test_broken_projections_are_refused(
+    break_parts: tuple[Damage, Damage],
     problem: str,
     export_tiny: Callable[..., Bundle],
     sentences: tuple[list[str], list[str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(graphs: dict[str, Graph]) -> dict[str, Graph]:
-        parted = with_shortlist(graphs)
-        break_graphs(parted)
-        return parted
+    def broken(decoder: Graph) -> tuple[Graph, Graph]:
+        parts = split_projection(decoder)
+        for damage, part in zip(break_parts, parts, strict=True):
+            damage(part)
+        return parts
 
-    monkeypatch.setattr("jumok_export.bundles.variants.with_shortlist", broken)
+    monkeypatch.setattr(recipe, "split_projection", broken)
+    with pytest.raises(VerificationError, match=problem):
+        export_tiny(tmp_path / "bundle", shortlist=plan(sentences))
+
+
+@pytest.mark.parametrize(
+    ("graph", "damage", "problem"),
+    [
+        ("select", _subtract_scores, "  - shortlist: .*decoder does not select the best candidates of its logits"),
+        ("sampler", _subtract_scores, "  - shortlist sampler scores"),
+        ("select", _read_nothing, "  - shortlist: .*did not run"),
+    ],
+)
+def test_broken_selections_are_refused(
+    graph: str,
+    damage: Damage,
+    problem: str,
+    export_tiny: Callable[..., Bundle],
+    sentences: tuple[list[str], list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make: Callable[[int | None], Graph] = getattr(recipe, f"{graph}_graph")
+
+    def broken(width: int | None) -> Graph:
+        made = make(width)
+        if width is None:
+            damage(made)
+        return made
+
+    monkeypatch.setattr(recipe, f"{graph}_graph", broken)
     with pytest.raises(VerificationError, match=problem):
         export_tiny(tmp_path / "bundle", shortlist=plan(sentences))
 

@@ -261,7 +261,7 @@ def test_reversal_is_learnt_and_its_export_translates(
     assert manifest.provenance.configuration == path.read_text()
     names = [check.name for check in manifest.verification["int8"].checks]
     assert "before quantization: step logits" in names
-    assert "excess" in names
+    assert "excess error" in names
 
 
 @pytest.mark.parametrize(

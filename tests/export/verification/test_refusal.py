@@ -12,6 +12,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch import Tensor
 
+from jumok_export.bundles import recipe
 from jumok_export.bundles import variants as variants_module
 from jumok_export.errors import ExportError, VerificationError
 from jumok_export.graphs.graph import Graph
@@ -171,10 +172,13 @@ BREAKS: dict[Callable[[Graphs], None], str] = {
     attention_is_too_sharp: "encoder",
     entries_of_all_rows_are_seen: "decode, beam 3",
     token_cannot_see_itself: "step logits",
-    padding_is_seen: "company, beam 1",
-    position_ignored: "history, beam 1",
+    padding_is_seen: "batch invariance, beam 1",
+    position_ignored: "scorer agreement, beam 1",
     scorer_is_not_causal: "scorer",
     aligner_swaps_its_outputs: "aligner",
+    a_graph_that_fails_to_run: "step",
+}
+SELECTION_BREAKS: dict[Callable[[Graphs], None], str] = {
     select_forgets_the_running_score: "select scores",
     select_takes_the_worst: "select tokens",
     select_normalizes_again_after_constraints: "select scores",
@@ -185,7 +189,6 @@ BREAKS: dict[Callable[[Graphs], None], str] = {
     sampler_ignores_top_k: "sampler scores",
     sampler_ignores_top_p: "sampler scores",
     sampler_draws_for_the_wrong_rows: "sampler tokens",
-    a_graph_that_fails_to_run: "step",
 }
 
 
@@ -195,14 +198,35 @@ def test_a_broken_graph_is_refused(
 ) -> None:
     graphs = copied(tiny_graphs)
     damage(graphs)
+    assert_refused(lambda: export_tiny(tmp_path / "out", graphs=graphs, precisions=("fp32",)), BREAKS[damage])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", SELECTION_BREAKS, ids=lambda damage: damage.__name__)
+def test_a_broken_selection_is_refused(
+    damage: Callable[[Graphs], None], export_tiny: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = damage.__name__.partition("_")[0]
+    make: Callable[[int | None], Graph] = getattr(recipe, f"{role}_graph")
+
+    def damaged(width: int | None) -> Graph:
+        graphs = {role: make(width)}
+        damage(graphs)
+        return graphs[role]
+
+    monkeypatch.setattr(recipe, f"{role}_graph", damaged)
+    assert_refused(lambda: export_tiny(tmp_path / "out", precisions=("fp32",)), SELECTION_BREAKS[damage])
+    assert list(tmp_path.iterdir()) == []
+
+
+def assert_refused(export: Callable[[], Bundle], failing: str) -> None:
     with pytest.raises(VerificationError, match="verification failed in fp32; no bundle was written") as caught:
-        export_tiny(tmp_path / "out", graphs=graphs, precisions=("fp32",))
+        export()
     failed = {check.name: check for check in caught.value.checks}
-    assert BREAKS[damage] in failed
+    assert failing in failed
     for check in failed.values():
         assert check.worst > check.limit
         assert f"{check.name}: {check.worst:.3g} is over {check.limit:.3g}" in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
 
 
 def wrong_scales(graphs: Graphs) -> None:
@@ -233,7 +257,7 @@ def shifted_zero_point(graphs: Graphs) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "expected"),
-    [(wrong_scales, "decode"), (one_scale_for_the_batch, "company"), (shifted_zero_point, "excess")],
+    [(wrong_scales, "decode"), (one_scale_for_the_batch, "batch invariance"), (shifted_zero_point, "excess error")],
 )
 def test_a_broken_quantization_is_refused(
     damage: Callable[[Graphs], None],
@@ -267,7 +291,7 @@ def test_a_quantized_scorer_that_contradicts_the_steps_is_refused(
     monkeypatch.setattr(variants_module, "quantize_graph", damaged)
     with pytest.raises(VerificationError, match="failed in int8") as caught:
         export_tiny(tmp_path / "out", precisions=("int8",))
-    assert [check.name for check in caught.value.checks] == ["history"]
+    assert [check.name for check in caught.value.checks] == ["scorer agreement"]
 
 
 class Unlike(Transformer):
@@ -300,7 +324,8 @@ def nosy_encoder(graphs: Graphs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "same", "expected"), [(Unlike, scaled_scorer, "history"), (Nosy, nosy_encoder, "company")]
+    ("kind", "same", "expected"),
+    [(Unlike, scaled_scorer, "scorer agreement"), (Nosy, nosy_encoder, "batch invariance")],
 )
 def test_a_model_that_contradicts_itself_is_refused(
     kind: type[Transformer],

@@ -12,9 +12,9 @@ import onnx
 import pytest
 import torch
 
-from jumok_export.graphs.fuse_selection import with_selection
+from jumok_export.graphs.fuse_selection import fuse_selection
 from jumok_export.graphs.graph import Graph
-from jumok_export.graphs.selection import selection_graphs
+from jumok_export.graphs.selection import sampler_graph, select_graph
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.sentence import Sentence
@@ -56,13 +56,14 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     memory = TensorSpec(name="memory.embedding", dtype="float32", axes=("B", "S", VOCABULARY))
     token_ids = TensorSpec(name="token_ids", dtype="int64", axes=("R",))
     logits = TensorSpec(name="logits", dtype="float32", axes=("R", VOCABULARY))
+    decoder = Graph(onnx.load_from_string(lookup_graph(token_ids, logits, TABLE)), (token_ids,), (logits,))
     graphs = {
         "encoder": Graph(onnx.load_from_string(lookup_graph(source_ids, memory, TABLE)), (source_ids,), (memory,)),
-        "decoder": Graph(onnx.load_from_string(lookup_graph(token_ids, logits, TABLE)), (token_ids,), (logits,)),
-        **selection_graphs(VOCABULARY),
+        "decoder": fuse_selection(decoder, select_graph(VOCABULARY)),
+        "sampler": sampler_graph(VOCABULARY),
     }
     specs = {}
-    for name, graph in with_selection(graphs).items():
+    for name, graph in graphs.items():
         (path / f"{name}.onnx").write_bytes(graph.model.SerializeToString())
         specs[name] = GraphSpec(file=f"{name}.onnx", inputs=graph.inputs, outputs=graph.outputs)
     variant = PrecisionVariant(graphs=specs, weights="none")

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from jumok_export.device.slots import slot_graphs
+from jumok_export.device.slots import grow_graph, write_graph
 from jumok_export.graphs.graph import Graph
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
@@ -157,13 +157,11 @@ def test_copies_are_found_in_graphs_and_their_subgraphs() -> None:
 
 @pytest.fixture
 def slots() -> DeviceSlots:
-    graphs = slot_graphs("memory", SPECS, "S")
-
     def session(graph: Graph) -> onnxruntime.InferenceSession:
         onnx.checker.check_model(graph.model)
         return onnxruntime.InferenceSession(graph.model.SerializeToString(), providers=["CPUExecutionProvider"])
 
-    grow, write = (session(graphs[f"memory_{what}"]) for what in ("grow", "write"))
+    grow, write = session(grow_graph(SPECS, "S")), session(write_graph(SPECS, "S"))
     return DeviceSlots(SPECS, "S", place=("cpu", 0), grow=grow, write=write)
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 
+from jumok_export.bundles.recipe import write_variant
 from jumok_export.graphs.graph import Graph
-from jumok_export.graphs.storage import save_graphs
 from jumok_export.importers.huggingface import ImportedModel, build_model
 from jumok_export.verification.fp32 import verify_fp32
 from jumok_export.verification.samples import Frame
@@ -169,7 +169,7 @@ def test_exported_graphs_compute_the_same(imported_graphs: Callable[[str], dict[
     own = imported("marian-two-vocabularies")
     exported = imported_graphs("marian-two-vocabularies")
     assert set(exported) >= {"encoder", "decoder", "scorer", "aligner"}
-    graphs = Graphs(Folder(tmp_path, save_graphs(exported, tmp_path, "fp32")), "fp32", device=CPU, threads=1)
+    graphs = Graphs(Folder(tmp_path, write_variant(exported, tmp_path, "fp32")), "fp32", device=CPU, threads=1)
     frame = Frame(
         source_vocabulary=own.source_vocabulary,
         target_vocabulary=own.target_vocabulary,

@@ -1,18 +1,23 @@
-"""What was measured under load: figures of each server, ratios between them, as a table and as a picture."""
+"""Reports of measurements under load: figures of each server, ratios between them, tables and plots."""
 
 import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
 from benchmarks.common.closed_loop import Answer, Measured
-from benchmarks.common.ratios import aligned
+from benchmarks.common.ratios import Played, Ratio, aligned, ratio
 
 MANY = 64
 """Outstanding requests that most goals are about."""
 JUMOK, BARE, PLAIN, BATCHING, OFFLINE = "jumok", "bare engine", "plain peer", "batching peer", "offline engine"
 
+COLOURS = ("#1f77b4", "#d95f02", "#2ca02c", "#9467bd", "#8c564b")
 
 _RELATIONS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 
@@ -65,18 +70,15 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ratio:
-    """How jumok compares with another contender in the same rounds: median, lowest and highest.
+class Comparison(Ratio):
+    """The ratio of jumok to another contender, over the rounds.
 
     Attributes:
-        model: which is served.
-        what: is compared.
-        contender: with which.
-        outstanding: requests.
-        goal: what it should be at least, or, of a time, at most; None: it is only reported.
-        median: of the rounds.
-        lowest: of them.
-        highest: of them.
+        model: the model that is served.
+        what: the quantity.
+        contender: the other contender.
+        outstanding: outstanding requests.
+        goal: bound of the median, or None.
     """
 
     model: str
@@ -84,9 +86,6 @@ class Ratio:
     contender: str
     outstanding: int
     goal: str | None
-    median: float
-    lowest: float
-    highest: float
 
     @property
     def reached(self) -> bool | None:
@@ -143,30 +142,28 @@ def figures(
     )
 
 
-def ratios(model: str, outstanding: int, rounds: Mapping[str, Sequence[Measured]]) -> list[Ratio]:
+def comparisons(model: str, outstanding: int, rounds: Mapping[str, Sequence[Measured]]) -> list[Comparison]:
     """What jumok is held against the others by, round by round."""
 
-    def ratio(what: str, contender: str, value: Callable[[Measured], float], goal: str | None) -> Ratio:
-        found = [value(ours) / value(theirs) for ours, theirs in zip(rounds[JUMOK], rounds[contender], strict=True)]
-        return Ratio(
+    def compare(what: str, contender: str, value: Callable[[Measured], float], goal: str | None) -> Comparison:
+        ours, theirs = (list(map(value, rounds[name])) for name in (JUMOK, contender))
+        return Comparison(
+            **asdict(ratio(theirs, ours)),
             model=model,
             what=what,
             contender=contender,
             outstanding=outstanding,
             goal=goal,
-            median=statistics.median(found),
-            lowest=min(found),
-            highest=max(found),
         )
 
     many = outstanding == MANY
     return [
-        ratio("sentences a CPU-second", OFFLINE, _efficiency, ">= 0.9" if many else None),
-        ratio("CPU time a sentence", BARE, lambda measured: 1 / _efficiency(measured), "<= 1.05" if many else None),
-        ratio("sentences a second", PLAIN, _throughput, ">= 5" if many else None),
-        ratio("sentences a second", BATCHING, _throughput, ">= 1.4" if many else None),
+        compare("sentences a CPU-second", OFFLINE, _efficiency, ">= 0.9" if many else None),
+        compare("CPU time a sentence", BARE, lambda measured: 1 / _efficiency(measured), "<= 1.05" if many else None),
+        compare("sentences a second", PLAIN, _throughput, ">= 5" if many else None),
+        compare("sentences a second", BATCHING, _throughput, ">= 1.4" if many else None),
         *(
-            ratio(f"p{percent} latency", contender, _latency(percent), "< 1" if percent in wanted else None)
+            compare(f"p{percent} latency", contender, _latency(percent), "< 1" if percent in wanted else None)
             for wanted in [(99,) if many else (50,) if outstanding == 1 else ()]
             for contender in (PLAIN, BATCHING)
             for percent in (50, 99)
@@ -191,7 +188,7 @@ def _percentile(values: Sequence[float], percent: int) -> float:
     return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
 
 
-def table(found: Sequence[Figures], compared: Sequence[Ratio]) -> str:
+def serving_table(found: Sequence[Figures], compared: Sequence[Comparison]) -> str:
     """Two tables: the figures, and below them the ratios with their goals."""
     reached = {None: "", True: "reached", False: "missed"}
     upper = [
@@ -240,10 +237,8 @@ def _aligned(found: Sequence[Mapping[str, str]]) -> str:
     return aligned([list(found[0]), *(list(row.values()) for row in found)])
 
 
-def plot(found: Sequence[Figures], title: str, path: Path) -> None:
+def save_serving_plot(found: Sequence[Figures], title: str, path: Path) -> None:
     """Draw throughput, its cost and latency by outstanding requests: a row of pictures a model, a line a contender."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - takes a second
-
     models = list(dict.fromkeys(one.model for one in found))
     ticks = sorted({one.outstanding for one in found})
     figure = Figure(figsize=(14, 0.5 + 3.5 * len(models)), layout="constrained")
@@ -272,3 +267,44 @@ def plot(found: Sequence[Figures], title: str, path: Path) -> None:
             axes.grid(alpha=0.3)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.savefig(path)
+
+
+def save_ratio_plot(played: Sequence[Played], path: Path, title: str) -> None:
+    """Writes a picture of the ratios to CTranslate2's best settings, with their ranges."""
+    panels = list(dict.fromkeys((each.cell.model, each.precision) for each in played))
+    figure = Figure(figsize=(1.5 + 4.2 * len(panels), 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axis, (model, precision) in zip(axes, panels, strict=True):
+        _draw_ratios(axis, [each for each in played if (each.cell.model, each.precision) == (model, precision)])
+        axis.set_title(f"{model}, {precision}", fontsize=10)
+    axes[0].set_ylabel("times as fast as CTranslate2's best setting")
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=130)
+
+
+def _draw_ratios(axis: Axes, played: Sequence[Played]) -> None:
+    batches = list(dict.fromkeys(each.cell.batch for each in played))
+    beams = list(dict.fromkeys(each.cell.beam for each in played))
+    width = 0.8 / len(beams)
+    for index, beam in enumerate(beams):
+        chosen = [each for each in played if each.cell.beam == beam]
+        places = [batches.index(each.cell.batch) + (index - (len(beams) - 1) / 2) * width for each in chosen]
+        ratios = [each.to_peer for each in chosen]
+        medians = [each.median for each in ratios]
+        below = [each.median - each.lowest for each in ratios]
+        above = [each.highest - each.median for each in ratios]
+        axis.bar(places, medians, width * 0.9, color=COLOURS[index % len(COLOURS)], label=f"beam {beam}", zorder=2)
+        axis.errorbar(places, medians, [below, above], fmt="none", ecolor="black", capsize=2, lw=1, zorder=4)
+        for place, each in zip(places, ratios, strict=True):
+            axis.annotate(f"{each.median:.2f}", (place, 0.04), rotation=90, ha="center", color="white", fontsize=8)
+    goals = {each.cell.batch: each.goal for each in played if each.goal is not None}
+    for number, (batch, goal) in enumerate(goals.items()):
+        place = batches.index(batch)
+        label = "goal" if number == 0 else None
+        axis.plot([place - 0.45, place + 0.45], [goal, goal], color="crimson", lw=1.8, zorder=3, label=label)
+    axis.axhline(1.0, color="gray", lw=1, ls=":", zorder=1)
+    axis.set_xticks(range(len(batches)), [str(batch) for batch in batches])
+    axis.set_xlabel("sentences at once")
+    axis.grid(axis="y", alpha=0.3, zorder=0)
+    axis.legend(fontsize=8, loc="upper right")
