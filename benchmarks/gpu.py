@@ -1,7 +1,7 @@
-"""Check and measure decoding on a GPU, in one command: does it decode what the CPU does, and how fast.
+"""Check and measure decoding on a GPU: does it decode what the CPU does, and how fast.
 
-It makes a model of OPUS-MT's sizes with random weights, or takes a bundle, and needs no network. Without a GPU it tries
-itself out on the CPU, bound as on a GPU, with a small model; whatever needs a GPU is reported as skipped.
+It makes a model of OPUS-MT's sizes with random weights, or takes a bundle, and needs no network. Without a GPU it runs
+on the CPU, bound as on a GPU, with a small model; checks that need a GPU are skipped.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device, candidate_dev
 from jumok_serve.runtime.graphs import Graphs
 
 SMALL = Sizes(layers=1, width=64, feed_forward=96, vocabulary=1200)
-"""Of the model that shows that the check itself works."""
+"""Sizes of the model that shows that the check itself works."""
 
 
 def device() -> tuple[Device, str]:
-    """The GPU, or the CPU as if it were one, and why."""
+    """The GPU, or the CPU as its substitute, and the reason."""
     try:
         (cuda,) = candidate_devices("cuda")
     except DeviceError as error:
@@ -40,7 +40,7 @@ def device() -> tuple[Device, str]:
 
 
 def main() -> int:
-    """Check, print a line for everything, and write JSON."""
+    """Run the checks, print a line for each, and write JSON."""
     parser = argparse.ArgumentParser(description="Check and measure decoding on a GPU.")
     parser.add_argument("--bundle", type=Path, help="with fp32 and fp16; default: a model as OPUS-MT's, untrained")
     parser.add_argument("--source", type=Path, help="sentences for --bundle, one a line, for BLEU")
@@ -82,7 +82,7 @@ def _about(where: Device) -> dict[str, str]:
 
 
 def check(report: Report, model: Model, sizes: Sizes, where: Device, arguments: argparse.Namespace) -> None:
-    """Everything, the most important first; a small machine gets small numbers."""
+    """Run all checks, the most important first."""
     on_gpu = where.name == "cuda"
     memory = torch.device("cuda" if on_gpu and torch.cuda.is_available() else "cpu")
     count, tokens, lengths = (100, 32, (4, 40)) if on_gpu else (6, 8, (4, 12))

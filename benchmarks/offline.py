@@ -1,19 +1,17 @@
-"""How many times as fast as CTranslate2 at its best jumok is, with the same weights on the same cores.
+"""Measure jumok's offline speed against CTranslate2 at its best, with the same weights on the same cores.
 
-Every contender is a process of its own, and they take turns, in an order that rotates from round to round; while one
-translates the others are stopped. A cell is a number of sentences that are given at once and a beam size. In each cell
-all ways of CTranslate2's to share the cores among workers, and those environment variables that have proved to help,
-run a heat; the fastest go on to the rounds, and the one with the lowest median counts. Each round gives one ratio;
-medians are printed with the range. jumok is not tuned: it sets itself up for the cores. Its times include tokenizing
-and making texts of tokens. CTranslate2's do so with the trained model, by SentencePiece for all texts at once; with the
-other it is given tokens, and gives tokens. So does ``generate`` of transformers with both, in fp32.
+Every contender is a process; they take turns in an order that rotates by rounds, while the others are stopped. A cell
+is a batch size and a beam size. In each cell, a preselection runs all thread divisions of CTranslate2 and the
+environment variables that helped; the fastest take part in the rounds, and the lowest median counts. Each round gives
+one ratio; the table has medians and ranges. jumok is not tuned. Its times include tokenization and detokenization.
+CTranslate2's do with the trained model; with the other it takes and gives tokens, as does ``generate`` of transformers
+in fp32.
 
-Two models: a Marian checkpoint of OPUS-MT's size with random weights, whose translations are all as long as is asked
-for; and the trained one of this repository on the test sentences of Multi30k, which jumok takes as they come, and
-CTranslate2 and ``generate`` in batches by length.
+Two models: a Marian checkpoint of OPUS-MT's size with random weights and translations of fixed length; and the
+repository's trained model on the test sentences of Multi30k, unsorted for jumok, batched by length for the others.
 
-With ``--shortlist`` both sides keep to lists of target tokens, the same ones: of the first model they are made up, of
-the second they come from its training text. jumok keeps each sentence to its own list, CTranslate2 a batch to all.
+With ``--shortlist`` both sides use the same lists of target tokens: random ones for the first model, ones from the
+training text for the second. jumok restricts each sentence to its own list, CTranslate2 a batch to the union.
 """
 
 import argparse
@@ -38,8 +36,8 @@ from benchmarks.common.random_marian import MarianSizes, sentences, source_token
 from benchmarks.common.ratios import (
     MEMORY_GOAL,
     Cell,
+    CellResult,
     Memory,
-    Played,
     Trial,
     memory_table,
     ratio_table,
@@ -47,14 +45,22 @@ from benchmarks.common.ratios import (
     with_goals,
 )
 from benchmarks.common.report import save_ratio_plot
-from benchmarks.common.rounds import LEAST_S, Field, in_environment, play, try_environments, weigh, worth_playing
+from benchmarks.common.rounds import (
+    LEAST_S,
+    Contenders,
+    in_environment,
+    measure_memory,
+    run_cell,
+    try_environments,
+    useful_environments,
+)
 from benchmarks.contenders.worker import Task, Turn
 from jumok_serve.bundle.bundle import Bundle
 
 BATCHES, BEAMS, PRECISIONS = (1, 8, 32, 64, 128), (1, 4), ("int8", "fp32")
 SOURCE_LENGTH, TARGET_LENGTH = 20, 32
 LONGEST = 100
-"""Most tokens of a translation whose length is not fixed."""
+"""Most tokens of a translation without fixed length."""
 RANDOM, TRAINED = "Marian", "Multi30k"
 TINY = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=64)
 QUICK = 5
@@ -63,18 +69,18 @@ QUICK = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be played.
+    """Parameters of a run.
 
     Attributes:
-        cells: batch and beam size of each, with the random model.
-        beams: with the trained model.
-        precisions: in which.
-        rounds: that count.
-        threads: of everyone.
-        tiny: whether the random model is one that takes no time.
-        trials: whether CTranslate2's environments are tried first.
-        with_generate: whether ``generate`` takes part.
-        listed: whether there are shortlists.
+        cells: batch and beam sizes with the random model.
+        beams: beam sizes with the trained model.
+        precisions: precisions.
+        rounds: number of rounds.
+        threads: threads of every contender.
+        tiny: True for a tiny random model.
+        trials: True to try CTranslate2's environments first.
+        with_generate: True to run ``generate``.
+        listed: True to use shortlists.
     """
 
     cells: Sequence[tuple[int, int]]
@@ -90,15 +96,15 @@ class Plan:
 
 @dataclass(kw_only=True)
 class Record:
-    """What has come of it so far."""
+    """Results so far."""
 
-    played: list[Played] = field(default_factory=list)
+    results: list[CellResult] = field(default_factory=list)
     memories: list[Memory] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
 
 
-def duel_random(plan: Plan, folder: Path, record: Record) -> None:
-    """Plays all cells with random weights, every translation of one length."""
+def run_random(plan: Plan, folder: Path, record: Record) -> None:
+    """Run all cells with random weights and translations of fixed length."""
     sizes, length = (TINY, QUICK) if plan.tiny else (MarianSizes(), TARGET_LENGTH)
     made = models.random_models(sizes, folder, source_length=SOURCE_LENGTH, listed=plan.listed, progress=progress)
     texts = sentences(sizes, max(batch for batch, _ in plan.cells), tokens=SOURCE_LENGTH, seed=0)
@@ -118,12 +124,12 @@ def duel_random(plan: Plan, folder: Path, record: Record) -> None:
         by_rows = sorted(tasks, key=lambda cell: cell.rows)
         tried = {cell: tasks[cell] for cell in (by_rows[0], by_rows[len(by_rows) // 2])}
         record.trials += try_environments(tried, peers, progress)
-    entered = Field(
+    contenders = Contenders(
         ours=models.ours(made, plan.precisions),
         peers={
             precision: [
                 in_environment(peer, environment)
-                for environment in worth_playing(record.trials, precision)
+                for environment in useful_environments(record.trials, precision)
                 for peer in models.in_smaller_batches(peers[precision])
             ]
             for precision in plan.precisions
@@ -131,22 +137,22 @@ def duel_random(plan: Plan, folder: Path, record: Record) -> None:
         generate=models.generate(made, threads=plan.threads) if plan.with_generate else None,
     )
     with ExitStack() as stack:
-        processes = _start(entered, stack)
+        processes = _start(contenders, stack)
         for cell, task in tasks.items():
-            for played, _, _ in play(cell, task, entered, processes, rounds=plan.rounds, progress=progress):
-                record.played.append(played if plan.tiny or plan.listed else with_goals(played))
-    record.memories += weigh(RANDOM, tasks, entered, record.played, progress)
+            for result, _, _ in run_cell(cell, task, contenders, processes, rounds=plan.rounds, progress=progress):
+                record.results.append(result if plan.tiny or plan.listed else with_goals(result))
+    record.memories += measure_memory(RANDOM, tasks, contenders, record.results, progress)
 
 
-def duel_trained(plan: Plan, folder: Path, record: Record) -> None:
-    """Plays the test set of Multi30k with the model of the repository."""
+def run_trained(plan: Plan, folder: Path, record: Record) -> None:
+    """Run the test set of Multi30k with the repository's model."""
     made = models.trained_models(folder, listed=plan.listed, progress=progress)
     tokenizer = Bundle.open(made.bundle).tokenizer
     texts, references = (models.corpus(f"test_2016_flickr.{language}") for language in ("en", "de"))
     _, _, _, end, *_ = vocabulary = tokenizer.tokens(range(tokenizer.vocab_size))
     ids = {token: index for index, token in enumerate(vocabulary)}
     peers = models.peers(made, plan.precisions, threads=plan.threads)
-    entered = Field(
+    contenders = Contenders(
         ours=models.ours(made, plan.precisions),
         peers={precision: list(models.in_batches_of_tokens(peers[precision])) for precision in plan.precisions},
         generate=models.generate(made, threads=plan.threads, batch_size=models.GENERATE_BATCH)
@@ -166,16 +172,18 @@ def duel_trained(plan: Plan, folder: Path, record: Record) -> None:
         return sacrebleu.corpus_bleu(translations, [references]).score
 
     with ExitStack() as stack:
-        processes = _start(entered, stack)
+        processes = _start(contenders, stack)
         for cell, task in tasks.items():
-            for played, our, their in play(cell, task, entered, processes, rounds=plan.rounds, progress=progress):
-                with_quality = replace(played, bleu=(bleu(our), bleu(their)))
-                record.played.append(with_quality if plan.listed else with_goals(with_quality))
-    record.memories += weigh(TRAINED, tasks, entered, record.played, progress)
+            for result, our, their in run_cell(
+                cell, task, contenders, processes, rounds=plan.rounds, progress=progress
+            ):
+                with_quality = replace(result, bleu=(bleu(our), bleu(their)))
+                record.results.append(with_quality if plan.listed else with_goals(with_quality))
+    record.memories += measure_memory(TRAINED, tasks, contenders, record.results, progress)
 
 
-def _start(entered: Field, stack: ExitStack) -> dict[Program, Process]:
-    return {each: stack.enter_context(Process(each)) for each in entered.programs}
+def _start(contenders: Contenders, stack: ExitStack) -> dict[Program, Process]:
+    return {each: stack.enter_context(Process(each)) for each in contenders.programs}
 
 
 def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
@@ -184,7 +192,7 @@ def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
     parts = [
         f"{where['cores']} cores of {where['processor']}; {versions}; medians of {plan.rounds} rounds; load before: "
         f"{where['load_before']}",
-        ratio_table(record.played),
+        ratio_table(record.results),
         "Peak memory of fresh processes that translate every cell once, and their models on disk\n"
         + memory_table(record.memories, None if plan.tiny else MEMORY_GOAL),
     ]
@@ -194,7 +202,7 @@ def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
 
 
 def as_json(record: Record, where: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """What ``--json`` writes: all seconds of all rounds, and what they come to."""
+    """The content of ``--json``: seconds of all rounds, and the results."""
     cells = [
         {
             **asdict(each),
@@ -202,7 +210,7 @@ def as_json(record: Record, where: dict[str, Any], rounds: int) -> dict[str, Any
             "to_peer": asdict(each.to_peer),
             "to_generate": None if each.to_generate is None else asdict(each.to_generate),
         }
-        for each in record.played
+        for each in record.results
     ]
     return {
         **where,
@@ -219,7 +227,7 @@ def _cell(text: str) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Play, and print the tables; the exit status."""
+    """Run the benchmark and print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(description="Measure jumok against CTranslate2 at its best.")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
     parser.add_argument("--threads", type=int, default=2, help="cores of every contender; default: %(default)s")
@@ -262,9 +270,9 @@ def main() -> int:
         kept = arguments.keep.resolve() if arguments.keep else Path(folder)
         ending = "-shortlist" if plan.listed else ""
         if RANDOM in chosen:
-            duel_random(plan, kept / f"{'tiny' if plan.tiny else 'marian'}{ending}", record)
+            run_random(plan, kept / f"{'tiny' if plan.tiny else 'marian'}{ending}", record)
         if TRAINED in chosen and models.MULTI30K.is_dir():
-            duel_trained(plan, kept / f"multi30k{ending}", record)
+            run_trained(plan, kept / f"multi30k{ending}", record)
     if plan.listed:
         print("With shortlists")
     if plan.tiny:
@@ -276,7 +284,7 @@ def main() -> int:
         arguments.json.write_text(json.dumps(as_json(record, where, arguments.rounds), indent=2), encoding="utf-8")
     if arguments.plot:
         title = f"{arguments.threads} cores of {where['processor']}, medians and ranges of {arguments.rounds} rounds"
-        save_ratio_plot(record.played, arguments.plot, title)
+        save_ratio_plot(record.results, arguments.plot, title)
     return 0
 
 

@@ -1,7 +1,7 @@
-"""How good models are that differ in attention, and what attention and scaling change in them: trained, then measured.
+"""Train models that differ in attention, and measure their quality and their attention.
 
-Trains every model of a plan that is not trained yet, and resumes what was interrupted. Each is exported to a bundle,
-and the bundle translates the test set of Multi30k. A page with tables and plots is written of all that are finished.
+Trains every model of a plan, or resumes its training. Each is exported to a bundle, which translates the test set of
+Multi30k. A page with tables and plots covers all finished models.
 """
 
 import argparse
@@ -29,12 +29,12 @@ MULTI30K = os.environ.get("JUMOK_MULTI30K")
 
 
 def progress(line: str) -> None:
-    """Says what is being done."""
+    """Print a progress message."""
     print(line, file=sys.stderr, flush=True)
 
 
 def train_missing(runs: Sequence[Run], data: Path) -> None:
-    """Trains the runs that are not finished, one after the other."""
+    """Train the unfinished runs, one after another."""
     for run in runs:
         if run.finished:
             continue
@@ -47,7 +47,7 @@ def train_missing(runs: Sequence[Run], data: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, measure, and write the page; the exit status."""
+    """Train, measure, and write the page; returns the exit status."""
     parser = argparse.ArgumentParser(description="Train models that differ in attention, and compare them.")
     parser.add_argument(
         "--data",

@@ -53,21 +53,21 @@ CORES = len(os.sched_getaffinity(0))
 RANDOM, TRAINED = "Marian", "Multi30k"
 MODULES = {PLAIN: "benchmarks.contenders.plain_server", BATCHING: "benchmarks.contenders.batching_server"}
 SERVICES = ("--metrics-port", "0", "--requests-per-second", "1000000")
-"""What operations would have running, to be paid for in what is measured."""
+"""Options of a server in production, whose cost is measured."""
 DECODING = Decoding(beam_size=4, max_length=100)
 TINY = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=128)
 BESIDE = 64
-"""Sentences that the offline engine is given before those that count, and again after them."""
+"""Sentences for the offline engine before and after the measured ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be measured.
+    """Parameters of a run.
 
     Attributes:
-        outstanding: numbers of requests.
-        sentences: in every round; at least twice as many as requests.
-        rounds: that count.
+        outstanding: numbers of outstanding requests.
+        sentences: sentences a round; at least twice the requests.
+        rounds: number of rounds.
     """
 
     outstanding: Sequence[int]
@@ -77,7 +77,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Threads:
-    """A setting of CTranslate2's."""
+    """A thread setting of CTranslate2."""
 
     workers: int
     each: int
@@ -91,23 +91,23 @@ SETTINGS = (Threads(workers=2, each=max(1, CORES // 2)), Threads(workers=1, each
 
 @dataclass(kw_only=True)
 class Record:
-    """What has come of it so far."""
+    """Results so far."""
 
     figures: list[Figures] = field(default_factory=list)
     ratios: list[Comparison] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contest:
-    """The contenders for one model, all of them running.
+class Servers:
+    """The running contenders with one model.
 
     Attributes:
-        name: of the model.
-        jumok: our server.
-        bare: its engine behind the least server.
-        peers: theirs, by name and setting.
+        name: name of the model.
+        jumok: jumok's server.
+        bare: its engine behind a minimal server.
+        peers: CTranslate2's servers by name and setting.
         translator: the engine without a server.
-        texts: to translate.
+        texts: texts to translate.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Contest:
     texts: Sequence[str]
 
     async def measure(self, outstanding: int, plan: Plan, record: Record) -> None:
-        """Measure all with so many outstanding requests."""
+        """Measure all contenders with a number of outstanding requests."""
         sentences = max(plan.sentences, 2 * outstanding)
 
         async def turn(name: str, what: str, server: Server) -> Measured:
@@ -153,7 +153,7 @@ class Contest:
         record.ratios += comparisons(self.name, outstanding, found)
 
 
-async def contest(name: str, model: ServedModel, plan: Plan, record: Record) -> None:
+async def measure_model(name: str, model: ServedModel, plan: Plan, record: Record) -> None:
     """Start all servers of a model, measure them, and stop them."""
     async with AsyncExitStack() as running:
         ours = await running.enter_async_context(serving("jumok", "serve", model.bundle, "--port", "0", *SERVICES))
@@ -166,7 +166,7 @@ async def contest(name: str, model: ServedModel, plan: Plan, record: Record) -> 
             for peer, module in MODULES.items()
         }
         translator = running.enter_context(Translator(model.bundle))
-        started = Contest(name=name, jumok=ours, bare=bare, peers=peers, translator=translator, texts=model.texts)
+        started = Servers(name=name, jumok=ours, bare=bare, peers=peers, translator=translator, texts=model.texts)
         for outstanding in plan.outstanding:
             await started.measure(outstanding, plan, record)
 
@@ -180,7 +180,7 @@ def _arguments(model: ServedModel, threads: Threads) -> list[str | Path]:
 
 
 def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
-    """What was measured, and with what."""
+    """Setup and tables."""
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     return (
         f"{where['cores']} cores of {where['processor']}; {versions}; int8, beam {DECODING.beam_size}; medians of "
@@ -189,7 +189,7 @@ def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
 
 
 def main() -> int:
-    """Make the models, measure, and print the tables; the exit status."""
+    """Make the models, measure, and print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(description="Load jumok serve, and two servers around CTranslate2.")
     parser.add_argument("--outstanding", type=int, nargs="+", metavar="N", help="requests; default: 1 8 64 256")
     parser.add_argument("--rounds", type=int, help="rounds that count; default: 5")
@@ -219,9 +219,9 @@ def main() -> int:
             kept = arguments.keep.resolve() if arguments.keep else Path(folder)
             if RANDOM in chosen:
                 sizes, name = (TINY, "tiny-load") if quick else (MarianSizes(), "marian-load")
-                asyncio.run(contest(RANDOM, served_random(sizes, kept / name, progress), plan, record))
+                asyncio.run(measure_model(RANDOM, served_random(sizes, kept / name, progress), plan, record))
             if TRAINED in chosen and MULTI30K.is_dir():
-                asyncio.run(contest(TRAINED, served_trained(kept / "multi30k", progress), plan, record))
+                asyncio.run(measure_model(TRAINED, served_trained(kept / "multi30k", progress), plan, record))
     except ServerError as error:
         print(f"load failed: {error}", file=sys.stderr)
         return 1

@@ -1,12 +1,10 @@
-"""One decoder step, selection included, against its weight products alone, which nothing that uses them can undercut.
+"""Measure a decoder step, selection included, against its weight products alone, its lower bound.
 
-The step is the engine's: a batch of searches, the decoder, the selection and what Python does around them. Where the
-engine would have several replicas divide the rows, they do so here, and the products are divided likewise. The products
-are those of the decoder graph, by the fastest kernel of ONNX Runtime that can compute them, and by jumok's own. Beside
-them stands the time that the machine needs to read the keys and values that attention reads, nothing computed: the
-faster products and reads together are what a step cannot undercut. All take turns, round after round, and no session's
-threads spin while another runs. A profile then tells what the rest of the step is spent on; it comes from steps of its
-own, since profiling slows them down.
+The step is the engine's: searches, decoder, selection and Python. If the engine would divide the rows among replicas,
+the benchmark does too, also for the products. The products are those of the decoder graph, by ONNX Runtime's fastest
+kernel and by jumok's own. The table also has the time to read the keys and values of attention: products plus reads are
+the lower bound of a step. All take turns by rounds, and no session's threads spin while another runs. A profile of
+separate steps shows the rest of the step, since profiling slows steps down.
 """
 
 import argparse
@@ -54,11 +52,11 @@ CASES = ((1, 1), (32, 1), (8, 4), (128, 1), (32, 4))
 """Sentences and beam sizes: 1, 32 and 128 rows."""
 SOURCE_LENGTH = 20
 WARM_UP = 8
-"""Tokens that are decoded before a round's steps count."""
+"""Tokens that are decoded before the timed steps of a round."""
 HEAD = 64
 """Width of an attention head."""
 LEAST_SHARE = 1.0
-"""Percent of a step below which operators are added up."""
+"""Percent of a step below which operators are summed up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +64,11 @@ class Model:
     """Graphs to measure.
 
     Attributes:
-        path: the folder that file names are relative to.
+        path: folder of the graphs.
         variants: graphs by precision.
-        vocabulary: number of tokens of the smaller vocabulary.
-        start: what decoding starts from.
-        pad: behind the end of a source.
+        vocabulary: size of the smaller vocabulary.
+        start: start token.
+        pad: padding token.
     """
 
     path: Path
@@ -86,25 +84,25 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Step and products in one setting; times are medians over all of them, ratios one a round.
+    """Step and products in one setting; times are medians over all steps, ratios are by rounds.
 
     Attributes:
-        precision: of the graphs.
+        precision: precision of the graphs.
         sentences: B.
         beam_size: K; there are B * K rows.
-        step_ms: one step.
-        products_ms: the weight products of one step, by ONNX Runtime's fastest kernel.
-        kernel: which that is.
+        step_ms: time of a step.
+        products_ms: time of its weight products by ONNX Runtime's fastest kernel.
+        kernel: that kernel.
         ratio: median of step over products.
-        lowest_ratio: of all rounds.
-        highest_ratio: of all rounds.
-        kernels_ms: what each kernel takes.
-        own_products_ms: the same products by jumok's own kernel; None where there is none.
-        ratio_to_own: median of step over these.
-        reads_ms: reading what attention reads in one step.
-        replicas: which decode equal parts of the sentences, or compute as much, at the same time.
+        lowest_ratio: lowest round.
+        highest_ratio: highest round.
+        kernels_ms: time by kernel.
+        own_products_ms: time by jumok's kernel, or None.
+        ratio_to_own: median of step over jumok's kernel, or None.
+        reads_ms: time of the reads of attention.
+        replicas: replicas that divide the sentences.
         ratio_with_reads: median of step over the faster products and reads.
-        shares: percent of a step, by what it is spent on.
+        shares: percent of a step by operator.
     """
 
     precision: str
@@ -140,7 +138,7 @@ def opened(path: Path) -> Model:
 
 
 def made(folder: Path, *, layers: int, width: int, feed_forward: int, vocabulary: int, calibrated: bool) -> Model:
-    """Graphs of a Transformer as OPUS-MT has them, with random weights: as fast as a trained one."""
+    """Graphs of a Transformer of OPUS-MT's kind with random weights, exported as a bundle's."""
     torch.manual_seed(0)
     sizes = TransformerSizes(
         source_vocabulary=vocabulary,
@@ -168,12 +166,12 @@ def made(folder: Path, *, layers: int, width: int, feed_forward: int, vocabulary
 
 
 def random_source(vocabulary: int, seed: int) -> list[int]:
-    """Token ids, the same ones for the same seed."""
+    """Token ids, by seed."""
     return [int(token) for token in np.random.default_rng(seed).integers(2, vocabulary, SOURCE_LENGTH)]
 
 
 def running_batch(graphs: Graphs, model: Model, sentences: int, beam_size: int, steps: int) -> Batch:
-    """A batch that has decoded `WARM_UP` tokens of every sentence, and can decode `steps` more."""
+    """A batch that has decoded `WARM_UP` tokens and can decode `steps` more."""
     options = SearchOptions(
         beam_size=beam_size,
         num_hypotheses=1,
@@ -197,7 +195,7 @@ def running_batch(graphs: Graphs, model: Model, sentences: int, beam_size: int, 
 
 
 def seconds(actions: Sequence[Callable[[], object]], times: int) -> list[float]:
-    """How long each of several runs takes; the mean of several actions, which each have a thread of their own."""
+    """Seconds of each run; the mean of several actions, each in its own thread."""
     together = threading.Barrier(len(actions))
 
     def runs(action: Callable[[], object]) -> list[float]:
@@ -214,7 +212,7 @@ def seconds(actions: Sequence[Callable[[], object]], times: int) -> list[float]:
 
 
 def replicas_for(precision: str, sentences: int, beam_size: int, threads: int) -> int:
-    """How many replicas divide so many sentences of a large model, each with its part of the threads."""
+    """Replicas that divide the sentences of a large model, each with its part of the threads."""
     few = sentences * beam_size <= EngineLimits().max_alone_rows
     return 1 if few or precision != "int8" else max(1, min(MAX_REPLICAS, threads, sentences))
 
@@ -222,7 +220,7 @@ def replicas_for(precision: str, sentences: int, beam_size: int, threads: int) -
 def measure(
     model: Model, precision: str, *, cases: Sequence[tuple[int, int]], rounds: int, steps: int, threads: int
 ) -> Iterator[Result]:
-    """Step and products in turns; the first round warms up and does not count."""
+    """Measure step and products in turns; the first round warms up."""
     decoder = model.path / model.variant(precision).graphs["decoder"].file
     products = product_graphs(weight_products(onnx.load(decoder, load_external_data=False)))
     for sentences, beam_size in cases:
@@ -283,7 +281,7 @@ def measure(
 
 
 def ratios_of(times: Sequence[float], others: Iterable[float]) -> list[float]:
-    """What each is of another, round by round."""
+    """Ratios by rounds."""
     return [mine / theirs for mine, theirs in zip(times, others, strict=True)]
 
 
@@ -308,9 +306,9 @@ def table(results: Sequence[Result]) -> str:
     ]
     lines += ["", "Percent of a step of one replica:"]
     for result in results:
-        told = [f"{kind} {share:.1f}" for kind, share in result.shares.items() if share >= LEAST_SHARE]
+        listed = [f"{kind} {share:.1f}" for kind, share in result.shares.items() if share >= LEAST_SHARE]
         rest = sum(share for share in result.shares.values() if share < LEAST_SHARE)
-        lines.append(f"{result.precision}, {_rows(result)}: {', '.join(told)}, other operators {rest:.1f}")
+        lines.append(f"{result.precision}, {_rows(result)}: {', '.join(listed)}, other operators {rest:.1f}")
     return "\n".join(lines)
 
 

@@ -1,8 +1,7 @@
-"""Sentences and tokens a second of fp32 and int8 bundles, against PyTorch's greedy decoding in the same run.
+"""Measure the throughput of fp32 and int8 bundles against PyTorch's greedy decoding; also of recurrent models.
 
-The contenders take turns, round after round, so that whatever else the machine does meets all of them; each round gives
-one ratio of tokens a second. All three tokenize, decode greedily with a key-value cache, and detokenize. Threads that
-wait for each other suffer most where others want the cores too, so the load before the run is printed with the results.
+The contenders take turns, so other load meets all of them. Each round gives one ratio of tokens a second. All three
+tokenize, decode greedily with a KV cache, and detokenize. The load before the run is printed.
 """
 
 import argparse
@@ -39,12 +38,12 @@ WORDS = """
 """
 
 Translate = Callable[[Sequence[str]], int]
-"""Translates texts; gives the number of tokens of their translations."""
+"""Translates texts; returns the number of target tokens."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One contender in one setting: medians over the rounds, and the range of the ratios to the peer."""
+    """One contender in one setting: medians over the rounds, and the range of the ratios."""
 
     contender: str
     sentences_a_request: int
@@ -56,11 +55,11 @@ class Result:
 
 
 def untrained(folder: Path, sizes: Sequence[str] = ()) -> Checkpoint:
-    """A model of a bundle's sizes and vocabulary with random weights: as fast as a trained one, token for token.
+    """A model of a bundle's sizes and vocabulary with random weights: as fast as a trained one.
 
     Args:
-        folder: of the bundle.
-        sizes: what its model is to have otherwise, "key=value" in TOML.
+        folder: folder of the bundle.
+        sizes: other sizes of the model, "key=value" in TOML.
     """
     values = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
     values["model"] |= tomllib.loads("\n".join(sizes))
@@ -82,7 +81,7 @@ def untrained(folder: Path, sizes: Sequence[str] = ()) -> Checkpoint:
 
 
 def made_up(count: int) -> list[str]:
-    """Sentences of 4 to 20 words, the same every time."""
+    """Sentences of 4 to 20 words, always the same."""
     generator = random.Random(0)
     return [" ".join(generator.choices(WORDS.split(), k=generator.randint(4, 20))) for _ in range(count)]
 
@@ -101,7 +100,7 @@ def peer(checkpoint: Checkpoint) -> Translate:
 
 
 def ours(translator: Translator) -> Translate:
-    """The same with a bundle."""
+    """A bundle in `Translator`."""
 
     def translate(texts: Sequence[str]) -> int:
         translations = translator.translate(texts, beam_size=1, max_length=MAX_LENGTH)
@@ -113,7 +112,7 @@ def ours(translator: Translator) -> Translate:
 def measure(
     contenders: dict[str, Translate], texts: Sequence[str], *, sentences_a_request: int, rounds: int
 ) -> Iterator[Result]:
-    """Let the contenders translate the texts in turns; the first round warms up and does not count."""
+    """Let the contenders translate the texts in turns; the first round warms up."""
     requests = [texts[start : start + sentences_a_request] for start in range(0, len(texts), sentences_a_request)]
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     rates: dict[str, list[float]] = {name: [] for name in contenders}  # tokens a second
@@ -153,7 +152,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def main() -> None:
-    """Export a checkpoint, or an untrained model of the same sizes, measure it, and print a table."""
+    """Export a checkpoint or an untrained model, measure it, and print a table."""
     parser = argparse.ArgumentParser(description="Measure the throughput of fp32 and int8 bundles against PyTorch.")
     parser.add_argument("--checkpoint", type=Path, help="a run of `jumok train`; default: an untrained model")
     parser.add_argument("--like", type=Path, default=MODEL, help="the untrained model's bundle; default: %(default)s")

@@ -1,7 +1,7 @@
-"""A closed loop: a fixed number of requests are outstanding, and each answer is followed by the next request.
+"""A closed loop of requests: a fixed number is outstanding, and each answer is followed by the next request.
 
-What is measured lies between two answers in the middle, where the load is even: as many answers as there are
-outstanding requests come before the first of the two, and after the second nothing is waited for any more.
+The measured time starts and ends with an answer, while the load is steady: as many answers as outstanding requests come
+before it, and nothing is awaited after it.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ from jumok_serve import Translator
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 
-PATIENCE_S = 1200.0
-"""What a request may take; a server that decodes one sentence after the other lets the last of many wait long."""
+TIMEOUT_S = 1200.0
+"""Timeout of a request: a server that decodes one sentence after another makes the last one wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """How every contender decodes: the first K hypotheses to end are the ones to choose from, as in CTranslate2."""
+    """Decoding options of every contender; as in CTranslate2, the first K finished hypotheses are final."""
 
     beam_size: int
     max_length: int
 
     @property
     def options(self) -> DecodingOptions:
-        """For our engine."""
+        """The options for jumok's engine."""
         return DecodingOptions(
             beam_size=self.beam_size, max_length=self.max_length, early_stopping=True, length_penalty=1.0
         )
@@ -38,7 +38,7 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What one request took, in seconds; tokens are those of the translation, its end included."""
+    """Times of one request in seconds, and the tokens of its translation with the end token."""
 
     latency_s: float
     queue_s: float
@@ -51,9 +51,9 @@ class Measured:
     """One contender in one round.
 
     Attributes:
-        answers: those within the measured time; none for an engine that is not asked over a wire.
-        sentences: how many they are.
-        wall_s: the measured time.
+        answers: answers within the measured time; none for an engine without a server.
+        sentences: number of sentences.
+        wall_s: measured time.
         cpu_s: processor time of the contender within it.
         client_cpu_s: processor time of the clients within it.
     """
@@ -67,7 +67,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """Clocks, read at one moment."""
+    """Clocks at one moment."""
 
     wall_s: float
     cpu_s: float
@@ -77,14 +77,14 @@ class _Moment:
 async def load(
     server: Server, texts: Sequence[str], decoding: Decoding, *, outstanding: int, sentences: int
 ) -> Measured:
-    """Keep requests of one text each outstanding, in one connection, until so many are measured.
+    """Keep requests of one text each outstanding, over one connection, until enough are measured.
 
     Args:
-        server: which to load.
-        texts: to translate, over and over.
-        decoding: how.
-        outstanding: requests at any time.
-        sentences: how many to measure.
+        server: server under load.
+        texts: texts, used over and over.
+        decoding: decoding options.
+        outstanding: outstanding requests.
+        sentences: sentences to measure.
     """
     answers: list[Answer] = []
     first = last = None
@@ -103,7 +103,7 @@ async def load(
                 last = now()
                 enough.set()
 
-    async with jumok.AsyncClient(server.address, timeout_s=PATIENCE_S) as client:
+    async with jumok.AsyncClient(server.address, timeout_s=TIMEOUT_S) as client:
         waiting = itertools.cycle(texts)  # they all take from
         asking = [asyncio.create_task(ask(client, waiting)) for _ in range(outstanding)]
         ended = asyncio.create_task(enough.wait())

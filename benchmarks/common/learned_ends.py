@@ -1,10 +1,9 @@
-"""Random weights that nevertheless end their translations, about as long as their sources.
+"""Random weights whose translations end, about as long as their sources.
 
-Speed depends on sizes and on how weights are spread, not on what they say; but batching depends on lengths, and random
-weights repeat themselves up to the limit. A Transformer's hidden states hold its position, and, through
-cross-attention, the length of the source, so one row of the output layer, that of the end of sentence, is enough to
-tell how many tokens are left; it is found by ridge regression (Hoerl and Kennard, 1970). Its logit rises by one a
-token, and meets the others' maximum where translations are to end.
+Speed depends on sizes and on the distribution of weights; batching depends on lengths too, and random weights never
+end. A Transformer's hidden states hold its position and, through cross-attention, the source length. So ridge
+regression (Hoerl and Kennard, 1970) finds a row of the output layer, that of the end token, that counts the tokens
+left. Its logit rises by one a token and meets the maximum of the others at the end.
 """
 
 from collections.abc import Sequence
@@ -20,17 +19,17 @@ from tests.parity.checkpoints import MODEL
 
 RIDGE = 100.0
 STRETCH = 1.7
-"""How much further from their mean lengths are asked for than they are: regression brings them nearer to it."""
+"""Factor by which the fitted lengths deviate more from their mean: regression shrinks deviations."""
 SPARE = 8
-"""Steps that are looked at beyond the longest source."""
+"""Steps beyond the longest source that are fitted."""
 
 
 def learn_to_end(checkpoint: Path, sources: Sequence[Sequence[int]]) -> None:
-    """Sets the end's row in a Marian checkpoint whose embeddings are all one, and saves it.
+    """Fit the end token's row in a Marian checkpoint with tied embeddings, and save the checkpoint.
 
     Args:
-        checkpoint: its folder.
-        sources: token ids to learn from, their ends included.
+        checkpoint: folder of the checkpoint.
+        sources: token ids of the training sources, with end tokens.
     """
     model: Any = MODEL.from_pretrained(checkpoint, dtype=torch.float32).eval()
     with torch.random.fork_rng(), torch.no_grad():

@@ -1,4 +1,4 @@
-"""One model in the forms that the sides need: a bundle, CTranslate2's folders, and a checkpoint."""
+"""One model in the forms that contenders need: a bundle, CTranslate2 models, a checkpoint."""
 
 import gzip
 import os
@@ -28,32 +28,32 @@ TRAINED = ROOT / "models" / "multi30k-en-de-transformer"
 MULTI30K = Path(os.environ.get("JUMOK_MULTI30K", ROOT.parent / "shared" / "data" / "multi30k"))
 
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
-"""Precisions, by what CTranslate2 calls them; its models are stored so too."""
+"""CTranslate2's name of each precision; its models are stored in it."""
 CALIBRATION_TEXTS = 64
 BATCH_SENTENCES = (32, 16)
-"""Sentences in a batch of CTranslate2's, besides equal shares for its workers: what is smaller stays in caches."""
+"""Sentences a batch for CTranslate2, besides equal shares of its workers: small batches stay in the caches."""
 BATCH_TOKENS = (1024, 2048, 4096, 8192)
-"""Source tokens in a batch of CTranslate2's, where sentences have several lengths."""
+"""Source tokens a batch for CTranslate2, with sentences of several lengths."""
 GENERATE_BATCH = 64
-"""Sentences in a batch of ``generate``'s there: with the trained model it was fastest so among 32, 64, 128 and 250."""
+"""Sentences a batch for ``generate``: with the trained model the fastest of 32, 64, 128 and 250."""
 
 MEAN_WORDS, DEVIATION_WORDS, FEWEST_WORDS, MOST_WORDS = 14, 4.5, 5, 32
-"""Lengths of made-up sentences: like the captions of Multi30k, in tokens."""
+"""Lengths of random sentences in tokens, like the captions of Multi30k."""
 SENTENCES = 512
 LEARNT_FROM = 96
-"""Sentences that random weights learn from when to end."""
+"""Sentences on which random weights learn to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """Where the forms of one model are.
+    """Paths of the forms of one model.
 
     Attributes:
-        bundle: with both precisions.
-        ctranslate2: a folder for each precision.
-        checkpoint: in Hugging Face's layout.
-        listed: whether they have shortlists, which are used then.
-        sentencepiece: a model that makes tokens of texts as the bundle's tokenizer does, if one does all of it.
+        bundle: bundle with both precisions.
+        ctranslate2: folder by precision.
+        checkpoint: checkpoint in Hugging Face's layout.
+        listed: True to use shortlists.
+        sentencepiece: SentencePiece model that tokenizes as the bundle does, or None.
     """
 
     bundle: Path
@@ -66,7 +66,7 @@ class Models:
 def random_models(
     sizes: MarianSizes, folder: Path, *, source_length: int, listed: bool = False, progress: Progress
 ) -> Models:
-    """A checkpoint with random weights, imported and converted; what is in the folder already is kept."""
+    """Import and convert a checkpoint with random weights; files in the folder are reused."""
     shortlist = ShortlistPlan(lexicon=MadeUpLexicon()) if listed else None
     with quiet():
         checkpoint = _made(folder / "checkpoint", partial(make_checkpoint, sizes), progress)
@@ -93,7 +93,7 @@ def random_models(
 
 
 def trained_models(folder: Path, *, listed: bool = False, progress: Progress) -> Models:
-    """The model of the repository, exported anew and converted; what is in the folder already is kept."""
+    """Export and convert the repository's model; files in the folder are reused."""
     original = Bundle.open(TRAINED)
     manifest, tokenizer = original.manifest, original.tokenizer
     model = dequantized(TRAINED)
@@ -147,7 +147,7 @@ def _vocabulary_map(bundle: Path, folder: Path, progress: Progress) -> Path:
 
 
 def _made(path: Path, make: Callable[[Path], object], progress: Progress) -> Path:
-    """The path, after it was made; whole, or not there."""
+    """Make a file or folder, atomically, unless it exists."""
     if not path.exists():
         progress(f"making {path.name}")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,17 +159,17 @@ def _made(path: Path, make: Callable[[Path], object], progress: Progress) -> Pat
 
 
 def corpus(name: str) -> list[str]:
-    """The lines of a file of Multi30k's.
+    """The lines of a file of Multi30k.
 
     Raises:
-        FileNotFoundError: the corpus is not here.
+        FileNotFoundError: the corpus is not installed.
     """
     with gzip.open(MULTI30K / f"{name}.gz", "rt", encoding="utf-8") as file:
         return [line.rstrip("\n") for line in file]
 
 
 def ours(models: Models, precisions: Sequence[str]) -> dict[str, Contender]:
-    """Our contender in each precision."""
+    """jumok's contender by precision."""
     # What is in the folder of another precision is not needed.
     shared = [path for path in models.bundle.iterdir() if path.name not in COMPUTE_TYPES]
     options = ("--shortlist",) if models.listed else ()
@@ -187,7 +187,7 @@ def ours(models: Models, precisions: Sequence[str]) -> dict[str, Contender]:
 
 
 def peers(models: Models, precisions: Sequence[str], *, threads: int) -> dict[str, list[Contender]]:
-    """CTranslate2's contenders in each precision: all ways to share the threads among workers."""
+    """CTranslate2's contenders by precision: all divisions of the threads among workers."""
     return {
         precision: [
             Contender(
@@ -213,7 +213,7 @@ def peers(models: Models, precisions: Sequence[str], *, threads: int) -> dict[st
 
 
 def in_smaller_batches(peers: Sequence[Contender]) -> Iterator[Contender]:
-    """Each of CTranslate2's, and each with batches of fewer sentences than a worker's equal share."""
+    """Yield CTranslate2's contenders, each also with batches smaller than a worker's equal share."""
     yield from peers
     for peer in peers:
         workers = int(peer.program.arguments[2])
@@ -222,14 +222,14 @@ def in_smaller_batches(peers: Sequence[Contender]) -> Iterator[Contender]:
 
 
 def in_batches_of_tokens(peers: Sequence[Contender]) -> Iterator[Contender]:
-    """Each of CTranslate2's with batches of several numbers of tokens, for sentences of several lengths."""
+    """Yield CTranslate2's contenders with several batch sizes in tokens."""
     for peer in peers:
         for tokens in BATCH_TOKENS:
             yield replace(peer, batch_size=tokens, batch_type="tokens")
 
 
 def generate(models: Models, *, threads: int, batch_size: int = 0) -> Contender:
-    """The contender that ``generate`` is, in batches of so many sentences; 0: of all."""
+    """The contender ``generate`` with a batch size in sentences; 0 for all at once."""
     return Contender(
         program=Program(
             name="generate fp32",
@@ -243,14 +243,14 @@ def generate(models: Models, *, threads: int, batch_size: int = 0) -> Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
-    """One model as every contender wants it.
+    """One model for all servers.
 
     Attributes:
-        bundle: ours.
-        ctranslate2: its folder, int8.
-        source: the SentencePiece model of sources.
-        target: that of translations.
-        texts: to translate.
+        bundle: jumok's bundle.
+        ctranslate2: folder of the int8 model.
+        source: SentencePiece model of sources.
+        target: SentencePiece model of translations.
+        texts: texts to translate.
     """
 
     bundle: Path
@@ -261,7 +261,7 @@ class ServedModel:
 
 
 def served_random(sizes: MarianSizes, folder: Path, progress: Progress) -> ServedModel:
-    """A Marian model whose random weights end their translations; what is in the folder already is kept."""
+    """A Marian model with random weights whose translations end; files in the folder are reused."""
     checkpoint = folder / "checkpoint"
     if not checkpoint.exists():
         progress("making a checkpoint")
@@ -283,17 +283,17 @@ def served_random(sizes: MarianSizes, folder: Path, progress: Progress) -> Serve
 
 
 def made_up(sizes: MarianSizes, count: int, *, seed: int) -> list[str]:
-    """Sentences of random words, a token each, the same for the same seed."""
+    """Sentences of random words, one token each, by seed."""
     generator, known = random.Random(seed), words(sizes)
     lengths = (round(generator.gauss(MEAN_WORDS, DEVIATION_WORDS)) for _ in range(count))
     return [" ".join(generator.choices(known, k=min(max(length, FEWEST_WORDS), MOST_WORDS))) for length in lengths]
 
 
 def served_trained(folder: Path, progress: Progress) -> ServedModel:
-    """The model of the repository, with the test sentences of its corpus; what is in the folder already is kept.
+    """The repository's model and the test sentences of its corpus; files in the folder are reused.
 
     Raises:
-        FileNotFoundError: the corpus is not here.
+        FileNotFoundError: the corpus is not installed.
     """
     texts = corpus("test_2016_flickr.en")
     made = trained_models(folder, progress=progress)

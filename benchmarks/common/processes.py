@@ -20,27 +20,27 @@ from benchmarks.contenders.worker import Task, Turn
 
 ROOT = Path(__file__).parents[2]
 SETTLE_S = 0.25
-"""After every turn, so that threads which spin for a while in case there is more to do have gone to sleep."""
+"""Pause after every turn, until spinning threads sleep."""
 
 FOREIGN = ("CT2_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_")
-"""Beginnings of variables that would set up some contender behind the duel's back."""
+"""Prefixes of environment variables that configure contenders; they are removed."""
 
 
 START_S = 120.0
 STOP_S = 10.0
 _CPUCLOCK_SCHED = 2
-"""With this and a process' id Linux makes the number of its clock, as clock_getcpuclockid(3) tells it."""
+"""Combined with a process id, the number of its clock in Linux, see clock_getcpuclockid(3)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What runs in a process.
+    """A program that runs in a process.
 
     Attributes:
-        name: for people.
-        module: that is run.
-        arguments: its command line.
-        environment: variables that are set for it.
+        name: name in reports.
+        module: Python module.
+        arguments: command line.
+        environment: environment variables.
     """
 
     name: str
@@ -51,14 +51,14 @@ class Program:
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A program that translates, with all that there is to set.
+    """A program that translates, with its settings.
 
     Attributes:
-        program: that it is.
+        program: the program.
         size: bytes of its model on disk.
-        batch_size: of what it is told to translate together; 0: as ``Task`` has it.
+        batch_size: sentences or tokens that it translates together; 0 for the task's.
         batch_type: "examples" or "tokens".
-        beyond: it plays cells of more sentences only; in others its batches would be those of another contender.
+        beyond: it takes part only in cells of more sentences; in others it equals another contender.
     """
 
     program: Program
@@ -69,20 +69,20 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """For people: the program's, and its batches where these are set."""
+        """The program's name, with the batch size if it is set."""
         unit = "sentences" if self.batch_type == "examples" else self.batch_type
         return f"{self.program.name} of {self.batch_size} {unit}" if self.batch_size else self.program.name
 
     def task(self, task: Task) -> Task:
-        """A task for it."""
+        """The task with this contender's batches."""
         return replace(task, batch_size=self.batch_size, batch_type=self.batch_type)
 
 
 class Process:
-    """A program's process; it begins with ``with``, and is stopped between its turns: waiting threads may spin.
+    """A program's process, stopped between its turns: waiting threads may spin.
 
     Args:
-        program: what runs in it.
+        program: the program.
     """
 
     def __init__(self, program: Program) -> None:
@@ -102,10 +102,10 @@ class Process:
         return self
 
     def measure(self, task: Task) -> Turn:
-        """One turn, and the time that it takes to settle.
+        """Run one turn, and let the process settle.
 
         Raises:
-            ChildProcessError: the process has failed; with what it said last.
+            ChildProcessError: the process failed; with its last output.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -140,19 +140,19 @@ def size_on_disk(*paths: Path) -> int:
 
 
 class ServerError(Exception):
-    """A server did not start; says what it wrote."""
+    """A server did not start; has its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A server that runs.
+    """A running server.
 
     Attributes:
         address: ``host:port``.
-        pid: of its process.
-        metrics: where it tells its metrics; empty where it does not.
-        process: that it is; None where somebody else has started it.
-        log: what it writes to standard error.
+        pid: id of its process.
+        metrics: address of its metrics, or "".
+        process: its process, or None if it was started elsewhere.
+        log: its standard error.
     """
 
     address: str
@@ -166,11 +166,11 @@ class Server:
         return time.clock_gettime((~self.pid << 3) | _CPUCLOCK_SCHED)
 
     def peak_rss_mib(self) -> float:
-        """The most memory that it has held so far."""
+        """Peak memory so far, in MiB."""
         return self._memory_mib("VmHWM")
 
     def rss_mib(self) -> float:
-        """The memory that it holds now."""
+        """Memory now, in MiB."""
         return self._memory_mib("VmRSS")
 
     def _memory_mib(self, line: str) -> float:
@@ -179,14 +179,14 @@ class Server:
         return int(kib) / 1024
 
     def logged(self) -> str:
-        """What it has written to standard error so far."""
+        """Its standard error so far."""
         if self.log is None:
             return ""
         self.log.seek(0)
         return self.log.read()
 
     async def end(self, number: signal.Signals) -> int:
-        """Send it a signal that ends it, and give its exit status; the signal's number below 0 where it was killed."""
+        """Send a signal that ends it; returns its exit status, negative if the signal killed it."""
         assert self.process is not None
         self.process.send_signal(number)
         return await self.process.wait()
@@ -196,17 +196,17 @@ class Server:
 async def serving(
     module: str, *arguments: str | Path, within: Sequence[str] = (), checkout: Path = ROOT, python: str = sys.executable
 ) -> AsyncIterator[Server]:
-    """Run ``python -m MODULE`` until the block ends, however it ends; it says ``serving on ADDRESS: `` when it serves.
+    """Run ``python -m MODULE`` within this context; it prints ``serving on ADDRESS: `` once it serves.
 
     Args:
-        module: what to run.
-        arguments: for it.
-        within: a command that is to run it, such as ``("nice", "-n", "5")``; it must become what it runs.
+        module: module to run.
+        arguments: its arguments.
+        within: command that executes it, such as ``("nice", "-n", "5")``; it must replace itself.
         checkout: root of the checkout whose modules run.
         python: the interpreter.
 
     Raises:
-        ServerError: it has ended, or not served within ``START_S`` seconds.
+        ServerError: it ended, or does not serve within ``START_S`` seconds.
     """
     path = str(checkout)
     if checkout == ROOT:
@@ -235,7 +235,7 @@ async def serving(
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """Ask it to end, and do not take no for an answer."""
+    """Terminate a process, by force if necessary."""
     try:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)

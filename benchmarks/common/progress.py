@@ -1,4 +1,4 @@
-"""What every benchmark tells of itself: how far it is, and where and with what it runs."""
+"""Progress messages, and the description of the machine."""
 
 import os
 import sys
@@ -11,12 +11,12 @@ PEERS = ("jumok", "onnxruntime", "ctranslate2", "torch", "transformers")
 
 
 def progress(message: str) -> None:
-    """One line on stderr, with the time."""
+    """Print one line with the time to stderr."""
     print(f"{time.strftime('%H:%M:%S')} {message}", file=sys.stderr, flush=True)
 
 
 def described(threads: int, packages: tuple[str, ...] = PEERS) -> dict[str, Any]:
-    """Processor and load of this machine, and versions of packages."""
+    """Processor, load and package versions."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     return {
         "processor": next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""),

@@ -1,7 +1,6 @@
-"""A Marian checkpoint with random weights, as fast as a trained one of its sizes, token for token.
+"""A Marian checkpoint with random weights, as fast as a trained one, token for token.
 
-Its tokenizer is a real one in the family's files, and each of its tokens is one made-up word, so that a text of so many
-words has exactly so many tokens.
+Its tokenizer has one random word per token, so a text of N words has N tokens.
 """
 
 import io
@@ -27,14 +26,14 @@ _MARIAN: Any = MarianMTModel  # untyped
 
 @dataclass(frozen=True, kw_only=True)
 class MarianSizes:
-    """What a checkpoint is made of; the defaults are those of most OPUS-MT models but for their vocabularies.
+    """Sizes of a checkpoint; by default those of most OPUS-MT models, but for the vocabulary.
 
     Attributes:
-        vocabulary: number of tokens; published ones have some 32,000 to 65,000.
-        layers: of the encoder, and of the decoder.
+        vocabulary: vocabulary size; published models have some 32,000 to 65,000.
+        layers: layers of the encoder, and of the decoder.
         width: d_model.
         feed_forward: width of the hidden layers.
-        heads: of every attention.
+        heads: attention heads.
         positions: longest source or target.
     """
 
@@ -47,26 +46,26 @@ class MarianSizes:
 
 
 def words(sizes: MarianSizes) -> list[str]:
-    """All that the vocabulary has beside ``</s>``, ``<unk>`` and ``<pad>``."""
+    """All words of the vocabulary, without ``</s>``, ``<unk>`` and ``<pad>``."""
     spelled = ("".join(syllables) for syllables in itertools.product(SYLLABLES, repeat=3))
     return list(itertools.islice(spelled, sizes.vocabulary - 3))
 
 
 def sentences(sizes: MarianSizes, count: int, *, tokens: int, seed: int) -> list[str]:
-    """Random texts of so many tokens each, with the end token that the tokenizer adds; the same for the same seed."""
+    """Random texts of `tokens` tokens each, end token included, by seed."""
     generator, known = random.Random(seed), words(sizes)
     return [" ".join(generator.choices(known, k=tokens - 1)) for _ in range(count)]
 
 
 def source_tokens(text: str) -> list[str]:
-    """The tokens of a text of the words, with the end token."""
+    """The tokens of a text, with the end token."""
     return [*(f"▁{word}" for word in text.split()), END]
 
 
 def make_checkpoint(sizes: MarianSizes, folder: Path) -> None:
-    """Saves a checkpoint in a new folder; the same every time.
+    """Save a checkpoint in a new folder, always the same.
 
-    Nothing is forced at the end, as published configurations do: CTranslate2 would not follow.
+    It forces no token at the end, unlike published configurations: CTranslate2 ignores that setting.
     """
     folder.mkdir(parents=True)
     _save_tokenizer(words(sizes), folder)

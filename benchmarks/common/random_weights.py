@@ -1,11 +1,11 @@
-"""Random weights that are spread as trained ones, on which it depends how int8 products are computed without VNNI."""
+"""Random weights with the distribution of trained ones, which int8 products without VNNI depend on."""
 
 import torch
 from torch import nn
 
 
 def spread_normally(model: nn.Module) -> None:
-    """Give all matrices of a model that was not trained normal weights; their deviations stay."""
+    """Give all matrices of an untrained model normal weights of unchanged deviation."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:

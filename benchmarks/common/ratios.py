@@ -1,20 +1,20 @@
-"""What times are made into: ratios to the fastest peer round by round, goals, and tables."""
+"""Ratios to the fastest peer by rounds, goals, and tables."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 MEMORY_GOAL = 1.2
-"""How many times CTranslate2's memory, and its model's size, ours may be."""
+"""Limit of jumok's memory and model size as multiples of CTranslate2's."""
 MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What is translated at once.
+    """A batch that is translated at once.
 
     Attributes:
-        model: whose sentences.
+        model: name of the model.
         batch: number of sentences.
         beam: beam size.
     """
@@ -34,7 +34,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """How many times as fast one is as another, round by round: the median, and the range."""
+    """Speed as a multiple of a peer's, by rounds: median and range."""
 
     median: float
     lowest: float
@@ -45,7 +45,7 @@ class Ratio:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """From the seconds of each round."""
+    """The ratio of the seconds of each round."""
     each = [their / our for our, their in zip(ours, theirs, strict=True)]
     return Ratio(median=statistics.median(each), lowest=min(each), highest=max(each))
 
@@ -56,27 +56,27 @@ def fastest(seconds: Mapping[str, Sequence[float]]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class CellResult:
     """The rounds of a cell in one precision.
 
     Attributes:
-        cell: what was translated.
+        cell: the cell.
         precision: "fp32" or "int8".
-        ours: seconds, of every round.
-        peers: likewise, by setting.
-        heat: seconds of all settings before the rounds.
-        generate: likewise, of ``generate`` in fp32; none where it does not take part.
-        same: share of the sentences that the fastest peer translated into the same tokens.
-        bleu: ours and the fastest peer's, where there are references.
-        goal: for the ratio to the fastest peer, where there is one.
-        generate_goal: for that to ``generate``, likewise.
+        ours: jumok's seconds by round.
+        peers: CTranslate2's seconds by setting and round.
+        preselection: seconds of every setting before the rounds.
+        generate: seconds of ``generate`` in fp32 by round, or empty.
+        same: share of sentences with the same tokens as the fastest peer's.
+        bleu: jumok's and the fastest peer's BLEU, or None.
+        goal: goal of the ratio to the fastest peer, or None.
+        generate_goal: goal of the ratio to ``generate``, or None.
     """
 
     cell: Cell
     precision: str
     ours: list[float]
     peers: dict[str, list[float]]
-    heat: dict[str, float]
+    preselection: dict[str, float]
     generate: list[float]
     same: float
     bleu: tuple[float, float] | None = None
@@ -90,32 +90,32 @@ class Played:
 
     @property
     def to_peer(self) -> Ratio:
-        """To the fastest setting."""
+        """The ratio to the fastest setting."""
         return ratio(self.ours, self.peers[self.peer])
 
     @property
     def to_generate(self) -> Ratio | None:
-        """To ``generate``, if it has played."""
+        """The ratio to ``generate``, or None."""
         return ratio(self.ours, self.generate) if self.generate else None
 
 
-def with_goals(played: Played) -> Played:
-    """A cell with how many times as fast as CTranslate2's best setting, and as ``generate``, it shall be."""
-    if played.precision == "int8":
-        return replace(played, goal=1.8 if played.cell.batch == 1 else 1.5, generate_goal=6.0)
-    return replace(played, goal=1.0 if played.cell.batch == 1 else 1.15)
+def with_goals(result: CellResult) -> CellResult:
+    """Add the goals of a cell."""
+    if result.precision == "int8":
+        return replace(result, goal=1.8 if result.cell.batch == 1 else 1.5, generate_goal=6.0)
+    return replace(result, goal=1.0 if result.cell.batch == 1 else 1.15)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One setting of CTranslate2's that was tried.
+    """One setting of CTranslate2 that was tried.
 
     Attributes:
-        cell: what was translated.
+        cell: the cell.
         precision: "fp32" or "int8".
         threads: workers x threads of each.
-        environment: the variables that were set, as in a shell.
-        seconds: it took.
+        environment: variables as in a shell.
+        seconds: its time.
     """
 
     cell: Cell
@@ -127,14 +127,14 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What it takes to translate all cells.
+    """Memory to translate all cells.
 
     Attributes:
-        model: that translates.
-        name: of the contender.
+        model: name of the model.
+        name: name of the contender.
         precision: "fp32" or "int8".
-        peak: bytes of its process at most.
-        size: bytes of its model on disk.
+        peak: peak memory of its process, in bytes.
+        size: size of its model on disk, in bytes.
     """
 
     model: str
@@ -145,7 +145,7 @@ class Memory:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """A table, the first row its head, all columns but the first two aligned to the right."""
+    """Format a table: the first row is its head, all columns but the first two are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
@@ -156,11 +156,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def ratio_table(played: Sequence[Played]) -> str:
-    """All cells: milliseconds of both, their ratio and its goal, the same of ``generate``, and how alike they are."""
+def ratio_table(results: Sequence[CellResult]) -> str:
+    """Table of cells: times, ratios with goals, and agreement of translations."""
     head = "model|cell|precision|jumok ms|CTranslate2 ms|its best setting|ratio (range)|goal|generate ms|ratio (range)"
     rows = [[*head.split("|"), "goal", "same"]]
-    for each in played:
+    for each in results:
         generate = each.to_generate
         rows.append(
             [
@@ -182,7 +182,7 @@ def ratio_table(played: Sequence[Played]) -> str:
 
 
 def memory_table(memories: Sequence[Memory], goal: float | None = MEMORY_GOAL) -> str:
-    """Peak memory and size of ours and of the peers, with ours as a multiple of each peer's, and what that may be."""
+    """Table of peak memory and model sizes, with jumok's as multiples of each peer's."""
     rows = [["model", "contender", "peak MiB", "ours / it", "goal", "on disk MiB", "ours / it", "goal"]]
     for each in memories:
         [ours] = [
@@ -207,7 +207,7 @@ def memory_table(memories: Sequence[Memory], goal: float | None = MEMORY_GOAL) -
 
 
 def trial_table(trials: Sequence[Trial]) -> str:
-    """Milliseconds of all settings that were tried."""
+    """Table of the settings that were tried."""
     rows = [["environment", "threads", "precision", "cell", "ms"]]
     for trial in trials:
         rows.append(

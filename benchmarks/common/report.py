@@ -11,10 +11,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.common.closed_loop import Answer, Measured
-from benchmarks.common.ratios import Played, Ratio, aligned, ratio
+from benchmarks.common.ratios import CellResult, Ratio, aligned, ratio
 
 MANY = 64
-"""Outstanding requests that most goals are about."""
+"""Outstanding requests of most goals."""
 JUMOK, BARE, PLAIN, BATCHING, OFFLINE = "jumok", "bare engine", "plain peer", "batching peer", "offline engine"
 
 COLOURS = ("#1f77b4", "#d95f02", "#2ca02c", "#9467bd", "#8c564b")
@@ -26,28 +26,28 @@ _RELATIONS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<="
 class Figures:
     """One contender with one number of outstanding requests.
 
-    Latencies, queueing and tokens are over the answers of all rounds, rates are medians of the rounds. What an offline
-    engine does not have is None.
+    Latencies, queueing and tokens are over the answers of all rounds, rates are medians of the rounds. Values that an
+    offline engine lacks are None.
 
     Attributes:
-        model: which is served.
-        contender: its name.
-        outstanding: requests.
-        setting: threads, where there is something to choose.
+        model: name of the model.
+        contender: name of the contender.
+        outstanding: outstanding requests.
+        setting: thread setting, or None.
         sentences_a_second: throughput.
-        tokens_a_second: of translations, their ends included.
-        tokens_a_sentence: likewise.
-        p50_ms: latency, seen by the client, that half of the answers have at most.
-        p95_ms: 95 % of them.
-        p99_ms: 99 % of them.
-        queue_ms: mean time from arrival to the beginning of decoding, as the server reports it.
-        decoding: mean number of sentences that are decoded at the same time: by Little's law (1961), the throughput
-            times the mean time in encoder and decoder, as the server reports it.
-        cpu_s: processor time of the server's process in the measured time of a round, the median.
-        sentences_a_cpu_second: of that process.
+        tokens_a_second: throughput in tokens, end tokens included.
+        tokens_a_sentence: tokens a sentence, end token included.
+        p50_ms: median latency at the client.
+        p95_ms: 95th percentile.
+        p99_ms: 99th percentile.
+        queue_ms: mean time from arrival to the start of decoding, reported by the server.
+        decoding: mean number of sentences that are decoded together, by Little's law (1961): throughput times mean time
+            in encoder and decoder.
+        cpu_s: median processor time of the server in a round.
+        sentences_a_cpu_second: sentences per second of processor time.
         cores: processor time over time.
-        client_cores: of the clients.
-        peak_rss_mib: the most memory of the server's process up to then.
+        client_cores: cores of the clients.
+        peak_rss_mib: peak memory of the server.
     """
 
     model: str
@@ -89,7 +89,7 @@ class Comparison(Ratio):
 
     @property
     def reached(self) -> bool | None:
-        """Whether the goal is reached, where there is one."""
+        """True if the goal is reached; None without a goal."""
         if self.goal is None:
             return None
         relation, bound = self.goal.split()
@@ -105,7 +105,7 @@ def figures(
     setting: str | None,
     peak_rss_mib: float | None,
 ) -> Figures:
-    """Sum a contender's rounds up."""
+    """Summarize a contender's rounds."""
     answers = [answer for measured in rounds for answer in measured.answers]
 
     def median(value: Callable[[Measured], float]) -> float:
@@ -143,7 +143,7 @@ def figures(
 
 
 def comparisons(model: str, outstanding: int, rounds: Mapping[str, Sequence[Measured]]) -> list[Comparison]:
-    """What jumok is held against the others by, round by round."""
+    """Compare jumok with the other contenders, by rounds."""
 
     def compare(what: str, contender: str, value: Callable[[Measured], float], goal: str | None) -> Comparison:
         ours, theirs = (list(map(value, rounds[name])) for name in (JUMOK, contender))
@@ -184,12 +184,12 @@ def _latency(percent: int) -> Callable[[Measured], float]:
 
 
 def _percentile(values: Sequence[float], percent: int) -> float:
-    """The lowest value that so many percent are not above."""
+    """The lowest value that `percent` percent are not above."""
     return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
 
 
 def serving_table(found: Sequence[Figures], compared: Sequence[Comparison]) -> str:
-    """Two tables: the figures, and below them the ratios with their goals."""
+    """Two tables: figures, and ratios with their goals."""
     reached = {None: "", True: "reached", False: "missed"}
     upper = [
         {
@@ -238,7 +238,7 @@ def _aligned(found: Sequence[Mapping[str, str]]) -> str:
 
 
 def save_serving_plot(found: Sequence[Figures], title: str, path: Path) -> None:
-    """Draw throughput, its cost and latency by outstanding requests: a row of pictures a model, a line a contender."""
+    """Plot throughput, CPU cost and latency by outstanding requests."""
     models = list(dict.fromkeys(one.model for one in found))
     ticks = sorted({one.outstanding for one in found})
     figure = Figure(figsize=(14, 0.5 + 3.5 * len(models)), layout="constrained")
@@ -269,26 +269,26 @@ def save_serving_plot(found: Sequence[Figures], title: str, path: Path) -> None:
     figure.savefig(path)
 
 
-def save_ratio_plot(played: Sequence[Played], path: Path, title: str) -> None:
-    """Writes a picture of the ratios to CTranslate2's best settings, with their ranges."""
-    panels = list(dict.fromkeys((each.cell.model, each.precision) for each in played))
+def save_ratio_plot(results: Sequence[CellResult], path: Path, title: str) -> None:
+    """Plot the ratios to CTranslate2's best settings, with ranges."""
+    panels = list(dict.fromkeys((each.cell.model, each.precision) for each in results))
     figure = Figure(figsize=(1.5 + 4.2 * len(panels), 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axis, (model, precision) in zip(axes, panels, strict=True):
-        _draw_ratios(axis, [each for each in played if (each.cell.model, each.precision) == (model, precision)])
+        _draw_ratios(axis, [each for each in results if (each.cell.model, each.precision) == (model, precision)])
         axis.set_title(f"{model}, {precision}", fontsize=10)
     axes[0].set_ylabel("times as fast as CTranslate2's best setting")
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=130)
 
 
-def _draw_ratios(axis: Axes, played: Sequence[Played]) -> None:
-    batches = list(dict.fromkeys(each.cell.batch for each in played))
-    beams = list(dict.fromkeys(each.cell.beam for each in played))
+def _draw_ratios(axis: Axes, results: Sequence[CellResult]) -> None:
+    batches = list(dict.fromkeys(each.cell.batch for each in results))
+    beams = list(dict.fromkeys(each.cell.beam for each in results))
     width = 0.8 / len(beams)
     for index, beam in enumerate(beams):
-        chosen = [each for each in played if each.cell.beam == beam]
+        chosen = [each for each in results if each.cell.beam == beam]
         places = [batches.index(each.cell.batch) + (index - (len(beams) - 1) / 2) * width for each in chosen]
         ratios = [each.to_peer for each in chosen]
         medians = [each.median for each in ratios]
@@ -298,7 +298,7 @@ def _draw_ratios(axis: Axes, played: Sequence[Played]) -> None:
         axis.errorbar(places, medians, [below, above], fmt="none", ecolor="black", capsize=2, lw=1, zorder=4)
         for place, each in zip(places, ratios, strict=True):
             axis.annotate(f"{each.median:.2f}", (place, 0.04), rotation=90, ha="center", color="white", fontsize=8)
-    goals = {each.cell.batch: each.goal for each in played if each.goal is not None}
+    goals = {each.cell.batch: each.goal for each in results if each.goal is not None}
     for number, (batch, goal) in enumerate(goals.items()):
         place = batches.index(batch)
         label = "goal" if number == 0 else None

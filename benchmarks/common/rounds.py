@@ -1,4 +1,4 @@
-"""Who plays, and the rounds: every cell is translated by all contenders in turns, in an order that rotates."""
+"""Rounds of a benchmark: all contenders translate a cell in turns, in rotating order."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,17 +6,17 @@ from itertools import chain
 from pathlib import Path
 
 from benchmarks.common.processes import Contender, Process, Program
-from benchmarks.common.ratios import Cell, Memory, Played, Trial, fastest
+from benchmarks.common.ratios import Cell, CellResult, Memory, Trial, fastest
 from benchmarks.contenders.worker import Task, Turn
 
 Progress = Callable[[str], None]
 
 LEAST_S = 0.5
-"""A turn takes so long, or as long as its task takes once."""
+"""Shortest turn in seconds; a longer task runs once."""
 FINALISTS = 2
-"""So many settings of a peer's play the rounds of a cell, those that were the fastest in its heat."""
+"""Settings of a peer in the rounds of a cell: the fastest of the preselection."""
 GAIN = 0.97
-"""What an environment must take, as a share of what CTranslate2 takes without it, to be let into the heats."""
+"""Share of CTranslate2's time below which an environment takes part."""
 
 ENVIRONMENTS: tuple[Mapping[str, str], ...] = (
     {"CT2_FORCE_CPU_ISA": "AVX512"},
@@ -28,19 +28,19 @@ ENVIRONMENTS: tuple[Mapping[str, str], ...] = (
     {"OMP_WAIT_POLICY": "passive"},
     {"OMP_PROC_BIND": "true"},
 )
-"""What CTranslate2's documentation has for CPUs, and how its OpenMP waits; KMP_* are for another OpenMP than it has."""
+"""CTranslate2's documented variables for CPUs, and wait policies of OpenMP; KMP_* belong to another OpenMP."""
 FLAGS = {"AVX512": "avx512f", "AVX2": "avx2"}
-"""What Linux calls the instructions that CTranslate2 can be forced to use; it fails on processors without them."""
+"""Linux's names of the instructions that CTranslate2 can be forced to use; it fails without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
+class Contenders:
     """The contenders with one model.
 
     Attributes:
-        ours: by precision.
-        peers: likewise; each setting is one.
-        generate: if it takes part.
+        ours: jumok's by precision.
+        peers: CTranslate2's settings by precision.
+        generate: ``generate``, or None.
     """
 
     ours: Mapping[str, Contender]
@@ -49,82 +49,89 @@ class Field:
 
     @property
     def programs(self) -> list[Program]:
-        """Of all of them, each once."""
+        """All programs, each once."""
         contenders = [*self.ours.values(), *chain.from_iterable(self.peers.values())]
         if self.generate is not None:
             contenders.append(self.generate)
         return list(dict.fromkeys(contender.program for contender in contenders))
 
 
-def play(
-    cell: Cell, task: Task, field: Field, processes: Mapping[Program, Process], *, rounds: int, progress: Progress
-) -> Iterator[tuple[Played, Turn, Turn]]:
-    """Plays a cell in all precisions.
+def run_cell(
+    cell: Cell,
+    task: Task,
+    contenders: Contenders,
+    processes: Mapping[Program, Process],
+    *,
+    rounds: int,
+    progress: Progress,
+) -> Iterator[tuple[CellResult, Turn, Turn]]:
+    """Run a cell in all precisions.
 
-    First there is a heat, which warms up too: all settings of a peer's run once, and the fastest go on. Then
-    there are the rounds.
+    A preselection runs every setting once, which also warms up; the fastest take part in the rounds.
 
     Yields:
-        For each precision the times, our translations and those of the fastest peer.
+        For each precision the result, jumok's turn and the fastest peer's.
     """
 
     def turn(contender: Contender) -> Turn:
         return processes[contender.program].measure(contender.task(task))
 
-    heats: dict[str, dict[Contender, float]] = {}
+    preselections: dict[str, dict[Contender, float]] = {}
     chosen: dict[str, list[Contender]] = {}
-    for precision, ours in field.ours.items():
+    for precision, ours in contenders.ours.items():
         turn(ours)
-        heat = {peer: turn(peer).median for peer in field.peers[precision] if cell.batch > peer.beyond}
-        heats[precision], chosen[precision] = heat, sorted(heat, key=heat.__getitem__)[:FINALISTS]
-    playing = [each for precision, ours in field.ours.items() for each in (ours, *chosen[precision])]
-    if field.generate is not None:
-        playing.append(field.generate)
-    turns: dict[Contender, list[Turn]] = {each: [] for each in playing}
+        preselection = {peer: turn(peer).median for peer in contenders.peers[precision] if cell.batch > peer.beyond}
+        preselections[precision], chosen[precision] = (
+            preselection,
+            sorted(preselection, key=preselection.__getitem__)[:FINALISTS],
+        )
+    selected = [each for precision, ours in contenders.ours.items() for each in (ours, *chosen[precision])]
+    if contenders.generate is not None:
+        selected.append(contenders.generate)
+    turns: dict[Contender, list[Turn]] = {each: [] for each in selected}
     for number in range(rounds):
-        start = number % len(playing)
-        for each in (*playing[start:], *playing[:start]):
+        start = number % len(selected)
+        for each in (*selected[start:], *selected[:start]):
             turns[each].append(turn(each))
         progress(f"{cell.model}, {cell}: round {number + 1} of {rounds}")
     seconds = {each: [turn.median for turn in of_each] for each, of_each in turns.items()}
-    for precision, ours in field.ours.items():
+    for precision, ours in contenders.ours.items():
         peers = {peer.name: seconds[peer] for peer in chosen[precision]}
         [best] = [peer for peer in chosen[precision] if peer.name == fastest(peers)]
         our, their = turns[ours][0], turns[best][0]
         same = [mine == its for mine, its in zip(our.tokens, their.tokens, strict=True)]
-        played = Played(
+        result = CellResult(
             cell=cell,
             precision=precision,
             ours=seconds[ours],
             peers=peers,
-            heat={peer.name: taken for peer, taken in heats[precision].items()},
-            generate=[] if field.generate is None else seconds[field.generate],
+            preselection={peer.name: taken for peer, taken in preselections[precision].items()},
+            generate=[] if contenders.generate is None else seconds[contenders.generate],
             same=sum(same) / len(same),
         )
-        progress(f"{cell.model}, {cell}, {precision}: {played.to_peer}")
-        yield played, our, their
+        progress(f"{cell.model}, {cell}, {precision}: {result.to_peer}")
+        yield result, our, their
 
 
-def weigh(
-    model: str, tasks: Mapping[Cell, Task], field: Field, played: Sequence[Played], progress: Progress
+def measure_memory(
+    model: str, tasks: Mapping[Cell, Task], contenders: Contenders, results: Sequence[CellResult], progress: Progress
 ) -> Iterator[Memory]:
-    """The peak memory of fresh processes that translate every cell once, the smallest first.
+    """Measure the peak memory of fresh processes that translate every cell once, the smallest first.
 
-    Of ours, and of those programs of a peer's that were the fastest in some cell; each cell in what were the program's
-    best batches in its heat.
+    Measured are jumok and the programs that were the fastest peer of a cell, each with its best batches.
     """
-    for precision, ours in field.ours.items():
-        of_precision = {each.cell: each for each in played if (each.cell.model, each.precision) == (model, precision)}
-        by_name = {peer.name: peer for peer in field.peers[precision]}
+    for precision, ours in contenders.ours.items():
+        of_precision = {each.cell: each for each in results if (each.cell.model, each.precision) == (model, precision)}
+        by_name = {peer.name: peer for peer in contenders.peers[precision]}
         fastest_programs = dict.fromkeys(by_name[each.peer].program for each in of_precision.values())
         for program in (ours.program, *fastest_programs):
             with Process(program) as process:
                 for cell in sorted(tasks, key=lambda cell: cell.rows):
-                    heat = of_precision[cell].heat
-                    names = [name for name in heat if by_name[name].program == program]
-                    contender = by_name[min(names, key=heat.__getitem__)] if names else ours
+                    preselection = of_precision[cell].preselection
+                    names = [name for name in preselection if by_name[name].program == program]
+                    contender = by_name[min(names, key=preselection.__getitem__)] if names else ours
                     peak = process.measure(replace(contender.task(tasks[cell]), least_s=0.0)).peak
-            size = next(each.size for each in (ours, *field.peers[precision]) if each.program == program)
+            size = next(each.size for each in (ours, *contenders.peers[precision]) if each.program == program)
             name = program.name if program == ours.program else f"CTranslate2 {precision} {program.name}"
             progress(f"{model}, {name}: {peak / 2**20:.0f} MiB")
             yield Memory(model=model, name=name, precision=precision, peak=peak, size=size)
@@ -133,14 +140,14 @@ def weigh(
 def try_environments(
     tasks: Mapping[Cell, Task], settings: Mapping[str, Sequence[Contender]], progress: Progress
 ) -> Iterator[Trial]:
-    """Times CTranslate2's settings with every environment in some cells.
+    """Time CTranslate2's settings with every environment in some cells.
 
-    An environment that takes twice the time of the fastest in one of them is not tried in the others.
+    An environment that takes twice the fastest time in a cell is not tried in the others.
 
     Args:
-        tasks: by their cells.
-        settings: by precision, without an environment.
-        progress: told what is tried.
+        tasks: tasks by cell.
+        settings: settings by precision, without environment.
+        progress: receives progress messages.
     """
     flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     for precision, each in settings.items():
@@ -165,17 +172,17 @@ def try_environments(
 
 
 def runs_on(environment: Mapping[str, str], flags: Collection[str]) -> bool:
-    """Whether a processor with these flags has the instructions that an environment forces CTranslate2 to use."""
+    """True if a processor with these flags has the instructions that an environment forces."""
     forced = environment.get("CT2_FORCE_CPU_ISA")
     return forced is None or FLAGS[forced] in flags
 
 
-def worth_playing(trials: Sequence[Trial], precision: str) -> list[Mapping[str, str]]:
-    """No variables, and the environment that was fastest in some cell, if it was faster than without."""
+def useful_environments(trials: Sequence[Trial], precision: str) -> list[Mapping[str, str]]:
+    """No variables, and the environment that gained most in a cell, if it gained enough."""
     cells = dict.fromkeys(trial.cell for trial in trials if trial.precision == precision)
 
     def gain(environment: Mapping[str, str]) -> float:
-        """The least share of the time without it, where each has its best number of workers and threads."""
+        """The least share of the time without it, each with its best threads."""
         shares = [1.0]
         for cell in cells:
             times = {
@@ -195,11 +202,11 @@ def worth_playing(trials: Sequence[Trial], precision: str) -> list[Mapping[str, 
 
 
 def in_environment(setting: Contender, environment: Mapping[str, str]) -> Contender:
-    """A setting with variables, which are part of its name."""
+    """A setting with environment variables, which become part of its name."""
     name = " ".join((setting.program.name, *([spelled(environment)] if environment else [])))
     return replace(setting, program=replace(setting.program, name=name, environment=environment))
 
 
 def spelled(environment: Mapping[str, str]) -> str:
-    """Variables as a shell takes them."""
+    """Variables as in a shell."""
     return " ".join(f"{name}={value}" for name, value in environment.items())

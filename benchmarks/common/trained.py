@@ -1,4 +1,4 @@
-"""The model in the repository, with the weights of its int8 bundle, as PyTorch has it and as CTranslate2 does."""
+"""The repository's model in PyTorch and in CTranslate2, with the weights of its int8 bundle."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,15 +24,14 @@ from jumok_export.training.configuration import load_configuration
 from jumok_serve.bundle.bundle import Bundle
 
 GRAPH = "scorer"
-"""The one graph that has all weights."""
+"""The graph that has all weights."""
 
 
 def dequantized(folder: Path) -> Transformer:
-    """The model of an int8 bundle whose configuration lies beside its manifest, each weight as its 8 bits have it.
+    """Load the model of an int8 bundle with its dequantized weights.
 
     Raises:
-        ValueError: the model is no Transformer, or the graph does not say which weights are whose; names those that
-            were not found.
+        ValueError: the model is not a Transformer, or weights cannot be assigned; names these.
     """
     bundle = Bundle.open(folder)
     tokenizer = bundle.tokenizer
@@ -57,7 +56,7 @@ def dequantized(folder: Path) -> Transformer:
 
 
 def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """The parameters of a graph by name."""
+    """Yield the parameters of a graph by name."""
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     yield from ((name, value) for name, value in constants.items() if value.dtype == np.float32)
     transposed = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Transpose"}
@@ -78,9 +77,9 @@ def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, NDArray[np.float32]]
 
 
 def _names(product: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]) -> Iterator[str]:
-    """What a product's weight must be called, by what becomes of the product: it may have lost its name.
+    """Possible names of a product's weight, from its bias or its output: it may have lost its own name.
 
-    A bias is part of the product, or added to it, the scales of its rows multiplied with it in between.
+    A bias is part of the product or added to it, after a multiplication with the rows' scales.
     """
     following = readers.get(product.output[0], [])
     nodes = [*following, *(node for each in following for node in readers.get(each.output[0], []))]
@@ -91,11 +90,11 @@ def _names(product: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]) ->
 
 
 def specification(model: Transformer, tokens: list[str]) -> TransformerSpec:
-    """A model for CTranslate2, whose ``optimize`` and ``save`` do the rest.
+    """Make a CTranslate2 model; ``optimize`` and ``save`` follow.
 
     Args:
-        model: with ReLU, one vocabulary, and the same heads in encoder and decoder.
-        tokens: of its vocabulary; the second is the unknown one, the third starts and the fourth ends a translation.
+        model: model with ReLU, one vocabulary, and equal heads in encoder and decoder.
+        tokens: its vocabulary; tokens 1, 2 and 3 are unknown, start and end.
     """
     sizes = model.sizes
     spec = TransformerSpec.from_config(

@@ -1,7 +1,6 @@
-"""The model in the repository as a checkpoint in Hugging Face's layout, for ``generate``.
+"""The repository's model as a checkpoint in Hugging Face's layout, for ``generate``.
 
-No family there has sinusoidal positions as this one has them. Blenderbot's layers are the same, and its positions are
-weights.
+No family there has its sinusoidal positions. Blenderbot's layers are the same, and its positions are weights.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,13 +23,13 @@ _TOKENIZER: Any = PreTrainedTokenizerFast
 
 
 def save_checkpoint(model: Transformer, tokens: list[str], special: SpecialTokens, folder: Path) -> None:
-    """Saves a model in a new folder, with a tokenizer that knows its tokens, and makes none of texts.
+    """Save a model in a new folder, with a tokenizer for its tokens only.
 
     Args:
-        model: pre-norm, with ReLU, one vocabulary, an output tied to it, and the same heads in encoder and decoder.
-        tokens: of its vocabulary.
-        special: which of them have a role.
-        folder: is made.
+        model: pre-norm model with ReLU, one vocabulary, a tied output, and equal heads in encoder and decoder.
+        tokens: its vocabulary.
+        special: tokens with a role.
+        folder: new folder.
     """
     sizes = model.sizes
     end, *_ = special.eos
@@ -71,7 +70,7 @@ def save_checkpoint(model: Transformer, tokens: list[str], special: SpecialToken
 
 
 def _weights(model: Transformer) -> Iterator[tuple[str, Tensor]]:
-    """All weights, by the names that they have there."""
+    """Yield all weights by their names there."""
     yield "model.shared.weight", model.target_embedding.weight
     encoder = cast("Iterable[EncoderLayer]", model.encoder)
     decoder = cast("Iterable[DecoderLayer]", model.decoder)

@@ -1,4 +1,4 @@
-"""The engine of jumok behind the least server: what ``jumok serve`` costs beyond it is the price of its services.
+"""jumok's engine behind a minimal server: the difference to ``jumok serve`` is the cost of its services.
 
 No limits, tokens, metrics, logs, health or reflection.
 """

@@ -1,4 +1,4 @@
-"""A server around CTranslate2 that batches requests: what has queued up goes into the next ``translate_batch``."""
+"""A server around CTranslate2 that batches requests: each ``translate_batch`` gets all queued sentences."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ class Waiting:
 
 
 async def work(queue: asyncio.Queue[Waiting], decode: Decode, workers: int) -> None:
-    """Decode one batch after the other, each cut into as many parts as CTranslate2 decodes at a time."""
+    """Decode one batch after another, in as many parts as CTranslate2 decodes at a time."""
     while True:
         batch = [await queue.get()]
         while len(batch) < MAX_BATCH_SIZE and not queue.empty():

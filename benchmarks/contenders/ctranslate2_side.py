@@ -1,4 +1,4 @@
-"""CTranslate2's side: a converted model, and the settings that its documentation advises to try."""
+"""CTranslate2's contender: a converted model with the settings that its documentation recommends."""
 
 import argparse
 
@@ -8,12 +8,12 @@ from sentencepiece import SentencePieceProcessor
 from benchmarks.contenders.worker import Run, Task, serve
 
 END = "</s>"
-"""What a source ends with."""
+"""The last token of a source."""
 
 
 def main() -> None:
-    """Serve the duel with a model; it is given tokens, and gives tokens, or makes them of texts within the time."""
-    parser = argparse.ArgumentParser(description="CTranslate2's side of a duel.")
+    """Translate tasks: tokens, or texts that are tokenized within the time."""
+    parser = argparse.ArgumentParser(description="CTranslate2's side of a benchmark.")
     parser.add_argument("model")
     parser.add_argument("compute_type")
     parser.add_argument("inter_threads", type=int)

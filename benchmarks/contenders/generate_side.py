@@ -1,4 +1,4 @@
-"""The side of Hugging Face's ``generate``: the checkpoint itself in PyTorch, in fp32."""
+"""The contender ``generate`` of Hugging Face: the checkpoint in PyTorch, in fp32."""
 
 import argparse
 from typing import Any
@@ -11,8 +11,8 @@ from benchmarks.contenders.worker import Run, Task, serve
 
 
 def main() -> None:
-    """Serve the duel with a checkpoint; sources of like length are translated together, and padded on the right."""
-    parser = argparse.ArgumentParser(description="The side of Hugging Face's generate in a duel.")
+    """Translate tasks; sources of similar length are translated together, padded on the right."""
+    parser = argparse.ArgumentParser(description="Hugging Face's generate in a benchmark.")
     parser.add_argument("checkpoint")
     parser.add_argument("threads", type=int)
     arguments = parser.parse_args()

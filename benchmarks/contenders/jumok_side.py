@@ -1,4 +1,4 @@
-"""jumok's side: a bundle in ``jumok_serve.Translator``, as it sets itself up for the cores it may use."""
+"""jumok's contender: a bundle in ``jumok_serve.Translator`` with its own choice of settings."""
 
 import argparse
 
@@ -8,8 +8,8 @@ from jumok_serve.runtime.process_memory import freeze_objects
 
 
 def main() -> None:
-    """Serve the duel with a bundle; texts are tokenized, and translations made into texts, within the time."""
-    parser = argparse.ArgumentParser(description="jumok's side of a duel.")
+    """Translate tasks; tokenization and detokenization are within the time."""
+    parser = argparse.ArgumentParser(description="jumok's side of a benchmark.")
     parser.add_argument("bundle")
     parser.add_argument("precision")
     parser.add_argument("--shortlist", action="store_true", help="use the bundle's shortlist")

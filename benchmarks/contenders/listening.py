@@ -1,4 +1,4 @@
-"""How all peers serve: one method of jumok's service, by an asyncio server without anything else."""
+"""The common server of all peers: one method of jumok's service on asyncio."""
 
 import asyncio
 import signal
@@ -20,7 +20,7 @@ Answer: TypeAlias = Callable[
 
 
 async def serve(answer: Answer, what: str) -> None:
-    """Serve on a free port until SIGTERM or Ctrl-C; one line says where, and what."""
+    """Serve on a free port until SIGTERM or Ctrl-C; prints the address."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

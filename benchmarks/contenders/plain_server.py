@@ -1,4 +1,4 @@
-"""The simplest server around CTranslate2: every request calls ``translate_batch`` with its sentence, on a thread."""
+"""The simplest server around CTranslate2: every request calls ``translate_batch`` in a thread."""
 
 import asyncio
 import time

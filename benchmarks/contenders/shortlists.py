@@ -1,4 +1,4 @@
-"""The same shortlists for both sides: jumok's as a vocabulary map of CTranslate2's, and a lexicon that is made up."""
+"""Equal shortlists for jumok and CTranslate2, and a random lexicon."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 OF_MANY, FREQUENT = 90, 4000
-"""So many translations of every source token are among so many target tokens, by Zipf's law."""
+"""Translations of every source token that come from the frequent target tokens, by Zipf's law."""
 OF_ITS_OWN = 10
-"""And so many are any others."""
+"""Translations of every source token among all others."""
 
 
 @dataclass(frozen=True)
 class MadeUpLexicon:
-    """A lexicon at random, with lists about as long as those of real text and that overlap about as much.
+    """A random lexicon whose lists are about as long, and overlap as much, as those of real text.
 
-    20 source tokens have some 1,000 target tokens between them, 32 such texts some 9,000 of 32,000.
+    20 source tokens list some 1,000 target tokens, 32 such texts some 9,000 of 32,000.
     """
 
     origin: str = "made up"

@@ -1,6 +1,6 @@
-"""What the peers around CTranslate2 share: arguments, tokenizer and jumok's own messages: one client measures all.
+"""Arguments, tokenizer and messages that the servers around CTranslate2 share.
 
-Whatever jumok answers beyond text, tokens and times, they leave out.
+They answer jumok's messages with text, tokens and times only, so one client measures all.
 """
 
 import argparse
@@ -22,7 +22,7 @@ END = "</s>"
 
 @dataclass(frozen=True, kw_only=True)
 class Translated:
-    """The pieces of a translation, without an end of sentence, and when decoding began, in ``time.monotonic()``."""
+    """Pieces of a translation, without the end token, and the start of decoding in ``time.monotonic()``."""
 
     pieces: Sequence[str]
     began: float
@@ -33,7 +33,7 @@ Translate = Callable[[list[str]], Awaitable[Translated]]
 
 
 class Decode(Protocol):
-    """Decodes a batch; what it returns are the best hypotheses' pieces."""
+    """Decodes a batch; returns the pieces of the best hypotheses."""
 
     def __call__(self, sources: Sequence[Sequence[str]], /, *, max_batch_size: int = 0) -> list[list[str]]:
         """See ``translate_batch`` of CTranslate2 for ``max_batch_size``."""
@@ -78,7 +78,7 @@ def _duration(seconds: float) -> Duration:
 
 
 def read_arguments(description: str | None) -> argparse.Namespace:
-    """What both take; CTranslate2's own names where there are any."""
+    """Parse the servers' arguments, named as CTranslate2's."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="a folder of CTranslate2's converters")
     parser.add_argument("--source", type=Path, required=True, help="the SentencePiece model that texts are cut by")

@@ -1,6 +1,6 @@
-"""A side's process: it is given a task on its standard input, does it, and answers with its times.
+"""A contender's process: it reads tasks from standard input, translates them, and answers with its times.
 
-One JSON object a line in both directions. Whatever libraries print goes to the standard error.
+Each line is one JSON object, in both directions. Output of libraries goes to standard error.
 """
 
 import json
@@ -13,23 +13,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 Run = Callable[[], list[list[str]]]
-"""Translates a task's sentences once; gives the tokens of each one's best hypothesis, in their own spelling."""
+"""Translates a task once; returns the tokens of each best hypothesis."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is to be translated, all of it at once.
+    """Sentences that are translated at once.
 
     Attributes:
         texts: the sentences.
-        tokens: the same as source tokens, end token included, for sides that have no tokenizer.
-        beam_size: 1: greedy.
-        min_length: new tokens before a translation may end.
+        tokens: their source tokens, end tokens included, for contenders without a tokenizer.
+        beam_size: beam size; 1 for greedy.
+        min_length: least new tokens.
         max_length: most new tokens.
-        least_s: it is translated again and again until so many seconds have passed.
-        batch_size: what CTranslate2 or ``generate`` translates together at most; 0: sentences are shared equally among
-            CTranslate2's workers, and ``generate`` translates all at once.
-        batch_type: what it is counted in, "examples" or "tokens"; the other sides do as they think best.
+        least_s: the task is repeated until this many seconds have passed.
+        batch_size: batch size of CTranslate2 and ``generate``; 0 shares the sentences equally among CTranslate2's
+            workers, and gives ``generate`` all at once.
+        batch_type: unit of the batch size, "examples" or "tokens".
     """
 
     texts: list[str]
@@ -44,13 +44,13 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What came of a task.
+    """Result of a task.
 
     Attributes:
-        seconds: of every time that it was translated.
-        tokens: the translations, without end tokens.
-        resident: bytes of the process in memory.
-        peak: the most it has had since it was started.
+        seconds: time of every repetition.
+        tokens: translations, without end tokens.
+        resident: memory of the process, in bytes.
+        peak: its peak memory, in bytes.
     """
 
     seconds: list[float]
@@ -60,12 +60,12 @@ class Turn:
 
     @property
     def median(self) -> float:
-        """Seconds of one time."""
+        """Median seconds of a repetition."""
         return statistics.median(self.seconds)
 
 
 def serve(prepare: Callable[[Task], Run]) -> None:
-    """Does tasks until there are no more; what ``prepare`` does is not counted."""
+    """Run tasks until standard input ends; ``prepare`` is not timed."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
         for line in sys.stdin:
@@ -73,7 +73,7 @@ def serve(prepare: Callable[[Task], Run]) -> None:
 
 
 def take_turn(prepare: Callable[[Task], Run], task: Task) -> Turn:
-    """Translates a task's sentences for as long as it asks for."""
+    """Translate a task repeatedly for its time."""
     run = prepare(task)
     seconds: list[float] = []
     while not seconds or sum(seconds) < task.least_s:
@@ -84,7 +84,7 @@ def take_turn(prepare: Callable[[Task], Run], task: Task) -> Turn:
 
 
 def _memory(what: str) -> int:
-    """Bytes, as Linux counts them; not of ``getrusage``, whose peak a process has from the one that started it."""
+    """A memory figure of Linux in bytes; ``getrusage`` inherits its peak from the parent process."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     [kilobytes] = [line.split()[1] for line in lines if line.startswith(f"{what}:")]
     return int(kilobytes) * 1024

@@ -1,1 +1,1 @@
-"""Parts of the check of decoding on a GPU."""
+"""Checks of decoding on a GPU."""

@@ -1,4 +1,4 @@
-"""Whether a device decodes what the CPU decodes, and each sentence as it does alone."""
+"""Compare decoding on a device with the CPU, and sentences in a batch with sentences alone."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from benchmarks.gpu_checks.report import Report
 from jumok_serve.runtime.graphs import Graphs
 
 TIE = 1e-5
-"""How close two log-probabilities are that either may be taken of."""
+"""Largest difference of two log-probabilities that count as a tie."""
 MOST_TIES = 0.002
 LEAST_SAME_IN_FP16 = 0.99
-"""Share of sentences that must come out the same alone and in company in fp16."""
+"""Least share of sentences with the same fp16 translation alone and in a batch."""
 
 
 def parity(
@@ -25,7 +25,7 @@ def parity(
     tokens: int,
     lengths: tuple[int, int],
 ) -> None:
-    """Compares decodes in fp32: the same tokens but for ties, and scores within 1e-4 + 1e-5 * |sum|."""
+    """Compare decodes in fp32: the same tokens but for ties, and scores within 1e-4 + 1e-5 * |sum|."""
     drawn = sources(model, count, lengths)
     for beam_size in (1, 4):
         name = f"fp32 as on the CPU, beam {beam_size}"
@@ -61,7 +61,7 @@ def _differing(
     expected: Sequence[Translated],
     found: Sequence[Translated],
 ) -> tuple[int, int]:
-    """How many differences are ties, where both went on from the same tokens with equally likely ones, and are not."""
+    """Count differences that are ties, where both continued the same tokens with equally likely ones, and others."""
     ties = wrong = 0
     for source, one, other in zip(drawn, expected, found, strict=True):
         if one.tokens == other.tokens:
@@ -83,8 +83,8 @@ def _differing(
 def invariance(
     report: Report, model: Model, graphs: Graphs, precision: str, *, count: int, tokens: int, lengths: tuple[int, int]
 ) -> None:
-    """Compares sentences decoded in one batch and alone."""
-    name = f"{precision} alone as in company"
+    """Compare sentences decoded in one batch and alone."""
+    name = f"{precision} batch invariance"
     with report.part(name) as time_left:
         if time_left:
             drawn = sources(model, count, lengths, seed=2)

@@ -1,4 +1,4 @@
-"""The model that is checked, in fp32 and fp16, and whole decodes of it without text."""
+"""The model under test in fp32 and fp16, and decodes without text."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ HEAD = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Of a Transformer that is made; the defaults are those of OPUS-MT models."""
+    """Sizes of a random Transformer; by default those of OPUS-MT models."""
 
     layers: int = 6
     width: int = 512
@@ -36,14 +36,14 @@ class Sizes:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Graphs to check.
+    """Graphs under test.
 
     Attributes:
-        path: the folder that file names are relative to.
+        path: folder of the graphs.
         variants: graphs by precision.
-        vocabulary: number of tokens of the smaller vocabulary.
-        start: what decoding starts from.
-        pad: behind the end of a source.
+        vocabulary: size of the smaller vocabulary.
+        start: start token.
+        pad: padding token.
     """
 
     path: Path
@@ -58,7 +58,7 @@ class Model:
 
 
 def made(sizes: Sizes, folder: Path) -> Model:
-    """A model with random weights, as fast as a trained one; the same every time."""
+    """A model with random weights, as fast as a trained one; always the same."""
     torch.manual_seed(0)
     transformer = Transformer(
         TransformerSizes(
@@ -101,7 +101,7 @@ class Translated:
 
 
 def sources(model: Model, count: int, lengths: tuple[int, int], seed: int = 1) -> list[list[int]]:
-    """Random sources, of at least and at most so many tokens; the same for the same seed."""
+    """Random sources with lengths within bounds, by seed."""
     random = np.random.default_rng(seed)
     return [
         random.integers(2, model.vocabulary, random.integers(lengths[0], lengths[1] + 1)).tolist() for _ in range(count)
@@ -109,7 +109,7 @@ def sources(model: Model, count: int, lengths: tuple[int, int], seed: int = 1) -
 
 
 def sentence(model: Model, source: Sequence[int], *, beam_size: int, tokens: int) -> Sentence:
-    """A sentence whose translation has so many tokens, whatever they are."""
+    """A sentence with a translation of fixed length."""
     options = SearchOptions(
         beam_size=beam_size,
         num_hypotheses=1,
@@ -126,7 +126,7 @@ def sentence(model: Model, source: Sequence[int], *, beam_size: int, tokens: int
 def decode(
     graphs: Graphs, model: Model, batch: Sequence[Sequence[int]], *, beam_size: int, tokens: int
 ) -> list[Translated]:
-    """The translations of sources that are decoded together."""
+    """Translate sources together."""
     sentences = [sentence(model, source, beam_size=beam_size, tokens=tokens) for source in batch]
     running = Batch(graphs, beam_size, model.pad)
     running.admit(sentences)
@@ -138,7 +138,7 @@ def decode(
 
 
 def step_times(graphs: Graphs, model: Model, *, rows: tuple[int, int], source: int, steps: int) -> Iterator[float]:
-    """Seconds of each of some steps in the middle of a decode of B sentences with K rows each, `rows`."""
+    """Seconds of some steps in the middle of a decode of B sentences with K rows each, `rows`."""
     sentences, beam_size = rows
     running = Batch(graphs, beam_size, model.pad)
     drawn = sources(model, sentences, (source, source))

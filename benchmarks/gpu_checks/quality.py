@@ -1,4 +1,4 @@
-"""BLEU of a trained bundle in fp16 on a device, beside fp32 on the CPU."""
+"""BLEU of a trained bundle in fp16 on a device, against fp32 on the CPU."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,14 +9,14 @@ from jumok_serve.evaluation.parallel_text import read_lines
 from jumok_serve.runtime.device import CPU, Device
 
 MOST_APART = 0.2
-"""Points of BLEU by which fp16 may differ from fp32."""
+"""Largest difference of fp16's BLEU from fp32's."""
 BEAM_SIZE = 5
 
 
 def bleu(
     report: Report, bundle: Path | None, source: Path | None, reference: Path | None, device: Device, *, count: int
 ) -> None:
-    """Compares BLEU of the first sentences of a corpus."""
+    """Compare BLEU of the first sentences of a corpus."""
     name = "BLEU of fp16 beside fp32"
     if bundle is None or source is None or reference is None:
         report.skip(name, "no trained bundle and corpus: give --bundle, --source and --reference")

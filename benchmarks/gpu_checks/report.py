@@ -1,4 +1,4 @@
-"""What a check of decoding on a GPU has found: one line for each thing, as a table and as JSON."""
+"""Report of a check on a GPU: one line per item, as a table and as JSON."""
 
 import json
 import time
@@ -12,13 +12,13 @@ Verdict = Literal["passed", "FAILED", "measured", "skipped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One thing that was looked at.
+    """One item.
 
     Attributes:
-        name: what it is.
-        verdict: what came of it; what is only measured cannot fail.
-        found: in words.
-        numbers: what was measured, by what it is called, units included.
+        name: its name.
+        verdict: its outcome; measurements cannot fail.
+        found: description.
+        numbers: measurements by name, units included.
     """
 
     name: str
@@ -28,11 +28,11 @@ class Line:
 
 
 class Report:
-    """Lines, in the order in which they are found.
+    """Lines in the order of the checks.
 
     Args:
-        budget_s: seconds after which what is left is skipped.
-        show: told each line when it is there.
+        budget_s: seconds after which the remaining parts are skipped.
+        show: receives each line.
     """
 
     def __init__(self, budget_s: float, show: Callable[[str], None]) -> None:
@@ -42,22 +42,22 @@ class Report:
         self._show = show
 
     def add(self, name: str, verdict: Verdict, found: str, **numbers: float) -> None:
-        """Adds a line."""
+        """Add a line."""
         line = Line(name=name, verdict=verdict, found=found, numbers=numbers)
         self.lines.append(line)
         self._show(_told(line))
 
     def check(self, name: str, passed: bool, found: str, **numbers: float) -> None:
-        """Adds a line that says whether something holds."""
+        """Add a line with a verdict."""
         self.add(name, "passed" if passed else "FAILED", found, **numbers)
 
     def skip(self, name: str, reason: str) -> None:
-        """Adds a line for what was not looked at."""
+        """Add a line for a skipped item."""
         self.add(name, "skipped", reason)
 
     @contextmanager
     def part(self, name: str) -> Iterator[bool]:
-        """A part of the check, which is told whether there is time for it; an error within fails it alone."""
+        """Run a part of the check, True if there is time for it; an error fails this part only."""
         if time.monotonic() > self._deadline:
             self.skip(name, f"the {self._budget_s:.0f} s were over")
             yield False
@@ -69,11 +69,11 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
+        """True if nothing failed."""
         return all(line.verdict != "FAILED" for line in self.lines)
 
     def json(self, about: Mapping[str, str]) -> str:
-        """Everything, for programs."""
+        """The report for programs."""
         return json.dumps({"about": dict(about), "lines": [asdict(line) for line in self.lines]}, indent=2)
 
 
@@ -82,6 +82,6 @@ def _told(line: Line) -> str:
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """How many lines there are of each verdict."""
+    """Number of lines by verdict."""
     verdicts = [line.verdict for line in lines]
     return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))

@@ -1,4 +1,4 @@
-"""How fast a device decodes: beside what it must move in memory, beside other programs, and under load."""
+"""Speed of a device: steps against memory traffic, throughput against other programs, and under load."""
 
 import statistics
 import threading
@@ -20,14 +20,14 @@ from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import Graphs
 
 Generate = Callable[[Sequence[Sequence[int]], int, int], None]
-"""Another program: translates sources with a beam size into so many tokens each."""
+"""Another program: translates sources with a beam size into translations of fixed length."""
 
 COPIED_BYTES = 2**28
 POLL_S = 0.005
 
 
 def bytes_a_second(device: torch.device) -> float:
-    """How fast the device reads and writes memory, both counted: the best of some copies."""
+    """Memory bandwidth of the device, reads and writes together: the best of some copies."""
     source = torch.ones(COPIED_BYTES // 4, device=device)
     target = torch.empty_like(source)
     taken = []
@@ -56,7 +56,7 @@ def steps(
     tokens: int,
     bandwidth: float,
 ) -> None:
-    """Measures steps beside the time that reading weights, memory and state takes, which no step can do without."""
+    """Measure steps against the time to read weights, memory and state, their lower bound."""
     weights = (model.path / model.variant(precision).weights).stat().st_size
     for sentences, beam_size in shapes:
         name = f"{precision} step, {sentences} x {beam_size}"
@@ -95,7 +95,7 @@ def throughput(
     tokens: int,
     peers: Mapping[str, Generate],
 ) -> None:
-    """Measures tokens a second, encoding included, of batches of sentences of one length; other programs beside."""
+    """Measure tokens a second, encoding included, by batch size, against other programs."""
     for sentences, beam_size in shapes:
         drawn = sources(model, sentences, (source, source))
 
@@ -130,7 +130,7 @@ def load(
     tokens: int,
     max_batch_tokens: int,
 ) -> None:
-    """Measures the engine of a server while so many requests of one sentence are outstanding all the time."""
+    """Measure the engine of a server with a constant number of outstanding requests."""
     name = f"engine, {outstanding} requests outstanding"
     with report.part(name) as time_left:
         if not time_left:
@@ -174,7 +174,7 @@ def load(
 
 @contextmanager
 def peak_memory(report: Report, device: torch.device) -> Iterator[None]:
-    """Adds a line for the most of a GPU's memory that was in use meanwhile, by this process or others."""
+    """Add a line with the peak GPU memory within this context, of all processes."""
     name = "peak device memory"
     if device.type != "cuda":
         report.skip(name, "there is no GPU")

@@ -1,1 +1,1 @@
-"""What `make quality` trains and measures, and the page that it writes."""
+"""Training runs and measurements of `make quality`, and its page."""

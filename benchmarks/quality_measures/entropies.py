@@ -1,4 +1,4 @@
-"""How evenly attention looks at a source: the entropy of its weights, over that of weights that are all equal."""
+"""Entropy of attention weights, relative to uniform weights."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ KEYS, QUERIES = 14, 2000
 
 
 class Aligning(Protocol):
-    """What can tell what it attended to."""
+    """A model with attention."""
 
     def align(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
@@ -29,24 +29,24 @@ class Aligning(Protocol):
 
 
 def relative_entropy(weights: Tensor, lengths: Tensor) -> Tensor:
-    """The entropy of attention weights, over that of the uniform distribution on as many places.
+    """Entropy of attention weights, divided by that of the uniform distribution.
 
     Args:
-        weights: [..., S], 0 outside a source.
-        lengths: broadcastable to [...], how many places each may attend to; at least 2.
+        weights: attention weights, 0 outside a source, [..., S].
+        lengths: source lengths, at least 2, broadcastable to [...].
 
     Returns:
-        [...], from 0 (all on one place) to 1 (the same on every place).
+        [...], from 0 (one position) to 1 (uniform).
     """
     entropies: Tensor = torch.special.entr(weights).sum(dim=-1)
     return entropies / lengths.log()
 
 
 def attention_entropy(model: Seq2Seq, batches: Sequence[Batch]) -> float:
-    """The mean of `relative_entropy` over layers, heads and target tokens, of targets that are given.
+    """The mean of `relative_entropy` over layers, heads and given target tokens.
 
     Args:
-        model: with attention: one that can `align`.
+        model: a model that can `align`.
         batches: sentence pairs, sources of at least 2 tokens.
     """
     total = count = 0.0
@@ -65,7 +65,7 @@ def attention_entropy(model: Seq2Seq, batches: Sequence[Batch]) -> float:
 
 @contextmanager
 def without_division(model: EncoderDecoder) -> Iterator[None]:
-    """Leaves out the division by sqrt(d_k) in a Transformer's cross-attention, for as long as it is looked at."""
+    """Remove the division by sqrt(d_k) from a Transformer's cross-attention within this context."""
     attention = [cast(DecoderLayer, layer).cross_attention for layer in model.decoder]
     scales = [each.scale for each in attention]
     for each in attention:
@@ -81,8 +81,8 @@ def random_scores(width: int) -> dict[str, float]:
     """Products of random queries and keys, whose components are independent with variance 1.
 
     Returns:
-        `variance` of the products, which is `width` in theory; the mean relative entropies of their softmax as they
-        are, `entropy`, and divided by sqrt(width), `scaled_entropy`.
+        `variance` of the products, in theory `width`; mean relative entropies of their softmax, `entropy`, and after
+        division by sqrt(width), `scaled_entropy`.
     """
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(QUERIES, 1, width, generator=generator)

@@ -1,4 +1,4 @@
-"""All that is measured of the runs that are finished: what the page, its plots and the JSON file are made of."""
+"""All measurements of the finished runs, for the page, its plots and the JSON file."""
 
 import os
 import platform
@@ -32,29 +32,29 @@ from jumok_serve.evaluation.parallel_text import read_parallel
 
 TEST = "test_2016_flickr"
 BAND = (12, 16)
-"""Fewest and most source tokens, with the end token, of the sentences whose gradients are compared."""
+"""Least and most source tokens, end token included, of sentences whose gradients are compared."""
 BATCH_SENTENCES = 64
 COMPARED_ATTENTION = ("none", "general")
-"""Of the recurrent models whose gradients are compared."""
+"""Attention of the recurrent models whose gradients are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFigures:
-    """What was measured of one model.
+    """Measurements of one model.
 
     Attributes:
-        description: what it is.
+        description: description.
         family: "recurrent" or "transformer".
-        attention: its kind; "multi_head" of a Transformer.
-        reversed: whether it reads sources from their ends.
-        parameters: how many.
-        epochs: that it was trained for.
-        best_epoch: whose checkpoint was the best on the validation set, and is the one that is scored.
-        updates: of its weights.
-        seconds: of training and validation; None if its metrics do not have them.
-        scores: on the test set, by setting.
-        bins: by length of the source, in `BEST_SETTING`.
-        int8_differs: sentences that int8 translates otherwise than fp32, by beam size.
+        attention: kind of attention; "multi_head" for a Transformer.
+        reversed: True if it reads sources backwards.
+        parameters: number of parameters.
+        epochs: training epochs.
+        best_epoch: epoch of the best checkpoint on the validation set, which is scored.
+        updates: weight updates.
+        seconds: seconds of training and validation, or None.
+        scores: scores on the test set by setting.
+        bins: scores by source length, in `BEST_SETTING`.
+        int8_differs: sentences whose int8 translation differs from fp32, by beam size.
     """
 
     description: str
@@ -73,19 +73,19 @@ class ModelFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What was measured of all.
+    """Measurements of all models.
 
     Attributes:
-        machine: that it was measured on.
-        versions: of the libraries.
-        signatures: of the scores.
-        models: by name, in the plan's order.
-        gradient_sentences: how many the gradients are means over.
-        gradients: by model, from a source's beginning to its end; see `relative_gradients`.
-        random_entropies: of scores of random vectors; see `random_scores`.
-        entropies: of the models that have attention; see `attention_entropy`.
-        undivided_entropies: of Transformers without the division by sqrt(d_k).
-        feeding: pairs of models that differ in what their decoders were fed: of teacher forcing, and of another way.
+        machine: the machine.
+        versions: versions of libraries.
+        signatures: signatures of the scores.
+        models: measurements by model, in the plan's order.
+        gradient_sentences: sentences of the gradient means.
+        gradients: gradients by model, from a source's start to its end; see `relative_gradients`.
+        random_entropies: entropies of random scores; see `random_scores`.
+        entropies: entropies of models with attention; see `attention_entropy`.
+        undivided_entropies: entropies of Transformers without the division by sqrt(d_k).
+        feeding: pairs of models that differ in the decoder's inputs: teacher forcing, and another way.
     """
 
     machine: str
@@ -101,16 +101,16 @@ class Figures:
 
 
 def measure(runs: Sequence[Run], data: Path, *, progress: Progress) -> Figures:
-    """Measures runs that are finished.
+    """Measure finished runs.
 
     Args:
-        runs: at least one.
+        runs: at least one run.
         data: folder of the corpus, with a test set.
-        progress: told what is being done.
+        progress: receives progress messages.
 
     Raises:
         CorpusError: the validation set or the test set cannot be read.
-        CheckpointError, ExportError, VerificationError, BundleError: as `translate`.
+        CheckpointError, ExportError, VerificationError, BundleError: see `translate`.
     """
     models: dict[str, ModelFigures] = {}
     gradients: dict[str, list[float]] = {}
@@ -169,7 +169,7 @@ def _scored(run: Run, data: Path, progress: Progress) -> tuple[ModelFigures, Che
 
 
 def describe(configuration: Configuration) -> str:
-    """What a model is, in a few words."""
+    """Describe a model in a few words."""
     model = configuration.model
     if not isinstance(model, RecurrentSection):
         return f"Transformer, {model.encoder_layers} + {model.decoder_layers} layers, width {model.width}"
@@ -185,7 +185,7 @@ def describe(configuration: Configuration) -> str:
 
 
 def gradients_compared(configuration: Configuration) -> bool:
-    """Whether a model is one of those whose gradients are compared: without attention, and with one kind of it."""
+    """True if a model's gradients are compared: those without attention and with one kind of it."""
     model, feeding = configuration.model, configuration.training.feeding
     return (
         isinstance(model, RecurrentSection)
@@ -195,7 +195,7 @@ def gradients_compared(configuration: Configuration) -> bool:
 
 
 def _gradients(run: Run, checkpoint: Checkpoint, band: Sequence[Batch]) -> dict[str, list[float]]:
-    """Of a trained model, and of an untrained one that is the same but for an encoder in one direction."""
+    """Gradients of a trained model, and of an untrained one with a unidirectional encoder."""
     found = {run.name: mean_gradients(checkpoint.model, band)}
     model = run.configuration.model
     if isinstance(model, RecurrentSection) and model.bidirectional and not model.reverse_source:
@@ -209,7 +209,7 @@ def _gradients(run: Run, checkpoint: Checkpoint, band: Sequence[Batch]) -> dict[
 
 
 def feeding_pairs(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Runs with teacher forcing, each with one that differs in its feeding alone."""
+    """Runs with teacher forcing, each with one that differs only in its feeding."""
 
     def essence(run: Run) -> object:
         return run.configuration.model_dump(exclude={"bundle": True, "training": {"feeding"}})
@@ -230,7 +230,7 @@ def _validation(checkpoint: Checkpoint, data: Path) -> ParallelCorpus:
 
 
 def _batches(corpus: ParallelCorpus, shortest: int, longest: int | None) -> list[Batch]:
-    """Pairs whose sources have so many tokens, in order of length."""
+    """Pairs with sources of bounded length, in order of length."""
     lengths = corpus.lengths[:, 0].tolist()
     inside = [
         index for index, length in enumerate(lengths) if shortest <= length and (longest is None or length <= longest)

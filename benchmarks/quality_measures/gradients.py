@@ -1,4 +1,4 @@
-"""How much of the loss's gradient reaches each source token: what is said to vanish on the way through an encoder."""
+"""Gradient of the loss at each source token: the part that vanishes on its way through an encoder."""
 
 from collections.abc import Sequence
 
@@ -14,17 +14,16 @@ PARTS = 10
 
 
 def token_gradients(model: Seq2Seq, batch: Batch) -> Tensor:
-    """The norm of the gradient of each sentence's loss with respect to its embedded source tokens.
+    """Norms of the gradients of each sentence's loss with respect to its embedded source tokens.
 
-    The loss is the sum of the cross-entropies of the target's tokens, so that a sentence's gradient does not depend on
-    the others in its batch.
+    The loss is the sum of the cross-entropies of the target tokens, so sentences in a batch are independent.
 
     Args:
-        model: in evaluation mode, with an embedding `source_embedding`, which it reads the source with first.
+        model: model in evaluation mode, with the embedding `source_embedding`.
         batch: sentence pairs.
 
     Returns:
-        [B, S], 0 behind a source's end.
+        [B, S], 0 after a source's end.
 
     Raises:
         TypeError: the model has no such embedding.
@@ -47,14 +46,14 @@ def token_gradients(model: Seq2Seq, batch: Batch) -> Tensor:
 
 
 def relative_gradients(norms: Tensor, parts: int = PARTS) -> Tensor:
-    """One sentence's gradients by place in the sentence, over what they would be if all were equal.
+    """One sentence's gradients by position, relative to equal gradients.
 
     Args:
-        norms: [S] of one sentence's tokens, S >= `parts`.
-        parts: of equal length that the sentence is divided into; a token belongs to the part that its middle is in.
+        norms: norms of one sentence's tokens, S >= `parts`, [S].
+        parts: number of equal parts of the sentence; a token belongs to the part of its middle.
 
     Returns:
-        [parts], the mean over a part's tokens of a token's share of all norms, times S: 1 if all norms are equal.
+        [parts], the mean share of a part's tokens in all norms, times S: 1 if all norms are equal.
 
     Raises:
         ValueError: the sentence has fewer tokens than parts.

@@ -1,4 +1,4 @@
-"""The page of what was measured: tables and plots, and of words only what is true whatever the numbers are."""
+"""The page of measurements: tables, plots, and text that holds for any numbers."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,11 +13,11 @@ BEAM_NAMES = {beam: "greedy" if beam == 1 else f"beam {beam}" for beam in BEAMS}
 
 
 def page(figures: Figures, images: str) -> str:
-    """The page, Markdown.
+    """The page in Markdown.
 
     Args:
-        figures: what was measured.
-        images: where its plots are, as links from it name their folder.
+        figures: the measurements.
+        images: folder of the plots, as the page links to it.
     """
     sections = [
         _introduction(figures),

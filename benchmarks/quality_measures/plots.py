@@ -1,4 +1,4 @@
-"""The figures of the page: BLEU by length, gradients by place, entropies of attention."""
+"""Plots of the page: BLEU by length, gradients by position, entropies of attention."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ LENGTHS, GRADIENTS, ENTROPIES = "lengths.png", "gradients.png", "entropies.png"
 
 
 def save_plots(figures: Figures, folder: Path) -> list[str]:
-    """Writes the plots that there are figures for; their names."""
+    """Save the plots that have data; returns their names."""
     folder.mkdir(parents=True, exist_ok=True)
     plots = {LENGTHS: _plot_lengths(figures), ENTROPIES: _plot_entropies(figures)}
     if figures.gradients:
@@ -25,7 +25,7 @@ def save_plots(figures: Figures, folder: Path) -> list[str]:
 
 
 def stressed(models: dict[str, ModelFigures]) -> set[str]:
-    """The models to look at: those without attention, Transformers, and of the others the one with the highest BLEU."""
+    """The highlighted models: those without attention, Transformers, and the best of the others."""
     attentive = [name for name, each in models.items() if each.family == "recurrent" and each.attention != "none"]
     best = sorted(attentive, key=lambda name: models[name].scores[BEST_SETTING.key].bleu)[-1:]
     return {name for name in models if name not in attentive} | {*best}
@@ -113,7 +113,7 @@ def _plot_entropies(figures: Figures) -> Figure:
 
 
 def entropy_rows(figures: Figures) -> list[tuple[str, float]]:
-    """The trained models' entropies, each Transformer's without the division behind its own."""
+    """The trained models' entropies, each Transformer's without division after its own."""
     return [
         row
         for name, entropy in figures.entropies.items()

@@ -1,7 +1,6 @@
-"""The training runs that a plan asks for: their configurations, merged from what they share, and what has come of them.
+"""The training runs of a plan: merged configurations and results.
 
-A plan is a TOML file: the tables under ``[base]`` are those of every training configuration, and what stands under
-``[models.NAME]`` is added to them, key by key, or takes their place.
+A plan is a TOML file: the tables under ``[base]`` apply to every run; ``[models.NAME]`` adds or replaces keys.
 """
 
 import json
@@ -21,13 +20,13 @@ BUNDLE_PREFIX = "multi30k-en-de"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A model of a plan, and the folder that it is trained into.
+    """A model of a plan, and its training folder.
 
     Attributes:
-        name: the model's.
-        folder: with checkpoints and metrics, once it is trained.
-        text: its training configuration, TOML.
-        configuration: the same.
+        name: name of the model.
+        folder: folder with checkpoints and metrics.
+        text: training configuration, TOML.
+        configuration: training configuration.
     """
 
     name: str
@@ -37,27 +36,27 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """The best one."""
+        """The best checkpoint."""
         return self.folder / BEST
 
     @property
     def epochs(self) -> int:
-        """How many are complete."""
+        """Complete epochs."""
         return max((int(row["epoch"]) for row in read_metrics(self.folder)), default=0)
 
     @property
     def finished(self) -> bool:
-        """Whether it has had all of its epochs."""
+        """True if all epochs are complete."""
         return self.epochs >= self.configuration.training.max_epochs and self.checkpoint.exists()
 
     @property
     def updates(self) -> int:
-        """Of the weights, in all epochs."""
+        """Weight updates in all epochs."""
         return max((int(row["step"]) for row in read_metrics(self.folder)), default=0)
 
     @property
     def seconds(self) -> float | None:
-        """Of all epochs; None if the metrics do not have them."""
+        """Seconds of all epochs, or None."""
         seconds = [row.get("seconds") for row in read_metrics(self.folder)]
         return sum(float(each) for each in seconds if each) if seconds and all(seconds) else None
 
@@ -67,11 +66,10 @@ def planned_runs(plan: Path, folder: Path) -> list[Run]:
 
     Args:
         plan: TOML file.
-        folder: what the runs' folders are in.
+        folder: parent of the runs' folders.
 
     Raises:
-        ConfigurationError: the plan cannot be read, or makes a configuration that cannot be used, or a folder has a run
-            with another one.
+        ConfigurationError: the plan is unreadable or invalid, or a folder has a run with another configuration.
     """
     try:
         tables = tomllib.loads(plan.read_text(encoding="utf-8"))
@@ -91,7 +89,7 @@ def planned_runs(plan: Path, folder: Path) -> list[Run]:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes`; where both have a table, so has the result, merged likewise."""
+    """Merge `changes` into `base`, tables recursively."""
     merged = dict(base)
     for key, value in changes.items():
         before = merged.get(key)
@@ -101,7 +99,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def to_toml(table: Mapping[str, Any], path: str = "") -> str:
-    """A table as TOML; its values are strings, numbers, booleans, lists of those, and tables."""
+    """A table as TOML; values are strings, numbers, booleans, lists of these, and tables."""
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
     lines = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in plain.items())
     tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}

@@ -1,4 +1,4 @@
-"""Translations of a test set by a run's bundle, kept beside its checkpoint, and their BLEU and chrF."""
+"""Translations of a test set by a run's bundle, kept beside its checkpoint, with BLEU and chrF."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from jumok_serve.tasks.parameters import TranslationParameters
 PRECISIONS = ("fp32", "int8")
 BEAMS = (1, 5)
 BINS = ((1, 8), (9, 11), (12, 15), (16, None))
-"""Shortest and longest sources of each, in words; None: there is no longest."""
+"""Shortest and longest source of each bin, in words; None for no limit."""
 RESAMPLES = 1000
 
 Progress = Callable[[str], None]
@@ -28,7 +28,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How a test set was translated."""
+    """Decoding setting of a test set."""
 
     precision: str
     beam: int
@@ -41,12 +41,12 @@ class Setting:
 
 SETTINGS = tuple(Setting(precision=precision, beam=beam) for precision in PRECISIONS for beam in BEAMS)
 BEST_SETTING = Setting(precision="fp32", beam=BEAMS[-1])
-"""The one that scores by length are of."""
+"""The setting of the scores by length."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TestSet:
-    """Sources and one reference of each."""
+    """Sources with one reference each."""
 
     __test__ = False  # no test of pytest's
 
@@ -64,11 +64,11 @@ class Scores:
     """BLEU with the 95 % interval of sacreBLEU's bootstrap, and chrF.
 
     Attributes:
-        bleu: of the corpus.
-        low: where the interval begins.
-        high: where it ends.
-        chrf: of the corpus.
-        sentences: how many there are.
+        bleu: BLEU of the corpus.
+        low: lower end of the interval.
+        high: upper end.
+        chrf: chrF of the corpus.
+        sentences: number of sentences.
     """
 
     bleu: float
@@ -79,12 +79,12 @@ class Scores:
 
 
 def translate(run: Run, tests: TestSet, *, progress: Progress) -> dict[str, list[str]]:
-    """Translations of a test set in every setting, by the setting's key.
+    """Translate a test set in every setting; returns translations by the setting's key.
 
-    The bundle is made if there is none that is newer than the checkpoint, and so are the translations.
+    Bundle and translations are made if they are missing or older than the checkpoint.
 
     Raises:
-        CheckpointError, ExportError, VerificationError, BundleError: as the export of a bundle.
+        CheckpointError, ExportError, VerificationError, BundleError: see the export of a bundle.
     """
     bundle, kept = run.folder / "bundle", run.folder / "translations.json"
     if not _is_newer(bundle / "manifest.json", run.checkpoint):
@@ -117,7 +117,7 @@ def _is_newer(path: Path, than: Path) -> bool:
 
 
 def score(translations: Sequence[str], references: Sequence[str]) -> Scores:
-    """The scores of a corpus of at least one sentence."""
+    """Score a corpus of at least one sentence."""
     bleu = BLEU().corpus_score(translations, [references], n_bootstrap=RESAMPLES)
     return Scores(
         bleu=bleu.score,
@@ -129,7 +129,7 @@ def score(translations: Sequence[str], references: Sequence[str]) -> Scores:
 
 
 def signatures() -> dict[str, str]:
-    """Of the scores, as sacreBLEU writes them; the bootstrap adds the number and seed of its samples to BLEU's."""
+    """Signatures of the scores from sacreBLEU, with the bootstrap's samples and seed."""
     bleu, chrf = BLEU(), CHRF()
     # What a signature has is known once something was scored.
     bleu.corpus_score(["a"], [["a"]], n_bootstrap=RESAMPLES)
@@ -138,13 +138,13 @@ def signatures() -> dict[str, str]:
 
 
 def bin_name(bounds: tuple[int, int | None]) -> str:
-    """Such as "9-11" or "over 15"."""
+    """Name of a bin, such as "9-11" or "over 15"."""
     shortest, longest = bounds
     return f"over {shortest - 1}" if longest is None else f"{shortest}-{longest}"
 
 
 def by_length(tests: TestSet) -> dict[str, list[int]]:
-    """The sentences of each bin, by how many words, separated by white space, their sources have."""
+    """Sentences by bin of the source length in words."""
     words = [len(source.split()) for source in tests.sources]
     return {
         bin_name(bounds): [
@@ -166,6 +166,6 @@ def score_bins(translations: Sequence[str], tests: TestSet) -> dict[str, Scores]
 
 
 def differing(translations: Mapping[str, Sequence[str]], beam: int) -> int:
-    """How many sentences int8 translates otherwise than fp32."""
+    """Number of sentences whose int8 translation differs from fp32."""
     fp32, int8 = (translations[Setting(precision=precision, beam=beam).key] for precision in PRECISIONS)
     return sum(one != other for one, other in zip(fp32, int8, strict=True))

@@ -1,4 +1,4 @@
-"""What attention must read in a decoder step, read as fast as the machine can, and nothing computed with it."""
+"""Read the keys and values of a decoder step at full speed, without computation."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,14 +11,14 @@ from jumok_serve.runtime.slot_buffers import padded_length
 
 
 class AttentionReads:
-    """The keys and values of a step, and threads that read them: their time is what memory needs, cached or not.
+    """The keys and values of a step, and threads that read them: a lower bound of attention.
 
     Args:
         graphs: the model.
         sentences: B.
         source: tokens of every source.
-        entries: tokens that the rows of a sentence have decoded, those that they share counted once.
-        threads: threads that divide the reading.
+        entries: tokens of a sentence's rows, shared ones counted once.
+        threads: threads that divide the reads.
     """
 
     def __init__(self, graphs: Graphs, *, sentences: int, source: int, entries: int, threads: int) -> None:
@@ -34,7 +34,7 @@ class AttentionReads:
         self._workers = ThreadPoolExecutor(threads)
 
     def __call__(self) -> None:
-        """Reads them all."""
+        """Read all keys and values."""
         list(self._workers.map(_read, self._parts))
 
 

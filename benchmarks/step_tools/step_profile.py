@@ -1,4 +1,4 @@
-"""What the time of a decoder step is spent on, operator by operator."""
+"""Profile of a decoder step by operator."""
 
 import json
 import tempfile
@@ -15,9 +15,9 @@ from jumok_serve.runtime.graphs import GraphFolder, Graphs
 
 PROFILED_GRAPHS = ("decoder",)
 PROFILED_STEPS = 24
-"""Steps that a profile is made of."""
+"""Steps of a profile."""
 CONTAINERS = ("If", "Loop", "Scan")
-"""Operators whose time is that of others inside."""
+"""Operators that contain others' time."""
 WEIGHT_PRODUCTS = "weight products"
 OWN_PRODUCTS = (
     "Product",
@@ -29,17 +29,17 @@ OWN_PRODUCTS = (
     "FloatProductAddNorm",
     "ThreeFloatProducts",
 )
-"""Native operators that multiply with weights, and what stands behind such products in the same operators."""
+"""Native products, with the operators fused into them."""
 
 
 class ProfiledGraphs(Graphs):
-    """Graphs that write down how long each operator of decoder and selection takes.
+    """Graphs that profile the operators of decoder and selection.
 
     Args:
         model: the graphs.
-        precision: one of its variants.
-        threads: threads that one graph's operators share.
-        folder: where profiles are written.
+        precision: precision of the graphs.
+        threads: threads of a graph's operators.
+        folder: folder of the profiles.
     """
 
     def __init__(self, model: GraphFolder, precision: str, *, threads: int, folder: Path) -> None:
@@ -52,7 +52,7 @@ class ProfiledGraphs(Graphs):
         return super()._load(name)
 
     def profiles(self) -> dict[str, list[dict[str, Any]]]:
-        """What was written down of each graph; nothing is from now on."""
+        """End profiling; returns the events by graph."""
         files = {name: Path(self._sessions[name].end_profiling()) for name in PROFILED_GRAPHS}
         return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
 
@@ -64,9 +64,9 @@ def shares(
 
     Args:
         model: the graphs.
-        precision: one of its variants.
-        threads: threads that one graph's operators share.
-        made_batch: makes a batch that can decode so many steps.
+        precision: precision of the graphs.
+        threads: threads of a graph's operators.
+        made_batch: makes a batch that can decode a number of steps.
     """
     with tempfile.TemporaryDirectory() as folder:
         graphs = ProfiledGraphs(model, precision, threads=threads, folder=Path(folder))
@@ -93,7 +93,7 @@ def shares(
 
 
 def _kind(graph: str, node: Mapping[str, Any]) -> str:
-    """What an operator's time counts as: one that multiplies with weights, or its type."""
+    """The category of an operator: a product with weights, or its type."""
     operator = node["op_name"]
     # A product of activations has two operands with heads, and prepacked weights are not among the inputs at all.
     operands = sum(len(shape) > 2 for value in node["input_type_shape"] for shape in value.values())

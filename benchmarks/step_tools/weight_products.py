@@ -1,4 +1,4 @@
-"""The weight products of a decoder graph alone: the same shapes, in each kernel that can compute them."""
+"""The weight products of a decoder graph alone: the same shapes, in each suitable kernel."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ WEIGHT_INPUTS: Final[Mapping[str, int]] = MappingProxyType(
         "Product": 3,
     }
 )
-"""Operators that multiply with weights, and which of their inputs those are."""
+"""Operators that multiply with weights, with the index of the weight input."""
 IN_FLOATS = ("MatMul", "Gemm", "FusedMatMul", "FusedGemm")
 BLOCK = 128
-"""Rows of a weight matrix that share a scale in `MatMulNBits`: of the sizes that it takes, the fastest."""
+"""Rows of a weight matrix that share a scale in `MatMulNBits`: the fastest of its sizes."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class WeightProduct:
     Attributes:
         inner: K.
         outer: N.
-        quantized: whether it is computed in 8 bits.
+        quantized: True if it is computed in int8.
     """
 
     inner: int
@@ -55,7 +55,7 @@ class WeightProduct:
 
 
 def weight_products(model: onnx.ModelProto) -> list[WeightProduct]:
-    """The products of a graph with constant matrices, in its order."""
+    """The products of a graph with constant matrices, in order."""
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer if len(tensor.dims) == 2}
     products = []
     for node in model.graph.node:
@@ -73,7 +73,7 @@ def weight_products(model: onnx.ModelProto) -> list[WeightProduct]:
 
 
 class _Products:
-    """A graph of nothing but products, each with random weights of its own."""
+    """A graph of products, each with its own random weights."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(0)
@@ -89,7 +89,7 @@ class _Products:
         return self._constant(self._random.integers(1, 256, shape).astype(np.uint8))
 
     def signed_bytes(self, *shape: int) -> str:
-        """As weights are rounded, whose largest of some hundreds is three to four times their deviation."""
+        """Quantized weights; the largest of some hundreds is three to four times their deviation."""
         values, _ = quantize_weight(self._random.normal(size=shape).astype(np.float32), 1)
         return self._constant(values)
 
@@ -97,13 +97,13 @@ class _Products:
         return self._constant(np.array(value), name=f"{value.dtype}.{value}")
 
     def activation(self, width: int, element: int) -> str:
-        """One input [R, width] of a type, for all products that take such."""
+        """The input [R, width] of all products with this width and type."""
         name = f"activation.{element}.{width}"
         self._inputs[name] = (element, width)
         return name
 
     def add(self, operator: str, inputs: Sequence[str], *, domain: str = CONTRIBUTED, **attributes: Any) -> str:
-        """A node whose value other nodes take."""
+        """Add a node; returns its output."""
         output = f"value{len(self._nodes)}"
         self._nodes.append(helper.make_node(operator, list(inputs), [output], domain=domain, **attributes))
         return output
@@ -111,7 +111,7 @@ class _Products:
     def multiply(
         self, operator: str, inputs: Sequence[str], width: int, *, domain: str = CONTRIBUTED, **attributes: Any
     ) -> None:
-        """A node that computes a product [R, width]."""
+        """Add a node that computes a product [R, width]."""
         output = f"product{len(self._widths)}"
         self._widths.append(width)
         self._nodes.append(helper.make_node(operator, list(inputs), [output], domain=domain, **attributes))
@@ -223,11 +223,11 @@ IN_INT8: Final[Mapping[str, Kernel]] = MappingProxyType(
 
 
 NATIVE = "Product"
-"""The kernel of jumok's own, in 8 bits."""
+"""jumok's own int8 kernel."""
 
 
 def product_graphs(products: Sequence[WeightProduct]) -> dict[str, onnx.ModelProto]:
-    """The products as graphs of their own, by the kernel that computes them; those in fp32 are in every graph."""
+    """A graph of the products by kernel; fp32 products are in every graph."""
     kernels = IN_INT8 if any(product.quantized for product in products) else IN_FP32
     if kernels is IN_INT8 and library() is not None:
         kernels = {**kernels, NATIVE: _native}
@@ -244,8 +244,8 @@ class ProductSession:
     """A graph of products, ready to run.
 
     Args:
-        model: of `product_graphs`.
-        threads: that its kernels share.
+        model: a graph of `product_graphs`.
+        threads: threads of its kernels.
     """
 
     def __init__(self, model: onnx.ModelProto, threads: int) -> None:
@@ -260,7 +260,7 @@ class ProductSession:
         )
 
     def bound(self, rows: int) -> Callable[[], None]:
-        """What computes the products of so many rows; inputs and outputs have their places in memory."""
+        """A function that computes the products of `rows` rows, over bound inputs and outputs."""
         random = np.random.default_rng(0)
         binding = self._session.io_binding()
         for value in self._session.get_inputs():

@@ -39,8 +39,8 @@ def test_it_checks_the_same_path_without_a_gpu(half_bundle: Path, tmp_path: Path
     for name in (
         "fp32 as on the CPU, beam 1",
         "fp32 as on the CPU, beam 4",
-        "fp32 alone as in company",
-        "fp16 alone as in company",
+        "fp32 batch invariance",
+        "fp16 batch invariance",
         "BLEU of fp16 beside fp32",
     ):
         assert verdicts.pop(name) == "passed"

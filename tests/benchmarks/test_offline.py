@@ -1,4 +1,4 @@
-"""The duel with CTranslate2: its whole way on a model that takes no time, its arithmetic on made-up times."""
+"""The offline benchmark: end to end on a tiny model, and its arithmetic."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-pytest.importorskip("transformers", minversion="5", reason="a side of the duel is its generate")
+pytest.importorskip("transformers", minversion="5", reason="its generate is a contender")
 pytest.importorskip("ctranslate2")
 
 import ctranslate2
@@ -18,8 +18,18 @@ import torch
 
 from benchmarks.common.processes import Contender, Process, Program
 from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
-from benchmarks.common.ratios import Cell, Memory, Played, Ratio, Trial, memory_table, ratio, ratio_table, with_goals
-from benchmarks.common.rounds import ENVIRONMENTS, Field, play, runs_on, spelled, worth_playing
+from benchmarks.common.ratios import (
+    Cell,
+    CellResult,
+    Memory,
+    Ratio,
+    Trial,
+    memory_table,
+    ratio,
+    ratio_table,
+    with_goals,
+)
+from benchmarks.common.rounds import ENVIRONMENTS, Contenders, run_cell, runs_on, spelled, useful_environments
 from benchmarks.common.trained import dequantized, specification
 from benchmarks.common.trained_checkpoint import save_checkpoint
 from benchmarks.contenders.shortlists import MadeUpLexicon, save_vocabulary_map
@@ -41,15 +51,15 @@ TASK = Task(texts=["a"], tokens=[["a", "</s>"]], beam_size=4, min_length=2, max_
 
 def test_it_plays_every_cell_and_records_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.offline", "--quick", "--cells", "1x1", "3x2", "--rounds", "2"]
-    files = ["--json", str(tmp_path / "duel.json"), "--plot", str(tmp_path / "duel.png")]
+    files = ["--json", str(tmp_path / "offline.json"), "--plot", str(tmp_path / "offline.png")]
     done = subprocess.run(
         [*command, "--threads", "1", *files], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "duel.png").read_bytes().startswith(b"\x89PNG")
-    record = json.loads((tmp_path / "duel.json").read_text(encoding="utf-8"))
-    played = [(each["cell"]["batch"], each["cell"]["beam"], each["precision"]) for each in record["cells"]]
-    assert played == [(batch, beam, precision) for batch, beam in ((1, 1), (3, 2)) for precision in ("int8", "fp32")]
+    assert (tmp_path / "offline.png").read_bytes().startswith(b"\x89PNG")
+    record = json.loads((tmp_path / "offline.json").read_text(encoding="utf-8"))
+    result = [(each["cell"]["batch"], each["cell"]["beam"], each["precision"]) for each in record["cells"]]
+    assert result == [(batch, beam, precision) for batch, beam in ((1, 1), (3, 2)) for precision in ("int8", "fp32")]
     for each in record["cells"]:
         assert [len(times) for times in (each["ours"], each["generate"], *each["peers"].values())] == [2, 2, 2]
         ratios = [their / our for our, their in zip(each["ours"], each["peers"][each["peer"]], strict=True)]
@@ -81,13 +91,13 @@ def test_a_ratio_is_taken_round_by_round() -> None:
         ratio([1.0, 2.0, 4.0], [3.0, 2.0])
 
 
-def played(**changes: Any) -> Played:
-    made_up = Played(
+def result(**changes: Any) -> CellResult:
+    made_up = CellResult(
         cell=CELL,
         precision="int8",
         ours=[1.0, 1.0, 1.0],
         peers={"1x2": [1.0, 2.0, 9.0], "2x1": [1.5, 1.6, 1.7]},
-        heat={"1x2": 1.0, "2x1": 1.5},
+        preselection={"1x2": 1.0, "2x1": 1.5},
         generate=[6.5, 7.0, 8.0],
         same=0.5,
     )
@@ -95,23 +105,23 @@ def played(**changes: Any) -> Played:
 
 
 def test_the_peer_is_the_setting_with_the_lowest_median() -> None:
-    assert played().peer == "2x1"
-    assert played().to_peer == Ratio(median=1.6, lowest=1.5, highest=1.7)
-    assert played().to_generate == Ratio(median=7.0, lowest=6.5, highest=8.0)
-    assert played(generate=[]).to_generate is None
+    assert result().peer == "2x1"
+    assert result().to_peer == Ratio(median=1.6, lowest=1.5, highest=1.7)
+    assert result().to_generate == Ratio(median=7.0, lowest=6.5, highest=8.0)
+    assert result(generate=[]).to_generate is None
 
 
 @pytest.mark.parametrize(
     ("precision", "batch", "expected"), [("int8", 1, 1.8), ("int8", 8, 1.5), ("fp32", 1, 1.0), ("fp32", 128, 1.15)]
 )
 def test_goals_depend_on_precision_and_batch(precision: str, batch: int, expected: float) -> None:
-    found = with_goals(played(precision=precision, cell=replace(CELL, batch=batch)))
+    found = with_goals(result(precision=precision, cell=replace(CELL, batch=batch)))
     assert found.goal == expected
     assert found.generate_goal == (6.0 if precision == "int8" else None)
 
 
 def test_the_table_says_which_goals_are_met() -> None:
-    rows = [with_goals(played()), with_goals(played(ours=[2.0, 2.0, 2.0], generate=[])), played(bleu=(38.6, 38.7))]
+    rows = [with_goals(result()), with_goals(result(ours=[2.0, 2.0, 2.0], generate=[])), result(bleu=(38.6, 38.7))]
     _, met, missed, without = (" ".join(line.split()) for line in ratio_table(rows).splitlines())
     assert met.startswith("Marian 8 x 4 int8 1000 1600 2x1 1.60 (1.50 to 1.70) 1.50 met")
     assert "7.00 (6.50 to 8.00) 6.00 met" in met
@@ -159,12 +169,12 @@ def test_environments_play_where_they_have_helped() -> None:
         Trial(cell=cell, precision="int8", threads=threads, environment=environment, seconds=seconds)
         for (environment, threads, cell), seconds in times.items()
     ]
-    assert worth_playing(trials, "int8") == [{}, ENVIRONMENTS[1]]
-    assert worth_playing(trials, "fp32") == [{}]
+    assert useful_environments(trials, "int8") == [{}, ENVIRONMENTS[1]]
+    assert useful_environments(trials, "fp32") == [{}]
 
 
 class Scripted(Process):
-    """A process that takes as long as it is told to, and notes when it was asked."""
+    """A process with scripted times that records its turns."""
 
     def __init__(self, program: Program, seconds: float, asked: list[str]) -> None:
         super().__init__(program)
@@ -177,12 +187,12 @@ class Scripted(Process):
 
 
 def test_the_fastest_settings_play_in_an_order_that_rotates() -> None:
-    def rounds(cell: Cell) -> tuple[Played, list[str]]:
+    def rounds(cell: Cell) -> tuple[CellResult, list[str]]:
         times = {"jumok": 1.0, "c1": 4.0, "c2": 2.0, "c3": 3.0, "generate": 9.0}
         asked: list[str] = []
         each = {name: Contender(program=Program(name=name, module="", arguments=()), size=1) for name in times}
         smaller = replace(each["c1"], batch_size=8, beyond=8)
-        field = Field(
+        field = Contenders(
             ours={"int8": each["jumok"]},
             peers={"int8": [each["c1"], smaller, each["c2"], each["c3"]]},
             generate=each["generate"],
@@ -191,7 +201,7 @@ def test_the_fastest_settings_play_in_an_order_that_rotates() -> None:
         processes: dict[Program, Process] = {
             one.program: Scripted(one.program, times[name], asked) for name, one in each.items()
         }
-        [(found, our, their)] = play(cell, TASK, field, processes, rounds=3, progress=lambda _: None)
+        [(found, our, their)] = run_cell(cell, TASK, field, processes, rounds=3, progress=lambda _: None)
         assert (our.tokens, their.tokens) == ([["j"]], [["c"]])
         return found, asked
 
@@ -200,18 +210,18 @@ def test_the_fastest_settings_play_in_an_order_that_rotates() -> None:
     assert asked[4:8] == ["jumok", "c2", "c3", "generate"]
     assert asked[8:12] == ["c2", "c3", "generate", "jumok"]
     assert asked[12:] == ["c3", "generate", "jumok", "c2"]
-    assert found == Played(
+    assert found == CellResult(
         cell=CELL,
         precision="int8",
         ours=[1.0] * 3,
         peers={"c2": [2.0] * 3, "c3": [3.0] * 3},
-        heat={"c1": 4.0, "c2": 2.0, "c3": 3.0},
+        preselection={"c1": 4.0, "c2": 2.0, "c3": 3.0},
         generate=[9.0] * 3,
         same=0.0,
     )
     found, asked = rounds(replace(CELL, batch=32))
     assert asked[:5] == ["jumok", "c1", "c18", "c2", "c3"]
-    assert list(found.heat) == ["c1", "c1 of 8 sentences", "c2", "c3"]
+    assert list(found.preselection) == ["c1", "c1 of 8 sentences", "c2", "c3"]
     assert (found.generate, asked.count("generate")) == ([9.0] * 3, 3)
 
 
@@ -302,12 +312,16 @@ def test_with_shortlists_both_sides_have_the_same_lists(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.offline", "--quick", "--shortlist", "--cells", "1x1"]
     command += ["--rounds", "1", "--threads", "1", "--precision", "fp32", "--keep", str(tmp_path)]
     done = subprocess.run(
-        [*command, "--json", str(tmp_path / "duel.json")], capture_output=True, text=True, timeout=HANG_S, check=False
+        [*command, "--json", str(tmp_path / "offline.json")],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("With shortlists\n")
-    [played] = json.loads((tmp_path / "duel.json").read_text(encoding="utf-8"))["cells"]
-    assert (played["same"], played["goal"], played["generate"]) == (1.0, None, [])
+    [result] = json.loads((tmp_path / "offline.json").read_text(encoding="utf-8"))["cells"]
+    assert (result["same"], result["goal"], result["generate"]) == (1.0, None, [])
     made = tmp_path / "tiny-shortlist"
     assert (made / "ctranslate2-float32" / "vmap.txt").read_bytes() == (made / "vmap.txt").read_bytes()
 

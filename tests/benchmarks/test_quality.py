@@ -234,8 +234,8 @@ def test_what_cannot_be_done_is_said(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(SystemExit):
-        quality.main(["--data", str(corpus), "--runs", str(tmp_path), "--only", "nobody"])
-    assert "--only nobody: " in capsys.readouterr().err
+        quality.main(["--data", str(corpus), "--runs", str(tmp_path), "--only", "unknown"])
+    assert "--only unknown: " in capsys.readouterr().err
     assert quality.main(["--data", str(tmp_path), "--runs", str(tmp_path), "--only", "lstm"]) == 1
     assert "Error: " in capsys.readouterr().err
     monkeypatch.setattr(quality, "MULTI30K", None)
