@@ -48,13 +48,10 @@ class Translator:
         cuda: settings of the GPU.
         replicas: threads that decode sentences of one queue; None: chosen by precision and device, see `load_graphs`.
             With several, weights are in memory twice, except those of small models and of native kernels.
-        threads: operator threads of each replica; None: all replicas together have one for every core of the process.
-            A replica that works alone has the threads of all, except with small models.
-        shortlist: restrict translations to the tokens of the bundle's shortlist: faster, and a few translations change.
-            Texts in another direction than the shortlist's use all tokens.
-        max_batch_tokens: limit of a batch; see `EngineLimits`.
-        max_queue_requests: limit of the waiting texts.
-        max_queue_tokens: limit of the waiting texts' source tokens.
+        threads: operator threads of each replica; None: one per core, divided among the replicas. A replica that works
+            alone has the threads of all, except with small models.
+        shortlist: restrict translations in the shortlist's direction to its tokens: faster, and a few change.
+        max_batch_tokens, max_queue_requests, max_queue_tokens: see `EngineLimits`.
 
     Raises:
         BundleError: the bundle cannot be used, or has no shortlist; lists every problem.
@@ -330,7 +327,7 @@ class Translator:
         truncate: bool = False,
         timeout_s: float | None = None,
     ) -> Alignment | list[Alignment]:
-        """Compute the attention between one text, or several, and translations, in this thread.
+        """Compute the attention between one text, or several, and translations, in this thread; see also `translate`.
 
         Args:
             texts: a text or a sequence of texts.
@@ -344,7 +341,6 @@ class Translator:
         Raises:
             InvalidArgumentError: also if the result had more than `attention_query.MAX_WEIGHTS` weights.
             AttentionUnavailableError: the bundle lacks the graph, or the model has no such attention.
-            JumokError: other errors of `translate`.
         """
         alone = isinstance(texts, str)
         alignments = self.aligning(
@@ -374,15 +370,13 @@ class Translator:
         source's white space. Its score is the sum of all token scores / length^length_penalty.
 
         Args:
-            texts: each is decoded as one sentence, unless `split_sentences` is set.
-            parameters: parameters of all texts.
+            texts, parameters: each text is decoded as one sentence, unless `split_sentences` is set.
             target_prefixes: beginning of each translation, or None; None: no translation has one.
             on_progress: called when `stable_texts` of the result grow, in a thread of the engine that it must not
                 block, possibly before this method returns.
 
         Raises:
-            DeadlineExceededError: the deadline has passed, or the texts cannot be done before it.
-            JumokError: other errors of `translate`.
+            JumokError: errors of `translate`; also if the texts cannot be done before the deadline.
         """
         check_texts(texts)
         submit = submit_sentences if parameters.split_sentences else submit_texts

@@ -1,4 +1,4 @@
-"""The jumok command in processes of its own: run to its end, or serving on a free port."""
+"""Run the jumok command in another process."""
 
 import re
 import signal
@@ -20,7 +20,7 @@ def run(*arguments: str | Path, given: bytes = b"") -> subprocess.CompletedProce
 
 @contextmanager
 def serve(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Serve until the block ends; gives the process and its address."""
+    """Serve on a free port until the block ends; yields the process and its address."""
     process = subprocess.Popen(
         [*JUMOK, "serve", "--port", "0", "--threads", "1", *map(str, arguments)],
         stdout=subprocess.PIPE,

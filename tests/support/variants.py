@@ -1,4 +1,4 @@
-"""Bundles that differ from another in their manifest alone."""
+"""Copies of bundles with another manifest."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def edited(bundle: Path, copy: Path, edit: Callable[[dict[str, Any]], None]) -> Path:
-    """A copy of a bundle whose manifest, as plain JSON values, went through ``edit``."""
+    """Copy a bundle and apply ``edit`` to its manifest, in JSON values."""
     shutil.copytree(bundle, copy)
     manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
     edit(manifest)
@@ -17,12 +17,12 @@ def edited(bundle: Path, copy: Path, edit: Callable[[dict[str, Any]], None]) -> 
 
 
 def unconstrained(manifest: dict[str, Any]) -> None:
-    """Let the model write every token, so that the probabilities of a search are the model's own."""
+    """Suppress no token, so that the search's probabilities are the model's."""
     manifest["special_tokens"]["suppress"] = []
 
 
 def multilingual(manifest: dict[str, Any]) -> None:
-    """Two languages to read and three to write, each with other tokens around a text; of six pairs four are listed."""
+    """Set two source and three target languages, each with its own tokens around a text, and four pairs."""
     manifest["languages"] = {
         "sources": {"en": {"suffix": [3]}, "fr-FR": {"prefix": [21, 22], "suffix": [3, 23]}},
         "targets": {
@@ -41,7 +41,7 @@ def multilingual(manifest: dict[str, Any]) -> None:
 
 
 def without(*graphs: str) -> Callable[[dict[str, Any]], None]:
-    """Leave out graphs of every precision."""
+    """Remove graphs from every precision."""
 
     def edit(manifest: dict[str, Any]) -> None:
         for variant in manifest["precisions"].values():

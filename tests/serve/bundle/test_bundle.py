@@ -1,4 +1,4 @@
-"""Opening a bundle finds everything that is wrong with it; writing one leaves a whole bundle or nothing."""
+"""Opening a bundle finds every problem; writing one leaves a whole bundle or nothing."""
 
 import json
 import os

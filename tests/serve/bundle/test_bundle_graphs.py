@@ -1,4 +1,4 @@
-"""Graphs are compared with what the manifest says of them."""
+"""Comparison of graphs with the manifest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ def session(path: Path) -> onnxruntime.InferenceSession:
 
 @dataclass(frozen=True)
 class Node:
-    """A graph's tensor as a graph built otherwise than by our exporter may have it."""
+    """Tensor of a graph from another exporter."""
 
     name: str
     type: str

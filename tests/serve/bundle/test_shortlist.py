@@ -1,4 +1,4 @@
-"""Shortlists: the lists themselves, and translations that are made of them alone."""
+"""Shortlists, and translations restricted to them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -57,7 +57,7 @@ def test_lists_come_back_from_their_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"lists", b"PK\x03\x04 lists"])
-def test_what_is_no_file_of_lists_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_file_without_lists_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "lists.npz").write_bytes(content)
     with pytest.raises(ValueError, match="it has no arrays offsets, targets and always"):
         Shortlist.load(tmp_path / "lists.npz", sources=3, vocabulary=10)
@@ -84,7 +84,7 @@ def test_other_arrays_and_pickles_are_refused(tmp_path: Path) -> None:
         ([[0, 1]], [4], [3], "must be integers in one axis"),
     ],
 )
-def test_arrays_that_are_no_lists_are_refused(
+def test_arrays_without_lists_are_refused(
     offsets: Sequence[Any], targets: Sequence[int], always: Sequence[int], problem: str
 ) -> None:
     with pytest.raises(ValueError, match=problem):
@@ -116,7 +116,7 @@ KINDS: dict[str, SearchOptions] = {
 
 @pytest.fixture(scope="module")
 def whole(listed_bundle: Path) -> Graphs:
-    """The model with all tokens."""
+    """A translator without a shortlist."""
     return Graphs(Bundle.open(listed_bundle), "fp32", device=CPU, threads=1)
 
 
@@ -124,7 +124,7 @@ def whole(listed_bundle: Path) -> Graphs:
 def test_a_search_finds_what_brute_force_over_the_list_does(
     kind: str, whole: Graphs, listed_bundle: Path, sentences: tuple[list[str], list[str]]
 ) -> None:
-    """A forced token and a target prefix are not in the lists."""
+    """Includes a forced token and a target prefix that are not in the lists."""
     options = KINDS[kind]
     shortlist = Bundle.open(listed_bundle).shortlist()
     with Translator(listed_bundle, precision="fp32", replicas=1, threads=1, shortlist=True) as translator:
@@ -164,7 +164,9 @@ def _submit(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_company_changes_nothing(precision: str, listed_bundle: Path, sentences: tuple[list[str], list[str]]) -> None:
+def test_batch_does_not_change_translations(
+    precision: str, listed_bundle: Path, sentences: tuple[list[str], list[str]]
+) -> None:
     with Translator(listed_bundle, precision=precision, threads=1, shortlist=True) as translator:
         for beam_size in (1, 3):
             together = translator.translate(sentences[0], beam_size=beam_size)
@@ -175,10 +177,10 @@ def test_company_changes_nothing(precision: str, listed_bundle: Path, sentences:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_a_list_of_all_tokens_is_no_list(
+def test_list_of_all_tokens_changes_nothing(
     precision: str, listed_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]]
 ) -> None:
-    """And so is the list of a text in another direction."""
+    """So does the list for a text in another direction."""
     bundle = edited(listed_bundle, tmp_path / "bundle", multilingual)
     options: dict[str, Any] = {"beam_size": 2, "source_language": "fr-FR", "target_language": "nl"}
     with (
@@ -213,7 +215,7 @@ def test_translations_are_the_same_with_the_weights_made_unsigned(
 def test_a_prefix_is_followed_by_as_many_candidates_as_a_beam_has(
     tiny_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]]
 ) -> None:
-    """Nothing constrains these steps, of which the first ones look at no candidate but one."""
+    """Without constraints: the steps of the prefix have a single candidate."""
     with Translator(
         edited(tiny_bundle, tmp_path / "bundle", unconstrained), precision="fp32", replicas=1, threads=1
     ) as translator:
@@ -298,13 +300,13 @@ def test_a_manifest_that_contradicts_itself_is_refused(
     assert any(problem in line for line in raised.value.problems), raised.value.problems
 
 
-def test_a_bundle_tells_of_its_lists(listed_bundle: Path, tiny_bundle: Path) -> None:
+def test_inspect_describes_the_shortlist(listed_bundle: Path, tiny_bundle: Path) -> None:
     row = "  shortlist     en to de: 5 tokens for each source token and the 8 most frequent; IBM Model 1 of 48"
     assert row in describe.describe(Bundle.open(listed_bundle))
     assert "  shortlist     " not in describe.describe(Bundle.open(tiny_bundle))
 
 
-def test_evaluation_says_that_translations_are_made_of_lists(
+def test_evaluate_names_the_shortlist(
     listed_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name, lines in zip(("source", "reference"), sentences, strict=True):

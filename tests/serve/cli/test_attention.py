@@ -1,4 +1,4 @@
-"""``jumok attention`` as a user meets it, against a real server and a real bundle."""
+"""``jumok attention`` against a real server and a real bundle."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def server(tiny_bundle: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Done:
-    """What a command has written, and its exit code."""
+    """Output and exit code of a command."""
 
     returncode: int
     stdout: str
@@ -31,7 +31,7 @@ class Done:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """Run a command in this process, which need not be started for it."""
+    """Run a command in this process."""
 
     def run(*arguments: str | Path) -> Done:
         code = _cli.run(list(map(str, arguments)))
@@ -52,7 +52,7 @@ def test_a_server_and_a_bundle_give_the_same_picture(server: str, tiny_bundle: P
     assert abs(one - other).max() <= 2 / 255  # weights may differ in their last bits
 
 
-def test_what_is_asked_for_is_drawn(run: Callable[..., Done], server: str, tmp_path: Path) -> None:
+def test_options_of_the_figure(run: Callable[..., Done], server: str, tmp_path: Path) -> None:
     shapes = {}
     for name, options in {
         "pieces": ["--pieces"],
@@ -70,7 +70,7 @@ def test_what_is_asked_for_is_drawn(run: Callable[..., Done], server: str, tmp_p
     assert len(set(shapes.values())) == len(shapes)
 
 
-def test_a_cut_text_is_told_in_one_line(run: Callable[..., Done], server: str, tmp_path: Path) -> None:
+def test_truncated_text_is_reported_in_one_line(run: Callable[..., Done], server: str, tmp_path: Path) -> None:
     long = "a man in a blue shirt " * 100
     done = run("attention", long, "--truncate", "--server", server, "--out", tmp_path / "a.png")
     assert done.returncode == 0
@@ -121,7 +121,7 @@ def test_only_png_is_written(run: Callable[..., Done], tmp_path: Path, out: str)
     assert "--out must end in .png, got" in done.stderr
 
 
-def test_a_folder_that_is_not_there_is_named_before_anything_is_asked(run: Callable[..., Done], tmp_path: Path) -> None:
+def test_missing_folder_is_named_before_the_call(run: Callable[..., Done], tmp_path: Path) -> None:
     out = tmp_path / "pictures/a.png"
     done = run("attention", "A dog.", "--server", "127.0.0.1:1", "--out", out)
     assert done.returncode == 2

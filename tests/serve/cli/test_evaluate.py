@@ -1,4 +1,4 @@
-"""``jumok evaluate``: scores that sacreBLEU itself gives, and files that are no test set."""
+"""``jumok evaluate``: sacreBLEU's scores, and wrong files."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reference(tmp_path: Path, tiny_bundle: Path) -> Path:
-    """What the model itself says with greedy search, but for the first fifty lines, so that scores lie between."""
+    """Write greedy translations, the first fifty replaced, so that scores lie between 0 and 100."""
     with Translator(tiny_bundle, threads=1) as translator:
         texts = [answer.text for answer in translator.translate(SOURCES, beam_size=1, truncate=True)]
     path = tmp_path / "reference.de.gz"

@@ -1,4 +1,4 @@
-"""``jumok score`` as a user meets it, against a real server and a real bundle."""
+"""``jumok score`` against a real server and a real bundle."""
 
 import json
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def test_lines_of_pairs_are_scored_in_order(
         assert [float(line) for line in done.stdout.splitlines()] == pytest.approx(wanted, abs=1e-4)
 
 
-def test_json_says_all_there_is(server: str, translator: Translator) -> None:
+def test_json_holds_the_whole_result(server: str, translator: Translator) -> None:
     done = run("score", "--server", server, "--json", "--truncate", given=f"A dog\tEin Hund 😀\n{LONG}\tEin\n".encode())
     first, second = (json.loads(line) for line in done.stdout.splitlines())
     wanted = translator.score("A dog", "Ein Hund 😀")

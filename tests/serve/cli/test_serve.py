@@ -1,4 +1,4 @@
-"""``jumok serve`` and ``jumok inspect`` as a user meets them: what they print, how they end, what they refuse."""
+"""``jumok serve`` and ``jumok inspect``: output, shutdown and refusals."""
 
 import json
 import os
@@ -33,7 +33,7 @@ HEAP = 64 * 2**20
 """Bytes of address space that glibc's arenas of threads reserve at a time, where addresses have 64 bits."""
 
 
-def test_it_says_in_one_line_what_it_serves_and_where(tiny_bundle: Path) -> None:
+def test_ready_line_names_address_and_models(tiny_bundle: Path) -> None:
     manifest = Bundle.open(tiny_bundle).manifest
     with serve(tiny_bundle, "--precision", "fp32") as (process, address):
         with jumok.Client(address) as client:
@@ -48,10 +48,10 @@ def test_it_says_in_one_line_what_it_serves_and_where(tiny_bundle: Path) -> None
         assert "Traceback" not in err
 
 
-def test_sigterm_ends_it_while_it_loads_too(tmp_path: Path) -> None:
+def test_sigterm_ends_loading(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     bundle.mkdir()
-    os.mkfifo(bundle / "manifest.json")  # whoever reads it waits for a writer
+    os.mkfifo(bundle / "manifest.json")  # a reader waits for a writer
     command = [sys.executable, "-m", "jumok", "serve", str(bundle), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     with (bundle / "manifest.json").open("wb"):  # opened as soon as it is read, and then nothing is written
@@ -67,13 +67,13 @@ def test_replicas_share_a_server(tiny_bundle: Path) -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no arenas")
-@pytest.mark.parametrize(("told", "most"), [({}, ARENAS), ({"MALLOC_ARENA_MAX": "1"}, 1)])
+@pytest.mark.parametrize(("variables", "most"), [({}, ARENAS), ({"MALLOC_ARENA_MAX": "1"}, 1)])
 def test_its_threads_share_few_arenas(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, str], most: int
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], most: int
 ) -> None:
     for name in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in told.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with serve(tiny_bundle, "--replicas", "4") as (process, address), jumok.Client(address) as client:
         client.translate(["a man in a blue shirt", "two dogs", "a girl reads"] * 10)
@@ -81,19 +81,19 @@ def test_its_threads_share_few_arenas(
 
 
 def arenas_of_threads(pid: int) -> int:
-    """How many there are beside the first: each begins a piece of 64 MiB, of which it can use only a part so far."""
+    """Count the arenas except the first: each starts a 64 MiB block of which only a part is accessible."""
     lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
     maps = [re.match(r"([0-9a-f]+)-([0-9a-f]+) (....)", line) for line in lines]
-    places = [(int(found[1], 16), int(found[2], 16), found[3]) for found in maps if found]
+    blocks = [(int(found[1], 16), int(found[2], 16), found[3]) for found in maps if found]
     return sum(
-        start % HEAP == 0 and rights == "rw-p" and behind == (end, start + HEAP, "---p")
-        for (start, end, rights), behind in pairwise(places)
+        start % HEAP == 0 and rights == "rw-p" and following == (end, start + HEAP, "---p")
+        for (start, end, rights), following in pairwise(blocks)
     )
 
 
 @contextmanager
 def translating(bundle: Path, address: str, texts: int, beam_size: int) -> Iterator[Any]:
-    """A long call that the server has begun."""
+    """Start a long call and wait until the server works on it."""
     longest = Bundle.open(bundle).manifest.limits.max_target_length
     options = DecodingOptions(beam_size=beam_size, min_length=longest - 1, max_length=longest)
     request = TranslateTextRequest(contents=["a man in a blue shirt"] * texts, options=options)
@@ -106,7 +106,7 @@ def translating(bundle: Path, address: str, texts: int, beam_size: int) -> Itera
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_finishes_what_runs(tiny_bundle: Path, number: signal.Signals) -> None:
+def test_sigterm_lets_calls_finish(tiny_bundle: Path, number: signal.Signals) -> None:
     with serve(tiny_bundle) as (process, address), translating(tiny_bundle, address, 200, beam_size=8) as call:
         process.send_signal(number)
         assert len(call.result().translations) == 200
@@ -130,7 +130,7 @@ def test_a_second_signal_ends_it_at_once(tiny_bundle: Path) -> None:
 
 
 def renamed(bundle: Path, copy: Path, name: str) -> Path:
-    """A copy of a bundle under another name."""
+    """Copy a bundle under another name."""
     shutil.copytree(bundle, copy)
     manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
     (copy / "manifest.json").write_text(json.dumps(manifest | {"name": name}), encoding="utf-8")
@@ -149,7 +149,7 @@ def test_several_bundles_are_served_by_name(tiny_bundle: Path, tmp_path: Path) -
 
 
 def refusal(done_stderr: bytes) -> str:
-    """The text of a failure that left no traceback, without what was logged before."""
+    """Return the error message of a failure without traceback, without the log before it."""
     text = re.sub(r"^\d{4}-\S+ \S+ INFO .*\n", "", done_stderr.decode(), flags=re.MULTILINE)
     assert "Traceback" not in text
     assert text.startswith("Error: ")
@@ -212,24 +212,21 @@ def test_cuda_without_cuda_is_refused(tiny_bundle: Path) -> None:
     assert "CUDA" in refusal(done.stderr)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--port", "65536"],
-        ["--replicas", "0"],
-        ["--threads", "0"],
-        ["--precision", "int3"],
-        ["--max-batch-tokens", "0"],
-        ["--grace", "-1"],
-    ],
-)
-def test_a_wrong_option_is_explained(tiny_bundle: Path, arguments: list[str]) -> None:
-    done = run("serve", tiny_bundle, *arguments)
+def test_wrong_settings_are_explained(tiny_bundle: Path) -> None:
+    wrong = {
+        "--port": "65536",
+        "--replicas": "0",
+        "--threads": "0",
+        "--precision": "int3",
+        "--max-batch-tokens": "0",
+        "--grace": "-1",
+    }
+    done = run("serve", tiny_bundle, *(part for flag in wrong.items() for part in flag))
     assert done.returncode == 2
-    assert arguments[0] in done.stderr.decode()
+    assert all(f"(flag {flag})" in done.stderr.decode() for flag in wrong)
 
 
-def test_inspect_shows_what_is_in_a_bundle(tiny_bundle: Path) -> None:
+def test_inspect_shows_the_bundle(tiny_bundle: Path) -> None:
     manifest = Bundle.open(tiny_bundle).manifest
     shown = run("inspect", tiny_bundle)
     assert (shown.returncode, shown.stderr) == (0, b"")

@@ -1,4 +1,4 @@
-"""``jumok translate`` as a user meets it, against a real server and a real bundle."""
+"""``jumok translate`` against a real server and a real bundle."""
 
 import contextlib
 import json
@@ -74,7 +74,7 @@ def test_candidates_are_written_with_number_rank_and_score(server: str, translat
     assert [row[3] for row in rows] == [hypothesis.text for answer in wanted for hypothesis in answer.hypotheses]
 
 
-def test_json_says_all_there_is(server: str, translator: Translator) -> None:
+def test_json_holds_the_whole_result(server: str, translator: Translator) -> None:
     done = run("translate", "--server", server, "--json", "--truncate", *SHORT, given=f"a man 😀\n{LONG}\n".encode())
     first, second = (json.loads(line) for line in done.stdout.splitlines())
     assert (first["source"], first["source_truncated"], second["source_truncated"]) == ("a man 😀", False, True)
@@ -133,7 +133,7 @@ def test_a_target_prefix_begins_every_translation(server: str, translator: Trans
     assert b"no room for another" in done.stderr
 
 
-def test_json_has_attention_where_it_is_asked_for(server: str) -> None:
+def test_json_has_attention_if_requested(server: str) -> None:
     done = run("translate", "--server", server, *SHORT, "--json", "--attention", "a man", "")
     first, empty = (json.loads(line) for line in done.stdout.splitlines())
     attention = first["hypotheses"][0]["attention"]
@@ -145,7 +145,7 @@ def test_json_has_attention_where_it_is_asked_for(server: str) -> None:
     assert "attention" not in plain["hypotheses"][0]
 
 
-def test_a_truncated_line_is_said(server: str) -> None:
+def test_truncated_line_is_reported(server: str) -> None:
     done = run("translate", "--server", server, "--truncate", *SHORT, given=f"a\n{LONG}\n".encode())
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 2
@@ -254,7 +254,7 @@ def test_ctrl_c_ends_it_quietly(server: str) -> None:
         assert process.stderr.read() == b""
 
 
-def test_a_reader_who_leaves_ends_it_quietly(server: str) -> None:
+def test_closed_output_ends_it_quietly(server: str) -> None:
     with subprocess.Popen(
         [*JUMOK, "translate", "--server", server, *SHORT],
         stdin=subprocess.PIPE,
@@ -297,7 +297,7 @@ def test_progress_is_shown_on_a_terminal(server: str, tmp_path: Path, piped: boo
 
 
 def read_terminal(terminal: int) -> bytes:
-    """All that is written to a terminal until its other end closes, which Linux calls an error."""
+    """Read a terminal until its other end closes, which Linux reports as an error."""
     shown = bytearray()
     with contextlib.suppress(OSError):
         while data := os.read(terminal, 4096):

@@ -1,4 +1,4 @@
-"""Languages of a model: how a request's are found, what a direction needs, and what is refused."""
+"""Languages in the manifest: look-up, directions and refusals."""
 
 import pytest
 from pydantic import ValidationError
@@ -47,7 +47,7 @@ def test_spelling_does_not_matter(source: str, target: str) -> None:
     assert direction.forced_first == DE
 
 
-def test_what_is_left_open_is_the_defaults() -> None:
+def test_missing_languages_are_the_defaults() -> None:
     assert (MARIAN.direction().target, MARIAN.direction().start) == ("nld", 9)
     assert MARIAN.direction(target="deu").source_prefix == (7,)
     assert MARIAN.direction(source="en").target == "nld"
@@ -84,9 +84,7 @@ def test_without_a_default_and_with_several_languages_one_must_be_named() -> Non
         ("", "deu-Latn", "source_language_code", "no source language ''"),
     ],
 )
-def test_an_unknown_language_is_refused_with_those_there_are(
-    source: str, target: str, field: str, message: str
-) -> None:
+def test_unknown_language_is_refused_with_the_known_ones(source: str, target: str, field: str, message: str) -> None:
     with pytest.raises(LanguageNotFoundError, match=message) as caught:
         M2M100.direction(source, target)
     assert caught.value.field == field

@@ -1,4 +1,4 @@
-"""Recurrent models of every kind, exported: bundles decode as PyTorch does, greedily and by beam."""
+"""Recurrent models, exported: greedy and beam translations equal PyTorch's."""
 
 import random
 from collections.abc import Callable
@@ -42,7 +42,7 @@ KINDS = [
 
 
 def recurrent(vocabulary: Vocabulary, **sizes: Any) -> Recurrent:
-    """A random model whose logits are spread enough to have preferences."""
+    """Return a random model whose logits are far enough apart to avoid ties."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         settings: dict[str, Any] = {"embedding": 12, "width": 16, "dropout": 0.0, **sizes}
@@ -71,7 +71,7 @@ def export(model: Recurrent, vocabulary: Vocabulary, out: Path, *precisions: str
 
 
 def by_prefix(model: Recurrent, source: list[int]) -> Callable[[tuple[int, ...]], Scores]:
-    """Logits behind a prefix, each time from the beginning."""
+    """Compute the logits after a prefix from its beginning."""
 
     @cache
     def logits(prefix: tuple[int, ...]) -> Scores:
@@ -129,7 +129,7 @@ def test_every_kind_decodes_as_pytorch_does(
 
 
 def test_a_server_answers_for_models_of_both_families_at_the_same_time(sentences: tuple[list[str], list[str]]) -> None:
-    """With the committed models: each answer is what the model gives to its text alone."""
+    """Each answer of the committed models equals that of its text alone."""
     texts = sentences[0][:24]
     with Translator(TRANSFORMER, threads=1) as transformer, Translator(LSTM, threads=1) as recurrent:
         models = {translator.name: translator for translator in (transformer, recurrent)}

@@ -1,4 +1,4 @@
-"""Scores of given translations: against PyTorch, and against what a search says of its own hypotheses."""
+"""Scoring, against PyTorch and against the scores of the search."""
 
 import math
 import time
@@ -23,7 +23,7 @@ TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman r
 
 @pytest.fixture(scope="module")
 def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
-    """The model without tokens that are never written: no processor is active."""
+    """A translator without suppressed tokens, so that no constraint changes probabilities."""
     bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "unconstrained", unconstrained)
     with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
@@ -37,7 +37,7 @@ def polyglot(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def log_probabilities(model: Transformer, source: list[int], start: int, target: list[int]) -> list[float]:
-    """Of every token of a target, from PyTorch's logits for it alone."""
+    """Compute the log-probability of every token of a target from PyTorch's logits."""
     with torch.no_grad():
         logits = model(
             torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([start]), torch.tensor([target])

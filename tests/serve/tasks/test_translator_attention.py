@@ -1,4 +1,4 @@
-"""Attention of hypotheses: against PyTorch's aligner on each alone, with and without start token, prefix and others."""
+"""Attention of hypotheses, against PyTorch's aligner on each hypothesis alone."""
 
 import hashlib
 from collections.abc import Iterator
@@ -12,8 +12,7 @@ import torch
 
 from jumok_export.models.transformer import Transformer
 from jumok_serve import InvalidArgumentError, Translator
-from jumok_serve.tasks import teacher_forcing
-from jumok_serve.tasks import translation as pending
+from jumok_serve.tasks import teacher_forcing, translation
 from tests.support.variants import edited, multilingual
 
 TEXTS = ["A dog runs.", "", "The old woman reads a book in the park.", "A girl."]
@@ -27,7 +26,7 @@ def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def cross_attention(model: Transformer, source: list[int], start: int, target: list[int]) -> np.ndarray:
-    """[T, S], the mean over layers and heads, of one target alone."""
+    """Compute the cross-attention of one target, the mean over layers and heads, [T, S]."""
     with torch.no_grad():
         cross, _, _ = model.align(
             torch.tensor([source]),
@@ -40,7 +39,7 @@ def cross_attention(model: Transformer, source: list[int], start: int, target: l
 
 
 @pytest.mark.parametrize(
-    ("asked", "around", "start", "forced"),
+    ("arguments", "around", "start", "forced"),
     [
         ({}, ([], [3]), 2, []),
         ({"source_language": "fr-FR", "target_language": "pt-BR"}, ([21, 22], [3, 23]), 5, [6]),
@@ -51,7 +50,7 @@ def cross_attention(model: Transformer, source: list[int], start: int, target: l
 def test_attention_is_that_of_pytorch(
     translator: Translator,
     tiny_model: Transformer,
-    asked: dict[str, Any],
+    arguments: dict[str, Any],
     around: tuple[list[int], list[int]],
     start: int,
     forced: list[int],
@@ -59,7 +58,7 @@ def test_attention_is_that_of_pytorch(
     options: dict[str, Any],
 ) -> None:
     tokenizer = translator.tokenizer
-    settings = {"max_length": 9, **asked, **options}
+    settings = {"max_length": 9, **arguments, **options}
     answers = translator.translate(TEXTS, attention=True, target_prefix=prefixes, **settings)
     plain = translator.translate(TEXTS, target_prefix=prefixes, **settings)
     for text, prefix, answer, other in zip(TEXTS, prefixes or [None] * len(TEXTS), answers, plain, strict=True):
@@ -98,18 +97,16 @@ def test_batches_are_bounded(translator: Translator, monkeypatch: pytest.MonkeyP
             np.testing.assert_allclose(np.array(hypothesis.attention), np.array(same.attention), atol=1e-6)
 
 
-def test_more_than_can_be_answered_is_refused(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending, "MAX_ATTENTION_WEIGHTS", 200)
+def test_too_many_weights_are_refused(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation, "MAX_ATTENTION_WEIGHTS", 200)
     assert translator.translate("A dog.", attention=True, max_length=5).hypotheses[0].attention
     with pytest.raises(InvalidArgumentError, match="more than the 200 of a request: send several requests") as caught:
         translator.translate(["A dog."] * 9, attention=True, max_length=5)
     assert caught.value.field == "attention"
 
 
-def test_the_tokens_of_prefixes_count_in_what_can_be_answered(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pending, "MAX_ATTENTION_WEIGHTS", 200)
+def test_tokens_of_prefixes_count_as_weights(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation, "MAX_ATTENTION_WEIGHTS", 200)
     with pytest.raises(InvalidArgumentError, match="more than the 200 of a request") as caught:
         translator.translate("A dog.", attention=True, target_prefix="Ein Mann " * 12, max_length=1)
     assert caught.value.field == "attention"

@@ -1,5 +1,4 @@
-"""`Translator` with languages, task prefixes and target prefixes: what the model reads and writes, against the plain
-reference."""
+"""`Translator` with languages, task prefixes and target prefixes, against an oracle."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -109,7 +108,7 @@ def test_a_translation_says_its_direction(translator: Translator) -> None:
         ),
     ],
 )
-def test_a_language_that_is_not_there_is_named_with_those_that_are(
+def test_unknown_language_is_named_with_the_known_ones(
     translator: Translator, asked: dict[str, Any], message: str, field: str
 ) -> None:
     with pytest.raises(LanguageNotFoundError, match=message) as caught:
@@ -119,7 +118,7 @@ def test_a_language_that_is_not_there_is_named_with_those_that_are(
         translator.score("A dog.", "Ein Hund.", **asked)
 
 
-def test_a_language_that_is_no_string_is_refused(translator: Translator) -> None:
+def test_language_must_be_a_string(translator: Translator) -> None:
     with pytest.raises(InvalidArgumentError, match="target_language_code must be a string, got int") as caught:
         translator.translate("A dog.", target_language=7)  # type: ignore[call-overload]
     assert caught.value.field == "target_language_code"

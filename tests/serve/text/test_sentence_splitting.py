@@ -1,4 +1,4 @@
-"""Texts of several sentences: how they are split, and what their translations are put together of."""
+"""Sentence splitting, and translations joined from those of sentences."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ def joined(parts: list[str], spaces: tuple[str, ...]) -> str:
     return spaces[0] + "".join(part + space for part, space in zip(parts, spaces[1:], strict=True))
 
 
-def test_sentences_end_as_the_language_has_it_and_at_line_breaks() -> None:
+def test_sentences_end_by_language_and_at_line_breaks() -> None:
     assert split(TEXT, "en") == SplitText(SENTENCES, SPACES)
     assert split("Das kostet z. B. 3,5 Mio. Euro. Am 3. Oktober kam er.", "de-DE").sentences == (
         "Das kostet z. B. 3,5 Mio. Euro.",
@@ -50,13 +50,13 @@ def test_sentences_end_as_the_language_has_it_and_at_line_breaks() -> None:
 @pytest.mark.parametrize(
     "text", ["", " \n ", "a", "\u2028a.\x85 b. ﷽ 😀! 😀?", ". . .", "\x1ca.\x1c\x1cb", "a.\u3000b.", '"(' * 99]
 )
-def test_nothing_is_lost(text: str) -> None:
+def test_splitting_keeps_every_character(text: str) -> None:
     for language in ("en", "zh", "hi", "xx", "deu_Latn", ""):
         found = split(text, language)
         assert joined(list(found.sentences), found.spaces) == text
 
 
-def test_a_translation_is_made_of_those_of_the_sentences(translator: Translator) -> None:
+def test_translation_joins_the_sentences(translator: Translator) -> None:
     parts = translator.translate(list(SENTENCES), beam_size=2, length_penalty=0.7)
     best = [part.hypotheses[0] for part in parts]
     (whole, empty, alone) = translator.translate(
@@ -117,9 +117,7 @@ LONG = "cat " * 400
         ({"texts": ["A. B."] * 2, "target_prefix": ["Ein"]}, "target_prefixes", "one for each of 2 texts"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_texts_number(
-    settings: dict[str, object], field: str, message: str, translator: Translator
-) -> None:
+def test_refusals_name_the_text(settings: dict[str, object], field: str, message: str, translator: Translator) -> None:
     arguments: dict[str, object] = {"texts": ["A. B."], **settings}
     with pytest.raises(InvalidArgumentError) as refused:
         translator.translate(**arguments, split_sentences=True)  # type: ignore[call-overload]
@@ -153,7 +151,7 @@ def test_every_call_of_a_server_splits(translator: Translator, address: str) -> 
             client.translate(TEXT, split_sentences=True, beam_size=2, num_hypotheses=2)
 
 
-def test_what_is_sure_grows_sentence_by_sentence(translator: Translator) -> None:
+def test_stable_text_grows_sentence_by_sentence(translator: Translator) -> None:
     wanted = translator.translate(TEXT, split_sentences=True, beam_size=1).text
     sure: list[str] = []
     pending = translator.submit(

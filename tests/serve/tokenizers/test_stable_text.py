@@ -1,4 +1,4 @@
-"""What is sure of a text while its tokens are written: bytes of a character, spaces, and decoders of all kinds."""
+"""Stable text of decoded tokens: incomplete characters, spaces, and all kinds of decoders."""
 
 import io
 from itertools import pairwise
@@ -18,7 +18,7 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def check(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """What is sure after each token, having found that it is."""
+    """Return the stable text after each token, and assert that later tokens keep it."""
     steps = [tokenizer.decode_stable(ids[:end]) for end in range(len(ids) + 1)]
     assert all(after.startswith(before) for before, after in pairwise(steps))
     assert tokenizer.decode(ids).startswith(steps[-1])
@@ -54,7 +54,7 @@ def test_any_pieces_in_any_order(with_bytes: SentencePieceTokenizer) -> None:
 
 
 def word_level(decoder: Any) -> TokenizerJson:
-    """A tokenizer of bytes, words and what spaces are written with."""
+    """Return a tokenizer of bytes, words and characters that stand for spaces."""
     spelled = ["[UNK]", *BYTES, "a", "▁b", "##c", "d</w>", " ", "▁", ".", "n", "'t", "Ġe", "Ã", "¤", "é"]
     library = Library(models.WordLevel({token: number for number, token in enumerate(spelled)}, unk_token="[UNK]"))
     if decoder is not None:
@@ -94,12 +94,12 @@ def test_decoders_that_append(kind: str) -> None:
         decoders.Sequence([decoders.Fuse(), decoders.Replace("ab", "x")]),
     ],
 )
-def test_of_other_decoders_nothing_is_sure(decoder: Any) -> None:
+def test_other_decoders_have_no_stable_text(decoder: Any) -> None:
     tokenizer = word_level(decoder)
     assert tokenizer.decode_stable([257, 258, 264]) == ""
 
 
-def test_what_clean_up_could_change_is_held_back() -> None:
+def test_text_that_clean_up_can_change_is_held_back() -> None:
     generator = np.random.default_rng(1)
     parts = [" ", "n", "'", "t", "'t", ".", "!", "s", "ve", "re", "a", " '", "  "]
     for _ in range(4000):

@@ -1,4 +1,4 @@
-"""Tokenizing: what comes back from seen text, and that nothing that can be typed breaks it."""
+"""SentencePiece tokenizer: round trips, special tokens, any input, and wrong files."""
 
 import re
 import unicodedata
@@ -23,8 +23,8 @@ def tokenizer(shared_model: Path) -> SentencePieceTokenizer:
     return SentencePieceTokenizer(shared_model)
 
 
-def normalised(text: str) -> str:
-    """What SentencePiece's default rules make of printable text: NFKC, white space runs as one space, none outside."""
+def normalized(text: str) -> str:
+    """Normalize printable text as SentencePiece does by default: NFKC, and single spaces inside."""
     return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip()
 
 
@@ -32,8 +32,8 @@ def normalised(text: str) -> str:
     "text",
     [SEEN, "ein Mädchen in der Nähe", "  a   man\tin\n a  shirt ", "ﬁne", "Ma\u0308nner", "ａ　ｍａｎ"],  # noqa: RUF001
 )
-def test_seen_text_comes_back_normalised(tokenizer: SentencePieceTokenizer, text: str) -> None:
-    assert tokenizer.decode(tokenizer.encode(text)) == normalised(text)
+def test_seen_text_comes_back_normalized(tokenizer: SentencePieceTokenizer, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text)) == normalized(text)
 
 
 def test_encode_gives_nothing_special(tokenizer: SentencePieceTokenizer) -> None:
