@@ -1,4 +1,4 @@
-"""Bundles on disk: opened only when everything in them is as the manifest says, written all or not at all."""
+"""Bundles on disk: opened only if all files match the manifest, written completely or not at all."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from jumok_serve.manifest.manifest import (
 )
 from jumok_serve.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
-# Documents for people may lie beside the manifest and be edited; nothing that the runtime reads is among them.
+# Documents beside the manifest, which may be edited; the runtime reads none of them.
 COMPANIONS = frozenset({"README.md", "LICENSE", "LICENSE.txt", "NOTICE", "config.toml"})
 _UNLISTED = COMPANIONS | {MANIFEST_FILE}
 
@@ -45,7 +45,13 @@ _ONNX_TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A bundle whose files were all found to be as its manifest says, with its tokenizer loaded."""
+    """A checked bundle with its tokenizer loaded.
+
+    Attributes:
+        path: the bundle's folder.
+        manifest: the manifest; all files match it.
+        tokenizer: the tokenizer.
+    """
 
     path: Path
     manifest: Manifest
@@ -53,11 +59,13 @@ class Bundle:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Bundle":
-        """Check the whole bundle at ``path`` and open it; ``BundleError`` lists all that is wrong with it.
+        """Check the bundle at ``path`` and open it.
 
-        Checked are the manifest against its schema, every file's size and SHA-256, files that nobody listed, and that
-        the tokenizer loads and has the stated size. The graphs' tensors are compared by ``check_graph`` when a session
-        loads them.
+        The checks are: the manifest's schema, sizes and SHA-256 of all files, no unlisted file, and a tokenizer that
+        loads and has the stated sizes. The tensors of a graph are checked when a session loads it; see `check_graph`.
+
+        Raises:
+            BundleError: lists every problem.
         """
         folder = Path(path)
         raw = _read_manifest(folder)
@@ -81,7 +89,7 @@ class Bundle:
         return cls(path=folder, manifest=manifest, tokenizer=tokenizer)
 
     def variant(self, precision: str) -> PrecisionVariant:
-        """The graphs and weights of one precision; ``BundleError`` if the bundle has none of that name."""
+        """Return the graphs and weights of a precision; ``BundleError`` if the bundle does not have it."""
         try:
             return self.manifest.precisions[precision]
         except KeyError:
@@ -89,14 +97,14 @@ class Bundle:
             raise BundleError(self.path, [f"has no precision {precision!r}; it has {known}"]) from None
 
     def shortlist(self) -> Shortlist:
-        """The lists of tokens that translations may be made of; ``BundleError`` if there are none."""
+        """Load the shortlist; ``BundleError`` if the bundle has none."""
         described, tokenizer = self.manifest.shortlist, self.manifest.tokenizer
         if described is None:
             raise BundleError(
                 self.path,
                 [
                     "has no shortlist: export or import the model again with --shortlist-source and --shortlist-target "
-                    "or --lexical-table, or use it without"
+                    "or --lexical-table, or leave out --shortlist"
                 ],
             )
         try:
@@ -106,10 +114,10 @@ class Bundle:
                 vocabulary=tokenizer.target_vocab_size,
             )
         except (ValueError, OSError) as exc:
-            raise BundleError(self.path, [f"{described.file} is no shortlist of this model: {exc}"]) from exc
+            raise BundleError(self.path, [f"{described.file} is not a shortlist of this model: {exc}"]) from exc
 
     def graph_path(self, precision: str, name: str) -> Path:
-        """The ONNX file of a graph; ``BundleError`` if the bundle has no such precision or graph."""
+        """Return the ONNX file of a graph; ``BundleError`` if the bundle has no such precision or graph."""
         graphs = self.variant(precision).graphs
         if name not in graphs:
             raise BundleError(self.path, [f"has no graph {name!r} in {precision}; it has {', '.join(graphs)}"])
@@ -117,7 +125,7 @@ class Bundle:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """The manifest of a bundle, whose files are not looked at; ``BundleError`` lists all that is wrong with it."""
+    """Read the manifest of a bundle without checking its files; ``BundleError`` lists every problem."""
     folder = Path(path)
     try:
         manifest, _, problems = _parse_manifest(_read_manifest(folder))
@@ -133,12 +141,16 @@ def write_bundle(
 ) -> Bundle:
     """Write a bundle to ``out`` and return it opened.
 
-    ``build`` is given an empty folder, writes the model's files there and returns the manifest without ``files``;
-    sizes and hashes are taken here. The folder is a sibling of ``out`` that gets the final name only after it was
-    opened with all checks and flushed to disk. If anything fails, nothing is left of it and ``out`` is as it was.
+    The files are written to a sibling of ``out``, which is checked, flushed to disk and then renamed. If anything
+    fails, the sibling is removed and ``out`` is unchanged.
 
-    Raises ``BundleError`` if ``out`` exists (with ``overwrite``: exists and is no bundle), or if what ``build`` made is
-    not a valid bundle.
+    Args:
+        out: the bundle's folder.
+        build: function that writes the model's files to an empty folder and returns the manifest without ``files``.
+        overwrite: True to replace a bundle at ``out``.
+
+    Raises:
+        BundleError: ``out`` exists (with ``overwrite``: and is not a bundle), or ``build`` made an invalid bundle.
     """
     target = Path(os.path.abspath(out))
     _check_target(target, overwrite=overwrite)
@@ -149,7 +161,7 @@ def write_bundle(
         parts = build(draft)
         try:
             bundle = _complete(draft, parts)
-        except BundleError as exc:  # it names the draft, which nobody asked for and which is about to go
+        except BundleError as exc:  # it names the draft, which is about to be removed
             raise BundleError(target, exc.problems) from exc
         _flush(draft)
         _check_target(target, overwrite=overwrite)
@@ -161,7 +173,7 @@ def write_bundle(
 
 
 class NodeArg(Protocol):
-    """What ONNX Runtime says of a graph's input or output (``onnxruntime.NodeArg``)."""
+    """ONNX Runtime's description of a graph's input or output (``onnxruntime.NodeArg``)."""
 
     @property
     def name(self) -> str:
@@ -169,18 +181,18 @@ class NodeArg(Protocol):
 
     @property
     def type(self) -> str:
-        """ONNX Runtime's spelling of the element type, such as ``tensor(float)``."""
+        """Element type in ONNX Runtime's spelling, such as ``tensor(float)``."""
 
     @property
     def shape(self) -> Sequence[int | str | None]:
-        """For each axis its constant size, its symbol, or None if it is dynamic and has no name."""
+        """Constant size or symbol of each axis; None: dynamic without a name."""
 
 
 def check_graph(spec: GraphSpec, inputs: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> list[str]:
-    """Compare a loaded graph's tensors with the manifest and return every difference, none if they agree.
+    """Return the differences between a loaded graph's tensors and the manifest.
 
-    Names, element types, ranks and constant sizes must be equal. Where the manifest has a symbol the graph must have a
-    dynamic axis; what the graph calls it does not matter unless it is another symbol of the same manifest entry.
+    Names, element types, ranks and constant sizes must be equal. If the manifest has a symbol, the graph's axis must be
+    dynamic; its name does not matter unless it is another symbol of the same entry.
     """
     symbols = {axis for tensor in (*spec.inputs, *spec.outputs) for axis in tensor.axes if isinstance(axis, str)}
     return [
@@ -223,7 +235,7 @@ def _shape_text(axes: Sequence[int | str | None]) -> str:
 
 
 def _read_manifest(folder: Path) -> bytes:
-    """The manifest as it lies on disk; without one there is nothing else to check."""
+    """Read the bytes of the manifest; BundleError if there is none."""
     if not folder.exists():
         raise BundleError(folder, ["no such folder"])
     if not folder.is_dir():
@@ -237,14 +249,14 @@ def _read_manifest(folder: Path) -> bytes:
 
 
 class _UnreadableManifestError(ValueError):
-    """Too far from a manifest for its parts to be judged."""
+    """The file is not a manifest of a known format, so its parts cannot be checked."""
 
 
 def _parse_manifest(raw: bytes) -> tuple[Manifest | None, dict[str, FileEntry], list[str]]:
-    """The manifest if it keeps the schema, its files as far as they can be read, and what is wrong with it."""
+    """Return the manifest, if it is valid, its files as far as they can be read, and its problems."""
     try:
         fields = json.loads(raw)
-    except (ValueError, RecursionError) as exc:  # not JSON, not UTF-8, or nested without end
+    except (ValueError, RecursionError) as exc:  # not JSON, not UTF-8, or nested too deeply
         raise _UnreadableManifestError(f"{MANIFEST_FILE} is not JSON: {exc}") from exc
     if not isinstance(fields, dict):
         raise _UnreadableManifestError(f"{MANIFEST_FILE} must hold an object, it holds a {type(fields).__name__}")
@@ -266,10 +278,10 @@ def _parse_manifest(raw: bytes) -> tuple[Manifest | None, dict[str, FileEntry], 
 
 
 def _schema_problems(error: ValidationError) -> list[str]:
-    """One line a problem: where in the manifest, what is wrong, and with which value."""
+    """Return one line per problem: its place in the manifest, the problem and the value."""
     problems = []
     for details in error.errors(include_url=False):
-        where = "".join(map(_step_text, details["loc"])).lstrip(".")
+        where = "".join(map(_path_text, details["loc"])).lstrip(".")
         message = details["msg"].removeprefix("Value error, ")
         scalar = isinstance(details["input"], str | int | float | bool) and details["type"] != "value_error"
         got = f", got {details['input']!r}" if scalar else ""
@@ -277,9 +289,9 @@ def _schema_problems(error: ValidationError) -> list[str]:
     return problems
 
 
-def _step_text(part: int | str) -> str:
-    """One step of the way to a field: ``inputs[0]``, ``generation.beam_size``, ``files['a.onnx']``."""
-    if part == "[key]":  # pydantic's mark for a dictionary key, already named by the step before
+def _path_text(part: int | str) -> str:
+    """Return a part of a field's path: ``inputs[0]``, ``generation.beam_size``, ``files['a.onnx']``."""
+    if part == "[key]":  # pydantic's mark for a dictionary key, which the part before names
         return ""
     return f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{part!r}]"
 
@@ -309,7 +321,7 @@ def _measure(path: Path) -> FileEntry:
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    """Files of the bundle by relative path; names that begin with a dot belong to other tools (``.git``)."""
+    """Yield relative paths of a bundle's files; names that begin with a dot belong to other tools (``.git``)."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
@@ -321,8 +333,8 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
     if not os.path.lexists(target):
         return
     if not overwrite:
-        raise BundleError(target, ["exists already; choose another folder, or ask for it to be overwritten"])
-    # Overwriting deletes a folder: only one that is a bundle, never a mistyped home directory.
+        raise BundleError(target, ["exists already; choose another folder, or set overwrite"])
+    # Overwriting deletes a folder, so it must be a bundle and not a mistyped home directory.
     if target.is_symlink() or not (target / MANIFEST_FILE).is_file():
         raise BundleError(target, ["exists and is not a bundle, so it is not overwritten; choose another folder"])
 

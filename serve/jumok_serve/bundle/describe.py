@@ -1,4 +1,4 @@
-"""What is in a bundle, for people and for programs."""
+"""Descriptions of a bundle, as text and as JSON: the output of ``jumok inspect``."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,22 +10,23 @@ from jumok_serve.manifest.manifest import Check, GenerationDefaults, Manifest, S
 
 WIDTH = 100
 MOST_PAIRS = 12
-EVERY_SEARCH = ("beam_size", "num_hypotheses", "length_penalty", "early_stopping", "max_length")
-"""Settings of a search that are shown even where they are the usual ones."""
+MAIN_SETTINGS = ("beam_size", "num_hypotheses", "length_penalty", "early_stopping", "max_length")
+"""Generation settings that are shown even if they have their default."""
 
 
 def as_json(bundle: Bundle) -> dict[str, Any]:
-    """The manifest as plain JSON values, with what follows from it: bytes and verdict of every precision."""
+    """Return the manifest as JSON values, with the size, verdict and native graphs of every precision."""
     manifest = bundle.manifest
     return manifest.model_dump(mode="json") | {
         "path": str(bundle.path),
         "bytes": {precision: _precision_bytes(manifest, precision) for precision in manifest.precisions},
         "verified": {precision: report.passed for precision, report in manifest.verification.items()},
+        "native_graphs": {precision: variant.native for precision, variant in manifest.precisions.items()},
     }
 
 
 def describe(bundle: Bundle) -> str:
-    """The bundle on a terminal: sections of aligned lines, at most 100 columns unless one word is longer."""
+    """Return sections of aligned lines, at most 100 columns wide unless a word is longer."""
     manifest = bundle.manifest
     sections = [
         _overview(bundle),
@@ -35,7 +36,7 @@ def describe(bundle: Bundle) -> str:
         _section("Made", _provenance(manifest)),
         _section("Files", _files(manifest)),
     ]
-    # A bundle may come from anyone: no escape sequence of its texts reaches the terminal.
+    # A bundle is untrusted: no escape sequence in its texts may reach the terminal.
     return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in "\n\n".join(sections))
 
 
@@ -55,7 +56,7 @@ def _overview(bundle: Bundle) -> str:
         ("parameters", "not stated" if architecture.parameters is None else f"{architecture.parameters:,}"),
         ("tokenizer", f"{tokenizer.kind}, {vocabulary}"),
         ("limits", f"source {limits.max_source_length} tokens, target {limits.max_target_length} tokens"),
-        ("generation", _settings(_chosen(generation))),
+        ("generation", _settings(_shown_settings(generation))),
         *([("shortlist", _shortlist(manifest.shortlist))] if manifest.shortlist else []),
         ("path", str(bundle.path)),
     ]
@@ -79,22 +80,27 @@ def _languages(languages: Languages) -> str:
     return f"{len(languages.sources)} source and {len(languages.targets)} target languages, {len(pairs)} pairs{default}"
 
 
-def _chosen(generation: GenerationDefaults) -> Iterator[tuple[str, object]]:
-    """The settings that say how a model decodes: those that every search has, and those that change anything."""
+def _shown_settings(generation: GenerationDefaults) -> Iterator[tuple[str, object]]:
+    """Yield the main settings and those that differ from their default."""
     for name, field in GenerationDefaults.model_fields.items():
         value = getattr(generation, name)
-        if name in EVERY_SEARCH or value != field.default:
+        if name in MAIN_SETTINGS or value != field.default:
             yield name, value
 
 
 def _precisions(manifest: Manifest) -> Iterator[str]:
-    rows = [("precision", "bytes", "weights", "graphs", "verified")]
+    rows = [("precision", "bytes", "weights", "native graphs", "verified")]
     for precision, variant in manifest.precisions.items():
         report = manifest.verification.get(precision)
         verdict = "not recorded" if report is None else "passed" if report.passed else "FAILED"
-        size = f"{_precision_bytes(manifest, precision):,}"
-        rows.append((precision, size, variant.weights, ", ".join(variant.graphs), verdict))
-    return _table(rows, numeric={1})
+        native = "yes" if variant.native else "not for CUDA" if variant.for_devices else "no"
+        rows.append((precision, f"{_precision_bytes(manifest, precision):,}", variant.weights, native, verdict))
+    yield from _table(rows, numeric={1})
+    for precision, variant in manifest.precisions.items():
+        yield from _wrapped(f"graphs of {precision}: ", ", ".join(variant.graphs))
+    if any(native == "no" for _, _, _, native, _ in rows):
+        yield "  Native graphs make decoding on a CPU faster. To add them, run:"
+        yield "    jumok add-native BUNDLE --out NEW_BUNDLE"
 
 
 def _scores(manifest: Manifest) -> Iterator[str]:
@@ -167,7 +173,7 @@ def _pairs(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _wrapped(label: str, text: str) -> list[str]:
-    """``label text`` with the text's further lines under its first; words are never cut, they may be copied."""
+    """Wrap ``label text``, further lines indented under the text; words are never cut, so they can be copied."""
     indent = "  " + " " * len(label)
     return textwrap.wrap(
         text,
@@ -180,7 +186,7 @@ def _wrapped(label: str, text: str) -> list[str]:
 
 
 def _table(rows: Sequence[tuple[str, ...]], *, numeric: set[int]) -> Iterator[str]:
-    """Rows of cells under the first one's headings, numbers to the right."""
+    """Align rows of cells, the first of them headings; numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [
@@ -191,7 +197,7 @@ def _table(rows: Sequence[tuple[str, ...]], *, numeric: set[int]) -> Iterator[st
 
 
 def _settings(values: Iterable[tuple[str, object]]) -> str:
-    """``name=value`` each, free of spaces so that a line never breaks between the two."""
+    """Join ``name=value`` pairs, without spaces in a pair so that lines never break inside it."""
     return ", ".join(f"{name}={_setting(value)}" for name, value in values)
 
 

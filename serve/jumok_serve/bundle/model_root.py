@@ -1,4 +1,4 @@
-"""The model root: the one folder whose bundles a running server may load."""
+"""The model root: the folder whose bundles a running server may load."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +10,11 @@ from jumok_serve.errors import BundleError
 from jumok_serve.manifest.fields import MANIFEST_FILE
 
 MAX_NAME_LENGTH = 255
-"""Of a folder, in characters: what file systems allow in bytes."""
+"""Characters of a folder's name; file systems allow as many bytes."""
 
 
 class FoundBundle(NamedTuple):
-    """A bundle in the root: its folder's name, then what its manifest says, or what is wrong with that."""
+    """A bundle in the root: folder name, and name and version of the model, or the problem with its manifest."""
 
     folder: str
     model: str = ""
@@ -23,20 +23,20 @@ class FoundBundle(NamedTuple):
 
 
 class ModelRoot:
-    """Finds bundles by the names of their folders, and nothing outside.
+    """Finds bundles in one folder by their names.
 
     Args:
-        path: of the root; it may be a link, and lead elsewhere from one call to the next.
+        path: the root; if it is a link, its target may change between calls.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def find(self, name: str) -> Path:
-        """The bundle's folder, links followed, so that it stays the one that was checked.
+        """Return a bundle's folder, links resolved, so that a changed link has no effect after the check.
 
         Raises:
-            InvalidArgumentError: the name is no plain name, or a link that leads out of the root.
+            InvalidArgumentError: the name is not a plain name, or is a link out of the root.
             BundleNotFoundError: the root has no such folder.
         """
         if (
@@ -57,14 +57,14 @@ class ModelRoot:
                     f"bundle {name!r} is a link that leads out of the model root: copy the bundle there", field="bundle"
                 )
             found = folder.is_dir()
-        except (OSError, RuntimeError):  # links in a circle among them
+        except (OSError, RuntimeError):  # such as links in a circle
             found = False
         if not found:
             raise BundleNotFoundError.of(name, [bundle.folder for bundle in self.bundles()])
         return folder
 
     def bundles(self) -> list[FoundBundle]:
-        """All bundles, sorted by folder: those folders that hold a manifest, and do not begin with a dot."""
+        """Return all bundles, sorted by folder: folders with a manifest whose names do not begin with a dot."""
         return sorted(self._bundles())
 
     def _bundles(self) -> Iterator[FoundBundle]:

@@ -1,4 +1,4 @@
-"""The lexical shortlist of a bundle: the target tokens that a text may be translated with, by its source tokens."""
+"""Lexical shortlists: the target tokens that a text may be translated with, by its source tokens."""
 
 import zipfile
 from collections.abc import Sequence
@@ -11,23 +11,23 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 
 WIDTH_STEP = 128
-"""The logits of shortlists are as wide as a multiple of this: their weights lie in blocks of so many columns."""
+"""The number of shortlist columns, U, is padded to a multiple of this, the columns of a block of weights."""
 
 
 class Shortlist:
-    """Lists of target tokens by source token, and those that are in every list.
+    """A list of target tokens for each source token, and tokens that are in every list.
 
-    A text may be translated with all tokens of its source tokens' lists, as in "Vocabulary manipulation for neural
+    A text may be translated with the tokens of all its source tokens' lists, as in "Vocabulary manipulation for neural
     machine translation" (Mi et al., 2016).
 
     Args:
-        offsets: [source vocabulary + 1], where in `targets` the list of each source token begins and ends.
-        targets: token ids, list after list.
+        offsets: beginning and end of each source token's list in `targets`, [source vocabulary + 1].
+        targets: token ids of all lists in a row.
         always: token ids that are in every list.
-        vocabulary: number of target tokens.
+        vocabulary: number of target tokens, V.
 
     Raises:
-        ValueError: the arrays are no lists, or an id lies beyond the vocabulary.
+        ValueError: the arrays are not such lists, or an id is not in the vocabulary.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Shortlist:
             raise ValueError(f"its offsets must ascend from 0 to {len(targets)}, the number of entries")
         for ids in (targets, always):
             if len(ids) and not 0 <= ids.min() <= ids.max() < vocabulary:
-                raise ValueError(f"it lists {ids.max()}, which lies beyond the target vocabulary of {vocabulary}")
+                raise ValueError(f"it lists {ids.max()}, which is not in the target vocabulary of {vocabulary} tokens")
         if not len(always):
-            raise ValueError("it must have tokens that are in every list, such as the one that ends a translation")
+            raise ValueError("it must have tokens that are in every list, such as EOS")
         self._targets = targets
         self._always = always
         self._bounds: list[int] = offsets.tolist()
@@ -50,19 +50,19 @@ class Shortlist:
 
     @property
     def sources(self) -> int:
-        """Number of source tokens that have a list."""
+        """Number of source tokens with a list."""
         return len(self._bounds) - 1
 
     @property
     def entries(self) -> int:
-        """Entries of all lists, without the tokens that are in every one."""
+        """Number of entries of all lists, without the tokens that are in every list."""
         return len(self._targets)
 
     def of(self, source_ids: Sequence[int]) -> Integers:
-        """The tokens that a text may be translated with, ascending, each once.
+        """Return the token ids that a text may be translated with, ascending, [U].
 
         Args:
-            source_ids: of the text.
+            source_ids: token ids of the text, [S].
         """
         listed = np.zeros(self._vocabulary, np.bool_)
         listed[self._always] = True
@@ -71,7 +71,7 @@ class Shortlist:
         return np.flatnonzero(listed)
 
     def save(self, path: Path) -> None:
-        """Writes the lists to a file with the suffix ".npz"."""
+        """Write the lists to a file with the suffix ".npz"."""
         np.savez_compressed(
             path,
             offsets=np.array(self._bounds, np.int64),
@@ -81,16 +81,16 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: Path, *, sources: int, vocabulary: int) -> Self:
-        """Reads what `save` wrote.
+        """Read a file of `save`.
 
         Args:
-            path: of the file.
+            path: the file.
             sources: number of source tokens.
-            vocabulary: number of target tokens.
+            vocabulary: number of target tokens, V.
 
         Raises:
-            ValueError: the file holds something else, or lists of other vocabularies.
-            OSError: it cannot be read.
+            ValueError: the file is not a shortlist, or not of these vocabularies.
+            OSError: the file cannot be read.
         """
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:

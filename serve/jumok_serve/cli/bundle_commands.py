@@ -1,4 +1,4 @@
-"""The commands about bundles: ``jumok inspect`` and ``jumok evaluate``."""
+"""Commands about bundles: ``jumok inspect`` and ``jumok evaluate``."""
 
 import json
 import sys
@@ -27,56 +27,56 @@ device_option = click.option(
     type=click.Choice(["cpu", "cuda", "auto"]),
     default="cpu",
     show_default=True,
-    help="Where to run; auto takes CUDA where there is one, cuda fails where there is none.",
+    help="Device to run on; auto: CUDA if available, else the CPU.",
 )
 precision_option = click.option(
     "--precision",
     type=click.Choice(["auto", "fp32", "fp16", "int8"]),
     default="auto",
     show_default=True,
-    help="Which of the bundle's precisions to run; auto takes what suits the device best.",
+    help="Precision to run; auto: int8 on a CPU and fp16 on CUDA, if the bundle has them.",
 )
 replicas_option = click.option(
     "--replicas",
     type=POSITIVE,
-    help="Batches that a model decodes at the same time, from one queue.  [default: one; on a CPU up to four, one a "
-    "core, for int8 and for small models in fp32]",
+    help="Batches that a model decodes in parallel, from one queue.  [default: one; on a CPU, for int8 and for small "
+    "fp32 models, one per core, at most four]",
 )
 threads_option = click.option(
-    "--threads", type=POSITIVE, help="CPU threads of each replica.  [default: what the cores allow]"
+    "--threads", type=POSITIVE, help="CPU threads of each replica.  [default: all cores, divided among the replicas]"
 )
 
 shortlist_option = click.option(
     "--shortlist/--no-shortlist",
     default=False,
     show_default=True,
-    help="Write only tokens of the bundle's shortlist: faster, and a few translations change.",
+    help="Restrict translations to the bundle's shortlist: faster, and a few translations change.",
 )
 
 EARLY_STOPPING: dict[str, EarlyStopping] = {"false": False, "true": True, "never": "never"}
 DECODING_OPTIONS = (
-    click.option("--beam-size", type=int, help="Hypotheses kept while decoding, 1 to 64; 1 is greedy."),
-    click.option("--length-penalty", type=float, help="Divide scores by length to this power."),
+    click.option("--beam-size", type=int, help="Beam size, 1 to 64; 1: greedy search."),
+    click.option("--length-penalty", type=float, help="Exponent of the length that scores are divided by."),
     click.option(
         "--early-stopping",
         type=click.Choice(list(EARLY_STOPPING)),
         callback=lambda _context, _parameter, value: EARLY_STOPPING.get(value),
-        help="When a full beam stops: when a better candidate is unlikely, at once, or when none is possible.",
+        help="End of a full beam: if a better candidate is unlikely (false), at once (true), or impossible (never).",
     ),
-    click.option("--min-length", type=int, help="Tokens that a translation has at least."),
-    click.option("--max-length", type=int, help="Tokens that a translation has at most."),
-    click.option("--no-repeat-ngram-size", type=int, help="No sequence of so many tokens occurs twice."),
-    click.option("--repetition-penalty", type=float, help="Above 1, make tokens that have occurred less likely."),
+    click.option("--min-length", type=int, help="Fewest tokens of a translation."),
+    click.option("--max-length", type=int, help="Most tokens of a translation."),
+    click.option("--no-repeat-ngram-size", type=int, help="Length of token sequences that may not occur twice."),
+    click.option("--repetition-penalty", type=float, help="Above 1: makes tokens that have occurred less likely."),
     click.option("--sample/--no-sample", default=None, help="Draw tokens at random instead of searching."),
-    click.option("--temperature", type=float, help="Divide logits by this before tokens are drawn."),
-    click.option("--top-k", type=int, help="Draw from so many of the most likely tokens."),
-    click.option("--top-p", type=float, help="Draw from the most likely tokens that reach this probability."),
-    click.option("--seed", type=int, help="Draw the same tokens every time."),
+    click.option("--temperature", type=float, help="Divisor of the logits before tokens are drawn."),
+    click.option("--top-k", type=int, help="Draw from this number of most likely tokens."),
+    click.option("--top-p", type=float, help="Draw from the most likely tokens that together reach this probability."),
+    click.option("--seed", type=int, help="Seed of the random numbers; the same seed draws the same tokens."),
 )
 
 
 def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command those of ``jumok_proto.options.Options`` that change how good a translation is."""
+    """Give a command the options of ``jumok_proto.options.Options`` that change the quality of a translation."""
     for option in reversed(DECODING_OPTIONS):
         command = option(command)
     return command
@@ -84,9 +84,9 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def inspect(*, bundle: Path, as_json: bool) -> None:
-    """Check BUNDLE and show what is in it, and how far it was verified."""
+    """Check BUNDLE and print its contents and its verification."""
     opened = Bundle.open(bundle)
     if as_json:
         click.echo(json.dumps(describe.as_json(opened), ensure_ascii=False, indent=2))
@@ -96,18 +96,18 @@ def inspect(*, bundle: Path, as_json: bool) -> None:
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
-@click.option("--source", required=True, type=FILE, help="Sentences to translate, one a line; plain or .gz.")
-@click.option("--reference", required=True, type=FILE, help="Their translations, one a line; plain or .gz.")
-@click.option("--source-language", metavar="TAG", help="Language of the sentences, where the bundle has several.")
-@click.option("--target-language", metavar="TAG", help="Language to translate into, where the bundle has several.")
+@click.option("--source", required=True, type=FILE, help="Sentences to translate, one per line; plain or .gz.")
+@click.option("--reference", required=True, type=FILE, help="Reference translations, one per line; plain or .gz.")
+@click.option("--source-language", metavar="TAG", help="Language of the sentences, if the bundle has several.")
+@click.option("--target-language", metavar="TAG", help="Language of the translations, if the bundle has several.")
 @decoding_options
 @device_option
 @precision_option
 @replicas_option
 @threads_option
 @shortlist_option
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write the translations to.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File for the translations.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
     *,
     bundle: Path,
@@ -126,10 +126,10 @@ def evaluate(
 ) -> None:
     """Translate a test set with BUNDLE, and score it with BLEU and chrF.
 
-    Sentences that are too long for the model are cut, and counted. The signatures are sacreBLEU's. Decoding options
-    that are not given keep the bundle's defaults.
+    Sentences that are too long for the model are truncated and counted. The signatures are those of sacreBLEU. Options
+    that are not given have the bundle's defaults.
     """
-    from jumok_serve.evaluation import evaluation  # noqa: PLC0415 - needs sacrebleu, which serving does not
+    from jumok_serve.evaluation import evaluation  # noqa: PLC0415 - needs sacrebleu, an extra
 
     sources, references = read_parallel(source, reference)
     decoding = DecodingOptions(**options)

@@ -26,12 +26,12 @@ from jumok_serve.service.telemetry.metrics import MetricsPort
 from jumok_serve.translator import Translator
 
 SWITCH_INTERVAL_S = 0.001
-"""How long a thread keeps Python's lock while another wants it. With Python's 5 ms the engine's threads, between two
-steps, and the event loop, with calls to refuse, wait for each other: in an overload a tenth less is translated."""
+"""Time after which a thread gives up Python's lock to a waiting thread. With the default of 5 ms, engine threads and
+the event loop wait for each other, and an overloaded server translates a tenth less."""
 
 
 def _settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for every setting; what is said with them is judged with all the rest."""
+    """Give a command a flag for every setting; their values are validated with those of file and environment."""
     for name in reversed(NAMES):
         command = _setting(name)(command)
     return command
@@ -51,14 +51,14 @@ def _setting(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def _metavar(annotation: Any) -> str:
-    """What the help calls a value of a type: its choices, or the kind of it."""
+    """Return the help's placeholder for values of a type: their choices or their kind."""
     kinds = {int: "N", float: "N", str: "TEXT", Path: "FILE"}
     if annotation in kinds:
         return kinds[annotation]
     arguments = get_args(annotation)
     if all(isinstance(argument, str) for argument in arguments):
         return "|".join(arguments)
-    return _metavar(arguments[0])  # of what may be None, or is annotated
+    return _metavar(arguments[0])  # an optional or annotated type
 
 
 @click.command()
@@ -67,17 +67,17 @@ def _metavar(annotation: Any) -> str:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar=CONFIGURATION_FILE,
     show_envvar=True,
-    help="TOML file of settings: max_texts = 100 is what --max-texts 100 is.",
+    help="TOML file of settings: the line max_texts = 100 means --max-texts 100.",
 )
-@click.option("--print-config", is_flag=True, help="Write the settings in force, as a file for --config, and end.")
+@click.option("--print-config", is_flag=True, help="Print the effective settings as a file for --config, and exit.")
 @_settings
 def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
-    """Serve BUNDLEs over gRPC, until SIGTERM or Ctrl-C; what runs then is finished.
+    """Serve BUNDLEs over gRPC until SIGTERM or Ctrl-C; running calls may finish.
 
-    Writes one line when it serves: the address, then each model's name, version, precision and device.
+    When the server is ready, it prints one line: its address, and each model's name, version, precision and device.
 
-    Every setting can also be a line of the file, or a variable of the environment: JUMOK_MAX_TEXTS is --max-texts. A
-    flag wins over the environment, that over the file.
+    Every setting can also be a line of the file or an environment variable: JUMOK_MAX_TEXTS means --max-texts. Flags
+    override the environment, and the environment overrides the file.
     """
     try:
         effective = read_configuration(config, os.environ, flags)
@@ -90,11 +90,11 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
     configure_logging(log_format=settings.log_format, level=settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     use_few_arenas()
-    # Until it serves: a container's first process would not be stopped without a handler.
+    # For the time until it serves: without a handler, SIGTERM does not stop the first process of a container.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as opened:
         observers = _observers(settings, opened)
-        # What can be wrong here is found before models are loaded, which takes longer.
+        # Checked before the models are loaded, which takes longer.
         tokens = None if settings.tokens is None else TokenFile(settings.tokens)
         tls = _tls(settings)
         _check_addresses(settings)
@@ -111,13 +111,13 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
                 observers=observers,
                 administration=_administration(settings),
             )
-            models.clear()  # whoever else held on to a model would keep it in memory when it is unloaded
+            models.clear()  # another reference would keep an unloaded model in memory
             return server
 
         try:
             for bundle in settings.bundles:
                 models.append(_translator(settings, bundle))
-            run_server(make_server, grace_s=settings.grace_s, on_start=partial(_started, settings))
+            run_server(make_server, grace_s=settings.grace_s, on_start=partial(_announced, settings))
         finally:
             for model in models:
                 model.close(drain=False)
@@ -146,7 +146,7 @@ def _administration(settings: Configuration) -> Administration | None:
 
 
 def _translator(settings: Configuration, bundle: Path) -> Translator:
-    """A model that has decoded."""
+    """Load a bundle and warm it up."""
     translator = Translator(
         bundle,
         precision=settings.precision,
@@ -204,19 +204,19 @@ def _tls(settings: Configuration) -> TlsFiles | None:
 
 
 @contextmanager
-def _started(settings: Configuration, server: Server) -> Iterator[None]:
-    """Open what is open while a server serves, and say so."""
+def _announced(settings: Configuration, server: Server) -> Iterator[None]:
+    """Open the metrics port while a server serves, and print the addresses and models."""
     with ExitStack() as opened:
-        also = "" if server.admin_address is None else f"; administration on {server.admin_address}"
+        others = "" if server.admin_address is None else f"; administration on {server.admin_address}"
         if settings.metrics_port is not None:
             port = MetricsPort(server, host=settings.metrics_host, port=settings.metrics_port)
-            also += f"; metrics on {opened.enter_context(port).address}"
+            others += f"; metrics on {opened.enter_context(port).address}"
         models = ", ".join(
             f"{model.manifest.name} {model.manifest.version} ({model.precision}, {model.device})"
             for model in server.models
         )
         freeze_objects()
-        click.echo(f"serving on {server.address}: {models or 'no model yet'}{also}")
+        click.echo(f"serving on {server.address}: {models or 'no model yet'}{others}")
         yield
 
 
@@ -229,15 +229,17 @@ def _started(settings: Configuration, server: Server) -> Iterator[None]:
     multiple=True,
     default=["translate"],
     show_default=True,
-    help="What the token is for; may be repeated.",
+    help="Scope of the token; may be repeated.",
 )
 @click.option(
-    "--file", type=click.Path(dir_okay=False, path_type=Path), help="File to add the line to, instead of writing it."
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to append the line to, instead of printing it.",
 )
 def token(*, name: str, scopes: tuple[str, ...], file: Path | None) -> None:
-    """Make a bearer token for the caller NAME, and the line that the server's --tokens file needs of it.
+    """Make a bearer token for the caller NAME, and its line for the server's --tokens file.
 
-    Writes the token, which is kept nowhere else, and then the line, which holds only its hash.
+    Prints the token, which is stored nowhere, and then the line, which holds only its hash.
     """
     try:
         secret, made = make_token(name, scopes)
@@ -247,11 +249,11 @@ def token(*, name: str, scopes: tuple[str, ...], file: Path | None) -> None:
         click.echo(f"{secret}\n{made.line()}")
         return
     if file.exists():
-        TokenFile(file)  # one that cannot be used should not become longer
+        TokenFile(file)  # refuses a file that is not usable
     before = file.read_text(encoding="utf-8") if file.exists() else ""
     if any(line.split()[:1] == [name] for line in before.splitlines()):
         raise click.ClickException(
-            f"{file} has a token named {name!r} already: remove its line, or choose another name"
+            f"{file} already has a token named {name!r}: remove its line, or choose another name"
         )
     with open(file, "a", encoding="utf-8", opener=partial(os.open, mode=0o600)) as stream:
         stream.write(f"{'' if not before or before.endswith(chr(10)) else chr(10)}{made.line()}\n")

@@ -1,4 +1,4 @@
-"""How good a model's translations are: BLEU and chrF of a test set, with sacreBLEU's signatures."""
+"""BLEU and chrF of a model on a test set, with sacreBLEU's signatures."""
 
 import time
 from collections import deque
@@ -12,16 +12,25 @@ from jumok_proto.results import Translation
 from jumok_serve.tasks.translation import Pending
 
 REQUEST_SENTENCES = 128
-REQUESTS_UNDER_WAY = 4
+CONCURRENT_REQUESTS = 4
 
 
 Submit = Callable[[Sequence[str]], Pending]
-"""Queues texts, as a translator's ``submit`` does with languages and options already given."""
+"""Function that queues texts, such as a translator's ``submit`` with its parameters given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Scores of a test set; the signatures are what sacreBLEU needs to reproduce them."""
+    """Scores of a test set.
+
+    Attributes:
+        bleu, chrf: scores.
+        bleu_signature, chrf_signature: sacreBLEU's signatures, which reproduce the scores.
+        sentences: number of sentences.
+        truncated: number of sentences that were too long for the model.
+        output_tokens: number of tokens written.
+        duration_s: time of translating alone.
+    """
 
     bleu: float
     bleu_signature: str
@@ -29,27 +38,25 @@ class Evaluation:
     chrf_signature: str
     sentences: int
     truncated: int
-    """Sentences that were too long for the model, and cut."""
     output_tokens: int
     duration_s: float
-    """Translating alone, from the first sentence to the last."""
 
 
 def translate_corpus(submit: Submit, sources: Sequence[str], advance: Callable[[int], None]) -> list[Translation]:
-    """Translate sentences in order; ``advance`` is told how many more are done."""
+    """Translate sentences in order; ``advance`` is called with the number of further finished ones."""
     translations: list[Translation] = []
-    under_way: deque[Pending] = deque()
+    pending: deque[Pending] = deque()
 
     def collect() -> None:
-        done = under_way.popleft().collect()
+        done = pending.popleft().collect()
         translations.extend(done)
         advance(len(done))
 
     for start in range(0, len(sources), REQUEST_SENTENCES):
-        if len(under_way) == REQUESTS_UNDER_WAY:
+        if len(pending) == CONCURRENT_REQUESTS:
             collect()
-        under_way.append(submit(sources[start : start + REQUEST_SENTENCES]))
-    while under_way:
+        pending.append(submit(sources[start : start + REQUEST_SENTENCES]))
+    while pending:
         collect()
     return translations
 
@@ -60,7 +67,7 @@ def evaluate(
     references: Sequence[str],
     advance: Callable[[int], None],
 ) -> tuple[Evaluation, list[Translation]]:
-    """Translate a test set and score it against one reference a sentence."""
+    """Translate a test set and score it against one reference per sentence."""
     start = time.perf_counter()
     translations = translate_corpus(submit, sources, advance)
     duration_s = time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""Parallel text: files of source and target sentences, one a line, plain or gzip."""
+"""Parallel text: files of source and target sentences, one per line, plain or gzip."""
 
 import gzip
 import zlib
@@ -8,13 +8,14 @@ from jumok_proto.errors import JumokError
 
 
 class CorpusError(JumokError, ValueError):
-    """Files that are no parallel text; the message says which and why."""
+    """A file is not parallel text; the message says which one and why."""
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a UTF-8 file, plain or, by its name, gzip.
+    """Read the lines of a UTF-8 file; one whose name ends in .gz is decompressed.
 
-    Raises CorpusError for a file that cannot be read, or a line that is not UTF-8.
+    Raises:
+        CorpusError: the file cannot be read, or a line is not UTF-8.
     """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
@@ -33,7 +34,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    """Read two files of as many lines each; raise CorpusError where they are not, or are empty."""
+    """Read two files of equally many lines; raise CorpusError if the numbers differ or are 0."""
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise CorpusError(

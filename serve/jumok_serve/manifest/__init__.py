@@ -1,1 +1,1 @@
-"""The schema of a bundle's manifest."""
+"""The schema of ``manifest.json``."""

@@ -1,4 +1,4 @@
-"""What every part of a manifest is made of: the base class, and the types of its fields."""
+"""Base class of the manifest's parts, and the types of their fields."""
 
 from pathlib import PurePosixPath
 from typing import Annotated, Final, TypeAlias
@@ -15,7 +15,7 @@ def _check_relative_path(path: str) -> str:
     if "\\" in path or not path.isprintable():
         raise ValueError(f"{path!r} holds a backslash or an unprintable character")
     if path == MANIFEST_FILE:
-        raise ValueError(f"{MANIFEST_FILE} cannot be a file of the bundle: it is the list itself")
+        raise ValueError(f"{MANIFEST_FILE} cannot be a file of the bundle: it is the list of files")
     return path
 
 
@@ -30,6 +30,6 @@ Positive: TypeAlias = Annotated[int, Field(ge=1)]
 
 
 class Part(BaseModel):
-    """Base of every part of the manifest: immutable, nothing converted silently, no unknown field."""
+    """Base of every part of the manifest: immutable, no silent conversion, no unknown field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

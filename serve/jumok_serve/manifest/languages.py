@@ -1,4 +1,4 @@
-"""The languages of a model: which it reads and writes, and what each needs of the tokens around a text."""
+"""Languages of a model, and the tokens that each needs around a text."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,22 +9,24 @@ from pydantic import model_validator
 from jumok_proto.errors import InvalidArgumentError, LanguageNotFoundError
 from jumok_serve.manifest.fields import LanguageTag, Part, TokenId
 
-MOST_NAMED = 24
-"""Languages that an error message lists."""
+MAX_LISTED = 24
+"""Most languages or pairs in an error message."""
 
 
 class SourceLanguage(Part):
-    """What stands around a text of this language: ids before and after its own, such as a language token and EOS."""
+    """Token ids before and after a text of this language, such as a language token and EOS."""
 
     prefix: tuple[TokenId, ...] = ()
     suffix: tuple[TokenId, ...] = ()
 
 
 class TargetLanguage(Part):
-    """What a translation into this language needs.
+    """Token ids that a translation into this language needs.
 
-    ``source_prefix`` stands before everything else of the source (``>>deu<<``), ``start`` is what the decoder is fed
-    first (default: the model's start token), and ``forced_first`` is the first token that it must write.
+    Attributes:
+        source_prefix: ids at the beginning of the source (``>>deu<<``), before the source language's prefix.
+        start: start token of the decoder; None: the model's.
+        forced_first: token that the decoder must write first; None: none.
     """
 
     source_prefix: tuple[TokenId, ...] = ()
@@ -33,7 +35,7 @@ class TargetLanguage(Part):
 
 
 class LanguagePair(Part):
-    """A direction of translation; ``task_prefix`` is text that the model wants before the text itself."""
+    """A direction of translation; ``task_prefix`` is text that the model needs before every source."""
 
     source: LanguageTag
     target: LanguageTag
@@ -41,9 +43,13 @@ class LanguagePair(Part):
 
 
 class Languages(Part):
-    """All languages of a model. ``pairs`` are the directions it knows (none listed: every source with every target).
+    """Languages of a model.
 
-    ``default`` is the direction of a request that names no language.
+    Attributes:
+        sources: source languages by tag.
+        targets: target languages by tag.
+        pairs: directions of the model; empty: every source with every target.
+        default: direction of requests without languages.
     """
 
     sources: dict[LanguageTag, SourceLanguage]
@@ -53,7 +59,7 @@ class Languages(Part):
 
     @classmethod
     def of_pair(cls, source: str, target: str, *, suffix: tuple[int, ...]) -> Self:
-        """The languages of a model for one direction, whose sources end with ``suffix``: usually the id of EOS."""
+        """Return the languages of a model with one direction; ``suffix`` ends every source, usually EOS."""
         return cls(
             sources={source: SourceLanguage(suffix=suffix)},
             targets={target: TargetLanguage()},
@@ -66,7 +72,7 @@ class Languages(Part):
             if not known:
                 raise ValueError(f"there must be a {role} language")
             if len({_key(tag) for tag in known}) < len(known):
-                raise ValueError(f"two {role} languages differ in nothing but their spelling: {', '.join(known)}")
+                raise ValueError(f"two {role} languages differ only in case or hyphens: {', '.join(known)}")
         for pair in (*self.pairs, *([self.default] if self.default else [])):
             for tag, known, role in ((pair.source, self.sources, "source"), (pair.target, self.targets, "target")):
                 if tag not in known:
@@ -75,19 +81,19 @@ class Languages(Part):
 
     @property
     def all_pairs(self) -> Iterator[tuple[str, str]]:
-        """Every direction, the source language first."""
+        """All directions, as (source, target)."""
         if self.pairs:
             return ((pair.source, pair.target) for pair in self.pairs)
         return ((source, target) for source in self.sources for target in self.targets)
 
     def direction(self, source: str | None = None, target: str | None = None) -> "Direction":
-        """The direction that a request asks for; what it leaves open is the default's, or the only one there is.
+        """Return the direction between two languages, in any case and with ``-`` or ``_``.
 
-        Languages are found whatever their case, and with ``_`` for ``-``.
+        A language that is None becomes that of the default, or the only language.
 
         Raises:
-            LanguageNotFoundError: the model does not have the language, or not this pair of them.
-            InvalidArgumentError: a language is left open and there is no default.
+            LanguageNotFoundError: the model does not have a language, or not this pair.
+            InvalidArgumentError: a language is None and the model has no default.
         """
         default = self.default
         source_tag = _find("source", source, self.sources, default.source if default else None)
@@ -100,7 +106,7 @@ class Languages(Part):
             if (source_tag, target_tag) not in pairs:
                 raise LanguageNotFoundError(
                     f"the model does not translate from {source_tag} to {target_tag}; its pairs are "
-                    f"{_listed(f'{pair.source} to {pair.target}' for pair in self.pairs)}",
+                    f"{_join(f'{pair.source} to {pair.target}' for pair in self.pairs)}",
                     field="target_language_code",
                 )
             task_prefix = pairs[source_tag, target_tag].task_prefix
@@ -118,16 +124,16 @@ class Languages(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direction:
-    """What one direction of translation needs: token ids around the source's own, and where the decoder begins.
+    """A direction of translation, with the token ids that it needs.
 
     Attributes:
         source: language of the text.
         target: language of the translation.
-        source_prefix: ids before the text's.
-        source_suffix: ids after the text's.
+        source_prefix: ids before those of the text.
+        source_suffix: ids after those of the text.
         task_prefix: text before the text.
-        start: what the decoder is fed first; None: the model's start token.
-        forced_first: the first token that it must write, if it must.
+        start: start token of the decoder; None: the model's.
+        forced_first: token that the decoder must write first; None: none.
     """
 
     source: str
@@ -139,30 +145,30 @@ class Direction:
     forced_first: int | None
 
 
-def _find(role: str, asked: str | None, known: Iterable[str], default: str | None) -> str:
-    tags = {_key(tag): tag for tag in known}
-    if asked is None:
+def _find(role: str, tag: str | None, known: Iterable[str], default: str | None) -> str:
+    tags = {_key(known_tag): known_tag for known_tag in known}
+    if tag is None:
         if default is not None:
             return default
         if len(tags) == 1:
             return next(iter(tags.values()))
         raise InvalidArgumentError(
-            f"the model has several {role} languages and no default: name one of {_listed(tags.values())}",
+            f"the model has several {role} languages and no default: name one of {_join(tags.values())}",
             field=f"{role}_language_code",
         )
-    if _key(asked) not in tags:
+    if _key(tag) not in tags:
         raise LanguageNotFoundError(
-            f"the model has no {role} language {asked!r}; it has {_listed(tags.values())}",
+            f"the model has no {role} language {tag!r}; it has {_join(tags.values())}",
             field=f"{role}_language_code",
         )
-    return tags[_key(asked)]
+    return tags[_key(tag)]
 
 
 def _key(tag: str) -> str:
     return tag.replace("_", "-").casefold()
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join(names: Iterable[str]) -> str:
     listed = list(names)
-    more = f" and {len(listed) - MOST_NAMED} more" if len(listed) > MOST_NAMED else ""
-    return ", ".join(listed[:MOST_NAMED]) + more
+    more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
+    return ", ".join(listed[:MAX_LISTED]) + more

@@ -1,6 +1,6 @@
-"""The manifest of a bundle: what a model is, which files it has, how it was made and how far it was verified.
+"""The manifest of a bundle: the model, its files, its provenance and its verification.
 
-The models here are the format: ``manifest.json`` holds exactly these fields, in these types, and nothing else.
+The classes here define the format: ``manifest.json`` holds exactly these fields, in these types.
 """
 
 from collections import Counter
@@ -17,11 +17,11 @@ FORMAT_VERSION: Final = 1
 READABLE_FORMAT_VERSIONS = (FORMAT_VERSION,)
 
 DEVICE_INPUT = "renormalize.asked"
-"""What of all decoders only those for a device take: which rows ask to be renormalised."""
+"""Input that only decoders for a device have: rows whose log-probabilities are renormalized."""
 
 
 class Architecture(Part):
-    """The family (``transformer``, ``recurrent``) and its sizes, for people; no code of the server branches on them."""
+    """Family (``transformer``, ``recurrent``) and sizes of the model; informative only."""
 
     family: Name
     sizes: dict[str, int | float | str | bool] = Field(default_factory=dict)
@@ -29,7 +29,7 @@ class Architecture(Part):
 
 
 class SpecialTokens(Part):
-    """Token ids with a role. ``start`` is what the decoder is fed first; ``suppress`` is never generated."""
+    """Token ids with a role: ``start`` is the decoder's start token, ``suppress`` are never generated."""
 
     pad: TokenId
     start: TokenId
@@ -39,16 +39,16 @@ class SpecialTokens(Part):
 
 
 class Limits(Part):
-    """The longest source, its EOS included, and the longest target that the model takes, in tokens."""
+    """Most tokens of a source, EOS included, and of a target."""
 
     max_source_length: Positive
     max_target_length: Positive
 
 
 class GenerationDefaults(Part):
-    """How to decode where a request leaves it open; ``jumok_serve.search.options`` says what each field means.
+    """Decoding options of requests that do not set them; see ``jumok_serve.search.options`` for their meaning.
 
-    Lengths count new tokens, EOS included. ``sample`` draws tokens at random, which excludes a beam.
+    Lengths count new tokens, EOS included. ``sample`` draws tokens at random and needs beam size 1.
     """
 
     beam_size: Annotated[int, Field(ge=1, le=64)] = 1
@@ -72,7 +72,7 @@ class GenerationDefaults(Part):
     @model_validator(mode="after")
     def _check_ranges(self) -> Self:
         if self.sample and self.beam_size > 1:
-            raise ValueError(f"sample excludes a beam, and beam_size is {self.beam_size}")
+            raise ValueError(f"sample needs beam_size 1, got {self.beam_size}")
         if self.num_hypotheses > self.beam_size and not self.sample:
             raise ValueError(f"num_hypotheses {self.num_hypotheses} is more than beam_size {self.beam_size}")
         if self.min_length > self.max_length:
@@ -84,9 +84,9 @@ DType: TypeAlias = Literal["float32", "float16", "int64", "int32", "int8", "uint
 
 
 class TensorSpec(Part):
-    """A graph's input or output: name, element type, and for each axis a symbol (``B``) or its constant size.
+    """Input or output of a graph: name, element type, and a symbol (``B``) or a constant size for each axis.
 
-    An axis is 0 where there is nothing to tell: recurrent models have no layer of self-attention.
+    An axis of size 0 means that the model lacks such data, as self-attention in recurrent models.
     """
 
     name: Annotated[str, StringConstraints(min_length=1)]
@@ -95,7 +95,7 @@ class TensorSpec(Part):
 
 
 class GraphSpec(Part):
-    """One ONNX graph: its file and the tensors that go in and come out."""
+    """An ONNX graph: its file, inputs and outputs."""
 
     file: RelativePath
     inputs: tuple[TensorSpec, ...]
@@ -103,7 +103,7 @@ class GraphSpec(Part):
 
     @property
     def for_device(self) -> bool:
-        """Whether it is a decoder that is bound in a device's own memory."""
+        """True if the graph is a decoder whose tensors stay in a device's memory."""
         return any(spec.name == DEVICE_INPUT for spec in self.inputs)
 
     @model_validator(mode="after")
@@ -116,14 +116,14 @@ class GraphSpec(Part):
 
 
 class PrecisionVariant(Part):
-    """The graphs of one precision and the weights file that they share."""
+    """Graphs of one precision and the weights file that they share."""
 
     graphs: dict[str, GraphSpec]
     weights: RelativePath
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The graphs' files and the weights, each once."""
+        """Files of the graphs and the weights, without repetitions."""
         return tuple(dict.fromkeys([*(graph.file for graph in self.graphs.values()), self.weights]))
 
     @model_validator(mode="after")
@@ -139,37 +139,41 @@ class PrecisionVariant(Part):
             "decoder_shortlist",
             *(["sampler_shortlist"] if "sampler" in self.graphs else []),
         )
-        lacking = [name for name in needed if name not in self.graphs]
-        if lacking and len(lacking) < len(needed):
-            raise ValueError(f"graph {lacking[0]!r} is missing; a shortlist needs {', '.join(needed)}")
+        absent = [name for name in needed if name not in self.graphs]
+        if absent and len(absent) < len(needed):
+            raise ValueError(f"graph {absent[0]!r} is missing; a shortlist needs {', '.join(needed)}")
         if any(name in self.graphs for name in NATIVE_GRAPHS):
             needed = ("decoder_native", *(["decoder_shortlist_native"] if self.listed else []))
-            lacking = [name for name in needed if name not in self.graphs]
-            if lacking:
-                raise ValueError(f"graph {lacking[0]!r} is missing; native operators need {', '.join(needed)}")
+            absent = [name for name in needed if name not in self.graphs]
+            if absent:
+                raise ValueError(f"graph {absent[0]!r} is missing; native operators need {', '.join(needed)}")
         return self
 
     @property
     def for_devices(self) -> bool:
-        """Whether all graphs are for devices, which have no use for a shortlist."""
+        """True if the graphs are for devices such as CUDA, which use no shortlist."""
         return self.graphs["decoder"].for_device
 
     @property
     def native(self) -> bool:
-        """Whether there are graphs in native operators."""
+        """True if there are graphs for native kernels."""
         return "decoder_native" in self.graphs
 
     @property
     def listed(self) -> bool:
-        """Whether there are graphs for a shortlist."""
+        """True if there are graphs for a shortlist."""
         return "projection" in self.graphs
 
 
 class ShortlistDescription(Part):
-    """The target tokens that texts of one direction may use; see `jumok_serve.bundle.shortlist`.
+    """Shortlist of target tokens for one direction; see `jumok_serve.bundle.shortlist`.
 
-    ``best`` is how many target tokens each source token lists at most, ``frequent`` how many of the most frequent ones
-    are in every list, and ``lexicon`` says where their probabilities come from.
+    Attributes:
+        file: the shortlist's file.
+        source, target: the direction.
+        best: most target tokens in the list of a source token.
+        frequent: number of most frequent target tokens that are in every list.
+        lexicon: origin of the translation probabilities.
     """
 
     file: RelativePath
@@ -181,7 +185,7 @@ class ShortlistDescription(Part):
 
 
 class Check(Part):
-    """One verified property: how many cases were tried, the worst of them, and the limit it had to keep."""
+    """A verified property: number of cases, largest error and limit."""
 
     name: Annotated[str, StringConstraints(min_length=1)]
     cases: Count
@@ -198,18 +202,18 @@ class Check(Part):
 
 
 class VerificationReport(Part):
-    """What was compared between PyTorch and ONNX Runtime for one precision."""
+    """Comparison of PyTorch with ONNX Runtime for one precision."""
 
     checks: Annotated[tuple[Check, ...], Field(min_length=1)]
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
+        """True if every check passed."""
         return all(check.passed for check in self.checks)
 
 
 class Score(Part):
-    """A translation quality score with what is needed to reproduce it."""
+    """A translation quality score, and the data that reproduces it."""
 
     metric: Annotated[str, StringConstraints(min_length=1)]
     value: float
@@ -220,16 +224,16 @@ class Score(Part):
 
 
 class TrainingData(Part):
-    """The text a model was trained on: a description and the SHA-256 of each file by its name."""
+    """Training data of a model: a description, and the SHA-256 of each file by name."""
 
     description: str
     files: dict[str, Sha256] = Field(default_factory=dict)
 
 
 class SourceCheckpoint(Part):
-    """The checkpoint that a model was imported from: its folder's name, and the SHA-256 of each weights file by name.
+    """Checkpoint that a model was imported from: folder name, and the SHA-256 of each weights file by name.
 
-    ``transformers_version`` is the one that wrote it, if it says so.
+    ``transformers_version`` is the version that wrote it, if known.
     """
 
     name: str
@@ -238,7 +242,7 @@ class SourceCheckpoint(Part):
 
 
 class Provenance(Part):
-    """How the bundle was made: when, by which command, with which packages, from which data and configuration."""
+    """Origin of the bundle: time, command, package versions, data and configuration."""
 
     created: AwareDatetime
     command: str
@@ -257,7 +261,7 @@ class FileEntry(Part):
 
 
 class ManifestDraft(Part):
-    """The manifest before its files are measured: what an exporter fills in."""
+    """A manifest without its files: the part that an exporter fills in."""
 
     format_version: Literal[1] = FORMAT_VERSION
     name: Name
@@ -276,7 +280,7 @@ class ManifestDraft(Part):
 
     @property
     def named_files(self) -> dict[str, str]:
-        """Every file that a part of the manifest names, and which part that is."""
+        """Files that the manifest names, with the part that names each."""
         named = dict.fromkeys(self.tokenizer.files, "tokenizer")
         for precision, variant in self.precisions.items():
             named |= {graph.file: f"precisions.{precision}.graphs.{name}" for name, graph in variant.graphs.items()}
@@ -320,14 +324,14 @@ class ManifestDraft(Part):
             **{f"languages.targets.{tag}": one.source_prefix for tag, one in languages.targets.items()},
         }
         problems = [
-            f"{role}: {token} lies beyond the {side} vocabulary of {size}"
+            f"{role}: {token} is not in the {side} vocabulary of {size} tokens"
             for side, size, roles in (("target", target, of_target), ("source", source, of_source))
             for role, ids in roles.items()
             for token in ids
             if token is not None and token >= size
         ]
         if tokens.pad >= source:
-            problems.append(f"special_tokens.pad: {tokens.pad} lies beyond the source vocabulary of {source}")
+            problems.append(f"special_tokens.pad: {tokens.pad} is not in the source vocabulary of {source} tokens")
         for precision, variant in self.precisions.items():
             for spec in variant.graphs["decoder"].outputs:
                 width = spec.axes[-1] if spec.axes else None
@@ -345,17 +349,19 @@ class ManifestDraft(Part):
         around = max(len(one.prefix) + len(one.suffix) for one in languages.sources.values())
         around += max(len(one.source_prefix) for one in languages.targets.values())
         if around >= limit:
-            problems.append(f"languages: {around} tokens around a text leave no room in max_source_length {limit}")
+            problems.append(
+                f"languages: {around} tokens around a text leave no space for it in max_source_length {limit}"
+            )
         return problems
 
     def _shortlist_problems(self) -> list[str]:
         described = self.shortlist
         if described is None:
-            wrong, problems = "there are graphs for a shortlist, and there is none", []
+            wrong, problems = "there are graphs for a shortlist, but no shortlist", []
         else:
-            wrong = "graph 'projection' is missing, which a bundle with a shortlist has"
+            wrong = "graph 'projection' is missing; a shortlist needs it"
             problems = [
-                f"shortlist: {source} to {target} is none of the model's pairs"
+                f"shortlist: {source} to {target} is not a pair of the model"
                 for source, target in [(described.source, described.target)]
                 if (source, target) not in self.languages.all_pairs
             ]
@@ -368,14 +374,14 @@ class ManifestDraft(Part):
     def _reference_problems(self) -> list[str]:
         known = ", ".join(self.precisions)
         return [
-            f"verification: {precision!r} is none of the bundle's precisions ({known})"
+            f"verification: {precision!r} is not a precision of the bundle ({known})"
             for precision in self.verification
             if precision not in self.precisions
         ]
 
 
 class Manifest(ManifestDraft):
-    """The whole of ``manifest.json``."""
+    """The complete ``manifest.json``."""
 
     files: dict[RelativePath, FileEntry]
 

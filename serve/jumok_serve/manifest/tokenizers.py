@@ -1,4 +1,4 @@
-"""What the manifest says of a tokenizer, for each kind there is: its files, its sizes, its settings."""
+"""Tokenizers in the manifest: files, sizes and settings of each kind."""
 
 from typing import Annotated, Literal, Self, TypeAlias
 
@@ -8,7 +8,7 @@ from jumok_serve.manifest.fields import Part, Positive, RelativePath
 
 
 class SentencePieceDescription(Part):
-    """SentencePiece models: one for both languages, or one for each when ``target_model`` is set."""
+    """SentencePiece models: one for both languages, or one for each if ``target_model`` is set."""
 
     kind: Literal["sentencepiece"] = "sentencepiece"
     source_model: RelativePath
@@ -18,12 +18,12 @@ class SentencePieceDescription(Part):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that the tokenizer is made of."""
+        """The tokenizer's files."""
         return (self.source_model,) if self.target_model is None else (self.source_model, self.target_model)
 
     @property
     def shared(self) -> bool:
-        """Whether both languages have the same tokens."""
+        """True if both languages have the same tokens."""
         return self.target_model is None
 
     @model_validator(mode="after")
@@ -37,13 +37,16 @@ class SentencePieceDescription(Part):
 
 
 class PieceVocabularyDescription(Part):
-    """SentencePiece models that cut text into pieces, and vocabularies that number the pieces.
+    """SentencePiece models that cut text into pieces, and vocabularies of the pieces' ids.
 
-    A vocabulary is a JSON object from piece to id; ``target_vocabulary`` is set where the languages have one each. The
-    sizes are the model's, and may be larger than the vocabularies. ``special_tokens`` are spelled as in the source
-    vocabulary: no text becomes one of them, and they decode to nothing; ``unknown`` is the one for unknown pieces.
-    ``leading_codes``: a ``>>code<<`` that begins a text is a token. ``clean_up_spaces``: decoding ends with
-    `jumok_serve.tokenizers.detokenize.clean_up_spaces`.
+    Attributes:
+        source_model, target_model: SentencePiece models; no target model: the languages share one.
+        source_vocabulary, target_vocabulary: JSON objects from piece to id; no target vocabulary: one for both.
+        source_vocab_size, target_vocab_size: the model's sizes, which may exceed the vocabularies'.
+        unknown: token of unknown pieces.
+        special_tokens: tokens that are never made from text and decode to nothing, in the source's spelling.
+        leading_codes: True if a ``>>code<<`` that begins a text is a token.
+        clean_up_spaces: True to apply `jumok_serve.tokenizers.detokenize.clean_up_spaces` to decoded text.
     """
 
     kind: Literal["piece_vocabulary"] = "piece_vocabulary"
@@ -60,21 +63,23 @@ class PieceVocabularyDescription(Part):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that the tokenizer is made of."""
+        """The tokenizer's files."""
         files = (self.source_model, self.target_model, self.source_vocabulary, self.target_vocabulary)
         return tuple(file for file in files if file is not None)
 
     @property
     def shared(self) -> bool:
-        """Whether both languages have the same tokens."""
+        """True if both languages have the same tokens."""
         return self.target_vocabulary is None
 
 
 class TokenizerJsonDescription(Part):
     """A ``tokenizer.json`` of Hugging Face's `tokenizers`, for both languages.
 
-    The sizes are the model's, and may be larger than the tokenizer's. ``clean_up_spaces``: decoding ends with
-    `jumok_serve.tokenizers.detokenize.clean_up_spaces`.
+    Attributes:
+        file: the tokenizer.json.
+        source_vocab_size, target_vocab_size: the model's sizes, which may exceed the tokenizer's.
+        clean_up_spaces: True to apply `jumok_serve.tokenizers.detokenize.clean_up_spaces` to decoded text.
     """
 
     kind: Literal["tokenizer_json"] = "tokenizer_json"
@@ -85,12 +90,12 @@ class TokenizerJsonDescription(Part):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that the tokenizer is made of."""
+        """The tokenizer's files."""
         return (self.file,)
 
     @property
     def shared(self) -> bool:
-        """Whether both languages have the same tokens: always."""
+        """True: both languages have the same tokens."""
         return True
 
 

@@ -1,8 +1,8 @@
-"""What the tokenizers' ways back from ids to text have in common."""
+"""Helpers of detokenization that all tokenizers share."""
 
 from collections.abc import Sequence
 
-# The spaces that a detokenizer of English would not write, each with what is left of it, in the order of removal.
+# Spaces that English does not write, each with its replacement, in the order of removal.
 _NEEDLESS = (
     (" .", "."),
     (" ?", "?"),
@@ -18,23 +18,23 @@ _NEEDLESS = (
 
 
 def clean_up_spaces(text: str) -> str:
-    """What Hugging Face's ``clean_up_tokenization_spaces`` leaves of a text: no space before . ? ! , n't and such."""
+    """Remove spaces before punctuation and n't, as Hugging Face's ``clean_up_tokenization_spaces`` does."""
     for spelled, clean in _NEEDLESS:
         text = text.replace(spelled, clean)
     return text
 
 
 REPLACEMENT = "\ufffd"
-"""What decoders write for bytes that are no character, or not yet."""
+"""Character that decoders write for bytes that are no character, or not yet."""
 
 _BEGINNINGS = tuple(sorted({spelled[:end] for spelled, _ in _NEEDLESS for end in range(1, len(spelled))}, key=len))
 
 
 def stable_text(text: str, *, clean_up: bool) -> str:
-    """What of a text stays as it is whatever tokens are written behind those that it was decoded from.
+    """Return the beginning of a decoded text that further tokens cannot change.
 
-    White space at its end may be taken away, and bytes may become a character. With ``clean_up`` the text is what
-    ``clean_up_spaces`` is to change, which may make another of what stands behind its last spaces.
+    Left out are white space at the end, bytes that may become a character and, with ``clean_up``, endings that
+    ``clean_up_spaces`` may still change. With ``clean_up`` the result is cleaned up.
     """
     beginnings = _BEGINNINGS if clean_up else ()
     text = _without_end(text, beginnings)

@@ -1,4 +1,4 @@
-"""Tokens that SentencePiece cuts and a vocabulary of its own numbers: Marian's and M2M100's way."""
+"""Tokenizer of SentencePiece pieces with a separate vocabulary of ids, as in Marian and M2M100."""
 
 import json
 from collections.abc import Mapping, Sequence, Set
@@ -14,35 +14,35 @@ from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, stab
 from jumok_serve.tokenizers.sentencepiece_model import SentencePieceModel
 
 SPACE = "▁"
-"""SentencePiece's sign for a space."""
+"""SentencePiece's character for a space."""
 
 _VOCABULARY: TypeAdapter[dict[str, int]] = TypeAdapter(dict[str, TokenId])
 
 
 class PieceVocabularyTokenizer:
-    """SentencePiece models, and vocabularies that number their pieces; one object serves any number of threads.
+    """SentencePiece models with vocabularies of their pieces' ids; safe in any number of threads.
 
-    It encodes and decodes as Hugging Face's `MarianTokenizer` and `M2M100Tokenizer` (`skip_special_tokens`): a piece
-    that the vocabulary lacks becomes the unknown token; special tokens, the unknown one among them, decode to nothing.
-    So do language codes here, and ids without a piece, of which a model may have some. Text that spells a special token
-    is only text. Texts go to SentencePiece as they are: `MarianTokenizer` has a normalizer of punctuation as well, but
-    nothing in its encoding calls it.
+    It encodes and decodes as Hugging Face's `MarianTokenizer` and `M2M100Tokenizer` (`skip_special_tokens`):
+
+    - A piece that the vocabulary lacks becomes the unknown token. Text that spells a special token is only text.
+    - Special tokens, the unknown token, language codes and ids without a piece decode to nothing.
+    - Punctuation is not normalized: `MarianTokenizer` has a normalizer, but its encoding does not call it.
 
     Args:
-        source_model: SentencePiece model of source texts, and of translations where they have none of their own.
+        source_model: SentencePiece model of source texts, and of translations without a `target_model`.
         target_model: SentencePiece model of translations.
-        source_vocabulary: id of every source piece, and of every target piece where they have no other.
+        source_vocabulary: id of every source piece, and of target pieces without a `target_vocabulary`.
         target_vocabulary: id of every target piece.
         source_vocab_size: number of the model's source ids.
         target_vocab_size: number of the model's target ids.
-        unknown: the token of unknown pieces.
-        special_tokens: tokens that no text becomes.
-        leading_codes: whether a language code that begins a text, `>>deu<<`, is a token.
-        clean_up_spaces: whether decoding ends with `jumok_serve.tokenizers.detokenize.clean_up_spaces`.
+        unknown: token of unknown pieces.
+        special_tokens: tokens that are never made from text.
+        leading_codes: True if a language code that begins a text, `>>deu<<`, is a token.
+        clean_up_spaces: True to apply `jumok_serve.tokenizers.detokenize.clean_up_spaces` to decoded text.
 
     Raises:
-        ValueError: a model is no SentencePiece model; a vocabulary lacks the unknown token, or has ids beyond the
-            model's.
+        ValueError: a model is not a SentencePiece model; a vocabulary lacks the unknown token, or has ids over the
+            model's size.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class PieceVocabularyTokenizer:
         self._sizes = (source_vocab_size, target_vocab_size)
         special = {unknown, *special_tokens}
 
-        def numbered(ids: Mapping[str, int]) -> _Vocabulary:
+        def vocabulary_of(ids: Mapping[str, int]) -> _Vocabulary:
             return _Vocabulary(ids, unknown=unknown, special=special, leading_codes=leading_codes)
 
         self._shared = target_vocabulary is None
-        self._source = numbered(source_vocabulary)
-        self._target = self._source if target_vocabulary is None else numbered(target_vocabulary)
+        self._source = vocabulary_of(source_vocabulary)
+        self._target = self._source if target_vocabulary is None else vocabulary_of(target_vocabulary)
         self._source.check("source", source_vocab_size)
         self._target.check("target", target_vocab_size)
-        # Where each language numbers its own, Hugging Face looks the special tokens up among the source's.
+        # With separate vocabularies, Hugging Face looks up special tokens in the source's.
         silent = self._target.silent | {source_vocabulary[token] for token in special & source_vocabulary.keys()}
         self._shown = {token: piece for token, piece in self._target.spelling.items() if token not in silent}
-        # Pieces of a shared vocabulary are joined by the source's model, which is how MarianTokenizer does it.
+        # As in MarianTokenizer: the source's model joins the pieces of a shared vocabulary.
         self._joining = self._source_model if self._shared else self._target_model
         self._unknown = unknown
         self._special_tokens = tuple(special_tokens)
@@ -84,7 +84,7 @@ class PieceVocabularyTokenizer:
 
     @classmethod
     def load(cls, description: PieceVocabularyDescription, folder: Path) -> Self:
-        """The tokenizer that is described, from its files in ``folder``; ``ValueError`` if they do not load."""
+        """Load the described tokenizer from its files in ``folder``; ``ValueError`` if they do not load."""
         target_model, target_vocabulary = description.target_model, description.target_vocabulary
         return cls(
             folder / description.source_model,
@@ -110,24 +110,24 @@ class PieceVocabularyTokenizer:
         return self._sizes[0]
 
     def encode(self, text: str) -> list[int]:
-        """Source token ids of ``text``; none for an empty text."""
+        """Return the source token ids of ``text``; none for an empty text."""
         return self._source.encode(self._source_model, text)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` of each."""
+        """``encode`` several texts."""
         return list(map(self.encode, texts))
 
     def encode_target(self, text: str) -> list[int]:
-        """Target token ids of ``text``; none for an empty text."""
+        """Return the target token ids of ``text``; none for an empty text."""
         return self._target.encode(self._target_model, text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of target token ids; ``IndexError`` for an id beyond the model's."""
+        """Return the text of target token ids; ``IndexError`` for an id over the model's size."""
         text = self._joined(ids)
         return clean_up_spaces(text) if self._clean_up_spaces else text
 
     def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """``decode`` of each."""
+        """``decode`` several texts."""
         return list(map(self.decode, ids))
 
     def _joined(self, ids: Sequence[int]) -> str:
@@ -135,19 +135,19 @@ class PieceVocabularyTokenizer:
         return self._joining.join(pieces).replace(SPACE, " ").strip()
 
     def decode_stable(self, ids: Sequence[int]) -> str:
-        """What of ``decode(ids)`` begins the text of all ids that begin with these."""
+        """Return the part of ``decode(ids)`` that further ids cannot change."""
         return stable_text(self._joined(ids), clean_up=self._clean_up_spaces)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Pieces of target token ids, "" for one without a piece; ``IndexError`` for an id beyond the model's."""
+        """Return the pieces of target token ids, "" for none; ``IndexError`` for an id over the model's size."""
         return list(map(self._target.spelling.get, checked_ids(ids, self.vocab_size), repeat("")))
 
     def source_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Pieces of source token ids, "" for one without a piece; ``IndexError`` for an id beyond the model's."""
+        """Return the pieces of source token ids, "" for none; ``IndexError`` for an id over the model's size."""
         return list(map(self._source.spelling.get, checked_ids(ids, self.source_vocab_size), repeat("")))
 
     def save(self, folder: Path) -> PieceVocabularyDescription:
-        """Write models and vocabularies into ``folder``: ``source.model``, ``vocabulary.json`` and their like."""
+        """Write models and vocabularies into ``folder``, as ``source.model``, ``vocabulary.json`` and so on."""
         target_model = None if self._target_model is self._source_model else "target.model"
         target_vocabulary = None if self._shared else "target_vocabulary.json"
         (folder / "source.model").write_bytes(self._source_model.serialized)
@@ -171,7 +171,7 @@ class PieceVocabularyTokenizer:
 
 
 class _Vocabulary:
-    """The ids of one language's pieces, or of both languages'."""
+    """Ids of the pieces of one language, or of both."""
 
     def __init__(self, ids: Mapping[str, int], *, unknown: str, special: Set[str], leading_codes: bool) -> None:
         if unknown not in ids:
@@ -210,7 +210,7 @@ def _is_code(piece: str) -> bool:
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Id of every piece, from a JSON object; ``ValueError`` for a file that is none."""
+    """Read the id of every piece from a JSON object; ``ValueError`` if the file is not one."""
     try:
         return _VOCABULARY.validate_json(path.read_bytes(), strict=True)
     except ValidationError as exc:

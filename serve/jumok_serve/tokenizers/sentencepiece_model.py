@@ -1,4 +1,4 @@
-"""One SentencePiece model, typed: the one place of this room that touches the library."""
+"""Typed wrapper of a SentencePiece model; no other module uses the library."""
 
 import os
 from collections.abc import Sequence
@@ -9,20 +9,21 @@ from sentencepiece import SentencePieceProcessor
 from jumok_serve.tokenizers.detokenize import checked_ids
 
 TEXTS_PER_THREAD = 64
-"""The library makes threads whenever it is given several texts, and one takes as long to make as 25 texts to read."""
+"""The library starts threads for every list of texts; starting one takes as long as reading 25 texts."""
 
 
 class SentencePieceModel:
     """A SentencePiece model, from a file's path or its content.
 
-    Encoding and decoding do not change the model and release the GIL, so one object serves any number of threads.
+    Safe in any number of threads: encoding and decoding do not change the model, and release the GIL.
 
     Attributes:
-        name: for messages.
+        name: file name, for messages.
         serialized: the file's content.
-        size: number of its pieces.
+        size: number of pieces.
 
-    Raises ``ValueError`` for a file that is no SentencePiece model.
+    Raises:
+        ValueError: the file is not a SentencePiece model.
     """
 
     def __init__(self, model: Path | bytes) -> None:
@@ -38,12 +39,12 @@ class SentencePieceModel:
         self._pieces = _Pieces(processor)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the most likely pieces of ``text``."""
+        """Return the ids of the most likely pieces of ``text``."""
         ids: list[int] = self._processor.EncodeAsIds(text)
         return ids
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` of each, of many with all cores."""
+        """``encode`` several texts; many of them on all cores."""
         threads = _threads(len(texts))
         if threads == 1:
             return list(map(self.encode, texts))
@@ -51,17 +52,17 @@ class SentencePieceModel:
         return ids
 
     def split(self, text: str) -> list[str]:
-        """The most likely pieces of ``text``; an unknown one is spelled as in the text."""
+        """Return the most likely pieces of ``text``; an unknown one is spelled as in the text."""
         pieces: list[str] = self._processor.EncodeAsPieces(text)
         return pieces
 
     def decode(self, ids: list[int]) -> str:
-        """Text of ids, control pieces left out."""
+        """Return the text of ids, without control pieces."""
         text: str = self._processor.DecodeIds(ids)
         return text
 
     def decode_all(self, ids: Sequence[list[int]]) -> list[str]:
-        """``decode`` of each, of many with all cores."""
+        """``decode`` several texts; many of them on all cores."""
         threads = _threads(len(ids))
         if threads == 1:
             return list(map(self.decode, ids))
@@ -69,17 +70,17 @@ class SentencePieceModel:
         return texts
 
     def join(self, pieces: list[str]) -> str:
-        """Text of pieces; those that the model does not have stand for themselves."""
+        """Return the text of pieces; unknown pieces are copied."""
         text: str = self._processor.DecodePieces(pieces)
         return text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Spelling of ids; ``IndexError`` for one beyond the vocabulary."""
+        """Return the pieces of ids; ``IndexError`` for an id over the vocabulary size."""
         return [self._pieces[token] for token in ids]
 
 
 class _Pieces(dict[int, str]):
-    """Spelling of those ids that were asked for so far: the library takes as long for one as for decoding a word."""
+    """Cache of the pieces of ids: in the library, one look-up takes as long as decoding a word."""
 
     def __init__(self, processor: SentencePieceProcessor) -> None:
         self._processor = processor
@@ -91,5 +92,5 @@ class _Pieces(dict[int, str]):
 
 
 def _threads(texts: int) -> int:
-    """How many are worth making for so many texts."""
+    """Return the number of threads for a number of texts."""
     return max(1, min(texts // TEXTS_PER_THREAD, len(os.sched_getaffinity(0))))

@@ -1,4 +1,4 @@
-"""From text to token ids and back."""
+"""Tokenizers: the protocol, the SentencePiece tokenizer, and loading from a bundle."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,55 +17,59 @@ from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
 
 
 class Tokenizer(Protocol):
-    """What the server and the exporter ask of a tokenizer; calls may come from several threads at once.
+    """Conversion between texts and token ids; safe in several threads at once.
 
-    It knows texts alone: language tokens, EOS and whatever else stands around them is in the manifest's languages.
+    It adds no language tokens and no EOS: those are in the manifest's languages.
     """
 
     @property
     def vocab_size(self) -> int:
-        """Number of target token ids, the width of the logits."""
+        """Number of target token ids, V."""
 
     @property
     def source_vocab_size(self) -> int:
-        """Number of source token ids, the same where both languages share a vocabulary."""
+        """Number of source token ids; equal to `vocab_size` if the languages share a vocabulary."""
 
     def encode(self, text: str) -> list[int]:
-        """Source token ids of ``text``, no special token among them."""
+        """Return the source token ids of ``text``, without special tokens."""
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` of each, which may take less time."""
+        """``encode`` several texts, possibly in less time."""
 
     def encode_target(self, text: str) -> list[int]:
-        """Target token ids of ``text``, a translation or the beginning of one, no special token among them."""
+        """Return the target token ids of a translation or of its beginning, without special tokens."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of target token ids, special tokens left out; ``IndexError`` for an id beyond the vocabulary."""
+        """Return the text of target token ids, without special tokens; ``IndexError`` for an id of V or more."""
 
     def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """``decode`` of each, which may take less time."""
+        """``decode`` several texts, possibly in less time."""
 
     def decode_stable(self, ids: Sequence[int]) -> str:
-        """What of ``decode(ids)`` begins the text of all ids that begin with these; ``IndexError`` as there."""
+        """Return the part of ``decode(ids)`` that further ids cannot change; ``IndexError`` for an id of V or more."""
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The vocabulary's own spelling of target token ids, special tokens included."""
+        """Return the vocabulary's spelling of target token ids, special tokens included."""
 
     def source_tokens(self, ids: Sequence[int]) -> list[str]:
-        """The vocabulary's own spelling of source token ids, special tokens included."""
+        """Return the vocabulary's spelling of source token ids, special tokens included."""
 
     def save(self, folder: Path) -> TokenizerDescription:
         """Write the tokenizer's files into ``folder`` and describe them for the manifest."""
 
 
 class SentencePieceTokenizer:
-    """One SentencePiece model for both languages, or one for each; each as a file's path or its content.
+    """One SentencePiece model for both languages, or one for each; safe in any number of threads.
 
-    One object serves any number of threads. A character that the model never saw becomes the unknown token, which
-    decodes to ``" ⁇ "``; control tokens (padding, start, end) decode to nothing; text that spells ``</s>`` is only
-    text. Whether white space and Unicode forms are normalised is a property of the model.
+    An unknown character becomes the unknown token, which decodes to ``" ⁇ "``. Control tokens (padding, start, end)
+    decode to nothing. Text that spells ``</s>`` is only text. The model defines the normalization of Unicode and space.
 
-    Raises ``ValueError`` for a file that is no SentencePiece model.
+    Args:
+        source_model: file path or content of the model, of both languages without a `target_model`.
+        target_model: file path or content of the target language's model.
+
+    Raises:
+        ValueError: a file is not a SentencePiece model.
     """
 
     def __init__(self, source_model: Path | bytes, target_model: Path | bytes | None = None) -> None:
@@ -74,7 +78,7 @@ class SentencePieceTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of target token ids, the width of the logits."""
+        """Number of target token ids, V."""
         return self._target.size
 
     @property
@@ -83,48 +87,48 @@ class SentencePieceTokenizer:
         return self._source.size
 
     def encode(self, text: str) -> list[int]:
-        """Source token ids of ``text``; none for an empty text."""
+        """Return the source token ids of ``text``; none for an empty text."""
         return self._source.encode(text)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` of each."""
+        """``encode`` several texts."""
         return self._source.encode_all(texts)
 
     def encode_target(self, text: str) -> list[int]:
-        """Target token ids of ``text``; none for an empty text."""
+        """Return the target token ids of ``text``; none for an empty text."""
         return self._target.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of target token ids, control tokens left out; ``IndexError`` for an id beyond the vocabulary."""
+        """Return the text of target token ids, without control tokens; ``IndexError`` for an id of V or more."""
         return self._target.decode(checked_ids(ids, self.vocab_size))
 
     def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """``decode`` of each."""
+        """``decode`` several texts."""
         return self._target.decode_all([checked_ids(of_one, self.vocab_size) for of_one in ids])
 
     def decode_stable(self, ids: Sequence[int]) -> str:
-        """What of ``decode(ids)`` begins the text of all ids that begin with these."""
+        """Return the part of ``decode(ids)`` that further ids cannot change."""
         return stable_text(self.decode(ids), clean_up=False)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Pieces of target token ids such as ``▁Haus``; ``IndexError`` for an id beyond the vocabulary."""
+        """Return the pieces of target token ids, such as ``▁Haus``; ``IndexError`` for an id of V or more."""
         return self._target.pieces(ids)
 
     def source_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Pieces of source token ids such as ``▁house``; ``IndexError`` for an id beyond the vocabulary."""
+        """Return the pieces of source token ids, such as ``▁house``; ``IndexError`` for an unknown id."""
         return self._source.pieces(ids)
 
     @classmethod
     def load(cls, description: SentencePieceDescription, folder: Path) -> Self:
-        """The tokenizer that is described, from its files in ``folder``; ``ValueError`` if they are not so."""
+        """Load the described tokenizer from its files in ``folder``; ``ValueError`` if they differ."""
         target_model = None if description.target_model is None else folder / description.target_model
         tokenizer = cls(folder / description.source_model, target_model)
-        for what, found, described in (
+        for name, found, described in (
             ("source vocabulary", tokenizer.source_vocab_size, description.source_vocab_size),
             ("target vocabulary", tokenizer.vocab_size, description.target_vocab_size),
         ):
             if found != described:
-                raise ValueError(f"tokenizer: the {what} is {found}, the manifest says {described}")
+                raise ValueError(f"tokenizer: the {name} is {found}, the manifest says {described}")
         return tokenizer
 
     def save(self, folder: Path) -> SentencePieceDescription:
@@ -144,7 +148,7 @@ class SentencePieceTokenizer:
 
 
 def load_tokenizer(description: TokenizerDescription, folder: Path) -> Tokenizer:
-    """Load the tokenizer of the bundle in ``folder``; ``ValueError`` if it does not load or is not as described."""
+    """Load the tokenizer of the bundle in ``folder``; ``ValueError`` if it does not load or differs."""
     match description:
         case PieceVocabularyDescription():
             return PieceVocabularyTokenizer.load(description, folder)

@@ -1,4 +1,4 @@
-"""Tokens by a ``tokenizer.json``, the file of Hugging Face's `tokenizers`."""
+"""Tokenizer from a ``tokenizer.json``, the file of Hugging Face's `tokenizers`."""
 
 import json
 import re
@@ -12,29 +12,30 @@ from jumok_serve.manifest.tokenizers import TokenizerJsonDescription
 from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, stable_text
 
 UNTYPABLE = "\x00"
-"""Begins the spelling of special tokens inside the library: a character that no text has."""
+"""First character of special tokens inside the library; no text contains it."""
 
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
-"""A token that is one byte, to decoders that know such."""
+"""A token of one byte, for decoders with byte fallback."""
 
 
 class TokenizerJson:
-    """The tokenizer of a ``tokenizer.json``, for both languages; one object serves any number of threads.
+    """The tokenizer of a ``tokenizer.json``, for both languages; safe in any number of threads.
 
-    It encodes and decodes as the library does without its post-processor (`add_special_tokens=False`) and leaving out
-    special tokens (`skip_special_tokens=True`), among them the unknown token; ids that the tokenizer does not have, of
-    which a model may have some, decode to nothing. Text that spells a special token is only text. Truncation and
-    padding that the file asks for are not applied.
+    It encodes and decodes as the library does with `add_special_tokens=False` and `skip_special_tokens=True`:
+
+    - Special tokens, the unknown token, and ids of the model that the tokenizer lacks decode to nothing.
+    - Text that spells a special token is only text.
+    - Truncation and padding in the file are ignored.
 
     Args:
         file: path or content of the file.
         source_vocab_size: number of the model's source ids; default: the tokenizer's.
         target_vocab_size: number of the model's target ids; default: the tokenizer's.
-        clean_up_spaces: whether decoding ends with `jumok_serve.tokenizers.detokenize.clean_up_spaces`.
+        clean_up_spaces: True to apply `jumok_serve.tokenizers.detokenize.clean_up_spaces` to decoded text.
 
     Raises:
-        ValueError: the library cannot read the file, or texts could become ids beyond the model's.
+        ValueError: the library cannot read the file, or texts could become ids over the model's size.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class TokenizerJson:
             raise ValueError(
                 f"{name} is not a tokenizer.json that tokenizers {tokenizers.__version__} reads: {exc}"
             ) from exc
-        self._appends = _appends(fields.get("decoder"))
+        self._only_appends = _only_appends(fields.get("decoder"))
         self._tokenizer.encode_special_tokens = True
         vocabulary = self._tokenizer.get_vocab()
         size = 1 + max(vocabulary.values(), default=0)
@@ -73,7 +74,7 @@ class TokenizerJson:
 
     @classmethod
     def load(cls, description: TokenizerJsonDescription, folder: Path) -> Self:
-        """The tokenizer that is described, from its file in ``folder``; ``ValueError`` if it does not load."""
+        """Load the described tokenizer from its file in ``folder``; ``ValueError`` if it does not load."""
         return cls(
             folder / description.file,
             source_vocab_size=description.source_vocab_size,
@@ -92,32 +93,32 @@ class TokenizerJson:
         return self._source_vocab_size
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of ``text``; none for an empty text."""
+        """Return the token ids of ``text``; none for an empty text."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` of each."""
+        """``encode`` several texts."""
         return list(map(self.encode, texts))
 
     def encode_target(self, text: str) -> list[int]:
-        """Token ids of ``text``: the same, whether it is read or written."""
+        """Return the token ids of ``text``; sources and targets share them."""
         return self.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of target token ids; ``IndexError`` for an id beyond the model's."""
+        """Return the text of target token ids; ``IndexError`` for an id over the model's size."""
         text = self._decoded(checked_ids(ids, self.vocab_size))
         return clean_up_spaces(text) if self._clean_up_spaces else text
 
     def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """``decode`` of each."""
+        """``decode`` several texts."""
         return list(map(self.decode, ids))
 
     def decode_stable(self, ids: Sequence[int]) -> str:
-        """What of ``decode(ids)`` begins the text of all ids that begin with these; nothing where that is not known."""
-        if not self._appends:
+        """Return the part of ``decode(ids)`` that further ids cannot change; empty if unknown."""
+        if not self._only_appends:
             return ""
         known = checked_ids(ids, self.vocab_size)
-        # A run of bytes is decoded as a whole: more of them can make another text of the first.
+        # A run of byte tokens is decoded as a whole: a further byte can change the text of all.
         while known and (known[-1] in self._special or _BYTE.fullmatch(self._tokenizer.id_to_token(known[-1]) or "")):
             known.pop()
         return stable_text(self._decoded(known), clean_up=self._clean_up_spaces)
@@ -127,11 +128,11 @@ class TokenizerJson:
         return text
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Spelling of target token ids, "" for one without; ``IndexError`` for an id beyond the model's."""
+        """Return the spelling of target token ids, "" for none; ``IndexError`` for an id over the model's size."""
         return self._spelled(checked_ids(ids, self.vocab_size))
 
     def source_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Spelling of source token ids, "" for one without; ``IndexError`` for an id beyond the model's."""
+        """Return the spelling of source token ids, "" for none; ``IndexError`` for an id over the model's size."""
         return self._spelled(checked_ids(ids, self.source_vocab_size))
 
     def _spelled(self, ids: list[int]) -> list[str]:
@@ -149,10 +150,10 @@ class TokenizerJson:
 
 
 def _make_untypable(fields: dict[str, Any], special: set[str]) -> None:
-    """Spells the special tokens so that no text becomes one, and lets go of what would change or cut the ids.
+    """Respell special tokens so that text cannot become one; drop post-processor, truncation and padding.
 
-    That they are not split off as added tokens is not enough: a Unigram model finds ``</s>`` in its vocabulary like any
-    other piece. A BPE model writes only what its merges make, which refer to the spelling.
+    Not splitting them off as added tokens is not enough: a Unigram model finds ``</s>`` in its vocabulary. A BPE model
+    needs no respelling: it makes only tokens of its merges.
     """
     fields |= {"post_processor": None, "truncation": None, "padding": None}
     model = fields["model"]
@@ -173,11 +174,10 @@ def _make_untypable(fields: dict[str, Any], special: set[str]) -> None:
         model["unk_token"] = respelled(model["unk_token"])
 
 
-def _appends(decoder: Any) -> bool:
-    """Whether a decoder leaves the text of tokens as it is when more are appended, but for its end.
+def _only_appends(decoder: Any) -> bool:
+    """True if further tokens change only the end of a decoder's text.
 
-    That holds for those that look at one token at a time or join bytes; what changes the joined text must look at
-    single characters.
+    Decoders of single tokens and of bytes are such; one that changes the joined text must replace single characters.
     """
     match decoder:
         case None | {"type": "BPEDecoder" | "ByteFallback" | "ByteLevel" | "Fuse" | "Metaspace" | "WordPiece"}:
@@ -187,5 +187,5 @@ def _appends(decoder: Any) -> bool:
         case {"type": "Strip", "stop": int(stop)}:
             return stop == 0
         case {"type": "Sequence", "decoders": [*decoders]}:
-            return all(map(_appends, decoders))
+            return all(map(_only_appends, decoders))
     return False

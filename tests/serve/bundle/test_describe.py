@@ -1,4 +1,4 @@
-"""What ``jumok inspect`` shows of a bundle."""
+"""Output of ``jumok inspect``."""
 
 import json
 from collections.abc import Callable
@@ -10,6 +10,8 @@ from jumok_serve.bundle.bundle import Bundle, write_bundle
 from jumok_serve.bundle.describe import as_json, describe
 from jumok_serve.manifest.manifest import Check, ManifestDraft, VerificationReport
 
+MODELS = Path(__file__).parents[3] / "models"
+
 
 @pytest.fixture
 def bundle(toy_bundle: Path) -> Bundle:
@@ -17,12 +19,12 @@ def bundle(toy_bundle: Path) -> Bundle:
 
 
 def row(text: str, *starts: str) -> list[str]:
-    """The cells of the line that begins with ``starts``."""
+    """Return the cells of the line that begins with ``starts``."""
     (line,) = [cells for cells in map(str.split, text.splitlines()) if cells[: len(starts)] == list(starts)]
     return line
 
 
-def test_everything_of_the_manifest_is_shown(bundle: Bundle) -> None:
+def test_shows_the_whole_manifest(bundle: Bundle) -> None:
     text = describe(bundle)
     assert text.startswith("toy-en-de 1.0\n")
     assert row(text, "languages") == ["languages", "en", "to", "de"]
@@ -62,6 +64,18 @@ def test_numbers_are_aligned(bundle: Bundle) -> None:
     assert len(ends) == 1
 
 
+def test_native_graphs_are_shown_with_the_command_that_adds_them(bundle: Bundle) -> None:
+    text = describe(bundle)
+    size = f"{as_json(bundle)['bytes']['fp32']:,}"
+    assert row(text, "fp32", size)[3] == "no"
+    assert "jumok add-native BUNDLE --out NEW_BUNDLE" in text
+    assert as_json(bundle)["native_graphs"] == {"fp32": False}
+    native = Bundle.open(MODELS / "multi30k-en-de-transformer")
+    assert row(describe(native), "int8", "6,848,538")[3] == "yes"
+    assert "add-native" not in describe(native)
+    assert as_json(native)["native_graphs"] == {"int8": True}
+
+
 def test_escape_sequences_do_not_reach_the_terminal(bundle: Bundle) -> None:
     provenance = bundle.manifest.provenance.model_copy(update={"notes": "\x1b[2Jgone", "configuration": "\x9b2J"})
     manifest = bundle.manifest.model_copy(update={"provenance": provenance})
@@ -70,7 +84,7 @@ def test_escape_sequences_do_not_reach_the_terminal(bundle: Bundle) -> None:
     assert not {"\x1b", "\x9b"} & set(text)
 
 
-def test_json_is_the_manifest_and_what_follows_from_it(bundle: Bundle) -> None:
+def test_json_holds_the_manifest(bundle: Bundle) -> None:
     shown = json.loads(json.dumps(as_json(bundle)))
     manifest = json.loads((bundle.path / "manifest.json").read_bytes())
     assert {name: shown[name] for name in manifest} == manifest
@@ -78,7 +92,7 @@ def test_json_is_the_manifest_and_what_follows_from_it(bundle: Bundle) -> None:
     assert shown["path"] == str(bundle.path)
 
 
-def test_failed_check_and_absent_parts_are_said(tmp_path: Path, build_toy: Callable[[Path], ManifestDraft]) -> None:
+def test_shows_failed_checks_and_absent_parts(tmp_path: Path, build_toy: Callable[[Path], ManifestDraft]) -> None:
     failed = VerificationReport(checks=(Check(name="encoder", cases=1, worst=0.5, limit=0.1, passed=False),))
 
     def build(folder: Path) -> ManifestDraft:

@@ -52,7 +52,7 @@ def test_lists_come_back_from_their_file(tmp_path: Path) -> None:
     assert loaded.of([2, 0]).tolist() == LISTS.of([2, 0]).tolist()
     with pytest.raises(ValueError, match="lists for 3 source tokens, and the vocabulary has 4"):
         Shortlist.load(tmp_path / "lists.npz", sources=4, vocabulary=10)
-    with pytest.raises(ValueError, match="lists 9, which lies beyond the target vocabulary of 9"):
+    with pytest.raises(ValueError, match="lists 9, which is not in the target vocabulary of 9 tokens"):
         Shortlist.load(tmp_path / "lists.npz", sources=3, vocabulary=9)
 
 
@@ -254,9 +254,9 @@ def test_a_bundle_without_lists_says_how_to_get_them(tiny_bundle: Path) -> None:
 def test_a_file_of_other_lists_is_refused(listed_bundle: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(listed_bundle)
     LISTS.save(tmp_path / "shortlist.npz")
-    with pytest.raises(BundleError, match=r"shortlist.npz is no shortlist of this model: it has lists for 3 source"):
+    with pytest.raises(BundleError, match=r"shortlist.npz is not a shortlist of this model: it has lists for 3 source"):
         replace(bundle, path=tmp_path).shortlist()
-    with pytest.raises(BundleError, match=r"shortlist.npz is no shortlist of this model: .*No such file"):
+    with pytest.raises(BundleError, match=r"shortlist.npz is not a shortlist of this model: .*No such file"):
         replace(bundle, path=tmp_path / "elsewhere").shortlist()
 
 
@@ -285,10 +285,10 @@ def _without_file(manifest: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("edit", "problem"),
     [
-        (_without_description, "precisions.fp32.graphs: there are graphs for a shortlist, and there is none"),
+        (_without_description, "precisions.fp32.graphs: there are graphs for a shortlist, but no shortlist"),
         (_without_graphs, "precisions.int8.graphs: graph 'projection' is missing"),
         (_without_sampler, "graph 'sampler_shortlist' is missing; a shortlist needs projection, decoder_shortlist"),
-        (_of_another_direction, "shortlist: en to fr is none of the model's pairs"),
+        (_of_another_direction, "shortlist: en to fr is not a pair of the model"),
         (_without_file, "shortlist.file: 'shortlist.npz' is not among the files"),
     ],
 )

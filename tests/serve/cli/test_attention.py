@@ -125,4 +125,4 @@ def test_missing_folder_is_named_before_the_call(run: Callable[..., Done], tmp_p
     out = tmp_path / "pictures/a.png"
     done = run("attention", "A dog.", "--server", "127.0.0.1:1", "--out", out)
     assert done.returncode == 2
-    assert f"--out {out}: there is no folder {out.parent}" in done.stderr
+    assert f"--out {out}: the folder {out.parent} does not exist" in done.stderr

@@ -89,7 +89,7 @@ def test_all_problems_are_listed_with_their_origin(file: Path) -> None:
         ({"tokens": __file__}, "tokens_without_tls"),
         ({"request_burst": "3"}, "request_burst: needs requests_per_second too"),
         ({"admin_port": "0"}, "admin_port: needs model_root too"),
-        ({"port": "5000", "metrics_port": "5000"}, "metrics_port: 5000 is port too; give each its own"),
+        ({"port": "5000", "metrics_port": "5000"}, "metrics_port: 5000 is also port; give each its own port"),
         ({"model_root": "no-such-folder"}, "does not point to a directory"),
         ({"model_root": __file__}, "does not point to a directory"),
         ({"requests_per_second": "0"}, "greater than 0"),

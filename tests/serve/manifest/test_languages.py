@@ -114,7 +114,7 @@ def test_all_pairs() -> None:
     [
         ([], ["de"], None, "there must be a source language"),
         (["en"], [], None, "there must be a target language"),
-        (["en"], ["de", "DE"], None, "two target languages differ in nothing but their spelling: de, DE"),
+        (["en"], ["de", "DE"], None, "two target languages differ only in case or hyphens: de, DE"),
         (["en"], ["de"], ("en", "fr"), "pair en to fr: fr is not a target language"),
         (["en"], ["de"], ("de", "de"), "pair de to de: de is not a source language"),
         (["en_XX"], ["de"], None, "String should match pattern"),

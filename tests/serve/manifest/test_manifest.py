@@ -67,31 +67,31 @@ DECODER = "precisions/fp32/graphs/decoder"
         (set_field("generation/max_length", 49), "generation.max_length: 49 is over max_target_length 48"),
         (
             set_field("limits/max_source_length", 1),
-            "1 tokens around a text leave no room in max_source_length 1",
+            "1 tokens around a text leave no space for it in max_source_length 1",
         ),
         (set_field("special_tokens/eos", []), "at least 1 item"),
-        (set_field("special_tokens/eos", [3, 5000]), "special_tokens.eos: 5000 lies beyond the target vocabulary"),
-        (set_field("special_tokens/start", 5000), "special_tokens.start: 5000 lies beyond the target vocabulary"),
-        (set_field("special_tokens/pad", 5000), "special_tokens.pad: 5000 lies beyond the source vocabulary"),
-        (set_field("special_tokens/unk", 5000), "special_tokens.unk: 5000 lies beyond the target vocabulary"),
+        (set_field("special_tokens/eos", [3, 5000]), "special_tokens.eos: 5000 is not in the target vocabulary"),
+        (set_field("special_tokens/start", 5000), "special_tokens.start: 5000 is not in the target vocabulary"),
+        (set_field("special_tokens/pad", 5000), "special_tokens.pad: 5000 is not in the source vocabulary"),
+        (set_field("special_tokens/unk", 5000), "special_tokens.unk: 5000 is not in the target vocabulary"),
         (set_field("special_tokens/suppress", [-1]), "greater than or equal to 0"),
-        (set_field("special_tokens/suppress", [5000]), "special_tokens.suppress: 5000 lies beyond the target"),
+        (set_field("special_tokens/suppress", [5000]), "special_tokens.suppress: 5000 is not in the target"),
         (set_field("generation/no_repeat_ngram_size", -1), "greater than or equal to 0"),
         (set_field("generation/repetition_penalty", 0.0), "greater than 0"),
-        (set_field("generation/begin_suppress_tokens", [5000]), "begin_suppress_tokens: 5000 lies beyond the target"),
+        (set_field("generation/begin_suppress_tokens", [5000]), "begin_suppress_tokens: 5000 is not in the target"),
         (set_field("generation/bad_words", [[4], []]), "at least 1 item"),
-        (set_field("generation/bad_words", [[4, 5000]]), "generation.bad_words: 5000 lies beyond the target"),
-        (set_field("generation/forced_first_token", 5000), "forced_first_token: 5000 lies beyond the target"),
-        (set_field("generation/forced_last_tokens", [3, 5000]), "forced_last_tokens: 5000 lies beyond the target"),
-        (set_field("generation/sample", True), "sample excludes a beam, and beam_size is 4"),
+        (set_field("generation/bad_words", [[4, 5000]]), "generation.bad_words: 5000 is not in the target"),
+        (set_field("generation/forced_first_token", 5000), "forced_first_token: 5000 is not in the target"),
+        (set_field("generation/forced_last_tokens", [3, 5000]), "forced_last_tokens: 5000 is not in the target"),
+        (set_field("generation/sample", True), "sample needs beam_size 1, got 4"),
         (set_field("generation/temperature", 0.0), "greater than 0"),
         (set_field("generation/top_k", -1), "greater than or equal to 0"),
         (set_field("generation/top_p", 1.5), "less than or equal to 1"),
-        (set_field("languages/sources/en/prefix", [5000]), "languages.sources.en: 5000 lies beyond the source"),
-        (set_field("languages/sources/en/suffix", [5000]), "languages.sources.en: 5000 lies beyond the source"),
-        (set_field("languages/targets/de/source_prefix", [5000]), "languages.targets.de: 5000 lies beyond the source"),
-        (set_field("languages/targets/de/start", 5000), "languages.targets.de: 5000 lies beyond the target"),
-        (set_field("languages/targets/de/forced_first", 5000), "languages.targets.de: 5000 lies beyond the target"),
+        (set_field("languages/sources/en/prefix", [5000]), "languages.sources.en: 5000 is not in the source"),
+        (set_field("languages/sources/en/suffix", [5000]), "languages.sources.en: 5000 is not in the source"),
+        (set_field("languages/targets/de/source_prefix", [5000]), "languages.targets.de: 5000 is not in the source"),
+        (set_field("languages/targets/de/start", 5000), "languages.targets.de: 5000 is not in the target"),
+        (set_field("languages/targets/de/forced_first", 5000), "languages.targets.de: 5000 is not in the target"),
         (set_field("languages/default/target", "fr"), "pair en to fr: fr is not a target language"),
         (set_field("tokenizer/kind", "characters"), "does not match any of the expected tags: 'sentencepiece', "),
         (set_field("tokenizer/source_suffix", [3]), "Extra inputs are not permitted"),
@@ -117,7 +117,7 @@ def test_wrong_field_is_refused(fields: Fields, change: Callable[[Fields], None]
 
 def test_verification_of_unknown_precision_is_refused(fields: Fields) -> None:
     fields["verification"]["int4"] = fields["verification"]["fp32"]
-    with pytest.raises(ValidationError, match=r"'int4' is none of the bundle's precisions \(fp32\)"):
+    with pytest.raises(ValidationError, match=r"'int4' is not a precision of the bundle \(fp32\)"):
         parse(fields)
 
 
@@ -174,7 +174,7 @@ def test_generation_defaults_agree_with_each_other() -> None:
         GenerationDefaults(beam_size=2, num_hypotheses=3, max_length=5)
     with pytest.raises(ValidationError, match="min_length 6 is more than max_length 5"):
         GenerationDefaults(min_length=6, max_length=5)
-    with pytest.raises(ValidationError, match="sample excludes a beam, and beam_size is 2"):
+    with pytest.raises(ValidationError, match="sample needs beam_size 1, got 2"):
         GenerationDefaults(sample=True, beam_size=2, max_length=5)
     assert GenerationDefaults(sample=True, num_hypotheses=3, max_length=5).num_hypotheses == 3
     with pytest.raises(ValidationError, match="finite"):
