@@ -1,8 +1,8 @@
 """Commands and examples of all documents run, and every link and anchor resolves.
 
 The fenced blocks of kind ``sh`` of a document run in order, and then those of kind ``python``, each as a program of its
-own. They run in a folder that looks like a checkout: a tiny bundle and a configuration under the committed name,
-a small corpus under Multi30k's file names, tiny checkpoints in ``checkpoints``, ``sentences.txt`` and ``.venv``.
+own. They run in a folder that looks like a checkout: the committed model with a configuration that trains in no time, a
+small corpus under Multi30k's file names, tiny checkpoints in ``checkpoints``, ``sentences.txt`` and ``.venv``.
 Differences from a reader's terminal:
 
 - a block that begins with ``jumok serve`` runs in the background until the document's end; one server of the session
@@ -147,18 +147,16 @@ def checkpoints(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Pat
 
 
 @pytest.fixture(scope="session")
-def server_port(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def server_port() -> Iterator[int]:
     """Port of a server that all documents share."""
-    folder = tmp_path_factory.mktemp("server")
-    shutil.copytree(tiny_bundle, folder / MODEL)
-    server = Reader(folder, free_port())
+    server = Reader(ROOT, free_port())
     with server.serve(SERVE):
         yield server.port
 
 
 @pytest.fixture
-def reader(tiny_bundle: Path, checkpoints: Path, tmp_path: Path) -> Reader:
-    shutil.copytree(tiny_bundle, tmp_path / MODEL)
+def reader(checkpoints: Path, tmp_path: Path) -> Reader:
+    shutil.copytree(ROOT / MODEL, tmp_path / MODEL)
     shutil.copytree(checkpoints, tmp_path / "checkpoints")
     sentences = (f"{sentence.english}\n" for sentence in parallel_sentences(20, seed=1))
     (tmp_path / "sentences.txt").write_text("".join(sentences), encoding="utf-8")
