@@ -7,7 +7,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from jumok_export.models.attention_functions import dot_scores, masked_softmax, scaled_dot_scores
+from jumok_export.models.attention import dot_scores, masked_softmax, scaled_dot_scores
 from jumok_export.models.encoder_decoder import EncoderDecoder
 from jumok_export.models.layers import DecoderLayer
 from jumok_export.models.seq2seq import Seq2Seq, length_mask

@@ -1,4 +1,4 @@
-"""Between what is told of bundles and protobuf messages."""
+"""Bundles and load results as protobuf messages, and back."""
 
 from jumok_proto.conversion import model_from_proto, model_to_proto
 from jumok_proto.results import BundleState, BundleSummary, LoadResult
@@ -14,7 +14,7 @@ _STATES_BACK = {number: state for state, number in _STATES.items()}
 
 
 def bundle_to_proto(bundle: BundleSummary) -> admin_pb2.BundleSummary:
-    """Describe a bundle on the wire."""
+    """Make the message of a bundle."""
     return admin_pb2.BundleSummary(
         bundle=bundle.bundle,
         model=bundle.model,
@@ -36,12 +36,12 @@ def bundle_from_proto(message: admin_pb2.BundleSummary) -> BundleSummary:
 
 
 def loaded_to_proto(loaded: LoadResult) -> admin_pb2.LoadModelResponse:
-    """Say on the wire what was loaded."""
+    """Make the message of a load result."""
     return admin_pb2.LoadModelResponse(
         model=model_to_proto(loaded.model), replaced_version=loaded.replaced_version or ""
     )
 
 
 def loaded_from_proto(message: admin_pb2.LoadModelResponse) -> LoadResult:
-    """Read what was loaded."""
+    """Read a load result."""
     return LoadResult(model=model_from_proto(message.model), replaced_version=message.replaced_version or None)

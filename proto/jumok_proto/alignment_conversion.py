@@ -1,4 +1,4 @@
-"""Between alignments and protobuf messages: the one place that knows both."""
+"""Alignments as protobuf messages, and back."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -15,15 +15,12 @@ _KINDS_BACK = {number: kind for kind, number in _KINDS.items()}
 
 
 def kinds_to_proto(kinds: Iterable[AttentionKind]) -> list[alignment_pb2.AttentionKind.ValueType]:
-    """Put kinds of attention into a request."""
+    """Make the enum values of kinds of attention."""
     return [_KINDS[kind] for kind in kinds]
 
 
 def kinds_from_proto(numbers: Iterable[alignment_pb2.AttentionKind.ValueType]) -> tuple[AttentionKind, ...]:
-    """Read the kinds of attention of a request, where none is cross-attention.
-
-    Raises ValueError for one that this version does not know.
-    """
+    """Read kinds of attention; none is cross-attention. Raise ValueError for an unknown kind."""
     kinds = []
     for number in numbers:
         if number not in _KINDS_BACK:
@@ -33,15 +30,12 @@ def kinds_from_proto(numbers: Iterable[alignment_pb2.AttentionKind.ValueType]) -
 
 
 def alignments_to_proto(alignments: Sequence[Alignment]) -> alignment_pb2.AlignTextResponse:
-    """Put the alignments of one request into its answer."""
+    """Make the response of a request from alignments."""
     return alignment_pb2.AlignTextResponse(alignments=[_to_proto(alignment) for alignment in alignments])
 
 
 def alignments_from_proto(message: alignment_pb2.AlignTextResponse) -> list[Alignment]:
-    """Read an answer.
-
-    Raises ValueError for weights that are no matrices of its tokens.
-    """
+    """Read the alignments of a response; raise ValueError for weights of a wrong size."""
     return [_from_proto(alignment) for alignment in message.alignments]
 
 

@@ -1,4 +1,4 @@
-"""Between results and protobuf messages: the one place that knows both."""
+"""Results and options as protobuf messages, and back."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -43,7 +43,7 @@ _EARLY_STOPPING_BACK = {number: value for value, number in _EARLY_STOPPING.items
 
 
 def options_to_proto(options: Options) -> decoding_pb2.DecodingOptions:
-    """Raise TypeError or ValueError for a value that the message cannot hold."""
+    """Make the message of options; raise TypeError or ValueError for a value that does not fit."""
     return decoding_pb2.DecodingOptions(
         beam_size=options.get("beam_size"),
         num_hypotheses=options.get("num_hypotheses"),
@@ -65,10 +65,7 @@ def options_to_proto(options: Options) -> decoding_pb2.DecodingOptions:
 
 
 def options_from_proto(message: decoding_pb2.DecodingOptions) -> Options:
-    """The options; None where one is not set.
-
-    Raises ValueError for a way of early stopping that this version does not know.
-    """
+    """Read options; raise ValueError for an unknown value of early stopping."""
     if message.early_stopping not in _EARLY_STOPPING_BACK:
         raise ValueError(f"early_stopping has the unknown value {message.early_stopping}")
     return Options(
@@ -92,7 +89,7 @@ def options_from_proto(message: decoding_pb2.DecodingOptions) -> Options:
 
 
 def response_to_proto(translations: Sequence[Translation], timings: Timings) -> translation_pb2.TranslateTextResponse:
-    """Put the translations of one request, and its timings, into its answer."""
+    """Make the response of a request from translations and timings."""
     return translation_pb2.TranslateTextResponse(
         translations=[translation_to_proto(translation) for translation in translations],
         timings=timings_to_proto(timings),
@@ -100,16 +97,17 @@ def response_to_proto(translations: Sequence[Translation], timings: Timings) -> 
 
 
 def response_from_proto(message: translation_pb2.TranslateTextResponse) -> list[Translation]:
-    """Read an answer; every translation carries the request's timings.
+    """Read the translations of a response, each with the timings of the request.
 
-    Raises ValueError for a reason to finish that this version does not know, and for attention that is no matrix.
+    Raises:
+        ValueError: an unknown finish reason, or attention of a wrong size.
     """
     timings = timings_from_proto(message.timings)
     return [translation_from_proto(translation, timings) for translation in message.translations]
 
 
 def timings_to_proto(timings: Timings) -> translation_pb2.Timings:
-    """Say on the wire where the time went."""
+    """Make the message of timings."""
     return translation_pb2.Timings(
         queue_duration=_duration(timings.queue_s),
         encode_duration=_duration(timings.encode_s),
@@ -119,7 +117,7 @@ def timings_to_proto(timings: Timings) -> translation_pb2.Timings:
 
 
 def timings_from_proto(message: translation_pb2.Timings) -> Timings:
-    """Read where the time went."""
+    """Read timings."""
     return Timings(
         queue_s=_seconds(message.queue_duration),
         encode_s=_seconds(message.encode_duration),
@@ -129,7 +127,7 @@ def timings_from_proto(message: translation_pb2.Timings) -> Timings:
 
 
 def scores_to_proto(scores: Sequence[Score]) -> translation_pb2.ScoreTextResponse:
-    """Put the scores of one request into its answer."""
+    """Make the response of a request from scores."""
     return translation_pb2.ScoreTextResponse(
         scores=[
             translation_pb2.Score(
@@ -148,7 +146,7 @@ def scores_to_proto(scores: Sequence[Score]) -> translation_pb2.ScoreTextRespons
 
 
 def scores_from_proto(message: translation_pb2.ScoreTextResponse) -> list[Score]:
-    """Read an answer."""
+    """Read the scores of a response."""
     return [
         Score(
             score=score.score,
@@ -165,7 +163,7 @@ def scores_from_proto(message: translation_pb2.ScoreTextResponse) -> list[Score]
 
 
 def model_to_proto(model: Model) -> model_pb2.Model:
-    """Describe a model on the wire."""
+    """Make the message of a model."""
     defaults = model.defaults
     return model_pb2.Model(
         name=model.name,
@@ -262,7 +260,7 @@ def _pair_from_proto(pair: model_pb2.LanguagePair) -> LanguagePair:
 
 
 def translation_to_proto(translation: Translation) -> translation_pb2.Translation:
-    """Put the translation of one text on the wire, but for its timings."""
+    """Make the message of a translation, without its timings."""
     columns = len(translation.source_tokens)
     return translation_pb2.Translation(
         hypotheses=[

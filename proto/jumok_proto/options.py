@@ -1,52 +1,52 @@
-"""How a translation is decoded: the options that the SDK, a server and an in-process translator take by name."""
+"""Decoding options of the SDK, the server and a translator in this process."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias, TypedDict
 
 EarlyStopping: TypeAlias = bool | Literal["never"]
-"""When a beam search that has enough candidates stops: when a better one is unlikely (``False``), at once (``True``),
-or only when none is possible (``"never"``)."""
+"""Condition that stops a beam search with enough hypotheses: a better one is unlikely (``False``), none (``True``),
+or no better one is possible (``"never"``)."""
 
 
 class Options(TypedDict, total=False):
-    """Decoding options, all by keyword; what is left out or None keeps the model's default."""
+    """Decoding options, by keyword; None keeps the model's default."""
 
     beam_size: int | None
-    """Hypotheses kept at every step, 1 to 64; 1 is greedy search."""
+    """Hypotheses per step, 1 to 64; 1 is greedy search."""
     num_hypotheses: int | None
-    """Candidates to return for every text: the best 1 to ``beam_size``, or 1 to 64 samples as they are drawn."""
+    """Hypotheses returned per text: the best 1 to ``beam_size``, or 1 to 64 samples in the order of drawing."""
     length_penalty: float | None
-    """A hypothesis' score is its log-probability / length^length_penalty, so more than 0 favours long ones."""
+    """A hypothesis' score is its log-probability / length^length_penalty; above 0 favours long hypotheses."""
     early_stopping: EarlyStopping | None
-    """When a beam search that has enough candidates stops."""
+    """Condition that stops a beam search with enough hypotheses."""
     min_length: int | None
-    """Tokens that a translation has at least, its target prefix and its end of sentence not counted."""
+    """Smallest number of tokens, without target prefix and end of sentence."""
     max_length: int | None
-    """Tokens that a translation has at most, its end of sentence counted and its target prefix not."""
+    """Largest number of tokens, without target prefix and with end of sentence."""
     no_repeat_ngram_size: int | None
-    """No sequence of so many tokens occurs twice; 0: any may."""
+    """Length of token sequences that occur at most once; 0: no limit."""
     repetition_penalty: float | None
-    """Tokens that have occurred are made less likely by it where it is above 1, and more where it is below."""
+    """Above 1, tokens that occurred become less likely; below 1, more likely."""
     suppress_tokens: Sequence[int] | None
-    """Ids of tokens that are not written, besides those that the model never writes."""
+    """Token ids never to write, besides those that the model never writes."""
     end_tokens: Sequence[int] | None
-    """Ids of tokens that end a translation, instead of the model's."""
+    """Token ids that end a translation, instead of the model's."""
     forced_first_token: int | None
-    """Id of the token that every translation begins with."""
+    """Token id that begins each translation."""
     sample: bool | None
-    """Draw tokens at random instead of searching for the best; asking for one of the following asks for it."""
+    """Draw tokens at random instead of searching for the best; the options below imply it."""
     temperature: float | None
-    """Logits are divided by it before tokens are drawn; above 0, and below 1 for less chance."""
+    """Divisor of logits before drawing, above 0; below 1 is less random."""
     top_k: int | None
-    """Draw from so many of the most likely tokens; 0: from all."""
+    """Number of most likely tokens to draw from; 0: all."""
     top_p: float | None
-    """Draw from the fewest most likely tokens whose probabilities reach this; above 0, at most 1."""
+    """Draw from the fewest most likely tokens whose probabilities sum to this; above 0, at most 1."""
     seed: int | None
-    """The same seed draws the same tokens for the same text, whatever else is decoded; None: a new one."""
+    """Seed of the random numbers: one seed draws the same tokens for the same text in any batch; None: a new seed."""
 
 
 def check_names(options: Mapping[str, object]) -> None:
-    """Raise TypeError for options that there are not, naming them all; a TypedDict is not checked when it is made."""
+    """Raise TypeError for unknown options; Python does not check a TypedDict."""
     unknown = [name for name in options if name not in Options.__annotations__]
     if unknown:
         raise TypeError(

@@ -1,4 +1,4 @@
-"""What a translation is, a score and a model: the typed results of the server, the SDK and in-process callers."""
+"""Results of the server, the SDK and a translator in this process."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -7,7 +7,7 @@ from jumok_proto.options import EarlyStopping
 
 
 class FinishReason(Enum):
-    """Why a hypothesis ended."""
+    """Reason why a hypothesis ended."""
 
     EOS = "eos"
     """The model wrote an end of sentence."""
@@ -17,63 +17,60 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Where the time of one request went, in seconds.
-
-    ``total_s`` runs from the request's arrival to its answer; the other three are parts of it and need not add up.
-    """
+    """Times of a request in seconds; the parts need not sum to the total."""
 
     queue_s: float
-    """Waiting until its last sentence was admitted to the batch."""
+    """From arrival until the last sentence joined the batch."""
     encode_s: float
-    """In the encoder, for the batches that held its sentences."""
+    """Time in the encoder, of all batches with sentences of the request."""
     decode_s: float
-    """From a sentence's admission to its last step, its encoding left out; of the sentence that took longest."""
+    """From joining the batch to the last step, without encoding; of the slowest sentence."""
     total_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """One candidate translation of one text. Its tokens include the end of sentence, and leave out a target prefix."""
+    """A hypothesis. Its tokens include the end of sentence, but not the target prefix."""
 
     text: str
-    """The whole translation, its target prefix included."""
+    """The whole translation, target prefix included."""
     score: float
-    """Sum of ``token_scores`` divided by (number of tokens ** length penalty): higher is better."""
+    """Sum of ``token_scores`` / (number of tokens ** length penalty); higher is better."""
     tokens: tuple[str, ...]
-    """The output pieces as the tokenizer spells them."""
+    """The tokens, as the tokenizer spells them."""
     token_ids: tuple[int, ...]
     token_scores: tuple[float, ...]
     """Log-probability of each token given those before it."""
     finish_reason: FinishReason
     attention: tuple[tuple[float, ...], ...] | None = None
-    """Where it was asked for: cross-attention [tokens][source tokens], the mean over all layers and heads."""
+    """Cross-attention, [tokens][source tokens], the mean over all layers and heads; None if not requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """The answer for one text: its hypotheses, best first or as they were drawn, and what it cost."""
+    """The translation of one text: its hypotheses, best first or in the order of drawing."""
 
     hypotheses: tuple[Hypothesis, ...]
     source_token_count: int
-    """Tokens that the encoder read, after a truncation."""
+    """Number of source tokens, after truncation."""
     source_truncated: bool
     source_language: str
     target_language: str
     model: str
     model_version: str
     source_tokens: tuple[str, ...] = ()
-    """Those tokens as the tokenizer spells them, special ones included; where attention was asked for."""
+    """The source tokens, special ones included; empty if attention was not requested."""
     timings: Timings | None = field(default=None, compare=False)
-    """Of the request that this text was part of; takes no part in comparisons."""
+    """Times of the text's request; not compared."""
 
     @property
     def text(self) -> str:
-        """The best hypothesis as text."""
+        """Text of the best hypothesis."""
         return self.hypotheses[0].text
 
     @property
     def score(self) -> float:
-        """The score of the best hypothesis."""
+        """Score of the best hypothesis."""
         return self.hypotheses[0].score
 
     @property
@@ -84,17 +81,17 @@ class Translation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How likely a model finds a given translation of one text. Its tokens include the end of sentence."""
+    """The score of a given translation. Its tokens include the end of sentence."""
 
     score: float
-    """Sum of ``token_scores`` divided by (number of tokens ** length penalty): higher is better."""
+    """Sum of ``token_scores`` / (number of tokens ** length penalty); higher is better."""
     tokens: tuple[str, ...]
-    """The translation's pieces as the tokenizer spells them."""
+    """The tokens of the translation, as the tokenizer spells them."""
     token_ids: tuple[int, ...]
     token_scores: tuple[float, ...]
-    """Log-probability of each token given those before it; 0 for a token that the model is made to begin with."""
+    """Log-probability of each token given those before it; 0 for a forced first token."""
     source_token_count: int
-    """Tokens that the encoder read, after a truncation."""
+    """Number of source tokens, after truncation."""
     source_truncated: bool
     model: str
     model_version: str
@@ -102,7 +99,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguagePair:
-    """A direction of translation: BCP 47 tags, or the model's own codes with hyphens."""
+    """A source and a target language: BCP 47 tags, or the model's own codes with hyphens."""
 
     source: str
     target: str
@@ -110,10 +107,7 @@ class LanguagePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingDefaults:
-    """How a model searches where a request does not say otherwise; ``Options`` says what most fields mean.
-
-    No request changes the last four.
-    """
+    """The default options of a model, as in ``Options``; requests cannot change the last four."""
 
     beam_size: int
     num_hypotheses: int
@@ -126,35 +120,35 @@ class DecodingDefaults:
     suppress_tokens: tuple[int, ...]
     end_tokens: tuple[int, ...]
     forced_first_token: int | None
-    """Of the model; a target language may have its own."""
+    """The model's; a target language can have its own."""
     sample: bool
     temperature: float
     top_k: int
     top_p: float
     begin_suppress_tokens: tuple[int, ...]
-    """Tokens that cannot be the first that is free to choose."""
+    """Tokens that cannot be the first that is not forced."""
     bad_words: tuple[tuple[int, ...], ...]
-    """Sequences of tokens that are never completed."""
+    """Sequences of tokens that never occur."""
     forced_last_tokens: tuple[int, ...]
-    """Tokens of which one ends a translation of the maximum length."""
+    """Tokens that can end a translation of the maximum length."""
     renormalize: bool
-    """Whether log-probabilities are normalised once more after constraints have acted on them."""
+    """True if log-probabilities are normalised again after constraints."""
 
 
 class ModelState(Enum):
-    """Whether requests for a model are served."""
+    """State of a model."""
 
     SERVING = "serving"
-    """They are: it is loaded, and has decoded."""
+    """It serves requests."""
     RECOVERING = "recovering"
-    """They fail as unavailable: its engine has failed, and is being started anew."""
+    """Its engine failed and is restarting; requests fail with UnavailableError."""
     DRAINING = "draining"
-    """No further ones are: it finishes those that it has accepted, and is then freed."""
+    """It takes no more requests, finishes those accepted, and is then freed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model that a server holds."""
+    """A model of a server."""
 
     name: str
     version: str
@@ -162,13 +156,13 @@ class Model:
     source_languages: tuple[str, ...]
     target_languages: tuple[str, ...]
     language_pairs: tuple[LanguagePair, ...]
-    """The directions that it translates in; empty where it translates from every source to every target language."""
+    """Language pairs; empty if the model translates from each source to each target language."""
     default_pair: LanguagePair | None
-    """Direction of a request that names no language; None where a request must name one."""
+    """Language pair of a request without languages; None if a request must name them."""
     max_source_length: int
-    """Tokens of the longest text that it reads, end of sentence included."""
+    """Largest number of source tokens, end of sentence included."""
     max_target_length: int
-    """Tokens of the longest translation that it writes, end of sentence included."""
+    """Largest number of target tokens, end of sentence included."""
     defaults: DecodingDefaults
     precision: str
     device: str
@@ -177,24 +171,24 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """A model that a server was made to load."""
+    """The result of loading a model."""
 
     model: Model
     replaced_version: str | None
-    """Version of the model whose place it has taken; None where the server had none of its name."""
+    """Version of the model that it replaced; None if it replaced none."""
 
 
 class BundleState(Enum):
-    """What a server is doing with a bundle."""
+    """State of a bundle."""
 
     AVAILABLE = "available"
-    """It could be loaded; its files were not checked yet."""
+    """It can be loaded; its files are not checked yet."""
     LOADING = "loading"
     """It is being loaded."""
     LOADED = "loaded"
     """The server holds this version of the model."""
     UNUSABLE = "unusable"
-    """It cannot be loaded, for its manifest cannot be read."""
+    """It cannot be loaded, because its manifest cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +198,8 @@ class BundleSummary:
     bundle: str
     """Name of its folder."""
     model: str
-    """Name of its model; empty where the manifest cannot be read, as is the version then."""
+    """Name of its model; empty if the manifest cannot be read, as is the version."""
     version: str
     state: BundleState
     problem: str
-    """Why it cannot be loaded, where the manifest says so already."""
+    """Reason why it cannot be loaded, if the manifest shows it."""

@@ -223,7 +223,7 @@ def test_the_page_has_what_was_measured() -> None:
         "| trained | 0.750 |\n| trained, not divided | 0.250 |",
     ):
         assert f"{row}\n" in text
-    assert "## What reaches the source" not in text
+    assert "## Gradients at the source" not in text
     assert "## Teacher forcing" not in text
     without = page(replace(figures, entropies={}, undivided_entropies={}), "plots")
     assert "trained models" not in without

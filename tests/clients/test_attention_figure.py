@@ -1,4 +1,4 @@
-"""Pictures of attention: every label is there, inside the figure, and touches no other."""
+"""Figures of attention: all labels are inside the figure and do not overlap."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +91,7 @@ def check_readable(figure: Figure) -> list[str]:
 
 
 def overlaps(some: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Which boxes [N, 4] and [M, 4] have a point in common; [N, M]."""
+    """True for boxes [N, 4] and [M, 4] that share a point; [N, M]."""
     first, second = some[:, None], others[None]
     low, high = np.maximum(first[..., :2], second[..., :2]), np.minimum(first[..., 2:], second[..., 2:])
     return np.asarray((low <= high).all(axis=-1))
@@ -106,7 +106,7 @@ def shown_tokens(axes: Axes) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
 @pytest.mark.parametrize(("source", "target"), [(5, 6), (14, 11), (60, 57)])
-def test_labels_are_whole_and_apart(kind: AttentionKind, source: int, target: int, tmp_path: Path) -> None:
+def test_labels_are_complete_and_do_not_overlap(kind: AttentionKind, source: int, target: int, tmp_path: Path) -> None:
     drawn = alignment(tokens(source), tokens(target))
     drawing = draw(drawn, kind)
     check_readable(drawing.figure)
@@ -177,7 +177,7 @@ def test_a_character_is_drawn_with_a_font_that_has_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")  # of the drawing that this test makes itself
-def test_characters_that_no_font_has_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_without_a_font_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = [font for font in fontManager.ttflist if Path(font.fname).is_relative_to(matplotlib.get_data_path())]
     monkeypatch.setattr(_fonts, "fontManager", SimpleNamespace(ttflist=own))
     drawing = draw(alignment(tokens(6, ["▁ok", "주목", "שלום", "مرحبا", "a\nb"]), tokens(4)), "cross")
@@ -193,7 +193,7 @@ def test_long_words_are_shortened() -> None:
     assert rows[0] == f"{word[:23]}…"
 
 
-def test_what_cannot_be_drawn_is_said() -> None:
+def test_undrawable_figures_are_refused() -> None:
     empty = alignment(tokens(2), tokens(2))
     nothing = replace(empty.attention("cross"), rows=(), mean=())
     with pytest.raises(FigureError, match="the text has no content"):

@@ -1,4 +1,4 @@
-"""Both clients against a server that answers as the test says: requests, errors, details, the end."""
+"""Both clients against a scripted server: requests, errors, details, closing."""
 
 import asyncio
 import threading
@@ -117,7 +117,7 @@ def test_every_text_has_its_own_prefix_or_none(translate: Translate, address: st
 
 
 @both
-def test_an_option_that_there_is_not_is_a_type_error(translate: Translate, address: str, service: Scripted) -> None:
+def test_an_unknown_option_is_a_type_error(translate: Translate, address: str, service: Scripted) -> None:
     with pytest.raises(TypeError, match="no such option: beams, patience; decoding options are beam_size, "):
         translate(address, "a", beams=3, patience=1.0, beam_size=2)
     assert service.requests == []
@@ -175,7 +175,7 @@ def test_an_option_that_there_is_not_is_a_type_error(translate: Translate, addre
         ("a", {"timeout_s": float("nan")}, "timeout_s"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_by_field(
+def test_bad_arguments_of_translate_are_refused_by_field(
     translate: Translate, address: str, service: Scripted, texts: object, options: dict[str, object], blamed: str
 ) -> None:
     with pytest.raises(jumok.InvalidArgumentError) as caught:
@@ -267,14 +267,14 @@ def test_a_message_that_is_too_large_is_not_sent_again(address: str, service: Sc
 
 
 @both
-def test_an_answer_of_another_length_is_an_error(translate: Translate, address: str, service: Scripted) -> None:
+def test_a_response_of_another_length_is_an_error(translate: Translate, address: str, service: Scripted) -> None:
     service.drop_answers = True
     with pytest.raises(jumok.InternalError, match="answered 2 texts with 0 translations"):
         translate(address, ["a", "b"])
 
 
 @both
-def test_a_server_that_is_not_there_is_named(translate: Translate) -> None:
+def test_an_unreachable_server_is_named(translate: Translate) -> None:
     with pytest.raises(jumok.UnavailableError, match=r"cannot reach a server at 127\.0\.0\.1:1") as caught:
         translate("127.0.0.1:1", "a")
     assert caught.value.retryable
@@ -304,7 +304,7 @@ def test_a_closed_client_refuses_to_call(address: str) -> None:
     asyncio.run(scenario())
 
 
-def test_details_of_a_strange_proxy_do_not_hide_the_status(address: str, service: Scripted) -> None:
+def test_garbled_details_do_not_hide_the_status(address: str, service: Scripted) -> None:
     class Garbled(Scripted):
         def TranslateText(
             self, request: translation_pb2.TranslateTextRequest, context: grpc.ServicerContext
@@ -338,7 +338,7 @@ def public(kind: type) -> dict[str, object]:
     return dict(found)
 
 
-def test_closing_cancels_the_call_that_runs_and_not_its_task(service: Scripted, address: str) -> None:
+def test_closing_cancels_the_running_call_and_not_its_task(service: Scripted, address: str) -> None:
     service.hold = threading.Event()
 
     async def scenario() -> None:
@@ -356,18 +356,18 @@ def test_closing_cancels_the_call_that_runs_and_not_its_task(service: Scripted, 
 
 
 @pytest.mark.parametrize("timeout_s", [float("inf"), 1e300, 10**30])
-def test_a_timeout_beyond_grpcs_clock_is_none_at_all(timeout_s: float) -> None:
+def test_a_timeout_beyond_grpcs_clock_is_bounded(timeout_s: float) -> None:
     assert _validation.check_timeout(timeout_s) == _validation.LONGEST_TIMEOUT_S
 
 
-def test_what_is_neither_a_text_nor_several_is_named() -> None:
+def test_texts_of_a_wrong_type_are_refused() -> None:
     with pytest.raises(
         jumok.InvalidArgumentError, match="must be a str, or a sequence of them for several texts, got 5"
     ):
         wait("unused:1", 5)
 
 
-def test_a_number_beyond_every_float_is_refused_by_name() -> None:
+def test_a_number_that_exceeds_every_float_is_refused() -> None:
     with pytest.raises(jumok.InvalidArgumentError, match="must be a finite number") as refused:
         wait("unused:1", "a", length_penalty=10**400)
     assert refused.value.field == "options.length_penalty"

@@ -1,4 +1,4 @@
-"""``align`` of both clients against a server that answers as the test says."""
+"""``align`` of both clients against a scripted server."""
 
 import asyncio
 from collections.abc import Callable
@@ -75,7 +75,7 @@ def test_a_text_gives_an_alignment_and_sequences_a_list(
         (("a",), {"timeout_s": -1}, "timeout_s"),
     ],
 )
-def test_what_cannot_be_aligned_is_refused_by_field(
+def test_bad_arguments_of_align_are_refused_by_field(
     align: Callable[..., Any], address: str, service: Scripted, arguments: Any, options: Any, blamed: str
 ) -> None:
     with pytest.raises(jumok.InvalidArgumentError) as caught:

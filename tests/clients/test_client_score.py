@@ -1,4 +1,4 @@
-"""``score`` of both clients against a server that answers as the test says."""
+"""``score`` of both clients against a scripted server."""
 
 import asyncio
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def test_a_pair_gives_a_score_and_sequences_a_list(score: Callable[..., Any], ad
         ("a", "b", {"timeout_s": -1}, "timeout_s"),
     ],
 )
-def test_what_cannot_be_scored_is_refused_by_field(
+def test_bad_arguments_of_score_are_refused_by_field(
     score: Callable[..., Any], address: str, service: Scripted, texts: Any, targets: Any, options: Any, blamed: str
 ) -> None:
     with pytest.raises(jumok.InvalidArgumentError) as caught:

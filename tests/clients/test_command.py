@@ -1,4 +1,4 @@
-"""The jumok command itself: finding rooms, saying what to install, one line and an exit code for every failure."""
+"""The jumok command: sub-commands, missing extras, one line and an exit code per failure."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def test_python_m_jumok_is_the_command() -> None:
     assert done.stdout == f"jumok, version {jumok.__version__}\n"
 
 
-def test_without_click_a_sentence_says_what_to_install() -> None:
+def test_without_click_the_command_names_the_extra() -> None:
     done = command("--help", absent=["click"])
     assert done.returncode == 2
     assert done.stdout == ""
@@ -54,7 +54,7 @@ def test_without_click_a_sentence_says_what_to_install() -> None:
         (["attention", "text", "--out", "a.png"], "matplotlib", "plot"),
     ],
 )
-def test_a_room_that_is_not_installed_names_its_extra(arguments: list[str], absent: str, extra: str) -> None:
+def test_a_missing_package_names_its_extra(arguments: list[str], absent: str, extra: str) -> None:
     done = command(*arguments, absent=[absent])
     assert done.returncode == 1
     assert done.stdout == ""
@@ -62,7 +62,7 @@ def test_a_room_that_is_not_installed_names_its_extra(arguments: list[str], abse
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_help_lists_rooms_that_are_not_installed() -> None:
+def test_the_help_lists_commands_of_missing_packages() -> None:
     done = command("--help", absent=["onnxruntime", "torch"])
     assert done.returncode == 0
     assert done.stderr == ""
@@ -71,7 +71,7 @@ def test_the_help_lists_rooms_that_are_not_installed() -> None:
     assert "translate Translate TEXTs" in words
 
 
-def test_a_broken_installation_is_told_from_a_missing_one() -> None:
+def test_a_broken_installation_differs_from_a_missing_one() -> None:
     broken = "sys.modules['onnxruntime'] = type(sys)('onnxruntime')"
     done = command("serve", "bundle", setup=broken)
     assert done.returncode == 1
@@ -87,7 +87,7 @@ def test_the_sdk_imports_only_what_it_depends_on() -> None:
     assert packages.isdisjoint({"click", "jumok_export", "jumok_serve", "numpy", "pydantic", "sentencepiece", "torch"})
 
 
-def test_calling_one_command_imports_no_other_room() -> None:
+def test_a_command_imports_no_other_package() -> None:
     setup = "import atexit; atexit.register(lambda: print(sorted({m.partition('.')[0] for m in sys.modules})))"
     done = command("translate", "--help", setup=setup)
     imported = done.stdout.splitlines()[-1]
@@ -103,19 +103,19 @@ def test_calling_one_command_imports_no_other_room() -> None:
         (["translate", "--beam-size", "many", "x"], "'many' is not a valid integer"),
         (["translate", "--timeout", "0", "x"], "'--timeout'"),
         (["translate", "--bundle", "/nonexistent", "x"], "does not exist"),
-        (["translate", "--bundle", "/", "--server", "h:1", "x"], "--bundle and --server exclude each other"),
-        (["translate", "--bundle", "/", "--model", "m", "x"], "--bundle and --model exclude each other"),
+        (["translate", "--bundle", "/", "--server", "h:1", "x"], "--bundle excludes --server"),
+        (["translate", "--bundle", "/", "--model", "m", "x"], "--bundle excludes --model"),
         (["translate", "--attention", "x"], "--attention needs --json"),
         (["translate", "--suppress-token", "the", "x"], "'the' is not a valid integer"),
         (["translate", "--early-stopping", "soon", "x"], "'soon' is not one of"),
-        (["score", "--bundle", "/", "--server", "h:1", "x", "y"], "--bundle and --server exclude each other"),
+        (["score", "--bundle", "/", "--server", "h:1", "x", "y"], "--bundle excludes --server"),
         (["score", "x"], "give SOURCE and TARGET"),
         (["score", "x", "y", "z"], "got 3 arguments"),
         (["attention", "x"], "Missing option '--out'"),
-        (["attention", "--bundle", "/", "--server", "h:1", "x", "--out", "a.png"], "exclude each other"),
+        (["attention", "--bundle", "/", "--server", "h:1", "x", "--out", "a.png"], "--bundle excludes --server"),
     ],
 )
-def test_a_wrong_call_is_explained(arguments: list[str], message: str) -> None:
+def test_usage_errors_are_explained(arguments: list[str], message: str) -> None:
     done = command(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -123,7 +123,7 @@ def test_a_wrong_call_is_explained(arguments: list[str], message: str) -> None:
     assert message in done.stderr
 
 
-def test_a_server_that_is_not_there_is_one_line() -> None:
+def test_an_unreachable_server_is_one_line() -> None:
     done = command("translate", "--server", "127.0.0.1:1", "x")
     assert done.returncode == 1
     assert done.stdout == ""

@@ -95,11 +95,11 @@ def test_the_words_of_a_table() -> None:
     assert joined.words() == joined
 
 
-def test_what_was_not_asked_for_is_not_there() -> None:
+def test_attention_that_was_not_requested_is_refused() -> None:
     alone = replace(ALIGNMENT, cross=None, encoder=None)
     assert alone.words().cross is None
     assert alone.attention("decoder") == ALIGNMENT.decoder
-    with pytest.raises(ValueError, match="no attention of kind 'cross' here, only decoder: ask for it with kinds"):
+    with pytest.raises(ValueError, match="no attention of kind 'cross' here, only decoder: request it with kinds"):
         alone.pairs()
 
 
@@ -119,7 +119,7 @@ def test_alignments_survive_the_wire() -> None:
     assert alignments_from_proto(alignment_pb2.AlignTextResponse.FromString(data)) == sent
 
 
-def test_weights_that_are_no_matrices_are_refused() -> None:
+def test_weights_of_a_wrong_size_are_refused() -> None:
     message = alignments_to_proto([ALIGNMENT])
     message.alignments[0].encoder.mean.weights.append(0.5)
     with pytest.raises(ValueError, match="encoder has a matrix of 17 weights for 4 by 4 tokens"):

@@ -1,4 +1,4 @@
-"""Results survive the wire unchanged, and what the wire cannot say is refused."""
+"""Results survive the wire; values that it cannot hold are refused."""
 
 from dataclasses import replace
 from typing import Any, cast
@@ -78,7 +78,7 @@ def test_attention_of_a_text_without_tokens_survives_the_wire() -> None:
 
 
 @pytest.mark.parametrize("columns", [0, 2])
-def test_attention_that_is_no_matrix_is_refused(columns: int) -> None:
+def test_attention_of_a_wrong_size_is_refused(columns: int) -> None:
     message = response_to_proto([translation(BEST)], TIMINGS)
     attention = translation_pb2.Attention(weights=[0.5, 0.25, 0.25], columns=columns)
     message.translations[0].hypotheses[0].attention.CopyFrom(attention)
@@ -113,7 +113,7 @@ def test_scores_survive_the_wire() -> None:
     assert scores_from_proto(translation_pb2.ScoreTextResponse.FromString(data)) == sent
 
 
-def test_an_unknown_reason_to_finish_is_refused() -> None:
+def test_an_unknown_finish_reason_is_refused() -> None:
     message = response_to_proto([translation(BEST)], TIMINGS)
     message.translations[0].hypotheses[0].finish_reason = translation_pb2.FinishReason.ValueType(9)
     with pytest.raises(ValueError, match="unknown value 9"):
@@ -220,7 +220,7 @@ def test_options_survive_the_wire_and_a_zero_is_not_a_default(values: dict[str, 
     assert (data == b"") == (values is UNSET)
 
 
-def test_options_that_there_are_not_are_all_named() -> None:
+def test_unknown_options_are_all_named() -> None:
     check_names(FULL)
     with pytest.raises(TypeError, match=r"no such option: beams, maxlen; decoding options are beam_size, num_hyp"):
         check_names({"beams": 4, "seed": 1, "maxlen": 3})

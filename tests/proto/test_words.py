@@ -1,4 +1,4 @@
-"""Pieces become words, whatever marks them."""
+"""Words of pieces, for all spellings."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_pieces_are_joined_by_their_spelling(pieces: list[str], expected: list[s
     assert [text for text, _ in words(pieces, [False] * len(pieces), spelling(pieces))] == expected
 
 
-def test_the_places_of_pieces_are_told_and_special_tokens_stay_alone() -> None:
+def test_words_have_ranges_and_special_tokens_stay_separate() -> None:
     pieces = [">>deu<<", "A", "b", *METASPACE, "</s>", "de_DE"]
     special = [True, *[False] * 9, True, True]
     found = words(pieces, special, spelling(METASPACE))

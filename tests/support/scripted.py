@@ -1,4 +1,4 @@
-"""A server's service that answers as a test says."""
+"""A scripted gRPC service for tests of clients."""
 
 import threading
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What streams give: updates of one translation, and the results of many texts."""
+"""Results of streams: updates of one translation, and results of many texts."""
 
 from dataclasses import dataclass
 
@@ -8,35 +8,35 @@ from jumok_proto.results import Translation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationUpdate:
-    """How far a translation has come."""
+    """The progress of a translation."""
 
     text: str
-    """What the translation begins with for certain, the target prefix included; in the last update all of it."""
+    """The stable beginning of the translation, target prefix included; in the last update the whole text."""
     added: str
-    """What of ``text`` the update before did not have: written one after the other they make the translation."""
+    """The part of ``text`` that is new in this update; concatenated, these parts are the translation."""
     translation: Translation | None = None
-    """The result with its scores, tokens and timings; in the last update alone."""
+    """The result with scores, tokens and timings; only in the last update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextResult:
-    """What has become of one text of many."""
+    """The result of one text of many."""
 
     index: int
-    """Which text it is, counted from 0 in what was given to ``translate_iter``."""
+    """Index of the text in ``lines`` of ``translate_iter``, from 0."""
     text: str
-    """The text itself."""
+    """The text."""
     outcome: Translation | JumokError
-    """Its translation, or why it has none."""
+    """The translation, or the error."""
 
     @property
     def error(self) -> JumokError | None:
-        """Why the text has no translation; None where it has one."""
+        """The error of the text; None if it has a translation."""
         return self.outcome if isinstance(self.outcome, JumokError) else None
 
     @property
     def translation(self) -> Translation:
-        """The translation; raises ``error`` where there is none."""
+        """The translation; raises ``error`` if there is none."""
         if isinstance(self.outcome, JumokError):
             raise self.outcome
         return self.outcome

@@ -55,7 +55,7 @@ def check_texts(field: str, texts: str | Sequence[str]) -> list[str]:
 
 
 def check_optional_texts(field: str, values: object, count: int) -> list[str]:
-    """Check texts of which each of ``count`` may be None, which is sent as an empty text; None for all is no text."""
+    """Check ``count`` texts, each possibly None, which is sent as an empty text; None for all sends none."""
     if values is None:
         return []
     if isinstance(values, str) or not isinstance(values, Sequence):
@@ -65,7 +65,7 @@ def check_optional_texts(field: str, values: object, count: int) -> list[str]:
 
 
 def check_length(field: str, values: list[str], count: int) -> list[str]:
-    """Check that there is one value for each text."""
+    """Check for one value per text."""
     if len(values) != count:
         raise invalid_field(field, f"must be one for each of {count} texts, got {len(values)}")
     return values

@@ -1,4 +1,4 @@
-"""A server for tests of programs that use the SDK: real gRPC in this process, with translations that a test decides.
+"""A fake server for tests of programs that use the SDK: real gRPC, canned translations.
 
 with FakeServer({"A dog runs.": "Ein Hund rennt."}) as server, Client(server.address) as client:
     assert client.translate("A dog runs.").text == "Ein Hund rennt."
@@ -46,7 +46,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer, add_
 __all__ = ["FAKE_MODEL", "FakeServer", "fake_translation"]
 
 THREADS = 32
-"""Calls that are answered at the same time."""
+"""Largest number of concurrent calls."""
 
 TIMINGS = Timings(queue_s=0.0, encode_s=0.0, decode_s=0.0, total_s=0.0)
 
@@ -84,13 +84,13 @@ FAKE_MODEL = Model(
     precision="fp32",
     device="cpu",
 )
-"""The only model of a fake server."""
+"""The only model of the fake server."""
 
 Translate = Callable[[str], "str | Translation"]
 
 
 def fake_translation(text: str, *, score: float = -0.5) -> Translation:
-    """A translation with one hypothesis, whose tokens are its words."""
+    """Make a translation with one hypothesis, whose tokens are its words."""
     words = tuple(text.split())
     best = Hypothesis(
         text=text,
@@ -112,18 +112,17 @@ def fake_translation(text: str, *, score: float = -0.5) -> Translation:
 
 
 class FakeServer:
-    """Serves on a free port of 127.0.0.1 while the block runs.
+    """A server on a free port of 127.0.0.1, running while its ``with`` block does.
 
-    A stream gives a translation word by word, and a corpus is answered item by item, in order. Options are taken and
-    change nothing.
+    A stream returns a translation word by word; a corpus is answered item by item, in order. Options have no effect.
 
     Args:
-        translate: translations by text, or what makes one of a text: a string, or a whole ``Translation``. A
+        translate: translations by text, or a function from text to str or ``Translation``. A
             ``JumokError`` that it raises is the text's error; a text that a mapping lacks has an InvalidArgumentError.
         delay_s: seconds before each answer to a call, or to each item of a corpus.
 
     Attributes:
-        requests: every message that has come, in order.
+        requests: all messages received, in order.
     """
 
     def __init__(self, translate: Mapping[str, str] | Translate = str.upper, *, delay_s: float = 0.0) -> None:
@@ -139,12 +138,12 @@ class FakeServer:
 
     @property
     def address(self) -> str:
-        """What a client is to be given."""
+        """Address for a client."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def texts(self) -> list[str]:
-        """Every text that has come, in order."""
+        """All texts received, in order."""
         found: list[str] = []
         for request in list(self.requests):
             match request:
@@ -159,21 +158,21 @@ class FakeServer:
         return found
 
     def fail(self, error: JumokError, *, times: int = 1, after: int = 0) -> None:
-        """Have the next calls fail, behind those that are to fail already.
+        """Make calls fail, after those that are to fail already.
 
         Args:
             error: sent with its details; ``OverloadedError("full", retry_after_s=1.0)`` has the client retry.
-            times: how many calls.
-            after: answers that a stream or a corpus gives before that.
+            times: number of calls.
+            after: answers of a stream or a corpus before the failure.
         """
         self._failures.extend([(error, after)] * times)
 
     def start(self) -> None:
-        """Serve; what a ``with`` block does."""
+        """Start to serve, as a ``with`` block does."""
         self._server.start()
 
     def stop(self) -> None:
-        """End at once, and break what runs."""
+        """Stop at once and break running calls."""
         self._stopped.set()
         self._server.stop(None).wait()
 
@@ -255,7 +254,7 @@ class _Translations(TranslationServiceServicer):
     def ScoreText(  # noqa: N802
         self, request: translation_pb2.ScoreTextRequest, context: grpc.ServicerContext
     ) -> translation_pb2.ScoreTextResponse:
-        """Score minus the number of words."""
+        """Give minus the number of words as score."""
         self._begin(request, context)
         scores = []
         for target in request.targets:
@@ -277,7 +276,7 @@ class _Translations(TranslationServiceServicer):
     def AlignText(  # noqa: N802
         self, request: alignment_pb2.AlignTextRequest, context: grpc.ServicerContext
     ) -> alignment_pb2.AlignTextResponse:
-        """Cross-attention from each word to the word in the same place, whatever kinds are asked for."""
+        """Give cross-attention from each word to the word at its position, for any kinds."""
         self._begin(request, context)
         try:
             targets = request.targets or [""] * len(request.contents)

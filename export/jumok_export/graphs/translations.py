@@ -9,7 +9,7 @@ import torch
 from onnx.defs import OpSchema
 from onnxscript import opset20
 
-from jumok_export.models import attention, layers, recurrent_encoder  # noqa: F401 - they define the operators
+from jumok_export.models import operators  # noqa: F401 - it defines the operators
 
 DOMAIN = "com.microsoft"
 

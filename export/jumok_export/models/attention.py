@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, and multi-head attention built from it."""
+"""Attention: score functions, masked softmax, and multi-head attention."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,90 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from jumok_export.models.attention_functions import context, dot_scores, masked_softmax, scaled_dot_scores
+from jumok_export.models.operators import fused_attention
+
+
+def dot_scores(query: Tensor, key: Tensor) -> Tensor:
+    """q . k: "dot" in equation 8 of "Effective Approaches to Attention-based NMT" (Luong et al., 2015).
+
+    Args:
+        query: [..., Tq, D].
+        key: [..., Tk, D].
+
+    Returns:
+        Scores [..., Tq, Tk].
+    """
+    return query @ key.transpose(-2, -1)
+
+
+def scaled_dot_scores(query: Tensor, key: Tensor) -> Tensor:
+    """q . k / sqrt(D): equation 1 of "Attention Is All You Need" (Vaswani et al., 2017).
+
+    Products of vectors with D independent components of variance 1 have variance D. The division brings the variance
+    back to 1, where the softmax is not saturated. Shapes are those of `dot_scores`.
+    """
+    return dot_scores(query, key) / math.sqrt(query.shape[-1])
+
+
+def general_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
+    """q . W k: "general" in equation 8 of Luong et al. (2015).
+
+    Args:
+        query: [..., Tq, Dq].
+        key: [..., Tk, Dk].
+        weight: W, [Dq, Dk]; queries and keys may differ in width.
+
+    Returns:
+        Scores [..., Tq, Tk].
+    """
+    return dot_scores(query, key @ weight.T)
+
+
+def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
+    """v . tanh(q + k) of projected queries and keys.
+
+    Equation 8 of "Neural Machine Translation by Jointly Learning to Align and Translate" (Bahdanau et al., 2015, in
+    appendix A.1.2), and "concat" in equation 8 of Luong et al. (2015): W [q; k] is a sum of two projections.
+
+    Args:
+        query: projected, [..., Tq, D].
+        key: projected, [..., Tk, D].
+        weight: v, [D].
+
+    Returns:
+        Scores [..., Tq, Tk].
+    """
+    return torch.tanh(query[..., :, None, :] + key[..., None, :, :]) @ weight
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax over the last axis, restricted to the elements where `mask` is true.
+
+    Args:
+        scores: [..., Tq, Tk].
+        mask: boolean, broadcastable to `scores`, true where the query may attend; None: everywhere.
+
+    Returns:
+        Weights of the shape of `scores`. A row sums to 1 and is exactly 0 where masked. A row that is masked everywhere
+        is all zeros rather than NaN, so that a padded query adds nothing.
+    """
+    if mask is None:
+        return scores.softmax(dim=-1)
+    weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
+    return weights * mask.any(dim=-1, keepdim=True).to(weights.dtype)
+
+
+def context(weights: Tensor, value: Tensor) -> Tensor:
+    """Weighted mean of the values: equation 5 of Bahdanau et al. (2015).
+
+    Args:
+        weights: [..., Tq, Tk].
+        value: [..., Tk, Dv].
+
+    Returns:
+        [..., Tq, Dv].
+    """
+    return weights @ value
 
 
 def scaled_dot_product_attention(
@@ -21,19 +104,19 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     position_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q K^T / sqrt(d_k)) V: "Attention Is All You Need" (Vaswani et al., 2017), equation 1.
+    """softmax(Q K^T / sqrt(d_k)) V: equation 1 of Vaswani et al. (2017).
 
     Args:
         query: [..., Tq, Dk].
         key: [..., Tk, Dk].
-        value: [..., Tk, Dv]; its width is free of the keys' width.
+        value: [..., Tk, Dv].
         mask: boolean, broadcastable to [..., Tq, Tk], true where a query may attend; or None.
-        dropout: probability with which a weight is dropped before the values are summed.
-        scale: what the products of queries and keys are multiplied by; default: 1 / sqrt(Dk).
-        position_bias: broadcastable to [..., Tq, Tk], added to the scaled products.
+        dropout: probability of dropping a weight before the values are summed.
+        scale: factor of the products of queries and keys; default: 1 / sqrt(Dk).
+        position_bias: added to the scaled products, broadcastable to [..., Tq, Tk]; or None.
 
     Returns:
-        The output [..., Tq, Dv] and the attention weights [..., Tq, Tk], before dropout.
+        The output [..., Tq, Dv] and the attention weights before dropout, [..., Tq, Tk].
     """
     if scale is None:
         scores = scaled_dot_scores(query, key)
@@ -46,73 +129,21 @@ def scaled_dot_product_attention(
     return context(kept, value), weights
 
 
-@torch.library.custom_op("jumok::fused_attention", mutates_args=())
-def fused_attention(  # noqa: PLR0917 - the operator's arguments
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor | None,
-    bias: Tensor | None,
-    heads: int,
-    scale: float,
-) -> Tensor:
-    """Multi-head attention without its weights: one operator of ONNX Runtime's in an exported graph.
-
-    Args:
-        query: [B, Tq, heads * Dk].
-        key: [B, Tk, heads * Dk], or split into heads already, [B, heads, Tk, Dk].
-        value: [B, Tk, heads * Dv], or [B, heads, Tk, Dv].
-        lengths: [B] int32, how many keys of each sentence may be attended to; or None: all.
-        bias: [1 or B, 1 or heads, Tq, Tk], added before the softmax; or None.
-        heads: number of heads.
-        scale: what the products of queries and keys are multiplied by.
-
-    Returns:
-        [B, Tq, heads * Dv].
-    """
-    asked, keys, values = (part if part.dim() == 4 else _split(part, heads) for part in (query, key, value))
-    if lengths is not None:
-        seen = torch.arange(keys.shape[2], device=lengths.device) < lengths[:, None]
-        masked = torch.where(seen, 0.0, torch.finfo(query.dtype).min)[:, None, None, :]
-        bias = masked if bias is None else bias + masked
-    attended = F.scaled_dot_product_attention(asked, keys, values, attn_mask=bias, scale=scale)
-    return attended.transpose(-3, -2).flatten(-2).contiguous()
-
-
-@fused_attention.register_fake
-def _(  # noqa: PLR0917 - the operator's arguments
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor | None,
-    bias: Tensor | None,
-    heads: int,
-    scale: float,
-) -> Tensor:
-    width = value.shape[-1] if value.dim() == 3 else heads * value.shape[-1]
-    return query.new_empty(query.shape[0], query.shape[1], width)
-
-
-def _split(projected: Tensor, heads: int) -> Tensor:
-    """[..., T, heads * D] to [..., heads, T, D]."""
-    return torch.unflatten(projected, -1, (heads, -1)).transpose(-3, -2)
-
-
 class MultiHeadAttention(nn.Module):
     """Multi-head attention: section 3.2.2 of "Attention Is All You Need".
 
-    Queries, keys and values are projected, split into heads, attended head by head, merged, and projected
-    once more: the output projection mixes the heads and is part of the definition.
-
     Args:
-        width: width of the queries that come in and of the output.
+        width: width of the queries and of the output.
         heads: number of heads; divides `key_width` and `value_width`.
-        memory_width: width of what is attended to (default: `width`).
-        key_width: width of all heads' queries and keys together (default: `width`).
-        value_width: width of all heads' values together (default: `width`).
-        bias: whether the four projections have a bias.
+        memory_width: width of the attended sequence (default: `width`).
+        key_width: width of the queries and keys of all heads together (default: `width`).
+        value_width: width of the values of all heads together (default: `width`).
+        bias: True to give the four projections a bias.
         dropout: dropout on the attention weights while training.
-        scale: of the products of queries and keys; default: 1 / sqrt(width of a head's keys).
+        scale: factor of the products of queries and keys; default: 1 / sqrt(width of a head's keys).
+
+    Raises:
+        ValueError: the heads do not divide the widths.
     """
 
     def __init__(
@@ -149,44 +180,43 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def key_scale(self) -> float:
-        """What products of queries and keys are multiplied by."""
+        """Factor of the products of queries and keys."""
         return (self.query_projection.out_features // self.heads) ** -0.5 if self.scale is None else self.scale
 
     def split(self, projected: Tensor) -> Tensor:
-        """[B, T, heads * D] to [B, heads, T, D]."""
-        return _split(projected, self.heads)
+        """Split [B, T, heads * D] into heads, [B, heads, T, D]."""
+        return torch.unflatten(projected, -1, (self.heads, -1)).transpose(-3, -2)
 
     @staticmethod
     def merge(per_head: Tensor) -> Tensor:
-        """[B, heads, T, D] to [B, T, heads * D]."""
+        """Merge the heads of [B, heads, T, D] into [B, T, heads * D]."""
         return per_head.transpose(-3, -2).flatten(-2)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """What a KV cache holds of `memory` [B, T, memory_width]: keys and values, [B, heads, T, D] each."""
+        """Project `memory` [B, T, memory_width] to the KV cache's keys and values, [B, heads, T, D] each."""
         return self.split(self.key_projection(memory)), self.split(self.value_projection(memory))
 
-    def no_keys_values(self) -> tuple[Tensor, Tensor]:
-        """Keys and values of one memory without tokens, [1, heads, 0, D] each."""
+    def empty_keys_values(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of a sequence without tokens, [1, heads, 0, D] each."""
         return self.keys_values(self.key_projection.weight.new_zeros(1, 0, self.key_projection.in_features))
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, position_bias: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of `query` [B, Tq, width] over keys and values that are projected and split already.
+        """Attend to projected keys and values, and give out the attention weights.
 
         Args:
-            query: what asks.
+            query: [B, Tq, width].
             key: [B, heads, Tk, D].
             value: [B, heads, Tk, D].
             mask: boolean, broadcastable to [B, heads, Tq, Tk], true where a query may attend; or None.
-            position_bias: broadcastable to [B, heads, Tq, Tk], added before the softmax; or None.
+            position_bias: added before the softmax, broadcastable to [B, heads, Tq, Tk]; or None.
 
         Returns:
             The output [B, Tq, width] and the weights [B, heads, Tq, Tk].
         """
-        per_head = self.split(self.query_projection(query))
         attended, weights = scaled_dot_product_attention(
-            per_head,
+            self.split(self.query_projection(query)),
             key,
             value,
             mask,
@@ -197,49 +227,39 @@ class MultiHeadAttention(nn.Module):
         output: Tensor = self.output_projection(self.merge(attended))
         return output, weights
 
-    def answer(
+    def attend_fused(
         self, query: Tensor, key: Tensor, value: Tensor, *, lengths: Tensor | None = None, bias: Tensor | None = None
     ) -> Tensor:
-        """What `attend` computes, without the weights and in one operator where it is exported; for inference.
+        """Attend as `attend` does, in one exported operator and without the weights; for inference.
 
         Args:
-            query: [B, Tq, width], what asks.
+            query: [B, Tq, width].
             key: projected keys, [B, Tk, heads * D] or [B, heads, Tk, D].
-            value: projected values, likewise.
-            lengths: [B] int32, how many keys may be attended to; or None: all.
-            bias: [1 or B, 1 or heads, Tq, Tk], added before the softmax; or None.
+            value: projected values, in one of these shapes.
+            lengths: number of keys to attend to, [B] int32; None: all keys.
+            bias: added before the softmax, [1 or B, 1 or heads, Tq, Tk]; or None.
 
         Returns:
             The output [B, Tq, width].
         """
-        asked = self.query_projection(query)
-        attended = fused_attention(asked, key, value, lengths, bias, self.heads, self.key_scale)
+        projected = self.query_projection(query)
+        attended = fused_attention(projected, key, value, lengths, bias, self.heads, self.key_scale)
         output: Tensor = self.output_projection(attended)
         return output
 
     def forward(
         self, query: Tensor, memory: Tensor, mask: Tensor | None = None, position_bias: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of `query` [B, Tq, width] over `memory` [B, Tk, memory_width]; the same tensor for self-attention.
-
-        Args:
-            query: what asks.
-            memory: what is attended to.
-            mask: boolean, broadcastable to [B, heads, Tq, Tk], true where a query may attend.
-            position_bias: broadcastable to [B, heads, Tq, Tk], added before the softmax.
-
-        Returns:
-            The output [B, Tq, width] and the weights [B, heads, Tq, Tk].
-        """
+        """Attend to `memory`, [B, Tk, memory_width]; see `attend`."""
         return self.attend(query, *self.keys_values(memory), mask, position_bias)
 
 
 @contextmanager
 def scaled_queries(model: nn.Module) -> Iterator[None]:
-    """Has the projections of queries scale them, so that attention has nothing left to multiply.
+    """Fold attention scales into the query projections of a model for the time of an export.
 
-    ONNX Runtime's products of one query with its keys take half the time then. Scales that are no powers of two stay,
-    because what the model computes must not change by a bit.
+    ONNX Runtime multiplies one query with its keys in half the time then. Only powers of two are folded, because the
+    model's results must not change by a bit.
     """
     scaled = [(module, module.scale, module.key_scale) for module in _with_exact_scales(model)]
     for module, _, scale in scaled:
@@ -254,13 +274,13 @@ def scaled_queries(model: nn.Module) -> Iterator[None]:
 
 
 def unscale_queries(model: nn.Module) -> None:
-    """Undoes `scaled_queries` in a model whose weights were read from graphs that were exported within it."""
+    """Undo `scaled_queries` in a model whose weights were read from exported graphs."""
     for module in _with_exact_scales(model):
         _multiply(module.query_projection, 1 / module.key_scale)
 
 
 def _with_exact_scales(model: nn.Module) -> list[MultiHeadAttention]:
-    """Those that scale by a power of two."""
+    """Attention modules whose scale is a power of two other than 1."""
     attention = (module for module in model.modules() if isinstance(module, MultiHeadAttention))
     return [module for module in attention if module.key_scale != 1.0 and math.frexp(module.key_scale)[0] == 0.5]
 

@@ -1,8 +1,7 @@
-"""Recurrent cells, one step each, written out by their equations: tanh RNN, LSTM and GRU.
+"""Recurrent cells by their equations: tanh RNN, LSTM and GRU.
 
-PyTorch's own cells compute the same (a test compares them). These are made of linear layers, which int8 can hold, and
-their gates lie in the order of ONNX's recurrent operators, which `jumok_export.models.recurrent_encoder` replaces by
-them.
+They are made of linear layers, which can be quantized to int8. Their gates lie in the order of ONNX's recurrent
+operators, by which exported graphs replace whole layers.
 """
 
 from abc import ABC, abstractmethod
@@ -12,6 +11,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from jumok_export.models.seq2seq import length_mask
+
 CellKind = Literal["rnn", "lstm", "gru"]
 
 
@@ -19,12 +20,12 @@ class Cell(nn.Module, ABC):
     """One step of a recurrent layer.
 
     Args:
-        inputs: width of what goes in.
-        width: of the hidden state, and so of what comes out.
+        inputs: width of the input.
+        width: width of the hidden state, which is the cell's output.
 
     Attributes:
-        state_names: what the state is made of; the first one, the hidden state, is what the cell gives out.
-        gates: how many vectors of the state's width are computed from the input, and how many from the hidden state.
+        state_names: names of the state's vectors; the first one is the hidden state.
+        gates: number of vectors of the state's width in each of the two projections.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("hidden",)
@@ -39,15 +40,23 @@ class Cell(nn.Module, ABC):
 
     @abstractmethod
     def advance(self, projected: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The next state, [R, width] each, from the input's projection [R, gates * width] and the state so far."""
+        """Compute the next state from a projected input.
+
+        Args:
+            projected: projection of the input, [R, gates * width].
+            state: previous state, [R, width] each.
+
+        Returns:
+            The next state, [R, width] each.
+        """
 
     def forward(self, x: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The next state, [R, width] each, from the input `x` [R, inputs] and the state so far."""
+        """Compute the next state from an input `x` [R, inputs]; see `advance`."""
         return self.advance(self.input_projection(x), state)
 
     @property
     def width(self) -> int:
-        """Width of the state."""
+        """Width of the hidden state."""
         return self.hidden_projection.in_features
 
 
@@ -80,10 +89,10 @@ class LSTMCell(Cell):
 
 
 class GRUCell(Cell):
-    """The gated recurrent unit of Cho et al. (2014), equations 5 to 8, with the reset gate behind the product with U.
+    """The gated recurrent unit of Cho et al. (2014), equations 5 to 8, with the reset gate after the product with U.
 
     z, r = sigmoid(W x + U h + b), one each; n = tanh(W x + b + r * (U h + b)); h' = (1 - z) * n + z * h. The paper has
-    U (r * h) instead; this form, from its first implementations on graphics processors, is PyTorch's and ONNX's too.
+    U (r * h) instead of r * (U h + b), which is the form of PyTorch and ONNX.
     """
 
     gates = 3
@@ -98,3 +107,27 @@ class GRUCell(Cell):
 
 
 CELLS: dict[CellKind, type[Cell]] = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
+
+
+def run_cell(cell: Cell, x: Tensor, lengths: Tensor, *, backwards: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run a cell over whole sequences, token by token, from a state of zeros.
+
+    Args:
+        cell: cell of the layer.
+        x: [B, S, inputs], padded.
+        lengths: [B]; padding changes no state.
+        backwards: True to read sequences from their ends.
+
+    Returns:
+        Hidden states [B, S, width], 0 after a sequence's end, and the state after the last token, [B, width] each.
+    """
+    mask = length_mask(lengths, x.shape[1])[..., None]  # [B, S, 1]
+    projected = cell.input_projection(x)  # of all tokens at once, because it needs no state
+    state = tuple(x.new_zeros(x.shape[0], cell.width) for _ in cell.state_names)
+    hidden = []
+    for time in range(x.shape[1])[:: -1 if backwards else 1]:
+        within = mask[:, time]
+        new = cell.advance(projected[:, time], state)
+        state = tuple(torch.where(within, *pair) for pair in zip(new, state, strict=True))
+        hidden.append(torch.where(within, state[0], 0.0))
+    return torch.stack(hidden[:: -1 if backwards else 1], dim=1), state

@@ -1,4 +1,4 @@
-"""What every encoder-decoder Transformer computes: the views of it that are trained and exported."""
+"""Encoder-decoder Transformers: the computations that are trained and exported."""
 
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -6,21 +6,23 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from jumok_export.models.layers import DecoderLayer, EncoderLayer, InPlaceFrame, StepFrame
+from jumok_export.models.kv_cache import KVCacheStep
+from jumok_export.models.layers import DecoderLayer, EncoderLayer
 from jumok_export.models.seq2seq import Seq2Seq, Tensors, length_mask
 
 
 class EncoderDecoder(Seq2Seq):
-    """An encoder and a decoder of `EncoderLayer` and `DecoderLayer`, without what goes in and what comes out.
+    """An encoder and a decoder of Transformer layers.
 
-    What a kind of Transformer adds is how tokens are embedded, what their distance adds to attention, and the output.
+    A subclass adds the embeddings, the bias of relative positions and the output projection.
 
     Attributes:
-        encoder: its layers.
-        decoder: its layers.
-        encoder_norm: after the encoder's last layer.
-        decoder_norm: after the decoder's last layer.
+        encoder: layers of the encoder.
+        decoder: layers of the decoder.
+        encoder_norm: normalisation after the encoder's last layer.
+        decoder_norm: normalisation after the decoder's last layer.
     """
 
     encoder: nn.ModuleList
@@ -30,22 +32,26 @@ class EncoderDecoder(Seq2Seq):
 
     @abstractmethod
     def embed_source(self, source_ids: Tensor) -> Tensor:
-        """What enters the encoder for whole sources [B, S]; [B, S, width]."""
+        """Embed whole sources [B, S]; returns [B, S, width]."""
 
     @abstractmethod
-    def embed_target(self, token_ids: Tensor, places: Tensor) -> Tensor:
-        """What enters the decoder for tokens at places, of one shape or broadcastable; [*token_ids.shape, width]."""
+    def embed_target(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """Embed target tokens at positions of a broadcastable shape; returns [*token_ids.shape, width]."""
 
     @abstractmethod
     def logits(self, decoded: Tensor) -> Tensor:
-        """Logits [..., V] from the decoder's output [..., width]."""
+        """Compute logits [..., V] from the decoder's output [..., width]."""
 
-    def encoder_position_bias(self, places: Tensor) -> Tensor | None:
-        """What distance adds to the encoder's attention scores at the places [S]; [heads, S, S] or None."""
+    def encoder_position_bias(self, positions: Tensor) -> Tensor | None:
+        """Bias of the encoder's attention scores at positions [S]: [heads, S, S] or None."""
         return None
 
     def decoder_position_bias(self, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """What distance adds to the decoder's self-attention scores, for queries at [..., Tq] and keys at [..., Tk].
+        """Bias of the decoder's self-attention scores.
+
+        Args:
+            queries: positions of the queries, [..., Tq].
+            keys: positions of the keys, [..., Tk].
 
         Returns:
             [..., heads, Tq, Tk], or None.
@@ -57,7 +63,7 @@ class EncoderDecoder(Seq2Seq):
         return cast(Iterable[DecoderLayer], self.decoder)
 
     def run_encoder(self, source_ids: Tensor, source_mask: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The source's representation [B, S, width] and each layer's self-attention weights [B, heads, S, S]."""
+        """Encode sources; returns [B, S, width] and each layer's self-attention weights [B, heads, S, S]."""
         x = self.embed_source(source_ids)
         bias = self.encoder_position_bias(torch.arange(source_ids.shape[1], device=source_ids.device))
         attention = []
@@ -69,15 +75,15 @@ class EncoderDecoder(Seq2Seq):
     def run_decoder(
         self, memory: Tensor, source_mask: Tensor, input_ids: Tensor
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Teacher forcing: the decoder over all of `input_ids` [B, T] at once.
+        """Decode all of `input_ids` [B, T] at once, by teacher forcing.
 
         Returns:
-            Its output [B, T, width], and each layer's self-attention and cross-attention weights.
+            The output [B, T, width], and each layer's self-attention and cross-attention weights.
         """
-        places = torch.arange(input_ids.shape[1], device=input_ids.device)
-        causal_mask = places[:, None] >= places  # a token sees itself and what is before it
-        x = self.embed_target(input_ids, places)
-        bias = self.decoder_position_bias(places, places)
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
+        causal_mask = positions[:, None] >= positions  # a token attends to itself and to the tokens before it
+        x = self.embed_target(input_ids, positions)
+        bias = self.decoder_position_bias(positions, positions)
         self_attention, cross_attention = [], []
         for layer in self.decoder:
             x, self_weights, cross_weights = layer(x, causal_mask, memory, source_mask, bias)
@@ -86,22 +92,21 @@ class EncoderDecoder(Seq2Seq):
         return self.decoder_norm(x), self_attention, cross_attention
 
     def forward(self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor) -> Tensor:
-        """See `Seq2Seq`: all positions at once."""
+        """See `Seq2Seq`."""
         source_mask = length_mask(source_lengths, source_ids.shape[1])[:, None, None, :]
         memory, _ = self.run_encoder(source_ids, source_mask)
         x, _, _ = self.run_decoder(memory, source_mask, self.shift(start_ids, target_ids))
         return self.logits(x)
 
     def empty_state(self) -> Tensors:
-        """The state that decoding starts from: keys and values of one row without tokens, [1, heads, 0, D]."""
+        """See `Seq2Seq`: `key.<layer>` and `value.<layer>` of self-attention, [1, heads, 0, D]."""
         state = {}
         for index, layer in enumerate(self._decoder_layers):
-            empty = layer.self_attention.no_keys_values()
-            state[f"key.{index}"], state[f"value.{index}"] = empty
+            state[f"key.{index}"], state[f"value.{index}"] = layer.self_attention.empty_keys_values()
         return state
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
-        """See `Seq2Seq`: the keys and values of cross-attention, `key.<layer>` and `value.<layer>` [B, heads, S, D]."""
+        """See `Seq2Seq`: `key.<layer>` and `value.<layer>` of cross-attention, [B, heads, S, D]."""
         x = self.embed_source(source_ids)
         bias = self.encoder_position_bias(torch.arange(source_ids.shape[1], device=source_ids.device))
         lengths = source_lengths.to(torch.int32)
@@ -122,20 +127,27 @@ class EncoderDecoder(Seq2Seq):
         memory: Tensors,
         state: Tensors,
     ) -> tuple[Tensor, Tensors]:
-        """See `Seq2Seq`: the state is a cache of keys and values.
+        """See `Seq2Seq`; exported graphs have `step_in_place` instead.
 
-        Of a row's [P, heads, T, D], as many entries are valid as it has decoded tokens; the new state is
-        [R, heads, T_new, D], T_new > positions.
+        A row's state [heads, T, D] is valid up to its position. The new token's key and value are repeated after that.
         """
-        frame = StepFrame(positions, parents, source_lengths, state["key.0"], memory["key.0"].shape[2])
-        x = self.embed_target(token_ids, positions)
-        bias = self.decoder_position_bias(positions[:, None], frame.places)
-        grown = {}
-        for index, layer in enumerate(self._decoder_layers):
-            key, value = f"key.{index}", f"value.{index}"
-            x, cache = layer.step(x, (state[key], state[value]), frame, (memory[key], memory[value]), bias)
-            grown[key], grown[value] = cache
-        return self.logits(self.decoder_norm(x)), grown
+        rows, length = len(token_ids), int(positions.max()) + 1
+        entries = torch.arange(length, device=positions.device)  # [T]
+        row = torch.arange(rows, device=positions.device)
+        beam_size = rows // len(source_lengths)
+        # Every row is a sentence of its own with one beam, whose entries are its tokens in their order.
+        logits, written = self.step_in_place(
+            token_ids[:, None],
+            positions[:, None],
+            torch.stack((row, torch.zeros_like(row), positions), dim=-1)[:, None],
+            (entries <= positions[:, None])[:, None],
+            entries.expand(rows, length),
+            source_lengths.repeat_interleave(beam_size),
+            {name: value.repeat_interleave(beam_size, dim=0) for name, value in memory.items()},
+            {name: F.pad(value[parents], (0, 0, 0, length - value.shape[2])) for name, value in state.items()},
+        )
+        last = torch.minimum(entries, positions[:, None])[:, None, :, None]
+        return logits, {name: value.take_along_dim(last, dim=2) for name, value in written.items()}
 
     def step_in_place(  # noqa: PLR0917 - the graph contract's inputs, in its order
         self,
@@ -148,48 +160,41 @@ class EncoderDecoder(Seq2Seq):
         memory: Tensors,
         state: Tensors,
     ) -> tuple[Tensor, Tensors]:
-        """`step` over buffers that stay where they are: this is what is exported.
+        """Decode one token of every row, writing into KV caches that stay where they are.
 
-        The rows of a sentence share E entries of state, each of which holds one token of one row or of several.
+        The rows of a sentence share E cache entries. An entry holds one token of one row or of several.
 
         Args:
-            token_ids: [B, K], the token each row decoded last (at first the start token).
-            positions: [B, K], how many tokens the row has decoded.
-            places: [B, K, 3], where each row's new token goes: its sentence, 0 (head 0), and the entry.
-            visible: [B, K, E], the entries that hold a row's tokens, the new one's included.
-            entry_positions: [B, E], the positions of the tokens that entries hold.
+            token_ids: token that each row decoded last, at first the start token, [B, K].
+            positions: number of tokens that each row has decoded, [B, K].
+            places: index of each row's new token, [B, K, 3]: sentence, 0 (head 0) and entry.
+            visible: entries with a row's tokens, the new one's included, [B, K, E].
+            entry_positions: positions of the tokens in the entries, [B, E].
             source_lengths: [B].
-            memory: of `encode`, [B, heads, S, D].
+            memory: memory of `encode`, [B, heads, S, D].
             state: keys and values of the sentences' rows, [B, heads, E, D].
 
         Returns:
             Logits [B * K, V] of the next token and the state with this token written.
         """
-        frame = InPlaceFrame(places, visible, source_lengths, state["key.0"])
+        cache_step = KVCacheStep(places, visible, source_lengths, state["key.0"])
         x = self.embed_target(token_ids, positions)
         bias = self.decoder_position_bias(positions, entry_positions)  # [B, heads, K, E]
         written = {}
         for index, layer in enumerate(self._decoder_layers):
             key, value = f"key.{index}", f"value.{index}"
-            x, cache = layer.step_in_place(x, (state[key], state[value]), frame, (memory[key], memory[value]), bias)
+            x, cache = layer.step(x, (state[key], state[value]), cache_step, (memory[key], memory[value]), bias)
             written[key], written[value] = cache
         return self.logits(self.decoder_norm(x).flatten(0, 1)), written
 
     def align(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What attended to what when `target_ids` were decoded, in one pass; 0 for target positions behind the end.
-
-        Args:
-            source_ids: [B, S], padded.
-            source_lengths: [B].
-            start_ids: [B], the token that the decoder starts from.
-            target_ids: [B, T], with the end token, padded.
-            target_lengths: [B].
+        """Compute the attention weights of given targets, in one pass; the arguments are those of `score`.
 
         Returns:
-            Cross-attention [B, layers, heads, T, S], the encoder's self-attention [B, layers, heads, S, S] and the
-            decoder's [B, layers, heads, T, T]. Row t is the attention of the step that produced target token t.
+            Cross-attention [B, layers, heads, T, S], and the self-attention of the encoder [B, layers, heads, S, S] and
+            of the decoder [B, layers, heads, T, T]. Row t belongs to target token t; rows after the end are 0.
         """
         source_mask = length_mask(source_lengths, source_ids.shape[1])
         target_mask = length_mask(target_lengths, target_ids.shape[1])[:, None, None, :, None]

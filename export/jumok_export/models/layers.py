@@ -1,35 +1,25 @@
-"""What Transformers are made of: the layers of encoder and decoder, their sizes, and the decoder's single step."""
+"""Layers of Transformer encoders and decoders, for training and for export."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from jumok_export.models.attention import MultiHeadAttention
-from jumok_export.models.seq2seq import length_mask
-
-CACHE_STEP = 8
-"""The cache has room for a multiple of so many tokens.
-
-Room that follows the longest row keeps a cache from growing while rows come and go. And sums over a number of tokens
-that is no multiple of the vector width are grouped differently when another row makes the cache longer: in the last bit
-that would make a row depend on its company, and in int8 a last bit can move a rounding.
-"""
-
+from jumok_export.models.kv_cache import KVCacheStep
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu"]
-"""Names of what a feed-forward layer may have between its linear layers."""
+"""Activations of a feed-forward layer."""
 
 
 class QuickGELU(nn.Module):
     """x * sigmoid(1.702 x): the fast approximation in "Gaussian Error Linear Units" (Hendrycks and Gimpel, 2016)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The activation of `x`, of its shape."""
+        """Activate `x` element by element."""
         return x * torch.sigmoid(1.702 * x)
 
 
@@ -44,19 +34,19 @@ _ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSizes:
-    """What the layers of an encoder or a decoder are made of.
+    """Sizes and options of an encoder's or a decoder's layers.
 
     Attributes:
         width: d_model.
-        heads: attention heads; divides `width` where `head_width` is not given.
+        heads: attention heads; divides `width` if `head_width` is None.
         feed_forward: width of the hidden layer between attention layers.
         head_width: width of a head's keys and values; default: `width` / `heads`.
-        scale: of the products of queries and keys; default: 1 / sqrt(head_width).
-        norm: "pre" normalises what enters a sub-layer, "post" normalises the sum that leaves it, as in the paper.
-        make_norm: the normalisation for a width.
-        activation: of the feed-forward layer.
-        gated: whether the activation gates a second linear layer's output instead of being fed on.
-        bias: whether linear layers have one.
+        scale: factor of the products of queries and keys; default: 1 / sqrt(head_width).
+        norm: "pre" normalises a sub-layer's input, "post" normalises the residual sum, as in the paper.
+        make_norm: constructor of a normalisation, given the width.
+        activation: activation of the feed-forward layer.
+        gated: True to multiply the activation with a second linear layer's output.
+        bias: True to give linear layers a bias.
         dropout: on every sub-layer's output, while training.
         attention_dropout: on attention weights, while training.
         activation_dropout: inside the feed-forward layer, while training.
@@ -78,30 +68,30 @@ class LayerSizes:
 
 
 class FeedForward(nn.Sequential):
-    """Two linear layers with a non-linearity between them: equation 2 of the paper."""
+    """Two linear layers with an activation between: equation 2 of "Attention Is All You Need"."""
 
     def __init__(self, sizes: LayerSizes) -> None:
-        enter = nn.Linear(sizes.width, sizes.feed_forward, bias=sizes.bias)
-        leave = nn.Linear(sizes.feed_forward, sizes.width, bias=sizes.bias)
-        super().__init__(enter, _ACTIVATIONS[sizes.activation](), nn.Dropout(sizes.activation_dropout), leave)
-        _initialize(enter, leave)
+        up = nn.Linear(sizes.width, sizes.feed_forward, bias=sizes.bias)
+        down = nn.Linear(sizes.feed_forward, sizes.width, bias=sizes.bias)
+        super().__init__(up, _ACTIVATIONS[sizes.activation](), nn.Dropout(sizes.activation_dropout), down)
+        _initialize(up, down)
 
 
 class GatedFeedForward(nn.Module):
-    """A linear layer times another one's activation, and a linear layer after it: Shazeer, 2020, equation 6."""
+    """Gated feed-forward layer: equation 6 of "GLU Variants Improve Transformer" (Shazeer, 2020)."""
 
     def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
         self.gate = nn.Linear(sizes.width, sizes.feed_forward, bias=sizes.bias)
-        self.enter = nn.Linear(sizes.width, sizes.feed_forward, bias=sizes.bias)
-        self.leave = nn.Linear(sizes.feed_forward, sizes.width, bias=sizes.bias)
-        _initialize(self.gate, self.enter, self.leave)
+        self.up = nn.Linear(sizes.width, sizes.feed_forward, bias=sizes.bias)
+        self.down = nn.Linear(sizes.feed_forward, sizes.width, bias=sizes.bias)
+        _initialize(self.gate, self.up, self.down)
         self.activation = _ACTIVATIONS[sizes.activation]()
         self.dropout = nn.Dropout(sizes.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer over `x` [..., width]."""
-        fed: Tensor = self.leave(self.dropout(self.activation(self.gate(x)) * self.enter(x)))
+        """Apply the layer to `x` [..., width]."""
+        fed: Tensor = self.down(self.dropout(self.activation(self.gate(x)) * self.up(x)))
         return fed
 
 
@@ -129,11 +119,11 @@ def _attention(sizes: LayerSizes) -> MultiHeadAttention:
     )
 
 
-class Residual(nn.Module):
-    """The residual connection and layer norm around a sub-layer, in either order.
+_ByProducts = TypeVar("_ByProducts")
 
-    A layer calls `enter` on what goes into the sub-layer and `leave` on what comes out of it.
-    """
+
+class Residual(nn.Module):
+    """Residual connection and normalisation around a sub-layer, in either order."""
 
     def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
@@ -141,20 +131,40 @@ class Residual(nn.Module):
         self.norm = sizes.make_norm(sizes.width)
         self.dropout = nn.Dropout(sizes.dropout)
 
-    def enter(self, x: Tensor) -> Tensor:
-        """What the sub-layer sees."""
-        entering: Tensor = self.norm(x) if self.pre else x
-        return entering
+    def around(self, x: Tensor, sublayer: Callable[[Tensor], tuple[Tensor, _ByProducts]]) -> tuple[Tensor, _ByProducts]:
+        """Add a sub-layer's output to its input `x`.
 
-    def leave(self, x: Tensor, output: Tensor) -> Tensor:
-        """The sum of the sub-layer's input and output, normalised now if the norm comes last."""
-        total: Tensor = x + self.dropout(output)
-        leaving: Tensor = total if self.pre else self.norm(total)
-        return leaving
+        Args:
+            x: [..., width].
+            sublayer: function of the sub-layer's input; returns its output and by-products.
+
+        Returns:
+            The sum, normalised if the norm comes last, and the by-products.
+        """
+        output, by_products = sublayer(self.norm(x) if self.pre else x)
+        total = x + self.dropout(output)
+        return total if self.pre else self.norm(total), by_products
 
 
-class EncoderLayer(nn.Module):
+class _Layer(nn.Module):
     """Self-attention and feed-forward, each within a residual connection."""
+
+    self_attention: MultiHeadAttention
+    self_attention_residual: Residual
+    feed_forward: nn.Module
+    feed_forward_residual: Residual
+
+    def attend_to_itself(self, x: Tensor, mask: Tensor, position_bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Apply self-attention to `x` [B, T, width]; returns the sum and the weights [B, heads, T, T]."""
+        return self.self_attention_residual.around(x, lambda y: self.self_attention(y, y, mask, position_bias))
+
+    def feed(self, x: Tensor) -> Tensor:
+        """Apply the feed-forward layer to `x` [..., width]."""
+        return self.feed_forward_residual.around(x, lambda y: (self.feed_forward(y), None))[0]
+
+
+class EncoderLayer(_Layer):
+    """Self-attention over the source, and feed-forward."""
 
     def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
@@ -164,27 +174,29 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = Residual(sizes)
 
     def forward(self, x: Tensor, mask: Tensor, position_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """One layer over `x` [B, S, width]; returns it and the attention weights [B, heads, S, S]."""
-        entered = self.self_attention_residual.enter(x)
-        attended, weights = self.self_attention(entered, entered, mask, position_bias)
-        x = self.self_attention_residual.leave(x, attended)
-        fed = self.feed_forward(self.feed_forward_residual.enter(x))
-        return self.feed_forward_residual.leave(x, fed), weights
+        """Apply the layer to `x` [B, S, width]; returns the output and attention weights [B, heads, S, S]."""
+        x, weights = self.attend_to_itself(x, mask, position_bias)
+        return self.feed(x), weights
 
     def encode(self, x: Tensor, lengths: Tensor, position_bias: Tensor | None) -> Tensor:
-        """The layer over `x` [B, S, width] of so many tokens [B], without attention weights; for inference."""
-        entered = self.self_attention_residual.enter(x)
+        """Apply the layer without giving out attention weights; for inference.
+
+        Args:
+            x: [B, S, width].
+            lengths: number of tokens, [B] int32.
+            position_bias: added to attention scores, [1, heads, S, S]; or None.
+        """
         attention = self.self_attention
-        key, value = attention.key_projection(entered), attention.value_projection(entered)
-        attended = attention.answer(entered, key, value, lengths=lengths, bias=position_bias)
-        x = self.self_attention_residual.leave(x, attended)
-        fed = self.feed_forward(self.feed_forward_residual.enter(x))
-        left: Tensor = self.feed_forward_residual.leave(x, fed)
-        return left
+
+        def attend(y: Tensor) -> tuple[Tensor, None]:
+            key, value = attention.key_projection(y), attention.value_projection(y)
+            return attention.attend_fused(y, key, value, lengths=lengths, bias=position_bias), None
+
+        return self.feed(self.self_attention_residual.around(x, attend)[0])
 
 
-class DecoderLayer(nn.Module):
-    """Self-attention over what was decoded, cross-attention over the source, and feed-forward."""
+class DecoderLayer(_Layer):
+    """Self-attention over decoded tokens, cross-attention over the source, and feed-forward."""
 
     def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
@@ -195,17 +207,6 @@ class DecoderLayer(nn.Module):
         self.feed_forward = _feed_forward(sizes)
         self.feed_forward_residual = Residual(sizes)
 
-    def after_self_attention(
-        self, x: Tensor, cross_key: Tensor, cross_value: Tensor, source_mask: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Cross-attention and feed-forward over `x` [B, Tq, width]; returns it and the weights [B, heads, Tq, S]."""
-        asked, weights = self.cross_attention.attend(
-            self.cross_attention_residual.enter(x), cross_key, cross_value, source_mask
-        )
-        x = self.cross_attention_residual.leave(x, asked)
-        fed = self.feed_forward(self.feed_forward_residual.enter(x))
-        return self.feed_forward_residual.leave(x, fed), weights
-
     def forward(
         self,
         x: Tensor,
@@ -214,160 +215,48 @@ class DecoderLayer(nn.Module):
         source_mask: Tensor,
         position_bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One layer over a whole target `x` [B, T, width]; returns it, self-attention and cross-attention weights."""
-        entered = self.self_attention_residual.enter(x)
-        attended, self_weights = self.self_attention(entered, entered, causal_mask, position_bias)
-        x = self.self_attention_residual.leave(x, attended)
-        x, cross_weights = self.after_self_attention(x, *self.cross_attention.keys_values(memory), source_mask)
-        return x, self_weights, cross_weights
+        """Apply the layer to a whole target `x` [B, T, width].
+
+        Returns:
+            The output, and the weights of self-attention [B, heads, T, T] and of cross-attention [B, heads, T, S].
+        """
+        x, self_weights = self.attend_to_itself(x, causal_mask, position_bias)
+        x, cross_weights = self.cross_attention_residual.around(
+            x, lambda y: self.cross_attention(y, memory, source_mask)
+        )
+        return self.feed(x), self_weights, cross_weights
 
     def step(
         self,
         x: Tensor,
         cache: tuple[Tensor, Tensor],
-        frame: "StepFrame",
+        cache_step: KVCacheStep,
         cross: tuple[Tensor, Tensor],
         position_bias: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """One layer over one token a row, `x` [R, width], with the keys and values of the tokens before it.
-
-        Args:
-            x: [R, width].
-            cache: keys and values [P, heads, T, D] of the previous step's rows.
-            frame: where the rows are and what they may see.
-            cross: keys and values [B, heads, S, D] of the sources.
-            position_bias: [R, heads, 1, T_new], added to the scores of self-attention; or None.
-
-        Returns:
-            `x` [R, width] and the cache [R, heads, T_new, D].
-        """
-        entered = self.self_attention_residual.enter(x)[:, None]  # [R, 1, width]
-        new = self.self_attention.keys_values(entered)
-        cache = (frame.grow(cache[0], new[0]), frame.grow(cache[1], new[1]))
-        attended, _ = self.self_attention.attend(entered, *cache, frame.cache_mask, position_bias)
-        x = self.self_attention_residual.leave(x, attended[:, 0])
-        # The beams of a sentence are queries over one memory: [R, width] as [B, K, width].
-        sentences = x.reshape(frame.source_mask.shape[0], -1, x.shape[-1])
-        return self.after_self_attention(sentences, *cross, frame.source_mask)[0].reshape(x.shape), cache
-
-    def step_in_place(
-        self,
-        x: Tensor,
-        cache: tuple[Tensor, Tensor],
-        frame: "InPlaceFrame",
-        cross: tuple[Tensor, Tensor],
-        position_bias: Tensor | None = None,
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """`step` over buffers that all rows of a sentence write to and read.
+        """Apply the layer to one token of every row; for inference.
 
         Args:
             x: [B, K, width].
-            cache: keys and values [B, heads, E, D], entries of what the sentence's rows have decoded.
-            frame: where the rows write and what they may see.
-            cross: keys and values [B, heads, S, D] of the sources.
-            position_bias: [B, heads, K, E], added to the scores of self-attention; or None.
+            cache: keys and values of self-attention, [B, heads, E, D] each.
+            cache_step: this step's writes and masks.
+            cross: keys and values of the sources, [B, heads, S, D] each.
+            position_bias: added to the scores of self-attention, [B, heads, K, E]; or None.
 
         Returns:
-            `x` [B, K, width] and the cache with the new tokens in their places.
+            `x` [B, K, width] and the cache with the new tokens written.
         """
-        entered = self.self_attention_residual.enter(x)
         attention = self.self_attention
-        key = frame.write(cache[0], attention.key_projection(entered))
-        value = frame.write(cache[1], attention.value_projection(entered))
-        bias = frame.bias if position_bias is None else frame.bias + position_bias
-        attended = attention.answer(entered, key, value, bias=bias)
-        x = self.self_attention_residual.leave(x, attended)
-        asking = self.cross_attention_residual.enter(x)
-        asked = self.cross_attention.answer(asking, *cross, lengths=frame.source_lengths)
-        x = self.cross_attention_residual.leave(x, asked)
-        fed = self.feed_forward(self.feed_forward_residual.enter(x))
-        return self.feed_forward_residual.leave(x, fed), (key, value)
 
+        def attend_to_cache(y: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            key = cache_step.write(cache[0], attention.key_projection(y))
+            value = cache_step.write(cache[1], attention.value_projection(y))
+            bias = cache_step.bias if position_bias is None else cache_step.bias + position_bias
+            return attention.attend_fused(y, key, value, bias=bias), (key, value)
 
-@torch.library.custom_op("jumok::write", mutates_args=())
-def write(buffer: Tensor, places: Tensor, values: Tensor, heads: int) -> Tensor:
-    """`buffer` with the vectors of all heads written in their places: ONNX's ScatterND.
+        def attend_to_source(y: Tensor) -> tuple[Tensor, None]:
+            return self.cross_attention.attend_fused(y, *cross, lengths=cache_step.source_lengths), None
 
-    ONNX Runtime copies nothing where the buffer that is given and the one that is returned are one.
-
-    Args:
-        buffer: [B, heads, E, D].
-        places: [B, K, heads, 3], a place on each of the first three axes.
-        values: [B, K, heads * D].
-        heads: how many vectors lie side by side.
-    """
-    return buffer.index_put(places.unbind(-1), torch.unflatten(values, -1, (heads, -1)))
-
-
-@write.register_fake
-def _(buffer: Tensor, places: Tensor, values: Tensor, heads: int) -> Tensor:
-    return torch.empty_like(buffer)
-
-
-class InPlaceFrame:
-    """Where the rows of one decoder step are in buffers that hold the tokens of all rows of a sentence.
-
-    A row's past is not moved when it continues another row: rows see the entries of what they have in common.
-
-    Args:
-        places: [B, K, 3], where each row's new token lies: its sentence, 0 and its entry.
-        visible: [B, K, E], the entries that each row attends to, its new one included.
-        source_lengths: [B].
-        cache: keys or values of any layer, [B, heads, E, D].
-
-    Attributes:
-        source_lengths: [B] int32.
-        bias: [B, 1, K, E], 0 where a row may attend, and the least number elsewhere.
-        places: [B, K, heads, 3], where each row's new token lies: sentence, head and entry.
-    """
-
-    def __init__(self, places: Tensor, visible: Tensor, source_lengths: Tensor, cache: Tensor) -> None:
-        self._heads = cache.shape[1]
-        self.bias = torch.where(visible[:, None], 0.0, torch.finfo(cache.dtype).min)
-        self.source_lengths = source_lengths.to(torch.int32)
-        self.places = places[:, :, None] + torch.tensor([[0, head, 0] for head in range(self._heads)])
-
-    def write(self, cache: Tensor, new: Tensor) -> Tensor:
-        """`cache` [B, heads, E, D] with `new` [B, K, heads * D] written in each row's place."""
-        written: Tensor = write(cache, self.places, new, self._heads)
-        return written
-
-
-class StepFrame:
-    """Where the rows of one decoder step are: which cache rows they continue, where they write and what they see.
-
-    Args:
-        positions: [R], the number of tokens before each row's new one.
-        parents: [R], the row of the cache that each row continues.
-        source_lengths: [B].
-        cache: keys or values of any layer, [P, heads, T, D].
-        source: number S of source positions.
-
-    Attributes:
-        places: of the cache that the step returns, [T_new].
-        cache_mask: [R, 1, 1, T_new], true where a row may attend.
-        source_mask: [B, 1, 1, S], true where there is a token.
-    """
-
-    def __init__(self, positions: Tensor, parents: Tensor, source_lengths: Tensor, cache: Tensor, source: int) -> None:
-        rows, heads, cached = cache.shape[:3]
-        device = positions.device
-        longest = positions.max().item()
-        # Facts about a number that is only known when the graph runs, for the exporter to reason with.
-        torch._check(longest >= 0)  # type: ignore[no-untyped-call]
-        torch._check(longest <= cached)  # type: ignore[no-untyped-call]
-        places = torch.arange((longest // CACHE_STEP + 1) * CACHE_STEP, device=device)  # [T_new]
-        head = torch.arange(heads, device=device)[None, :, None]  # [1, heads, 1]
-        self.places = places
-        self.cache_mask = (places <= positions[:, None])[:, None, None, :]  # [R, 1, 1, T_new]
-        self.source_mask = length_mask(source_lengths, source)[:, None, None, :]  # [B, 1, 1, S]
-        # The new cache is taken from a pool of vectors: all of the old cache's, then one for each row and head. A row's
-        # valid entries stay left-aligned whatever the others' positions are; what lies behind them is masked.
-        old = (parents[:, None, None] * heads + head) * cached + places
-        new = rows * heads * cached + torch.arange(parents.shape[0], device=device)[:, None, None] * heads + head
-        self.pick = torch.where(places < positions[:, None, None], old, new)  # [R, heads, T_new]
-
-    def grow(self, cache: Tensor, new: Tensor) -> Tensor:
-        """The parents' rows of `cache` [P, heads, T, D] with `new` [R, heads, 1, D] written at each row's position."""
-        pool = torch.cat((cache.flatten(0, 2), new.flatten(0, 2)))
-        return F.embedding(self.pick, pool)  # one gather: [R, heads, T_new, D]
+        x, written = self.self_attention_residual.around(x, attend_to_cache)
+        x, _ = self.cross_attention_residual.around(x, attend_to_source)
+        return self.feed(x), written

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from jumok_export.models.attention_functions import (
+from jumok_export.models.attention import (
     additive_scores,
     context,
     dot_scores,

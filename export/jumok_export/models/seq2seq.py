@@ -1,4 +1,4 @@
-"""What every encoder-decoder model of this package has in common: how it is trained, scored and decoded."""
+"""Interface of encoder-decoder models: training, scoring and decoding."""
 
 from abc import ABC, abstractmethod
 
@@ -7,47 +7,50 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 Tensors = dict[str, Tensor]
-"""Named tensors with the batch (or row) on axis 0: encoder memory or decoder state."""
+"""Encoder memory or decoder state: tensors by name, with the batch or row on axis 0."""
 
 
 def length_mask(lengths: Tensor, longest: int) -> Tensor:
-    """[B, longest], true where a token is within its sentence's length."""
+    """Mask of tokens that are no padding, [B, longest], from lengths [B]."""
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
 
 class Seq2Seq(nn.Module, ABC):
     """An encoder and a decoder of any kind.
 
-    `forward` is for training; `encode`, `step` and `score` are the views that are exported.
+    `forward` is for training; `encode`, `step` and `score` are exported.
     """
 
     @abstractmethod
     def forward(self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor) -> Tensor:
-        """Teacher forcing: logits [B, T, V] of every target token, given the source and the target's tokens before it.
+        """Compute logits of all target tokens by teacher forcing.
 
         Args:
             source_ids: [B, S], padded.
             source_lengths: [B].
-            start_ids: [B], the token that the decoder starts from.
-            target_ids: [B, T], ending with the end token, padded.
+            start_ids: the decoder's first input, [B].
+            target_ids: [B, T], with the end token, padded.
+
+        Returns:
+            Logits of every target token given the source and the target's tokens before it, [B, T, V].
         """
 
     @abstractmethod
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
-        """Everything that is computed once a sentence.
+        """Compute everything that depends on the source alone.
 
         Args:
             source_ids: [B, S], padded.
             source_lengths: [B].
 
         Returns:
-            The memory, which every step of the decoder reads, and the decoder's first state, [B, ...] each. The state
-            is empty where a decoder starts from nothing.
+            The memory, which every decoder step reads, and the decoder's first state, [B, ...] each. The state is empty
+            if the decoder starts from `empty_state`.
         """
 
     @abstractmethod
     def empty_state(self) -> Tensors:
-        """A row of decoder state that holds no token, [1, ...]."""
+        """One row of decoder state without tokens, [1, ...]."""
 
     @abstractmethod
     def step(  # noqa: PLR0917 - the graph contract's inputs, in its order
@@ -59,15 +62,15 @@ class Seq2Seq(nn.Module, ABC):
         memory: Tensors,
         state: Tensors,
     ) -> tuple[Tensor, Tensors]:
-        """One token for every row; rows may be at different positions.
+        """Decode one token of every row; rows may be at different positions.
 
         Args:
-            token_ids: [R], the token each row decoded last (at first the start token); R = B * K.
-            positions: [R], how many tokens the row has decoded.
-            parents: [R], the row of the previous state that each row continues.
+            token_ids: token that each row decoded last, at first the start token, [R]; R = B * K.
+            positions: number of tokens that each row has decoded, [R].
+            parents: row of the previous state that each row continues, [R].
             source_lengths: [B].
-            memory: of `encode`, [B, ...].
-            state: of the previous rows, [P, ...].
+            memory: memory of `encode`, [B, ...].
+            state: state of the previous rows, [P, ...].
 
         Returns:
             Logits [R, V] of the next token and the new state [R, ...].
@@ -76,20 +79,23 @@ class Seq2Seq(nn.Module, ABC):
     def score(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
     ) -> Tensor:
-        """Log-probability [B, T] of every token of given targets, in one pass; 0 behind a target's end.
+        """Compute the log-probability of every token of given targets, in one pass.
 
         Args:
             source_ids: [B, S], padded.
             source_lengths: [B].
-            start_ids: [B], the token that the decoder starts from.
+            start_ids: the decoder's first input, [B].
             target_ids: [B, T], with the end token, padded.
             target_lengths: [B].
+
+        Returns:
+            Log-probabilities [B, T], 0 after a target's end.
         """
         log_probabilities = F.log_softmax(self(source_ids, source_lengths, start_ids, target_ids), dim=-1)
-        chosen = log_probabilities.gather(-1, target_ids[..., None])[..., 0]
-        return chosen.masked_fill(~length_mask(target_lengths, target_ids.shape[1]), 0.0)
+        of_targets = log_probabilities.gather(-1, target_ids[..., None])[..., 0]
+        return of_targets.masked_fill(~length_mask(target_lengths, target_ids.shape[1]), 0.0)
 
     @staticmethod
     def shift(start_ids: Tensor, target_ids: Tensor) -> Tensor:
-        """The decoder's input [B, T] for targets [B, T]: the start tokens [B], then all of a target but its last."""
+        """The decoder's input [B, T]: start tokens [B], then targets [B, T] without their last token."""
         return torch.cat((start_ids[:, None], target_ids), dim=1)[:, :-1]

@@ -1,4 +1,4 @@
-"""T5: a Transformer without absolute positions and biases, whose attention depends on distance."""
+"""T5: a Transformer with relative positions and without biases."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -12,11 +12,11 @@ from jumok_export.models.positions import RelativePositions
 
 
 class RMSNorm(nn.Module):
-    """Division by the root of the mean square: "Root Mean Square Layer Normalization" (Zhang and Sennrich, 2019).
+    """Root mean square normalisation (Zhang and Sennrich, 2019).
 
     Args:
-        width: of what is normalised.
-        epsilon: added to mean squares.
+        width: width of the normalised vectors.
+        epsilon: number added to mean squares.
     """
 
     def __init__(self, width: int, epsilon: float) -> None:
@@ -25,31 +25,31 @@ class RMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalised `x`, of its shape."""
-        # Written as ONNX Runtime recognises it: nn.RMSNorm is exported as seven operators that are not fused.
+        """Normalise `x` [..., width]."""
+        # ONNX Runtime fuses this form; nn.RMSNorm is exported as seven operators, which it does not fuse.
         return x / torch.sqrt(x.square().mean(dim=-1, keepdim=True) + self.epsilon) * self.weight
 
 
 @dataclass(frozen=True, kw_only=True)
 class T5Sizes:
-    """What a T5 is made of.
+    """Sizes and options of a T5.
 
     Attributes:
-        vocabulary: number of tokens, of both sides.
+        vocabulary: number of tokens, for source and target.
         width: d_model.
         heads: attention heads.
-        head_width: width of a head's keys and values; all heads' need not add up to `width`.
+        head_width: width of a head's keys and values; `heads` * `head_width` may differ from `width`.
         feed_forward: width of the hidden layer between attention layers.
         encoder_layers: layers of the encoder.
         decoder_layers: layers of the decoder.
-        buckets: of relative positions.
-        max_distance: from here on distances are not told apart.
-        epsilon: added to mean squares before normalising by them.
-        activation: of the feed-forward layer.
-        gated: whether the activation gates a second linear layer's output, as since version 1.1.
-        share_embeddings: one embedding for source and target.
-        tie_output: the output projection is the target embedding.
-        scale_output: whether what enters the output projection is divided by sqrt(width), as before version 1.1.
+        buckets: number of buckets of relative positions.
+        max_distance: distance from which all distances share a bucket.
+        epsilon: number added to mean squares in normalisations.
+        activation: activation of the feed-forward layer.
+        gated: True to multiply the activation with a second linear layer's output, as since version 1.1.
+        share_embeddings: True for one embedding of source and target.
+        tie_output: True to use the target embedding as output projection.
+        scale_output: True to divide the output projection's input by sqrt(width), as before version 1.1.
     """
 
     vocabulary: int
@@ -70,7 +70,7 @@ class T5Sizes:
 
     @property
     def layer(self) -> LayerSizes:
-        """Of the layers of encoder and decoder."""
+        """Sizes of the layers of encoder and decoder."""
         return LayerSizes(
             width=self.width,
             heads=self.heads,
@@ -84,7 +84,7 @@ class T5Sizes:
         )
 
     def norm(self, width: int) -> RMSNorm:
-        """The normalisation of layers and of the output of encoder and decoder."""
+        """Make the normalisation of layers and of the outputs of encoder and decoder."""
         return RMSNorm(width, self.epsilon)
 
 
@@ -92,7 +92,7 @@ class T5(EncoderDecoder):
     """The model of "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (Raffel, 2020).
 
     Raises:
-        ValueError: there are too few buckets or distances.
+        ValueError: too few buckets or distances.
     """
 
     def __init__(self, sizes: T5Sizes) -> None:
@@ -114,26 +114,26 @@ class T5(EncoderDecoder):
             self.output.weight = self.target_embedding.weight
 
     def embed_source(self, source_ids: Tensor) -> Tensor:
-        """Embeddings of sources [B, S]; [B, S, width]."""
+        """See `EncoderDecoder`."""
         embedded: Tensor = self.source_embedding(source_ids)
         return embedded
 
-    def embed_target(self, token_ids: Tensor, places: Tensor) -> Tensor:
-        """Embeddings of target tokens, wherever they are; [*token_ids.shape, width]."""
+    def embed_target(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """See `EncoderDecoder`; positions do not matter."""
         embedded: Tensor = self.target_embedding(token_ids)
         return embedded
 
-    def encoder_position_bias(self, places: Tensor) -> Tensor:
-        """What distance adds to the encoder's attention scores, in every layer; [heads, S, S]."""
-        bias: Tensor = self.encoder_positions(places, places)
+    def encoder_position_bias(self, positions: Tensor) -> Tensor:
+        """See `EncoderDecoder`; all layers share the bias."""
+        bias: Tensor = self.encoder_positions(positions, positions)
         return bias
 
     def decoder_position_bias(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """What distance adds to the decoder's self-attention scores, in every layer; [..., heads, Tq, Tk]."""
+        """See `EncoderDecoder`; all layers share the bias."""
         bias: Tensor = self.decoder_positions(queries, keys)
         return bias
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """The output projection."""
+        """See `EncoderDecoder`."""
         projected: Tensor = self.output(decoded * self.sizes.width**-0.5 if self.sizes.scale_output else decoded)
         return projected

@@ -1,4 +1,4 @@
-"""The Transformer of "Attention Is All You Need" with absolute positions, and what its descendants change about it."""
+"""The Transformer of "Attention Is All You Need", with absolute positions and options of its descendants."""
 
 import math
 from dataclasses import dataclass
@@ -10,12 +10,10 @@ from jumok_export.models.encoder_decoder import EncoderDecoder
 from jumok_export.models.layers import Activation, DecoderLayer, EncoderLayer, LayerSizes
 from jumok_export.models.positions import Positions, sinusoidal_positions
 
-__all__ = ["Transformer", "TransformerSizes"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerSizes:
-    """What a Transformer is made of.
+    """Sizes and options of a Transformer.
 
     Attributes:
         source_vocabulary: number of source tokens.
@@ -28,17 +26,17 @@ class TransformerSizes:
         decoder_heads: attention heads of the decoder; default: `heads`.
         decoder_feed_forward: width of the decoder's hidden layers; default: `feed_forward`.
         max_positions: longest source or target, in tokens.
-        norm: "pre" normalises what enters a sub-layer (and once more at the end of each stack), "post" normalises
-            the sum that leaves it, as in the paper.
-        activation: of the feed-forward layer.
-        scale_embeddings: whether embeddings are multiplied by sqrt(width), as in section 3.4 of the paper.
-        norm_embeddings: whether what enters the first layer is normalised.
-        share_embeddings: one embedding for source and target (needs one vocabulary).
-        tie_output: the output projection is the target embedding.
-        output_bias: whether every token has a bias of its logit.
-        dropout: on embeddings and on every sub-layer's output, while training.
-        attention_dropout: on attention weights, while training.
-        activation_dropout: inside the feed-forward layer, while training.
+        norm: "pre" normalises a sub-layer's input (and the output of each stack), "post" normalises the residual sum,
+            as in the paper.
+        activation: activation of the feed-forward layer.
+        scale_embeddings: True to multiply embeddings by sqrt(width), as in section 3.4 of the paper.
+        norm_embeddings: True to normalise the first layer's input.
+        share_embeddings: True for one embedding of source and target, which needs one vocabulary.
+        tie_output: True to use the target embedding as output projection.
+        output_bias: True to add a bias to logits.
+        dropout: dropout on embeddings and on every sub-layer's output, while training.
+        attention_dropout: dropout on attention weights, while training.
+        activation_dropout: dropout inside the feed-forward layer, while training.
     """
 
     source_vocabulary: int
@@ -71,12 +69,12 @@ class TransformerSizes:
 
     @property
     def encoder_layer(self) -> LayerSizes:
-        """Of the encoder's layers."""
+        """Sizes of the encoder's layers."""
         return self._layer(self.heads, self.feed_forward)
 
     @property
     def decoder_layer(self) -> LayerSizes:
-        """Of the decoder's layers."""
+        """Sizes of the decoder's layers."""
         return self._layer(self.decoder_heads or self.heads, self.decoder_feed_forward or self.feed_forward)
 
     def _layer(self, heads: int, feed_forward: int) -> LayerSizes:
@@ -96,9 +94,9 @@ class Transformer(EncoderDecoder):
     """An encoder-decoder Transformer for translation, with absolute positions.
 
     Args:
-        sizes: what it is made of.
-        source_positions: of the source; default: sinusoidal.
-        target_positions: of the target; default: sinusoidal.
+        sizes: sizes and options.
+        source_positions: positions of the source; default: sinusoidal.
+        target_positions: positions of the target; default: sinusoidal.
 
     Raises:
         ValueError: the width does not suit the heads or sinusoidal positions.
@@ -143,19 +141,19 @@ class Transformer(EncoderDecoder):
             nn.init.xavier_uniform_(self.output.weight)
 
     def embed_source(self, source_ids: Tensor) -> Tensor:
-        """Embeddings plus positions of whole sources [B, S]; [B, S, width]."""
+        """See `EncoderDecoder`."""
         embedded = self.source_embedding(source_ids) * self.embedding_scale
-        entering: Tensor = self.dropout(self.source_norm(embedded + self.source_positions.of_sequence(source_ids)))
-        return entering
+        entered: Tensor = self.dropout(self.source_norm(embedded + self.source_positions.of_sequence(source_ids)))
+        return entered
 
-    def embed_target(self, token_ids: Tensor, places: Tensor) -> Tensor:
-        """Embeddings plus positions of target tokens at places; [*token_ids.shape, width]."""
+    def embed_target(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """See `EncoderDecoder`."""
         embedded = self.target_embedding(token_ids) * self.embedding_scale
-        positions = self.target_positions.of_tokens(token_ids, places)
-        entering: Tensor = self.dropout(self.target_norm(embedded + positions))
-        return entering
+        vectors = self.target_positions.of_tokens(token_ids, positions)
+        entered: Tensor = self.dropout(self.target_norm(embedded + vectors))
+        return entered
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """The output projection."""
+        """See `EncoderDecoder`."""
         projected: Tensor = self.output(decoded)
         return projected

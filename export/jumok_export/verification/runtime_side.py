@@ -164,7 +164,7 @@ class RuntimeSide:
         logits = self._logits(self._bind(inputs, memory, buffers))
         grown = {}
         # After a row's tokens its state is undefined; `step` repeats the new token there.
-        found = np.take_along_axis(entries, np.minimum(times, positions[:, None]), axis=1)
+        found = np.take_along_axis(entries, np.minimum(times[: int(positions.max()) + 1], positions[:, None]), axis=1)
         for spec in self._graphs.state_specs:
             axis = spec.axes.index("E")
             by_entry = np.moveaxis(_widened(buffers[spec.name]), axis, 1)[sentence, found]

@@ -29,32 +29,32 @@ class _BundleStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     BUNDLE_STATE_UNSPECIFIED: _BundleState.ValueType  # 0
     """Not set."""
     BUNDLE_STATE_AVAILABLE: _BundleState.ValueType  # 1
-    """It could be loaded; its files were not checked yet."""
+    """It can be loaded; its files are not checked yet."""
     BUNDLE_STATE_LOADING: _BundleState.ValueType  # 2
     """It is being loaded."""
     BUNDLE_STATE_LOADED: _BundleState.ValueType  # 3
     """The server holds this version of the model."""
     BUNDLE_STATE_UNUSABLE: _BundleState.ValueType  # 4
-    """It cannot be loaded, for its manifest cannot be read."""
+    """It cannot be loaded, because its manifest cannot be read."""
 
 class BundleState(_BundleState, metaclass=_BundleStateEnumTypeWrapper):
-    """What a server is doing with a bundle."""
+    """State of a bundle."""
 
 BUNDLE_STATE_UNSPECIFIED: BundleState.ValueType  # 0
 """Not set."""
 BUNDLE_STATE_AVAILABLE: BundleState.ValueType  # 1
-"""It could be loaded; its files were not checked yet."""
+"""It can be loaded; its files are not checked yet."""
 BUNDLE_STATE_LOADING: BundleState.ValueType  # 2
 """It is being loaded."""
 BUNDLE_STATE_LOADED: BundleState.ValueType  # 3
 """The server holds this version of the model."""
 BUNDLE_STATE_UNUSABLE: BundleState.ValueType  # 4
-"""It cannot be loaded, for its manifest cannot be read."""
+"""It cannot be loaded, because its manifest cannot be read."""
 Global___BundleState: typing_extensions.TypeAlias = BundleState
 
 @typing.final
 class ListBundlesRequest(google.protobuf.message.Message):
-    """Asks for all bundles."""
+    """Request for all bundles."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -96,15 +96,15 @@ class BundleSummary(google.protobuf.message.Message):
     STATE_FIELD_NUMBER: builtins.int
     PROBLEM_FIELD_NUMBER: builtins.int
     bundle: builtins.str
-    """Name of its folder, by which LoadModel asks for it."""
+    """Name of its folder, for LoadModel."""
     model: builtins.str
-    """Name of its model; empty where the manifest cannot be read."""
+    """Name of its model; empty if the manifest cannot be read."""
     version: builtins.str
-    """Version of its model; empty where the manifest cannot be read."""
+    """Version of its model; empty if the manifest cannot be read."""
     state: Global___BundleState.ValueType
-    """What the server is doing with it."""
+    """State of the bundle."""
     problem: builtins.str
-    """Why it cannot be loaded, where the manifest says so already."""
+    """Reason why it cannot be loaded, if the manifest shows it."""
     def __init__(
         self,
         *,
@@ -120,13 +120,13 @@ Global___BundleSummary: typing_extensions.TypeAlias = BundleSummary
 
 @typing.final
 class LoadModelRequest(google.protobuf.message.Message):
-    """Asks for a bundle to be loaded."""
+    """Request to load a bundle."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BUNDLE_FIELD_NUMBER: builtins.int
     bundle: builtins.str
-    """Name of its folder in the model root: no path."""
+    """Name of its folder in the model root, without a path."""
     def __init__(
         self,
         *,
@@ -138,14 +138,14 @@ Global___LoadModelRequest: typing_extensions.TypeAlias = LoadModelRequest
 
 @typing.final
 class LoadModelResponse(google.protobuf.message.Message):
-    """A model that is served."""
+    """The model that was loaded."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: builtins.int
     REPLACED_VERSION_FIELD_NUMBER: builtins.int
     replaced_version: builtins.str
-    """Version of the one that it has replaced; empty where the server held none of its name."""
+    """Version of the model that it replaced; empty if it replaced none."""
     @property
     def model(self) -> jumok_proto.v1.model_pb2.Model:
         """The model."""
@@ -163,7 +163,7 @@ Global___LoadModelResponse: typing_extensions.TypeAlias = LoadModelResponse
 
 @typing.final
 class UnloadModelRequest(google.protobuf.message.Message):
-    """Asks for a model to be taken out."""
+    """Request to unload a model."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -181,14 +181,14 @@ Global___UnloadModelRequest: typing_extensions.TypeAlias = UnloadModelRequest
 
 @typing.final
 class UnloadModelResponse(google.protobuf.message.Message):
-    """A model that is no longer served."""
+    """The model that was unloaded."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: builtins.int
     @property
     def model(self) -> jumok_proto.v1.model_pb2.Model:
-        """The model as it was; its state is draining."""
+        """The model, in the state draining."""
 
     def __init__(
         self,

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class AdminServiceStub(object):
-    """Brings models into a server that runs, and takes them out of it. A server has this service only where it is
-    configured with a model root, the one folder whose bundles it may load.
+    """Loads models into a running server and unloads them. A server has this service only if it has a model root, the
+    folder of the bundles that it may load.
     """
 
     def __init__(self, channel):
@@ -54,30 +54,29 @@ class AdminServiceStub(object):
 
 
 class AdminServiceServicer(object):
-    """Brings models into a server that runs, and takes them out of it. A server has this service only where it is
-    configured with a model root, the one folder whose bundles it may load.
+    """Loads models into a running server and unloads them. A server has this service only if it has a model root, the
+    folder of the bundles that it may load.
     """
 
     def ListBundles(self, request, context):
-        """The bundles in the model root, by folder.
+        """Lists the bundles in the model root, sorted by folder.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LoadModel(self, request, context):
-        """Loads a bundle of the model root, decodes with it, and then has requests for its model served by it.
+        """Loads a bundle of the model root, tests it, and serves its model.
 
-        If the server holds a model of that name, the new one takes its place: calls that the old one has accepted are
-        finished by it, and then it is freed. If anything fails, the server holds what it held before. Loads are made one
-        after the other, and one that has begun goes on if its caller leaves.
+        It replaces a model of the same name, which finishes its accepted calls and is then freed. If loading fails, the
+        models of the server do not change. Loads run one at a time, and go on if the caller stops waiting.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadModel(self, request, context):
-        """Takes a model out of the server: calls that it has accepted are finished, and then it is freed.
+        """Unloads a model: it finishes its accepted calls and is then freed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -110,8 +109,8 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService(object):
-    """Brings models into a server that runs, and takes them out of it. A server has this service only where it is
-    configured with a model root, the one folder whose bundles it may load.
+    """Loads models into a running server and unloads them. A server has this service only if it has a model root, the
+    folder of the bundles that it may load.
     """
 
     @staticmethod

@@ -74,8 +74,8 @@ _AdminServiceUnloadModelType = typing_extensions.TypeVar(
 )
 
 class AdminServiceStub(typing.Generic[_AdminServiceListBundlesType, _AdminServiceLoadModelType, _AdminServiceUnloadModelType]):
-    """Brings models into a server that runs, and takes them out of it. A server has this service only where it is
-    configured with a model root, the one folder whose bundles it may load.
+    """Loads models into a running server and unloads them. A server has this service only if it has a model root, the
+    folder of the bundles that it may load.
     """
 
     @typing.overload
@@ -111,18 +111,17 @@ class AdminServiceStub(typing.Generic[_AdminServiceListBundlesType, _AdminServic
     ], channel: grpc.aio.Channel) -> None: ...
 
     ListBundles: _AdminServiceListBundlesType
-    """The bundles in the model root, by folder."""
+    """Lists the bundles in the model root, sorted by folder."""
 
     LoadModel: _AdminServiceLoadModelType
-    """Loads a bundle of the model root, decodes with it, and then has requests for its model served by it.
+    """Loads a bundle of the model root, tests it, and serves its model.
 
-    If the server holds a model of that name, the new one takes its place: calls that the old one has accepted are
-    finished by it, and then it is freed. If anything fails, the server holds what it held before. Loads are made one
-    after the other, and one that has begun goes on if its caller leaves.
+    It replaces a model of the same name, which finishes its accepted calls and is then freed. If loading fails, the
+    models of the server do not change. Loads run one at a time, and go on if the caller stops waiting.
     """
 
     UnloadModel: _AdminServiceUnloadModelType
-    """Takes a model out of the server: calls that it has accepted are finished, and then it is freed."""
+    """Unloads a model: it finishes its accepted calls and is then freed."""
 
 AdminServiceAsyncStub: typing_extensions.TypeAlias = AdminServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -140,8 +139,8 @@ AdminServiceAsyncStub: typing_extensions.TypeAlias = AdminServiceStub[
 ]
 
 class AdminServiceServicer(metaclass=abc.ABCMeta):
-    """Brings models into a server that runs, and takes them out of it. A server has this service only where it is
-    configured with a model root, the one folder whose bundles it may load.
+    """Loads models into a running server and unloads them. A server has this service only if it has a model root, the
+    folder of the bundles that it may load.
     """
 
     @abc.abstractmethod
@@ -150,7 +149,7 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.admin_pb2.ListBundlesRequest,
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.admin_pb2.ListBundlesResponse, collections.abc.Awaitable[jumok_proto.v1.admin_pb2.ListBundlesResponse]]:
-        """The bundles in the model root, by folder."""
+        """Lists the bundles in the model root, sorted by folder."""
 
     @abc.abstractmethod
     def LoadModel(
@@ -158,11 +157,10 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.admin_pb2.LoadModelRequest,
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.admin_pb2.LoadModelResponse, collections.abc.Awaitable[jumok_proto.v1.admin_pb2.LoadModelResponse]]:
-        """Loads a bundle of the model root, decodes with it, and then has requests for its model served by it.
+        """Loads a bundle of the model root, tests it, and serves its model.
 
-        If the server holds a model of that name, the new one takes its place: calls that the old one has accepted are
-        finished by it, and then it is freed. If anything fails, the server holds what it held before. Loads are made one
-        after the other, and one that has begun goes on if its caller leaves.
+        It replaces a model of the same name, which finishes its accepted calls and is then freed. If loading fails, the
+        models of the server do not change. Loads run one at a time, and go on if the caller stops waiting.
         """
 
     @abc.abstractmethod
@@ -171,6 +169,6 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.admin_pb2.UnloadModelRequest,
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.admin_pb2.UnloadModelResponse, collections.abc.Awaitable[jumok_proto.v1.admin_pb2.UnloadModelResponse]]:
-        """Takes a model out of the server: calls that it has accepted are finished, and then it is freed."""
+        """Unloads a model: it finishes its accepted calls and is then freed."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -26,7 +26,7 @@ class _AttentionKind:
 class _AttentionKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_AttentionKind.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     ATTENTION_KIND_UNSPECIFIED: _AttentionKind.ValueType  # 0
-    """None; refused."""
+    """Refused."""
     ATTENTION_KIND_CROSS: _AttentionKind.ValueType  # 1
     """Tokens of the translation to those of the text."""
     ATTENTION_KIND_ENCODER: _AttentionKind.ValueType  # 2
@@ -35,10 +35,10 @@ class _AttentionKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     """Tokens of the translation to those before them, in the decoder."""
 
 class AttentionKind(_AttentionKind, metaclass=_AttentionKindEnumTypeWrapper):
-    """What attends to what."""
+    """Kind of attention."""
 
 ATTENTION_KIND_UNSPECIFIED: AttentionKind.ValueType  # 0
-"""None; refused."""
+"""Refused."""
 ATTENTION_KIND_CROSS: AttentionKind.ValueType  # 1
 """Tokens of the translation to those of the text."""
 ATTENTION_KIND_ENCODER: AttentionKind.ValueType  # 2
@@ -49,7 +49,7 @@ Global___AttentionKind: typing_extensions.TypeAlias = AttentionKind
 
 @typing.final
 class AlignTextRequest(google.protobuf.message.Message):
-    """Texts whose attention is asked for, with translations of them or without."""
+    """Texts, with or without translations, whose attention is requested."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -64,32 +64,32 @@ class AlignTextRequest(google.protobuf.message.Message):
     TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     TRUNCATE_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model; may be left empty where the server holds only one."""
+    """Name of the model; may be empty if the server holds only one."""
     layer: builtins.int
-    """The layer whose attention is asked for, counted from 0; not set, that of all layers."""
+    """The only layer to return, counted from 0; not set: all layers."""
     head: builtins.int
-    """The head whose attention is asked for, counted from 0; not set, that of all heads."""
+    """The only head to return, counted from 0; not set: all heads."""
     each_head: builtins.bool
-    """Whether the attention of each layer and head is sent besides the mean over them."""
+    """True: return the attention of each layer and head too, not only their mean."""
     source_language_code: builtins.str
-    """Language of the texts; empty for the model's default."""
+    """Language of the texts; empty: the model's default."""
     target_language_code: builtins.str
-    """Language of the translations; empty for the model's default."""
+    """Language of the translations; empty: the model's default."""
     truncate: builtins.bool
-    """Whether a text longer than the model can read is cut to its limit instead of refused."""
+    """True: a text that is too long for the model is truncated, not refused."""
     @property
     def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The texts, at least one. An empty one, or one of white space only, has no tokens and no attention."""
+        """The texts, at least one. A text without content, empty or white space, has no tokens and no attention."""
 
     @property
     def targets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Translations of the texts: none, or one for every text, empty for a text without. A text without one is aligned
-        with the best translation that the model finds with its default options.
+        """Translations of the texts: none, or one for each text, empty for a text without. A text without one is aligned with
+        the model's own translation, with its default options.
         """
 
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[Global___AttentionKind.ValueType]:
-        """Which attention is asked for; none is cross-attention."""
+        """Kinds of attention; none: cross-attention."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class AlignTextResponse(google.protobuf.message.Message):
     ALIGNMENTS_FIELD_NUMBER: builtins.int
     @property
     def alignments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Alignment]:
-        """One for every text of the request, in its order."""
+        """One for each text, in the order of the request."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ Global___AlignTextResponse: typing_extensions.TypeAlias = AlignTextResponse
 
 @typing.final
 class Alignment(google.protobuf.message.Message):
-    """What a model looked at while it read a text and wrote a translation of it."""
+    """The attention of a text and its translation."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -153,40 +153,36 @@ class Alignment(google.protobuf.message.Message):
     target: builtins.str
     """The translation."""
     source_truncated: builtins.bool
-    """Whether the text was longer than the model can read, and was cut."""
+    """True if the text was too long for the model and was truncated."""
     model: builtins.str
-    """Name of the model that answered."""
+    """Name of the model."""
     model_version: builtins.str
-    """Version of the model that answered."""
+    """Version of the model."""
     @property
     def source_tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AlignedToken]:
-        """The tokens that the encoder read, as the tokenizer spells them."""
+        """The encoder's input tokens."""
 
     @property
     def target_tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AlignedToken]:
-        """The tokens of the translation, its end of sentence included where it has one."""
+        """The tokens of the translation, and its end of sentence if it has one."""
 
     @property
     def decoder_tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AlignedToken]:
-        """The tokens that the decoder read, one before it wrote each token of the translation: the start token, and all tokens
-        of the translation but the last.
-        """
+        """The decoder's input tokens: the start token, and all tokens of the translation but the last."""
 
     @property
     def cross(self) -> Global___AttentionWeights:
-        """Cross-attention, one row for every token of the translation, one column for every token of the text; set where it is
-        asked for. All weights of a row add up to 1, here and below.
+        """Cross-attention, [target tokens, source tokens]; this and the next two are set if requested. The weights of a row
+        sum to 1.
         """
 
     @property
     def encoder(self) -> Global___AttentionWeights:
-        """The encoder's self-attention, one row and one column for every token of the text."""
+        """Self-attention of the encoder, [source tokens, source tokens]."""
 
     @property
     def decoder(self) -> Global___AttentionWeights:
-        """The decoder's self-attention, one row for every token of the translation, one column for every token that the
-        decoder read; 0 where this came later.
-        """
+        """Self-attention of the decoder, [target tokens, decoder tokens]; 0 for later tokens."""
 
     def __init__(
         self,
@@ -209,16 +205,16 @@ Global___Alignment: typing_extensions.TypeAlias = Alignment
 
 @typing.final
 class AlignedToken(google.protobuf.message.Message):
-    """A token as the tokenizer spells it."""
+    """A token."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TEXT_FIELD_NUMBER: builtins.int
     SPECIAL_FIELD_NUMBER: builtins.int
     text: builtins.str
-    """Its spelling."""
+    """The token, as the tokenizer spells it."""
     special: builtins.bool
-    """Whether it is none of the text, but a sign that stands around it: start, end of sentence, a language."""
+    """True for a token around the text: start, end of sentence, language."""
     def __init__(
         self,
         *,
@@ -241,19 +237,19 @@ class AttentionWeights(google.protobuf.message.Message):
     BY_HEAD_FIELD_NUMBER: builtins.int
     @property
     def layers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The layers that it is of, counted from 0."""
+        """Layers of the weights, counted from 0."""
 
     @property
     def heads(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The heads that it is of, counted from 0."""
+        """Heads of the weights, counted from 0."""
 
     @property
     def mean(self) -> Global___AttentionMatrix:
-        """The mean over those layers and heads."""
+        """Mean over these layers and heads."""
 
     @property
     def by_head(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AttentionMatrix]:
-        """That of each, where it is asked for: the first layer's heads, then the next layer's."""
+        """Weights of each head, if requested: the heads of the first layer, then of the next."""
 
     def __init__(
         self,

@@ -28,28 +28,28 @@ class _EarlyStoppingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     EARLY_STOPPING_UNSPECIFIED: _EarlyStopping.ValueType  # 0
     """The default of the model."""
     EARLY_STOPPING_HEURISTIC: _EarlyStopping.ValueType  # 1
-    """As soon as the best running hypothesis, at its present length, scores below the worst finished one."""
+    """As soon as the best running hypothesis scores below the worst finished one, at its present length."""
     EARLY_STOPPING_IMMEDIATE: _EarlyStopping.ValueType  # 2
     """At once."""
     EARLY_STOPPING_NEVER: _EarlyStopping.ValueType  # 3
-    """Only when no running hypothesis can become better than the worst finished one at any length."""
+    """Only if no running hypothesis can beat the worst finished one at any length."""
 
 class EarlyStopping(_EarlyStopping, metaclass=_EarlyStoppingEnumTypeWrapper):
-    """When a beam search with enough finished hypotheses may stop."""
+    """Condition that stops a beam search with enough finished hypotheses."""
 
 EARLY_STOPPING_UNSPECIFIED: EarlyStopping.ValueType  # 0
 """The default of the model."""
 EARLY_STOPPING_HEURISTIC: EarlyStopping.ValueType  # 1
-"""As soon as the best running hypothesis, at its present length, scores below the worst finished one."""
+"""As soon as the best running hypothesis scores below the worst finished one, at its present length."""
 EARLY_STOPPING_IMMEDIATE: EarlyStopping.ValueType  # 2
 """At once."""
 EARLY_STOPPING_NEVER: EarlyStopping.ValueType  # 3
-"""Only when no running hypothesis can become better than the worst finished one at any length."""
+"""Only if no running hypothesis can beat the worst finished one at any length."""
 Global___EarlyStopping: typing_extensions.TypeAlias = EarlyStopping
 
 @typing.final
 class DecodingOptions(google.protobuf.message.Message):
-    """How the decoder searches for a translation. What is not set keeps the default of the model."""
+    """Decoding options; a field that is not set keeps the model's default."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -70,42 +70,42 @@ class DecodingOptions(google.protobuf.message.Message):
     TOP_P_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     beam_size: builtins.int
-    """Number of hypotheses kept while decoding, 1 to 64; 1 is greedy decoding."""
+    """Hypotheses per step, 1 to 64; 1 is greedy search."""
     num_hypotheses: builtins.int
-    """Number of finished hypotheses returned for every text, 1 to beam_size, or 1 to 64 where tokens are sampled."""
+    """Hypotheses returned per text: 1 to beam_size, or 1 to 64 samples."""
     length_penalty: builtins.float
-    """Exponent of the length that a hypothesis' sum of log-probabilities is divided by; above 0 it favours longer ones."""
+    """Exponent of the length that the sum of log-probabilities is divided by; above 0 it favours long hypotheses."""
     early_stopping: Global___EarlyStopping.ValueType
-    """When a beam search with enough finished hypotheses may stop."""
+    """Condition that stops a beam search with enough finished hypotheses."""
     min_length: builtins.int
-    """Number of tokens that a hypothesis has at least, its end of sentence and its target prefix not counted."""
+    """Smallest number of tokens of a hypothesis, without end of sentence and target prefix."""
     max_length: builtins.int
-    """Number of tokens that a hypothesis has at most, its end of sentence counted, its target prefix not."""
+    """Largest number of tokens of a hypothesis, with end of sentence and without target prefix."""
     no_repeat_ngram_size: builtins.int
-    """Length of the sequences of tokens that occur only once in a hypothesis; 0 lets all repeat."""
+    """Length of the token sequences that occur at most once in a hypothesis; 0: no limit."""
     repetition_penalty: builtins.float
-    """What scores of tokens that have occurred are divided by where they are above 0, and multiplied by where they are
-    below; above 1 it discourages repetition.
+    """Divisor of positive scores, and factor of negative scores, of tokens that occurred; above 1 it discourages
+    repetition.
     """
     forced_first_token: builtins.int
-    """The token that every hypothesis begins with."""
+    """Token that begins each hypothesis."""
     sample: builtins.bool
-    """Whether tokens are drawn at random instead of searched for; not set, any of the following asks for it."""
+    """True: draw tokens at random instead of searching for the best. Not set: true if a field below is set."""
     temperature: builtins.float
-    """What logits are divided by before tokens are drawn; above 0."""
+    """Divisor of logits before drawing; above 0."""
     top_k: builtins.int
-    """Number of most likely tokens that are drawn from; 0 is all."""
+    """Number of most likely tokens to draw from; 0: all."""
     top_p: builtins.float
-    """Probability that the most likely tokens that are drawn from reach together; above 0, at most 1."""
+    """Draw from the fewest most likely tokens whose probabilities sum to this; above 0, at most 1."""
     seed: builtins.int
-    """What the random numbers follow from, 0 or more: the same seed draws the same tokens for the same text."""
+    """Seed of the random numbers, 0 or more: one seed draws the same tokens for the same text."""
     @property
     def suppress_tokens(self) -> Global___TokenIds:
-        """Tokens that are not written, besides those that the model never writes; at most 256."""
+        """Tokens never to write, besides those that the model never writes; at most 4096."""
 
     @property
     def end_tokens(self) -> Global___TokenIds:
-        """Tokens that end a hypothesis, instead of those of the model; 1 to 256."""
+        """Tokens that end a hypothesis, instead of the model's; 1 to 4096."""
 
     def __init__(
         self,
@@ -160,14 +160,14 @@ Global___DecodingOptions: typing_extensions.TypeAlias = DecodingOptions
 
 @typing.final
 class TokenIds(google.protobuf.message.Message):
-    """Some tokens, as their numbers in the vocabulary of the translations."""
+    """Token ids in the target vocabulary."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     IDS_FIELD_NUMBER: builtins.int
     @property
     def ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The numbers."""
+        """The ids."""
 
     def __init__(
         self,

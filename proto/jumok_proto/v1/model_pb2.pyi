@@ -29,28 +29,28 @@ class _ModelStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     MODEL_STATE_UNSPECIFIED: _ModelState.ValueType  # 0
     """Not set."""
     MODEL_STATE_SERVING: _ModelState.ValueType  # 1
-    """They are: it is loaded, and has decoded."""
+    """It serves requests."""
     MODEL_STATE_RECOVERING: _ModelState.ValueType  # 2
-    """They fail with UNAVAILABLE: its engine has failed, and is being started anew."""
+    """Its engine failed and is restarting; requests fail with UNAVAILABLE."""
     MODEL_STATE_DRAINING: _ModelState.ValueType  # 3
-    """No further ones are: it finishes those that it has accepted, and is then freed."""
+    """It takes no more requests, finishes those accepted, and is then freed."""
 
 class ModelState(_ModelState, metaclass=_ModelStateEnumTypeWrapper):
-    """Whether requests for a model are served."""
+    """State of a model."""
 
 MODEL_STATE_UNSPECIFIED: ModelState.ValueType  # 0
 """Not set."""
 MODEL_STATE_SERVING: ModelState.ValueType  # 1
-"""They are: it is loaded, and has decoded."""
+"""It serves requests."""
 MODEL_STATE_RECOVERING: ModelState.ValueType  # 2
-"""They fail with UNAVAILABLE: its engine has failed, and is being started anew."""
+"""Its engine failed and is restarting; requests fail with UNAVAILABLE."""
 MODEL_STATE_DRAINING: ModelState.ValueType  # 3
-"""No further ones are: it finishes those that it has accepted, and is then freed."""
+"""It takes no more requests, finishes those accepted, and is then freed."""
 Global___ModelState: typing_extensions.TypeAlias = ModelState
 
 @typing.final
 class ListModelsRequest(google.protobuf.message.Message):
-    """Asks for all models."""
+    """Request for all models."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -82,7 +82,7 @@ Global___ListModelsResponse: typing_extensions.TypeAlias = ListModelsResponse
 
 @typing.final
 class GetModelRequest(google.protobuf.message.Message):
-    """Asks for one model."""
+    """Request for one model."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -140,46 +140,44 @@ class Model(google.protobuf.message.Message):
     CONSTRAINTS_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """Name by which requests ask for it."""
+    """Name of the model in requests."""
     version: builtins.str
     """Version of the bundle."""
     architecture: builtins.str
-    """Kind of network, such as "transformer"."""
+    """Architecture, such as "transformer"."""
     max_source_length: builtins.int
-    """Number of tokens of the longest text that it reads, the end of sentence counted."""
+    """Largest number of source tokens, end of sentence included."""
     max_target_length: builtins.int
-    """Number of tokens of the longest translation that it writes, the end of sentence counted."""
+    """Largest number of target tokens, end of sentence included."""
     precision: builtins.str
-    """Precision that it runs in, such as "fp32" or "int8"."""
+    """Precision, such as "fp32" or "int8"."""
     device: builtins.str
-    """Device that it runs on, "cpu" or "cuda"."""
+    """Device, "cpu" or "cuda"."""
     state: Global___ModelState.ValueType
-    """Whether requests for it are served."""
+    """State of the model."""
     @property
     def language_pairs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LanguagePair]:
-        """The directions that it translates in; empty where it translates from every source to every target language."""
+        """Language pairs; empty if the model translates from each source to each target language."""
 
     @property
     def default_options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
-        """How it searches where a request does not say otherwise; every field is set but those that it has no value for:
-        forced_first_token where none is forced, and seed.
-        """
+        """Default decoding options. All fields are set except seed, and forced_first_token if the model forces none."""
 
     @property
     def source_language_codes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Languages that it reads."""
+        """Source languages."""
 
     @property
     def target_language_codes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Languages that it writes."""
+        """Target languages."""
 
     @property
     def default_language_pair(self) -> Global___LanguagePair:
-        """Direction of a request that names no language; not set where a request must name one."""
+        """Language pair of a request without languages; not set if a request must name them."""
 
     @property
     def constraints(self) -> Global___DecodingConstraints:
-        """What its translations keep to, besides the options."""
+        """Constraints of all its translations, besides the options."""
 
     def __init__(
         self,
@@ -206,7 +204,7 @@ Global___Model: typing_extensions.TypeAlias = Model
 
 @typing.final
 class DecodingConstraints(google.protobuf.message.Message):
-    """What all translations of a model keep to, whatever a request asks for."""
+    """Constraints of all translations of a model, for any options."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -215,18 +213,18 @@ class DecodingConstraints(google.protobuf.message.Message):
     FORCED_LAST_TOKENS_FIELD_NUMBER: builtins.int
     RENORMALIZE_FIELD_NUMBER: builtins.int
     renormalize: builtins.bool
-    """Whether log-probabilities are normalised once more after constraints have acted on them."""
+    """True: log-probabilities are normalised again after constraints."""
     @property
     def begin_suppress_tokens(self) -> jumok_proto.v1.decoding_pb2.TokenIds:
-        """Tokens that cannot be the first that is free to choose."""
+        """Tokens that cannot be the first that is not forced."""
 
     @property
     def bad_words(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[jumok_proto.v1.decoding_pb2.TokenIds]:
-        """Sequences of tokens that are never completed."""
+        """Sequences of tokens that never occur."""
 
     @property
     def forced_last_tokens(self) -> jumok_proto.v1.decoding_pb2.TokenIds:
-        """Tokens of which one ends a hypothesis of the maximum length."""
+        """Tokens that can end a hypothesis of the maximum length."""
 
     def __init__(
         self,
@@ -243,16 +241,16 @@ Global___DecodingConstraints: typing_extensions.TypeAlias = DecodingConstraints
 
 @typing.final
 class LanguagePair(google.protobuf.message.Message):
-    """A direction of translation."""
+    """A source and a target language."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SOURCE_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     source_language_code: builtins.str
-    """Language of the texts: a BCP 47 tag, or the model's own code with hyphens."""
+    """Source language: a BCP 47 tag, or the model's own code with hyphens."""
     target_language_code: builtins.str
-    """Language of the translations, in the same way."""
+    """Target language, spelled in the same way."""
     def __init__(
         self,
         *,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ModelServiceStub(object):
-    """Says which models a server holds.
+    """Describes the models of a server.
     """
 
     def __init__(self, channel):
@@ -48,19 +48,18 @@ class ModelServiceStub(object):
 
 
 class ModelServiceServicer(object):
-    """Says which models a server holds.
+    """Describes the models of a server.
     """
 
     def ListModels(self, request, context):
-        """All models of the server, by name. A server holds few, so there are no pages. While a model is replaced, the old one
-        is among them, behind the new one, until it is freed.
+        """Lists all models, sorted by name, in one response. A replaced model follows its successor until it is freed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """One model.
+        """Describes one model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +87,7 @@ def add_ModelServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ModelService(object):
-    """Says which models a server holds.
+    """Describes the models of a server.
     """
 
     @staticmethod

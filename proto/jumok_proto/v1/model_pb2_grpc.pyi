@@ -58,7 +58,7 @@ _ModelServiceGetModelType = typing_extensions.TypeVar(
 )
 
 class ModelServiceStub(typing.Generic[_ModelServiceListModelsType, _ModelServiceGetModelType]):
-    """Says which models a server holds."""
+    """Describes the models of a server."""
 
     @typing.overload
     def __init__(self: ModelServiceStub[
@@ -85,12 +85,10 @@ class ModelServiceStub(typing.Generic[_ModelServiceListModelsType, _ModelService
     ], channel: grpc.aio.Channel) -> None: ...
 
     ListModels: _ModelServiceListModelsType
-    """All models of the server, by name. A server holds few, so there are no pages. While a model is replaced, the old one
-    is among them, behind the new one, until it is freed.
-    """
+    """Lists all models, sorted by name, in one response. A replaced model follows its successor until it is freed."""
 
     GetModel: _ModelServiceGetModelType
-    """One model."""
+    """Describes one model."""
 
 ModelServiceAsyncStub: typing_extensions.TypeAlias = ModelServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -104,7 +102,7 @@ ModelServiceAsyncStub: typing_extensions.TypeAlias = ModelServiceStub[
 ]
 
 class ModelServiceServicer(metaclass=abc.ABCMeta):
-    """Says which models a server holds."""
+    """Describes the models of a server."""
 
     @abc.abstractmethod
     def ListModels(
@@ -112,9 +110,7 @@ class ModelServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.model_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.model_pb2.ListModelsResponse, collections.abc.Awaitable[jumok_proto.v1.model_pb2.ListModelsResponse]]:
-        """All models of the server, by name. A server holds few, so there are no pages. While a model is replaced, the old one
-        is among them, behind the new one, until it is freed.
-        """
+        """Lists all models, sorted by name, in one response. A replaced model follows its successor until it is freed."""
 
     @abc.abstractmethod
     def GetModel(
@@ -122,6 +118,6 @@ class ModelServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.model_pb2.GetModelRequest,
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.model_pb2.GetModelResponse, collections.abc.Awaitable[jumok_proto.v1.model_pb2.GetModelResponse]]:
-        """One model."""
+        """Describes one model."""
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -31,19 +31,19 @@ class _CorpusOrderEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     CORPUS_ORDER_UNSPECIFIED: _CorpusOrder.ValueType  # 0
     """As CORPUS_ORDER_INPUT."""
     CORPUS_ORDER_INPUT: _CorpusOrder.ValueType  # 1
-    """As the items were sent."""
+    """In the order of the items."""
     CORPUS_ORDER_COMPLETION: _CorpusOrder.ValueType  # 2
-    """Each as soon as it is translated."""
+    """In the order in which translations are complete."""
 
 class CorpusOrder(_CorpusOrder, metaclass=_CorpusOrderEnumTypeWrapper):
-    """The order in which the items of a corpus are answered."""
+    """Order of the results of a corpus."""
 
 CORPUS_ORDER_UNSPECIFIED: CorpusOrder.ValueType  # 0
 """As CORPUS_ORDER_INPUT."""
 CORPUS_ORDER_INPUT: CorpusOrder.ValueType  # 1
-"""As the items were sent."""
+"""In the order of the items."""
 CORPUS_ORDER_COMPLETION: CorpusOrder.ValueType  # 2
-"""Each as soon as it is translated."""
+"""In the order in which translations are complete."""
 Global___CorpusOrder: typing_extensions.TypeAlias = CorpusOrder
 
 class _FinishReason:
@@ -60,7 +60,7 @@ class _FinishReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """The hypothesis reached the maximum length."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
-    """Why a hypothesis ended."""
+    """Reason why a hypothesis ended."""
 
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 """Never sent."""
@@ -72,7 +72,7 @@ Global___FinishReason: typing_extensions.TypeAlias = FinishReason
 
 @typing.final
 class TranslateTextRequest(google.protobuf.message.Message):
-    """Texts to translate, and how."""
+    """Texts to translate and the parameters of the translation."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -86,34 +86,33 @@ class TranslateTextRequest(google.protobuf.message.Message):
     ATTENTION_FIELD_NUMBER: builtins.int
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model; may be left empty where the server holds only one."""
+    """Name of the model; may be empty if the server holds only one."""
     truncate: builtins.bool
-    """Whether a text longer than the model can read is cut to its limit (and its translation says so) instead of refused."""
+    """True: a text that is too long for the model is truncated, not refused; its translation says so."""
     source_language_code: builtins.str
-    """Language of the texts, as the model's description has it (case and hyphen or underscore make no difference); empty
-    for the model's default.
+    """Language of the texts, as the model's description spells it, in any case and with hyphen or underscore; empty: the
+    model's default.
     """
     target_language_code: builtins.str
-    """Language to translate into, in the same way."""
+    """Language to translate into, spelled in the same way; empty: the model's default."""
     attention: builtins.bool
-    """Whether hypotheses carry the attention from their tokens to those of the text."""
+    """True: hypotheses carry the cross-attention from their tokens to those of the text."""
     split_sentences: builtins.bool
-    """Whether texts are split into their sentences, which are translated one by one, instead of being translated as one
-    sentence each. A translation is put together of its sentences' best ones, with the text's line breaks and other
-    white space between. It has one hypothesis, with their tokens one behind the other and the score of all of them.
-    Attention, and several hypotheses, cannot be asked for too.
+    """True: the sentences of each text are translated one by one. The translation joins the best translations of the
+    sentences with the white space of the text. It has one hypothesis, with the tokens and the score of all sentences.
+    Excludes attention and several hypotheses.
     """
     @property
     def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The texts, at least one. An empty one, or one of white space only, has an empty translation."""
+        """The texts, at least one. A text without content, empty or white space, has an empty translation."""
 
     @property
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
-        """How to search."""
+        """Decoding options."""
 
     @property
     def target_prefixes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """What the translations begin with: none, or one for every text, empty for a text without."""
+        """Beginnings of the translations: none, or one for each text, empty for a text without."""
 
     def __init__(
         self,
@@ -143,11 +142,11 @@ class TranslateTextResponse(google.protobuf.message.Message):
     TIMINGS_FIELD_NUMBER: builtins.int
     @property
     def translations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Translation]:
-        """One for every text of the request, in its order."""
+        """One for each text, in the order of the request."""
 
     @property
     def timings(self) -> Global___Timings:
-        """Where the time of the request went."""
+        """Times of the request."""
 
     def __init__(
         self,
@@ -162,7 +161,7 @@ Global___TranslateTextResponse: typing_extensions.TypeAlias = TranslateTextRespo
 
 @typing.final
 class StreamTranslateTextRequest(google.protobuf.message.Message):
-    """A text to translate, and how; the fields are those of TranslateTextRequest, for one text."""
+    """A text to translate and the parameters; the fields are those of TranslateTextRequest, for one text."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -176,24 +175,24 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     ATTENTION_FIELD_NUMBER: builtins.int
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model; may be left empty where the server holds only one."""
+    """Name of the model; may be empty if the server holds only one."""
     content: builtins.str
-    """The text. An empty one, or one of white space only, has an empty translation."""
+    """The text. A text without content, empty or white space, has an empty translation."""
     truncate: builtins.bool
-    """Whether a text longer than the model can read is cut to its limit instead of refused."""
+    """True: a text that is too long for the model is truncated, not refused."""
     source_language_code: builtins.str
-    """Language of the text; empty for the model's default."""
+    """Language of the text; empty: the model's default."""
     target_language_code: builtins.str
-    """Language to translate into; empty for the model's default."""
+    """Language to translate into; empty: the model's default."""
     target_prefix: builtins.str
-    """What the translation begins with; empty for nothing."""
+    """Beginning of the translation; empty: none."""
     attention: builtins.bool
-    """Whether hypotheses carry the attention from their tokens to those of the text."""
+    """True: hypotheses carry the cross-attention from their tokens to those of the text."""
     split_sentences: builtins.bool
-    """Whether the text is split into its sentences."""
+    """True: the sentences of the text are translated one by one."""
     @property
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
-        """How to search."""
+        """Decoding options."""
 
     def __init__(
         self,
@@ -215,8 +214,8 @@ Global___StreamTranslateTextRequest: typing_extensions.TypeAlias = StreamTransla
 
 @typing.final
 class StreamTranslateTextResponse(google.protobuf.message.Message):
-    """How far a translation has come. Every message but the last has more stable text than the one before; a caller who
-    reads slowly gets fewer messages, not later ones.
+    """Progress of a translation. Each message before the last has more stable text than the one before. A slow reader gets
+    fewer messages, not late ones.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -225,17 +224,17 @@ class StreamTranslateTextResponse(google.protobuf.message.Message):
     TRANSLATION_FIELD_NUMBER: builtins.int
     TIMINGS_FIELD_NUMBER: builtins.int
     stable_text: builtins.str
-    """What the first hypothesis is sure to begin with: all of it, not what is new. Nothing in it is ever taken back. A beam
-    search is sure of what all hypotheses that can still win have in common; a character in several tokens, and a space
-    that the next token may take away, come when they are whole. In the last message it is the whole text.
+    """Stable beginning of the first hypothesis, from its first character on; it never changes. In a beam search this is
+    what all hypotheses that can still win share. A character of several tokens appears when it is complete, as does
+    a space that the next token may remove. In the last message this is the whole text.
     """
     @property
     def translation(self) -> Global___Translation:
-        """The result; in the last message alone."""
+        """The result; only in the last message."""
 
     @property
     def timings(self) -> Global___Timings:
-        """Where the time went; in the last message alone."""
+        """Times of the request; only in the last message."""
 
     def __init__(
         self,
@@ -259,11 +258,11 @@ class TranslateCorpusRequest(google.protobuf.message.Message):
     ITEMS_FIELD_NUMBER: builtins.int
     @property
     def settings(self) -> Global___CorpusSettings:
-        """How to translate all items; in the first message, where it must be, and in no other."""
+        """Settings of all items; required in the first message, and refused in any other."""
 
     @property
     def items(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CorpusItem]:
-        """Texts, at most 1024 in one message; may be none."""
+        """Texts, 0 to 1024 per message."""
 
     def __init__(
         self,
@@ -278,7 +277,7 @@ Global___TranslateCorpusRequest: typing_extensions.TypeAlias = TranslateCorpusRe
 
 @typing.final
 class CorpusSettings(google.protobuf.message.Message):
-    """How the items of a corpus are translated; the fields up to attention, and split_sentences, are those of TranslateTextRequest."""
+    """Settings of a corpus; the fields besides window and order are those of TranslateTextRequest."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -292,26 +291,24 @@ class CorpusSettings(google.protobuf.message.Message):
     ORDER_FIELD_NUMBER: builtins.int
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model; may be left empty where the server holds only one."""
+    """Name of the model; may be empty if the server holds only one."""
     truncate: builtins.bool
-    """Whether texts longer than the model can read are cut to its limit instead of refused."""
+    """True: texts that are too long for the model are truncated, not refused."""
     source_language_code: builtins.str
-    """Language of the texts; empty for the model's default."""
+    """Language of the texts; empty: the model's default."""
     target_language_code: builtins.str
-    """Language to translate into; empty for the model's default."""
+    """Language to translate into; empty: the model's default."""
     attention: builtins.bool
-    """Whether hypotheses carry the attention from their tokens to those of the text."""
+    """True: hypotheses carry the cross-attention from their tokens to those of the text."""
     window: builtins.int
-    """Number of items that may be unanswered at a time, 1 to 1024; not set, 256. With several hypotheses of each text the
-    server holds it to 4096 hypotheses.
-    """
+    """Limit of unanswered items, 1 to 1024; 0: 256. The server also limits the hypotheses of unanswered items, to 4096."""
     order: Global___CorpusOrder.ValueType
-    """The order of the answers."""
+    """Order of the results."""
     split_sentences: builtins.bool
-    """Whether each item is split into its sentences."""
+    """True: the sentences of each item are translated one by one."""
     @property
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
-        """How to search."""
+        """Decoding options."""
 
     def __init__(
         self,
@@ -341,11 +338,11 @@ class CorpusItem(google.protobuf.message.Message):
     CONTENT_FIELD_NUMBER: builtins.int
     TARGET_PREFIX_FIELD_NUMBER: builtins.int
     id: builtins.int
-    """Whatever number tells the caller which item it is; its answer carries the same."""
+    """Any number that the caller chooses; the result carries it."""
     content: builtins.str
-    """The text. An empty one, or one of white space only, has an empty translation."""
+    """The text. A text without content, empty or white space, has an empty translation."""
     target_prefix: builtins.str
-    """What the translation begins with; empty for nothing."""
+    """Beginning of the translation; empty: none."""
     def __init__(
         self,
         *,
@@ -359,14 +356,14 @@ Global___CorpusItem: typing_extensions.TypeAlias = CorpusItem
 
 @typing.final
 class TranslateCorpusResponse(google.protobuf.message.Message):
-    """Answers to some items of a corpus."""
+    """Results of some items of a corpus."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: builtins.int
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CorpusResult]:
-        """One for every item that is done; never none."""
+        """One for each finished item; at least one."""
 
     def __init__(
         self,
@@ -379,7 +376,7 @@ Global___TranslateCorpusResponse: typing_extensions.TypeAlias = TranslateCorpusR
 
 @typing.final
 class CorpusResult(google.protobuf.message.Message):
-    """The answer to an item of a corpus."""
+    """The result of an item of a corpus."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -388,18 +385,18 @@ class CorpusResult(google.protobuf.message.Message):
     ERROR_FIELD_NUMBER: builtins.int
     TIMINGS_FIELD_NUMBER: builtins.int
     id: builtins.int
-    """The item's own."""
+    """Id of the item."""
     @property
     def translation(self) -> Global___Translation:
-        """Its translation."""
+        """The translation."""
 
     @property
     def error(self) -> google.rpc.status_pb2.Status:
-        """Why it has none, with the details that the error of a call carries; fields are `content` and `target_prefix`."""
+        """The error, with the details of a call's error; fields are `content` and `target_prefix`."""
 
     @property
     def timings(self) -> Global___Timings:
-        """Where the time of a translation went."""
+        """Times of the translation."""
 
     def __init__(
         self,
@@ -431,26 +428,26 @@ class Translation(google.protobuf.message.Message):
     SOURCE_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     source_token_count: builtins.int
-    """Number of tokens that the model read, after a truncation."""
+    """Number of tokens of the text, after truncation."""
     output_token_count: builtins.int
-    """Number of tokens of the first hypothesis, its end of sentence counted."""
+    """Number of tokens of the first hypothesis, end of sentence included."""
     source_truncated: builtins.bool
-    """Whether the text was longer than the model can read, and was cut."""
+    """True if the text was too long for the model and was truncated."""
     model: builtins.str
-    """Name of the model that answered."""
+    """Name of the model."""
     model_version: builtins.str
-    """Version of the model that answered."""
+    """Version of the model."""
     source_language_code: builtins.str
     """Language of the text."""
     target_language_code: builtins.str
     """Language of the translation."""
     @property
     def hypotheses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Hypothesis]:
-        """Candidate translations, best first, or samples in the order in which they were drawn; at least one."""
+        """Hypotheses, best first, or samples in the order of drawing; at least one."""
 
     @property
     def source_tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The tokens that the model read, as the tokenizer spells them; sent where attention is asked for."""
+        """The tokens of the text, as the tokenizer spells them; set if attention was requested."""
 
     def __init__(
         self,
@@ -471,7 +468,7 @@ Global___Translation: typing_extensions.TypeAlias = Translation
 
 @typing.final
 class Hypothesis(google.protobuf.message.Message):
-    """A candidate translation. Its token fields run parallel and include the end of sentence, but not the target prefix."""
+    """A hypothesis. Its token fields are parallel; they include the end of sentence, but not the target prefix."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -483,26 +480,26 @@ class Hypothesis(google.protobuf.message.Message):
     FINISH_REASON_FIELD_NUMBER: builtins.int
     ATTENTION_FIELD_NUMBER: builtins.int
     text: builtins.str
-    """The whole translation, its target prefix included."""
+    """The whole translation, target prefix included."""
     score: builtins.float
-    """Sum of token_scores over (number of tokens to the power of the length penalty); higher is better."""
+    """Sum of token_scores / (number of tokens ^ length penalty); higher is better."""
     finish_reason: Global___FinishReason.ValueType
-    """Why the hypothesis ended."""
+    """Reason why the hypothesis ended."""
     @property
     def tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The tokens as the tokenizer spells them."""
 
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The tokens' numbers in the vocabulary."""
+        """The tokens' ids in the vocabulary."""
 
     @property
     def token_scores(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """Log-probability of every token given those before it."""
+        """Log-probability of each token given those before it."""
 
     @property
     def attention(self) -> Global___Attention:
-        """Where the model looked when it wrote each token; set where it is asked for."""
+        """Cross-attention of each token; set if attention was requested."""
 
     def __init__(
         self,
@@ -522,8 +519,8 @@ Global___Hypothesis: typing_extensions.TypeAlias = Hypothesis
 
 @typing.final
 class Attention(google.protobuf.message.Message):
-    """Cross-attention, the mean over all layers and heads: one row for every token of a hypothesis, one column for every
-    token of the text. The weights of a row add up to 1.
+    """Cross-attention, the mean over all layers and heads: one row per token of the hypothesis, one column per token of the
+    text. The weights of a row sum to 1.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -548,7 +545,7 @@ Global___Attention: typing_extensions.TypeAlias = Attention
 
 @typing.final
 class ScoreTextRequest(google.protobuf.message.Message):
-    """Texts and translations of them to score."""
+    """Texts and their translations to score."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -560,22 +557,22 @@ class ScoreTextRequest(google.protobuf.message.Message):
     LENGTH_PENALTY_FIELD_NUMBER: builtins.int
     TRUNCATE_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model; may be left empty where the server holds only one."""
+    """Name of the model; may be empty if the server holds only one."""
     source_language_code: builtins.str
-    """Language of the texts; empty for the model's default."""
+    """Language of the texts; empty: the model's default."""
     target_language_code: builtins.str
-    """Language of the translations; empty for the model's default."""
+    """Language of the translations; empty: the model's default."""
     length_penalty: builtins.float
-    """Exponent of the length that a sum of log-probabilities is divided by. Not set, the default of the model."""
+    """Exponent of the length that the sum of log-probabilities is divided by; not set: the model's default."""
     truncate: builtins.bool
-    """Whether a text longer than the model can read is cut to its limit instead of refused."""
+    """True: a text that is too long for the model is truncated, not refused."""
     @property
     def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The texts, at least one. An empty one, or one of white space only, has only the empty translation, with score 0."""
+        """The texts, at least one. A text without content, empty or white space, has only the empty translation; score 0."""
 
     @property
     def targets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The translations to score, one for every text."""
+        """The translations to score, one for each text."""
 
     def __init__(
         self,
@@ -603,7 +600,7 @@ class ScoreTextResponse(google.protobuf.message.Message):
     SCORES_FIELD_NUMBER: builtins.int
     @property
     def scores(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Score]:
-        """One for every text of the request, in its order."""
+        """One for each text, in the order of the request."""
 
     def __init__(
         self,
@@ -616,7 +613,7 @@ Global___ScoreTextResponse: typing_extensions.TypeAlias = ScoreTextResponse
 
 @typing.final
 class Score(google.protobuf.message.Message):
-    """How likely a translation is to a model. The token fields run parallel and include the end of sentence."""
+    """The score of a translation. The token fields are parallel and include the end of sentence."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -629,26 +626,26 @@ class Score(google.protobuf.message.Message):
     MODEL_FIELD_NUMBER: builtins.int
     MODEL_VERSION_FIELD_NUMBER: builtins.int
     score: builtins.float
-    """Sum of token_scores over (number of tokens to the power of the length penalty); higher is better."""
+    """Sum of token_scores / (number of tokens ^ length penalty); higher is better."""
     source_token_count: builtins.int
-    """Number of tokens of the text that the model read, after a truncation."""
+    """Number of tokens of the text, after truncation."""
     source_truncated: builtins.bool
-    """Whether the text was longer than the model can read, and was cut."""
+    """True if the text was too long for the model and was truncated."""
     model: builtins.str
-    """Name of the model that answered."""
+    """Name of the model."""
     model_version: builtins.str
-    """Version of the model that answered."""
+    """Version of the model."""
     @property
     def tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The translation's tokens as the tokenizer spells them."""
+        """The tokens of the translation, as the tokenizer spells them."""
 
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The tokens' numbers in the vocabulary."""
+        """The tokens' ids in the vocabulary."""
 
     @property
     def token_scores(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """Log-probability of every token given those before it; 0 for a token that the model is made to begin with."""
+        """Log-probability of each token given those before it; 0 for a forced first token."""
 
     def __init__(
         self,
@@ -668,7 +665,7 @@ Global___Score: typing_extensions.TypeAlias = Score
 
 @typing.final
 class Timings(google.protobuf.message.Message):
-    """Where the time of a request went, as the server measured it. The parts need not add up to the total."""
+    """Times of a request, measured by the server. The parts need not sum to the total."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -678,19 +675,19 @@ class Timings(google.protobuf.message.Message):
     TOTAL_DURATION_FIELD_NUMBER: builtins.int
     @property
     def queue_duration(self) -> google.protobuf.duration_pb2.Duration:
-        """Waiting until the last text was admitted to the batch."""
+        """From arrival until the last text joined the batch."""
 
     @property
     def encode_duration(self) -> google.protobuf.duration_pb2.Duration:
-        """In the encoder, for the batches that held texts of the request."""
+        """Time in the encoder, of all batches with texts of the request."""
 
     @property
     def decode_duration(self) -> google.protobuf.duration_pb2.Duration:
-        """From a text's admission to its last step, its encoding left out; of the text that took longest."""
+        """From joining the batch to the last step, without encoding; of the slowest text."""
 
     @property
     def total_duration(self) -> google.protobuf.duration_pb2.Duration:
-        """From the request's arrival to its answer."""
+        """From the arrival of the request to its response."""
 
     def __init__(
         self,

@@ -68,41 +68,41 @@ class TranslationServiceServicer(object):
     """
 
     def TranslateText(self, request, context):
-        """Translates a list of texts with one model and one set of options. Either all texts are translated, or none is.
+        """Translates a list of texts with one model and one set of options: all texts, or none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamTranslateText(self, request, context):
-        """Translates one text, and sends what the translation is sure to begin with while it is decoded. For several texts
-        make several calls: they are decoded together.
+        """Translates one text and sends its stable beginning while it is decoded. For several texts make several calls: the
+        server decodes them in one batch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TranslateCorpus(self, request_iterator, context):
-        """Translates texts as they come, any number of them, with one model and one set of options. A text that cannot be
-        translated gets an error of its own, and the others are translated.
+        """Translates any number of texts, as they arrive, with one model and one set of options. A text that cannot be
+        translated gets its own error and does not stop the others.
 
-        The server reads on only while fewer items than the window are unanswered, so a caller that does not read answers
-        is not read either; it waits where its queue is full. A server that stops answers what it has read, and then ends
-        the call with UNAVAILABLE: what has no answer can be sent again, to it or to another.
+        The server reads more items only while fewer than the window are unanswered, and waits if its queue is full. So the
+        caller must read results while it sends. A server that stops answers all items that it has read and ends the call
+        with UNAVAILABLE; send the unanswered items again, to this server or another.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ScoreText(self, request, context):
-        """Scores given translations of a list of texts with one model. Either all are scored, or none is.
+        """Scores given translations of a list of texts with one model: all, or none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlignText(self, request, context):
-        """Gives the attention of a list of texts and translations of them with one model. Either all are given, or none is.
+        """Returns the attention of a list of texts and their translations with one model: of all, or none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

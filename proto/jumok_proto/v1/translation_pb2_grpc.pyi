@@ -158,27 +158,27 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
     ], channel: grpc.aio.Channel) -> None: ...
 
     TranslateText: _TranslationServiceTranslateTextType
-    """Translates a list of texts with one model and one set of options. Either all texts are translated, or none is."""
+    """Translates a list of texts with one model and one set of options: all texts, or none."""
 
     StreamTranslateText: _TranslationServiceStreamTranslateTextType
-    """Translates one text, and sends what the translation is sure to begin with while it is decoded. For several texts
-    make several calls: they are decoded together.
+    """Translates one text and sends its stable beginning while it is decoded. For several texts make several calls: the
+    server decodes them in one batch.
     """
 
     TranslateCorpus: _TranslationServiceTranslateCorpusType
-    """Translates texts as they come, any number of them, with one model and one set of options. A text that cannot be
-    translated gets an error of its own, and the others are translated.
+    """Translates any number of texts, as they arrive, with one model and one set of options. A text that cannot be
+    translated gets its own error and does not stop the others.
 
-    The server reads on only while fewer items than the window are unanswered, so a caller that does not read answers
-    is not read either; it waits where its queue is full. A server that stops answers what it has read, and then ends
-    the call with UNAVAILABLE: what has no answer can be sent again, to it or to another.
+    The server reads more items only while fewer than the window are unanswered, and waits if its queue is full. So the
+    caller must read results while it sends. A server that stops answers all items that it has read and ends the call
+    with UNAVAILABLE; send the unanswered items again, to this server or another.
     """
 
     ScoreText: _TranslationServiceScoreTextType
-    """Scores given translations of a list of texts with one model. Either all are scored, or none is."""
+    """Scores given translations of a list of texts with one model: all, or none."""
 
     AlignText: _TranslationServiceAlignTextType
-    """Gives the attention of a list of texts and translations of them with one model. Either all are given, or none is."""
+    """Returns the attention of a list of texts and their translations with one model: of all, or none."""
 
 TranslationServiceAsyncStub: typing_extensions.TypeAlias = TranslationServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -212,7 +212,7 @@ class TranslationServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.translation_pb2.TranslateTextRequest,
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.translation_pb2.TranslateTextResponse, collections.abc.Awaitable[jumok_proto.v1.translation_pb2.TranslateTextResponse]]:
-        """Translates a list of texts with one model and one set of options. Either all texts are translated, or none is."""
+        """Translates a list of texts with one model and one set of options: all texts, or none."""
 
     @abc.abstractmethod
     def StreamTranslateText(
@@ -220,8 +220,8 @@ class TranslationServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.translation_pb2.StreamTranslateTextRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[jumok_proto.v1.translation_pb2.StreamTranslateTextResponse], collections.abc.AsyncIterator[jumok_proto.v1.translation_pb2.StreamTranslateTextResponse]]:
-        """Translates one text, and sends what the translation is sure to begin with while it is decoded. For several texts
-        make several calls: they are decoded together.
+        """Translates one text and sends its stable beginning while it is decoded. For several texts make several calls: the
+        server decodes them in one batch.
         """
 
     @abc.abstractmethod
@@ -230,12 +230,12 @@ class TranslationServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[jumok_proto.v1.translation_pb2.TranslateCorpusRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[jumok_proto.v1.translation_pb2.TranslateCorpusResponse], collections.abc.AsyncIterator[jumok_proto.v1.translation_pb2.TranslateCorpusResponse]]:
-        """Translates texts as they come, any number of them, with one model and one set of options. A text that cannot be
-        translated gets an error of its own, and the others are translated.
+        """Translates any number of texts, as they arrive, with one model and one set of options. A text that cannot be
+        translated gets its own error and does not stop the others.
 
-        The server reads on only while fewer items than the window are unanswered, so a caller that does not read answers
-        is not read either; it waits where its queue is full. A server that stops answers what it has read, and then ends
-        the call with UNAVAILABLE: what has no answer can be sent again, to it or to another.
+        The server reads more items only while fewer than the window are unanswered, and waits if its queue is full. So the
+        caller must read results while it sends. A server that stops answers all items that it has read and ends the call
+        with UNAVAILABLE; send the unanswered items again, to this server or another.
         """
 
     @abc.abstractmethod
@@ -244,7 +244,7 @@ class TranslationServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.translation_pb2.ScoreTextRequest,
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.translation_pb2.ScoreTextResponse, collections.abc.Awaitable[jumok_proto.v1.translation_pb2.ScoreTextResponse]]:
-        """Scores given translations of a list of texts with one model. Either all are scored, or none is."""
+        """Scores given translations of a list of texts with one model: all, or none."""
 
     @abc.abstractmethod
     def AlignText(
@@ -252,6 +252,6 @@ class TranslationServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.alignment_pb2.AlignTextRequest,
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.alignment_pb2.AlignTextResponse, collections.abc.Awaitable[jumok_proto.v1.alignment_pb2.AlignTextResponse]]:
-        """Gives the attention of a list of texts and translations of them with one model. Either all are given, or none is."""
+        """Returns the attention of a list of texts and their translations with one model: of all, or none."""
 
 def add_TranslationServiceServicer_to_server(servicer: TranslationServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -285,8 +285,8 @@ class DecoderStep:
         self._for_device = graphs.for_device
         self._given: tuple[str, ...] = ()
         self._scores = np.zeros(self.rows, np.float32)
-        self._candidates = np.zeros(1, np.int64)
-        self._logit_rows = np.zeros(1, np.int64)
+        self._candidates = 0
+        self._with_logits = False
         self._renormalize: NDArray[np.bool_] | None = None
         self._on_logits = self._on_log_probs = NO_CONSTRAINTS
         self._tokens = np.zeros((self.rows, 0), np.int64)
@@ -326,7 +326,8 @@ class DecoderStep:
             Columns and running scores [R, C] of the best candidates. The next run overwrites them.
         """
         self._scores[:] = selection.scores
-        self._request_logits(selection.with_logits)
+        if selection.with_logits != self._with_logits:
+            self._return_logits(selection.with_logits)
         if selection.renormalize is not self._renormalize:
             self._renormalize = selection.renormalize
             self._bind_renormalize(selection.renormalize)
@@ -336,37 +337,35 @@ class DecoderStep:
         if selection.on_log_probs is not self._on_log_probs:
             self._on_log_probs = selection.on_log_probs
             self._bind_constraints("log_prob", selection.on_log_probs)
-        if selection.candidates != self._candidates[0]:
+        if selection.candidates != self._candidates:
             self._bind_candidates(selection.candidates)
         self._binding.run()
         return self._tokens, self._totals
 
     def logits(self) -> OrtValue:
         """The logits [R, U] of the last run. If that run did not return them, the decoder runs again."""
-        if not self._logit_rows[0]:
-            self._request_logits(True)
+        if not self._with_logits:
+            self._return_logits(True)
             self._binding.run()
         return self._binding.outputs()[0]
 
     def _bind_sizes(self) -> None:
-        """Bind sizes on the host; a device graph that reads them on the device gets a copy of the present values."""
-        self._binding.input("candidates", as_value(self._candidates))
-        self._binding.input("logit_rows", as_value(self._logit_rows))
+        """Bind sizes on the host; a graph that reads them on the device gets a copy."""
+        self._binding.input("candidates", as_value(np.array([self._candidates])))
+        self._binding.input("logit_rows", as_value(np.array([self.rows if self._with_logits else 0])))
 
     def _bind_candidates(self, candidates: int) -> None:
-        self._candidates[0] = candidates
+        self._candidates = candidates
         self._bind_sizes()
         shape = (self.rows, min(candidates, self.width))
         self._tokens, self._totals = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         self._binding.output("tokens", as_value(self._tokens))
         self._binding.output("totals", as_value(self._totals))
 
-    def _request_logits(self, wanted: bool) -> None:
-        rows = self.rows if wanted else 0
-        if self._logit_rows[0] != rows:
-            self._logit_rows[0] = rows
-            self._bind_sizes()
-            self._binding.output("logits")  # a binding keeps the shape that an output had
+    def _return_logits(self, with_logits: bool) -> None:
+        self._with_logits = with_logits
+        self._bind_sizes()
+        self._binding.output("logits")  # a binding keeps the shape that an output had
 
     def _bind_constraints(self, stage: str, constraints: Constraints) -> None:
         constraints = never_empty(constraints) if self._for_device else constraints

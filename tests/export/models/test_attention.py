@@ -6,8 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from jumok_export.models.attention import MultiHeadAttention, scaled_dot_product_attention, scaled_queries
-from jumok_export.models.attention_functions import masked_softmax
+from jumok_export.models.attention import (
+    MultiHeadAttention,
+    masked_softmax,
+    scaled_dot_product_attention,
+    scaled_queries,
+)
 
 LN3 = math.log(3.0)
 
@@ -145,5 +149,5 @@ def test_an_answer_is_what_attention_attends_to(split: bool) -> None:
     expected, _ = attention.attend(query, key, value, mask, bias)
     if not split:
         key, value = attention.key_projection(memory), attention.value_projection(memory)
-    found = attention.answer(query, key, value, lengths=lengths.to(torch.int32), bias=bias)
+    found = attention.attend_fused(query, key, value, lengths=lengths.to(torch.int32), bias=bias)
     torch.testing.assert_close(found, expected)

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from jumok_export.models.attention import MultiHeadAttention, scaled_dot_product_attention
-from jumok_export.models.attention_functions import (
+from jumok_export.models.attention import (
+    MultiHeadAttention,
     additive_scores,
     context,
     dot_scores,
     general_scores,
     masked_softmax,
+    scaled_dot_product_attention,
     scaled_dot_scores,
 )
 from jumok_export.models.recurrent_attention import AdditiveAttention, DotAttention, GeneralAttention

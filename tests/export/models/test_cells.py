@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from jumok_export.models.cells import CELLS, Cell, CellKind
-from jumok_export.models.recurrent_encoder import RecurrentEncoder, recurrent_layer
+from jumok_export.models.cells import CELLS, Cell, CellKind, run_cell
+from jumok_export.models.operators import recurrent_layer
+from jumok_export.models.recurrent_encoder import RecurrentEncoder
 
 ORDERS: dict[CellKind, list[int]] = {"rnn": [0], "lstm": [0, 2, 3, 1], "gru": [1, 0, 2]}
-"""Where PyTorch's gates are among ours: its LSTM has i, f, g, o and its GRU r, z, n."""
+"""PyTorch's order of gates as indices of ours: its LSTM has i, f, g, o and its GRU r, z, n."""
 THEIRS: dict[CellKind, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
     "rnn": (nn.RNNCell, nn.RNN),
     "lstm": (nn.LSTMCell, nn.LSTM),
@@ -25,19 +26,19 @@ def reordered(parameter: Tensor, kind: CellKind, width: int) -> Tensor:
 
 
 def give(cell: Cell, kind: CellKind, theirs: nn.Module, suffix: str = "") -> None:
-    """Copies a cell's weights into a module of PyTorch's."""
+    """Copy a cell's weights into PyTorch's module."""
     for name, layer in (("ih", cell.input_projection), ("hh", cell.hidden_projection)):
         getattr(theirs, f"weight_{name}{suffix}").data = reordered(layer.weight, kind, cell.width)
         getattr(theirs, f"bias_{name}{suffix}").data = reordered(layer.bias, kind, cell.width)
 
 
 def cells(encoder: RecurrentEncoder) -> list[Cell]:
-    """Layer by layer, the forward one first."""
+    """Cells by layer, the forward direction first."""
     return [module for module in encoder.modules() if isinstance(module, Cell)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_cell_is_pytorchs(kind: CellKind) -> None:
+def test_a_cell_computes_what_pytorchs_does(kind: CellKind) -> None:
     torch.manual_seed(0)
     cell, theirs = CELLS[kind](5, 7), THEIRS[kind][0](5, 7)
     give(cell, kind, theirs)
@@ -50,7 +51,7 @@ def test_a_cell_is_pytorchs(kind: CellKind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_an_encoder_is_pytorchs_over_packed_sequences(kind: CellKind, bidirectional: bool) -> None:
+def test_an_encoder_computes_what_pytorchs_does_over_packed_sequences(kind: CellKind, bidirectional: bool) -> None:
     torch.manual_seed(1)
     width, layers, lengths = 8, 2, torch.tensor([6, 1, 4])
     encoder = RecurrentEncoder(kind, 5, width, layers=layers, bidirectional=bidirectional)
@@ -74,14 +75,15 @@ def test_an_encoder_is_pytorchs_over_packed_sequences(kind: CellKind, bidirectio
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("backwards", [False, True])
-def test_what_is_exported_is_the_layer(kind: CellKind, backwards: bool) -> None:
+def test_the_exported_operator_computes_the_layer(kind: CellKind, backwards: bool) -> None:
     torch.manual_seed(2)
-    encoder = RecurrentEncoder(kind, 3, 4, layers=1, bidirectional=False)
-    (cell,) = cells(encoder)
+    cell = CELLS[kind](3, 4)
     x, lengths = torch.randn(2, 5, 3), torch.tensor([5, 2])
-    enter, carry = cell.input_projection, cell.hidden_projection
-    states, last = recurrent_layer(x, lengths, enter.weight, enter.bias, carry.weight, carry.bias, kind, backwards)
-    expected, ends = encoder._read(cell, x, lengths, backwards=backwards)
+    weights = [
+        value for layer in (cell.input_projection, cell.hidden_projection) for value in (layer.weight, layer.bias)
+    ]
+    states, last = recurrent_layer(x, lengths, *weights, kind, backwards)
+    expected, ends = run_cell(cell, x, lengths, backwards=backwards)
     torch.testing.assert_close(states, expected)
     torch.testing.assert_close(last, torch.cat(ends, dim=-1))
     assert (states[1, 2:] == 0).all()

@@ -1,1 +1,1 @@
-"""Corpora of any size in bounded memory."""
+"""Translation of any number of texts, in bounded memory."""

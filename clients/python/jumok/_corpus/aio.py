@@ -1,4 +1,4 @@
-"""A corpus for programs built on asyncio: one task reads texts, one calls the server, and the caller takes results."""
+"""A corpus run for asyncio: one task reads texts, one calls the server."""
 
 import asyncio
 import time
@@ -12,14 +12,14 @@ from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest
 
 
 class AsyncCorpusRun:
-    """Brings texts through a server; the state is a ``Corpus``.
+    """Moves texts through a server; the state is a ``Corpus``.
 
     Args:
-        corpus: the state.
-        texts: what is to be translated; those before ``start`` are passed over.
-        start: number of the first text.
-        open_call: calls the server of a number with an iterator of requests; its errors are CallErrors.
-        is_open: whether the client is not closed.
+        corpus: state.
+        texts: texts; those before ``start`` are skipped.
+        start: index of the first text.
+        open_call: calls the server of a number with an iterator of requests; raises JumokError.
+        is_open: returns True until the client is closed.
     """
 
     def __init__(
@@ -36,37 +36,37 @@ class AsyncCorpusRun:
         self._open_call = open_call
         self._is_open = is_open
         self._waiting: set[asyncio.Future[None]] = set()
-        self._number = 0  # of the present call
+        self._number = 0  # of the current call
 
     async def results(self) -> AsyncGenerator[TextResult, None]:
-        """Give the results in order; nothing is read before the first is asked for."""
+        """Yield the results in order; reading starts with the first request for a result."""
         corpus = self._corpus
         tasks = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._run())]
         try:
             while True:
-                while not corpus.can_give:
-                    await self._change(corpus.patience_s(time.monotonic()))
+                while not corpus.has_result:
+                    await self._change(corpus.remaining_s(time.monotonic()))
                     corpus.check_time(time.monotonic())
-                result = corpus.give()
-                self._tell()  # there is room for another text, or it is over
+                result = corpus.take_result()
+                self._notify()  # the window has room, or the run is over
                 if result is None:
                     return
                 yield result
         finally:
             self._number += 1
-            self._tell()
+            self._notify()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _tell(self) -> None:
-        """Wake whoever waits for a change."""
+    def _notify(self) -> None:
+        """Wake all tasks that wait for a change."""
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
 
     async def _change(self, timeout_s: float | None = None) -> None:
-        """Wait for a change, or so long."""
+        """Wait for a change, or until the timeout."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(waiting)
         try:
@@ -76,20 +76,20 @@ class AsyncCorpusRun:
 
     async def _read(self) -> None:
         corpus, error = self._corpus, None
-        passed = 0
+        skipped = 0
         try:
             async for text in _each(self._texts):
-                if passed < self._start:
-                    passed += 1
+                if skipped < self._start:
+                    skipped += 1
                     continue
                 corpus.add(text, time.monotonic())
-                self._tell()
+                self._notify()
                 while not corpus.has_room:
                     await self._change()
         except Exception as failed:
             error = failed
         corpus.end(error)
-        self._tell()
+        self._notify()
 
     async def _run(self) -> None:
         corpus = self._corpus
@@ -103,25 +103,25 @@ class AsyncCorpusRun:
             try:
                 async for response in self._open_call(corpus.endpoint, self._requests(self._number)):
                     corpus.receive(response, time.monotonic())
-                    self._tell()
+                    self._notify()
             except JumokError as failed:
                 error = failed
                 if not self._is_open():
                     corpus.failure = failed
             except Exception as failed:
                 corpus.failure = failed
-            self._number += 1  # so that the call's requests end
+            self._number += 1  # ends the requests of the call
             delay_s = corpus.call_ended(error, time.monotonic())
-            self._tell()
+            self._notify()
             if corpus.failure is None and delay_s > 0:
                 await asyncio.sleep(delay_s)
 
     async def _requests(self, number: int) -> AsyncGenerator[TranslateCorpusRequest, None]:
-        """What one call sends; gRPC takes it in a task of its own."""
+        """Yield the requests of one call; gRPC reads them in its own task."""
         corpus = self._corpus
         yield corpus.take(first=True)
         while True:
-            while self._number == number and not corpus.can_go_on:
+            while self._number == number and not corpus.can_send:
                 await self._change()
             if self._number != number or corpus.all_sent:
                 return
@@ -129,7 +129,7 @@ class AsyncCorpusRun:
 
 
 async def _each(texts: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[str, None]:
-    """The texts of either kind of iterable; between those of a plain one other tasks have their turn."""
+    """Iterate over either kind of iterable; other tasks run between the texts of a plain one."""
     if isinstance(texts, AsyncIterable):
         async for text in texts:
             yield text

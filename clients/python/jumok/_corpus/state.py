@@ -1,7 +1,7 @@
-"""A corpus on its way through a server: what is read, sent, answered and given out. No waiting, no threads, no calls.
+"""The state of a corpus: texts read, sent, answered and returned; without threads, waits or calls.
 
-The two clients wait and call. Whatever has no answer when a call breaks is sent again in the next, so that nothing is
-lost; an answer is taken once, and given out in the order of the texts.
+If a call breaks, the next call sends its unanswered texts again, so no text is lost. Each text takes one answer, and
+results are returned in the order of the texts.
 """
 
 from collections import deque
@@ -41,17 +41,17 @@ class Corpus:
     """The state of one ``translate_iter``.
 
     Args:
-        settings: of every call.
-        target_prefix: of every text.
-        start: number of the first text.
-        window: texts that may be read and not given out.
-        timeout_s: how long nothing may be answered while something waits for it.
-        max_attempts: calls that may fail before the first answer.
-        endpoints: of the client.
+        settings: settings of all calls.
+        target_prefix: target prefix of all texts.
+        start: index of the first text.
+        window: largest number of texts read and not returned.
+        timeout_s: longest time without an answer while texts are unanswered.
+        max_attempts: number of failed calls before the first answer that end the corpus.
+        endpoints: servers of the client.
 
     Attributes:
-        endpoint: of the present call.
-        failure: what ended it all, to be raised after the results before it.
+        endpoint: number of the server of the current call.
+        failure: error that ended the corpus, raised after the results before it.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Corpus:
         self._attempts_left = max_attempts
         self._endpoints = endpoints
         self._backoff = Backoff()
-        self._texts: deque[_Text] = deque()  # read and not given out
+        self._texts: deque[_Text] = deque()  # read and not returned
         self._unsent: deque[_Text] = deque()
-        self._sent: dict[int, _Text] = {}  # in the present call, and without answer
+        self._sent: dict[int, _Text] = {}  # unanswered texts of the current call
         self._ended = False
         self._answered_any = False
-        self._heard = False  # in the present call
+        self._call_answered = False  # in the current call
         self._end_error: BaseException | None = None
         self._waiting_since = 0.0
         self._last_error: JumokError | None = None
@@ -89,11 +89,11 @@ class Corpus:
 
     @property
     def has_room(self) -> bool:
-        """Whether another text may be read."""
+        """True if the window has room for a text."""
         return len(self._texts) < self._window
 
     def add(self, text: str, now: float) -> None:
-        """Take in the next text; one that cannot be sent has its error at once."""
+        """Add the next text; one that cannot be sent has its error at once."""
         entry = _Text(self._next_index, text)
         self._next_index += 1
         self._texts.append(entry)
@@ -107,7 +107,7 @@ class Corpus:
         self._unsent.append(entry)
 
     def end(self, error: BaseException | None = None) -> None:
-        """No text follows; ``error`` is why, if that was no ordinary end."""
+        """End the texts, with the error that ended them early."""
         self._ended = True
         self._end_error = error
 
@@ -119,34 +119,34 @@ class Corpus:
 
     @property
     def needs_call(self) -> bool:
-        """Whether there is something to send, while no call runs."""
+        """True if there are texts to send; for use while no call runs."""
         return bool(self._unsent)
 
     @property
     def all_answered(self) -> bool:
-        """Whether nothing is to be sent any more, now or later."""
+        """True if no text will be sent any more."""
         return self.failure is not None or (self._ended and not self._has_unanswered)
 
     @property
-    def can_go_on(self) -> bool:
-        """Whether the present call, behind its first message, can send another, or its end.
+    def can_send(self) -> bool:
+        """True if the current call can send its next message, or its end.
 
-        Nothing is sent before the server has said anything, so that it can say what is wrong with the settings.
+        The second message waits for the first response, so that the server can refuse the settings before.
         """
-        return self._heard and (bool(self._unsent) or self._ended)
+        return self._call_answered and (bool(self._unsent) or self._ended)
 
     @property
     def all_sent(self) -> bool:
-        """Whether the present call is to send no more."""
+        """True if the current call has no more to send."""
         return self._ended and not self._unsent
 
     def begin_call(self, now: float) -> None:
-        """Begin a call; what was sent before and has no answer is sent again in it."""
+        """Begin a call, which sends all unanswered texts."""
         self.endpoint = self._endpoints.pick(now)
-        self._heard = False
+        self._call_answered = False
 
     def take(self, *, first: bool) -> TranslateCorpusRequest:
-        """The next message of a call, with as much as there is and as fits; the first has the settings."""
+        """Make the next message of a call, with as many texts as fit; the first has the settings."""
         request = TranslateCorpusRequest(settings=self._settings if first else None)
         characters = 0
         while self._unsent and len(request.items) < MAX_MESSAGE_ITEMS:
@@ -159,20 +159,20 @@ class Corpus:
         return request
 
     def receive(self, response: TranslateCorpusResponse, now: float) -> None:
-        """Take in answers of the present call; raise InternalError for one that cannot be."""
+        """Record answers of the current call; raise InternalError for an answer to no text."""
         for result in response.results:
             entry = self._sent.pop(result.id, None)
             if entry is None:
-                raise InternalError(f"the server answered item {result.id}, which has no answer to come")
+                raise InternalError(f"the server answered item {result.id}, which is not unanswered")
             entry.outcome = read_corpus_result(result)
         self._waiting_since = now
-        self._answered_any = self._heard = True
+        self._answered_any = self._call_answered = True
         self._last_error = None
         self._backoff.reset()
         self._endpoints.succeeded(self.endpoint)
 
     def call_ended(self, error: JumokError | None, now: float) -> float:
-        """Take note that the present call has ended; gives the seconds to wait before another."""
+        """End the current call and give the seconds to wait before the next."""
         unanswered = [entry for entry in self._texts if entry.outcome is None]
         self._unsent = deque(unanswered)
         self._sent.clear()
@@ -181,8 +181,8 @@ class Corpus:
                 self.failure = InternalError(f"the server ended a corpus with {len(unanswered)} texts unanswered")
             return 0.0
         self._last_error = error
-        elsewhere = isinstance(error, UnavailableError)
-        if elsewhere:
+        unreachable = isinstance(error, UnavailableError)
+        if unreachable:
             self._endpoints.failed(self.endpoint, now)
         if not (error.retryable or isinstance(error, CallCancelledError)):
             self.failure = error
@@ -190,29 +190,29 @@ class Corpus:
             self._attempts_left -= 1
             if self._attempts_left <= 0:
                 self.failure = error
-        if elsewhere and self._endpoints.any_ready(now):
+        if unreachable and self._endpoints.any_ready(now):
             return 0.0
         return self._backoff.delay_s(error.retry_after_s)
 
-    # --- giving out ---
+    # --- returning ---
 
-    def patience_s(self, now: float) -> float | None:
-        """Seconds until ``check_time`` fails; None while nothing waits for an answer."""
+    def remaining_s(self, now: float) -> float | None:
+        """Give the seconds until ``check_time`` fails; None if all texts are answered."""
         return max(self._waiting_since + self._timeout_s - now, 0.0) if self._has_unanswered else None
 
     def check_time(self, now: float) -> None:
-        """Fail where no answer came for too long."""
-        if self.failure is None and self.patience_s(now) == 0.0:
+        """End the corpus if no answer came for ``timeout_s``."""
+        if self.failure is None and self.remaining_s(now) == 0.0:
             self.failure = self._last_error or DeadlineExceededError(f"no text was answered for {self._timeout_s:g} s")
 
     @property
-    def can_give(self) -> bool:
-        """Whether ``give`` has something to say."""
+    def has_result(self) -> bool:
+        """True if ``take_result`` has a result, or the end."""
         ready = bool(self._texts) and self._texts[0].outcome is not None
         return ready or self.failure is not None or (self._ended and not self._texts)
 
-    def give(self) -> TextResult | None:
-        """The next result; None after the last. Raises what ended the corpus early, after the results before that."""
+    def take_result(self) -> TextResult | None:
+        """Give the next result, or None after the last; raise the failure after the results before it."""
         if self._texts and (outcome := self._texts[0].outcome) is not None:
             entry = self._texts.popleft()
             return TextResult(index=entry.index, text=entry.text, outcome=outcome)
@@ -239,7 +239,7 @@ def make_corpus(
     max_attempts: int,
     options: Options,
 ) -> Corpus:
-    """Begin a ``translate_iter``; raise InvalidArgumentError for what cannot be sent."""
+    """Make the state of a ``translate_iter``; raise InvalidArgumentError for arguments that cannot be sent."""
     check_lines(lines)
     check_count("window", window, least=1, most=MAX_WINDOW)
     check_count("start", start, least=0)

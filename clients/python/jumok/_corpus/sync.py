@@ -1,4 +1,4 @@
-"""A corpus for programs that wait: one thread reads the texts, one calls the server, and the caller takes results."""
+"""A corpus run for threads: one thread reads texts, one calls the server."""
 
 import threading
 import time
@@ -12,18 +12,18 @@ from jumok_proto.errors import JumokError
 from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest
 
 END_S = 1.0
-"""How long the end of a call is waited for at most, which takes some milliseconds."""
+"""Longest wait for the end of a call, which usually takes milliseconds."""
 
 
 class CorpusRun:
-    """Brings texts through a server; the state is a ``Corpus``, and what happens to it happens under one lock.
+    """Moves texts through a server; the state is a ``Corpus``, changed under one lock.
 
     Args:
-        corpus: the state.
-        texts: what is to be translated; those before ``start`` are passed over.
-        start: number of the first text.
-        open_call: calls the server of a number with an iterator of requests.
-        is_open: whether the client is not closed.
+        corpus: state.
+        texts: texts; those before ``start`` are skipped.
+        start: index of the first text.
+        open_call: calls the server of a number with an iterator of requests; raises JumokError.
+        is_open: returns True until the client is closed.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class CorpusRun:
         self._changed = threading.Condition()
         self._closed = False
         self._call: CorpusCall | None = None
-        self._number = 0  # of the present call
+        self._number = 0  # of the current call
 
     def results(self) -> Generator[TextResult, None, None]:
-        """Give the results in order; nothing is read before the first is asked for."""
-        # Daemons: one that waits for a text must not keep the program from ending.
+        """Yield the results in order; reading starts with the first request for a result."""
+        # Daemons, because a thread that waits for a text must not keep the program from ending.
         reading, running = (
             threading.Thread(target=target, name=f"translate-iter{target.__name__}", daemon=True)
             for target in (self._read, self._run)
@@ -61,8 +61,8 @@ class CorpusRun:
                 self._closed = True
                 call, answered = self._call, self._corpus.all_answered
                 self._changed.notify_all()
-            own = threading.current_thread() is running  # where garbage may be collected, and this with it
-            if answered and not own:  # then the call ends by itself, and well
+            own = threading.current_thread() is running  # garbage collection can run this in any thread
+            if answered and not own:  # the call ends by itself
                 running.join(END_S)
             if call is not None:
                 call.cancel()
@@ -72,11 +72,11 @@ class CorpusRun:
     def _next(self) -> TextResult | None:
         corpus = self._corpus
         with self._changed:
-            while not corpus.can_give:
-                self._changed.wait(corpus.patience_s(time.monotonic()))
+            while not corpus.has_result:
+                self._changed.wait(corpus.remaining_s(time.monotonic()))
                 corpus.check_time(time.monotonic())
-            self._changed.notify_all()  # there is room for another text, or it is over
-            return corpus.give()
+            self._changed.notify_all()  # the window has room, or the run is over
+            return corpus.take_result()
 
     def _read(self) -> None:
         corpus = self._corpus
@@ -129,25 +129,25 @@ class CorpusRun:
                 if not self._is_open():
                     with self._changed:
                         corpus.failure = failed
-            except BaseException as failed:  # the client was closed, or this is a bug: to be raised where it is seen
+            except BaseException as failed:  # a closed client or a bug, raised by the iteration
                 with self._changed:
                     corpus.failure = failed
             with self._changed:
-                self._number += 1  # so that the call's requests end
+                self._number += 1  # ends the requests of the call
                 self._call = None
                 delay_s = corpus.call_ended(error, time.monotonic())
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._closed or corpus.failure is not None, delay_s)
 
     def _requests(self, number: int) -> Iterator[TranslateCorpusRequest]:
-        """What one call sends; gRPC takes it in a thread of its own."""
+        """Yield the requests of one call; gRPC reads them in its own thread."""
         corpus = self._corpus
         with self._changed:
             request = corpus.take(first=True)
         while True:
             yield request
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._number != number or corpus.can_go_on)
+                self._changed.wait_for(lambda: self._closed or self._number != number or corpus.can_send)
                 if self._closed or self._number != number or corpus.all_sent:
                     return
                 request = corpus.take(first=False)

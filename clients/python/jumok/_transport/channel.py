@@ -1,4 +1,4 @@
-"""Addresses of servers, and channels to them: plain text or TLS, and with which credentials."""
+"""Addresses of servers, and channels to them with their credentials."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,24 +14,25 @@ MAX_MESSAGE_BYTES = 32 * 2**20
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # an answer can be larger than its request
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # A name with several addresses is several servers.
+    # A name with several addresses stands for several servers.
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
-    # A server that starts anew is found before the next one of a rolling restart stops, and a call gives up.
+    # In a rolling restart a client finds the restarted server before the next one stops.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 ADDRESS_LISTS = ("ipv4:", "ipv6:")
-"""Targets of gRPC that hold commas themselves."""
+"""Prefixes of gRPC targets that contain commas."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tls:
-    """Speak TLS with a server.
+    """TLS settings; files are in PEM and are read when a client is made.
 
-    All files are in PEM, and read when a client is made. ``root_certificates`` are what the server's certificate must
-    be signed by; left out, the public authorities that gRPC knows. ``client_certificate`` and ``client_key`` show a
-    server with mutual TLS who calls. ``override_name`` is the name in the server's certificate, where it is not the
-    name that the client calls it by.
+    Args:
+        root_certificates: certificates that the server's is signed by; None: the public authorities of gRPC.
+        client_certificate: certificate of the client, for mutual TLS.
+        client_key: private key of the client's certificate.
+        override_name: name in the server's certificate, if it differs from the address.
     """
 
     root_certificates: str | Path | None = None
@@ -41,10 +42,10 @@ class Tls:
 
     def __post_init__(self) -> None:
         if (self.client_certificate is None) != (self.client_key is None):
-            raise ValueError("client_certificate and client_key need each other: give both, or none")
+            raise ValueError("client_certificate and client_key need each other: give both, or neither")
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """What gRPC needs of this; raise OSError for a file that cannot be read."""
+        """Make gRPC credentials; raise OSError for a file that cannot be read."""
         return grpc.ssl_channel_credentials(
             root_certificates=_read(self.root_certificates),
             private_key=_read(self.client_key),
@@ -53,7 +54,7 @@ class Tls:
 
 
 def addresses(server: str | Sequence[str]) -> tuple[str, ...]:
-    """The addresses of one server or several, a channel for each; raise InvalidArgumentError where there is none."""
+    """Split the addresses of servers; raise InvalidArgumentError if there is none."""
     if isinstance(server, str):
         found = [server] if server.startswith(ADDRESS_LISTS) else [part.strip() for part in server.split(",")]
     else:
@@ -72,7 +73,7 @@ def open_channel(address: str, *, tls: Tls | None = None, token: str | None = No
 
 
 def open_async_channel(address: str, *, tls: Tls | None = None, token: str | None = None) -> grpc.aio.Channel:
-    """The same for asyncio."""
+    """Open a channel for asyncio; see ``open_channel``."""
     credentials = _credentials(tls, token)
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
@@ -83,9 +84,9 @@ def _credentials(tls: Tls | None, token: str | None) -> grpc.ChannelCredentials 
     if token is None:
         return None if tls is None else tls.credentials()
     if not token.isascii() or not token.isprintable() or not token.strip():
-        raise ValueError("token: must be printable ASCII characters")  # and is not repeated, being a secret
+        raise ValueError("token: must be printable ASCII characters")  # a secret: not part of the message
     if tls is None:
-        raise ValueError("token: without TLS anybody on the way could read it; give tls too")
+        raise ValueError("token: the network could read it without TLS; give tls too")
     return grpc.composite_channel_credentials(tls.credentials(), grpc.access_token_call_credentials(token))
 
 

@@ -1,4 +1,4 @@
-"""Where a call goes, and when it is made again: no waiting and no calling, which the two clients do."""
+"""Policy of retries: the server of each attempt, and the wait before it."""
 
 import random
 from collections.abc import Callable
@@ -14,14 +14,14 @@ LONGEST_REST_S = 30.0
 
 
 class Endpoints:
-    """The servers of a client: each call goes to the next, past those that could not be reached a moment ago.
+    """The servers of a client, called in turn; a server that could not be reached rests.
 
-    One that failed rests for a second, and twice as long each further time in a row. Calls that fail while it rests,
-    such as all those that were lost with it, are of the same time.
+    The rest is one second, and doubles with each failure in a row. Failures during the rest, such as those of all calls
+    that were running, count once.
 
     Args:
-        count: how many there are.
-        first: the number of the one that the first call goes to; None: any, so that many clients do not begin alike.
+        count: number of servers.
+        first: number of the first server to call; None: random, so that clients spread over the servers.
     """
 
     def __init__(self, count: int, *, first: int | None = None) -> None:
@@ -30,7 +30,7 @@ class Endpoints:
         self._rests_until = [0.0] * count
 
     def pick(self, now: float) -> int:
-        """The number of the server to call at this monotonic time; where all rest, the one that will be ready first."""
+        """Give the number of the server to call now; if all rest, the one whose rest ends first."""
         count = len(self._failures)
         order = [(self._next + step) % count for step in range(count)]
         picked = min(order, key=lambda number: max(self._rests_until[number] - now, 0.0))
@@ -38,52 +38,52 @@ class Endpoints:
         return picked
 
     def any_ready(self, now: float) -> bool:
-        """Whether one does not rest."""
+        """True if a server does not rest."""
         return min(self._rests_until) <= now
 
     def failed(self, number: int, now: float) -> None:
-        """Let one rest that could not be reached."""
+        """Rest a server that could not be reached."""
         if now < self._rests_until[number]:
             return
         self._rests_until[number] = now + min(FIRST_REST_S * 2 ** min(self._failures[number], 10), LONGEST_REST_S)
         self._failures[number] += 1
 
     def succeeded(self, number: int) -> None:
-        """Take note that one has answered."""
+        """Record an answer of a server."""
         self._failures[number] = 0
         self._rests_until[number] = 0.0
 
 
 @dataclass
 class Backoff:
-    """How long to wait before trying again: about twice as long each time, and as long as a server says at least.
+    """Exponential backoff with jitter, and no shorter than the server says.
 
-    Half of it is left to chance, so that those who were refused together do not come back together.
+    Half of each wait is random, so that clients that were refused together do not return together.
     """
 
-    chance: Callable[[], float] = random.random
+    uniform: Callable[[], float] = random.random
     _times: int = field(default=0, init=False)
 
     def delay_s(self, retry_after_s: float | None) -> float:
-        """Seconds to wait now."""
+        """Give the seconds to wait, and double the next wait."""
         ceiling = min(FIRST_DELAY_S * 2.0**self._times, LONGEST_DELAY_S)
         self._times = min(self._times + 1, 16)
-        own = ceiling * (0.5 + 0.5 * self.chance())
-        return own if retry_after_s is None else max(own, retry_after_s * (1 + 0.25 * self.chance()))
+        own = ceiling * (0.5 + 0.5 * self.uniform())
+        return own if retry_after_s is None else max(own, retry_after_s * (1 + 0.25 * self.uniform()))
 
     def reset(self) -> None:
-        """Begin anew, as something has succeeded."""
+        """Start again from the shortest wait, after a success."""
         self._times = 0
 
 
 class Attempts:
-    """The attempts at one call.
+    """The attempts of one call.
 
     Args:
-        endpoints: of the client.
-        limit_s: seconds that all of them may take.
-        max_attempts: how many there may be.
-        now: the monotonic time.
+        endpoints: servers of the client.
+        limit_s: seconds for all attempts together.
+        max_attempts: largest number of attempts.
+        now: monotonic time.
     """
 
     def __init__(self, endpoints: Endpoints, limit_s: float, max_attempts: int, now: float) -> None:
@@ -92,26 +92,26 @@ class Attempts:
         self._left = max_attempts
         self._backoff = Backoff()
         self.endpoint = 0
-        """Of the present attempt."""
+        """Number of the server of the current attempt."""
 
     def begin(self, now: float) -> float:
-        """Begin another; gives the seconds that it may take."""
+        """Begin an attempt and give its timeout in seconds."""
         self.endpoint = self._endpoints.pick(now)
         self._left -= 1
         return max(self._deadline - now, 0.001)
 
     def succeeded(self) -> None:
-        """Take note that the present attempt was answered."""
+        """Record that the current attempt was answered."""
         self._endpoints.succeeded(self.endpoint)
 
     def failed(self, error: JumokError, now: float) -> float:
-        """Seconds to wait before the next attempt; raises the error where there is to be none."""
-        elsewhere = isinstance(error, UnavailableError)
-        if elsewhere:
+        """Give the seconds to wait before the next attempt; raise the error if there is none."""
+        unreachable = isinstance(error, UnavailableError)
+        if unreachable:
             self._endpoints.failed(self.endpoint, now)
         if not error.retryable or self._left <= 0:
             raise error
-        ready = elsewhere and self._endpoints.any_ready(now)
+        ready = unreachable and self._endpoints.any_ready(now)
         delay_s = 0.0 if ready else self._backoff.delay_s(error.retry_after_s)
         if now + delay_s >= self._deadline:
             raise error

@@ -1,4 +1,4 @@
-"""Attention as a picture: one cell for every pair of tokens, one panel for the mean or for each head."""
+"""A figure of attention: a cell per pair of tokens, a panel for the mean or per head."""
 
 import math
 import warnings
@@ -27,52 +27,52 @@ AXES: dict[AttentionKind, tuple[str, str]] = {
     "encoder": ("source {}s attended to", "source {}s"),
     "decoder": ("target {}s read", "target {}s written"),
 }
-"""Of every kind, what the columns are and the rows."""
+"""Labels of columns and rows, by kind."""
 BAR_LABEL = "attention weight"
 
 DOTS_PER_INCH = 150.0
 MIN_DOTS_PER_INCH = 60.0
-"""Labels of pictures with fewer could not be read."""
+"""The lowest resolution with readable labels."""
 MAX_DOTS = 40e6
 MAX_DOTS_A_SIDE = 60_000
-"""The renderer takes less than 2 ** 16."""
+"""Limit of the renderer: less than 2 ** 16."""
 LONGEST_LABEL = 24
 SPACE = 0.12
-"""Inches between what must not touch."""
+"""Inches between parts."""
 BAR = 0.18
-"""Inches that the colour bar is wide."""
+"""Width of the colour bar in inches."""
 
 
 class FigureError(JumokError):
-    """What cannot be drawn."""
+    """The attention cannot be drawn."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture, and the characters that no installed font has, which are drawn as boxes."""
+    """A figure, and the characters without a font, drawn as boxes."""
 
     figure: Figure
     missing: str
 
     def save(self, file: Path) -> None:
-        """Write it as PNG."""
+        """Write the figure as PNG."""
         with _quiet():
             self.figure.savefig(file, format="png")
 
 
 def draw(alignment: Alignment, kind: AttentionKind, *, unit: str = "token") -> Drawing:
-    """Draw attention of one kind: each layer's and head's where the alignment has them, or else the mean.
+    """Draw attention of one kind: of each layer and head if the alignment has them, else the mean.
 
-    What is attended to is in columns, what attends in rows, as in Bahdanau, Cho and Bengio (2015), figure 3. All panels
-    have one scale of colours, from 0 to the largest weight.
+    Rows attend to columns, as in Bahdanau, Cho and Bengio (2015), figure 3. All panels share one colour scale, from 0
+    to the largest weight.
 
     Args:
-        alignment: of a text with tokens.
-        kind: one that it has.
-        unit: what its tokens are called.
+        alignment: alignment of a text with tokens.
+        kind: kind of attention, which the alignment has.
+        unit: name of a token in labels.
 
     Raises:
-        FigureError: there is nothing to draw, or it would be too small to be read.
+        FigureError: the text has no tokens, or labels would be too small to read.
     """
     weights = alignment.attention(kind)
     if not weights.rows or not weights.columns:
@@ -82,7 +82,7 @@ def draw(alignment: Alignment, kind: AttentionKind, *, unit: str = "token") -> D
 
 
 class _Layout:
-    """Gives every part of a figure a place in inches, from the top left, so that nothing is cut or overlaps."""
+    """Place all parts of a figure, in inches from the top left, without overlap."""
 
     def __init__(self, model: str, kind: AttentionKind, weights: AttentionWeights, unit: str) -> None:
         self._panels = _panels(weights)
@@ -101,7 +101,7 @@ class _Layout:
         self._size = cache(self._measured)
 
     def draw(self) -> Drawing:
-        """Measure all texts, give everything its place, and draw it."""
+        """Measure all texts, place all parts and draw them."""
         line = self._size("lp")[1]
         title_width, title_height = self._size(self._title)
         row_labels = max(self._size(label)[0] for label in self._rows)
@@ -112,7 +112,7 @@ class _Layout:
             name_width = max(self._size(name)[0] for panels in self._panels for name, _ in panels)
             name_height = line + SPACE
         step_x, step_y = max(width, name_width) + 2 * SPACE, height + name_height + 2 * SPACE
-        # Of all panels, or more where the labels at their sides need it.
+        # Size of all panels, or more if the labels at their sides need it.
         all_width = max(step_x * len(self._panels[0]), self._size(self._x_label)[0])
         all_height = max(step_y * len(self._panels), self._size(self._y_label)[0], self._size(BAR_LABEL)[0])
 
@@ -148,7 +148,7 @@ class _Layout:
         return Drawing(self._figure, "".join(sorted(self._missing)))
 
     def _measured(self, text: str) -> tuple[float, float]:
-        """Width and height of a text in inches, with a little more for the rounding of other resolutions."""
+        """Measure a text in inches, with a margin for rounding at other resolutions."""
         drawn = self._figure.text(0, 0, text, fontsize=self._points, fontfamily=self._families, parse_math=False)
         extent = drawn.get_window_extent(self._renderer)
         drawn.remove()
@@ -168,11 +168,11 @@ class _Layout:
     def _axes(self, left: float, top: float, width: float, height: float) -> Axes:
         all_width, all_height = self._inches
         bottom = all_height - top - height
-        place = (left / all_width, bottom / all_height, width / all_width, height / all_height)
-        return self._figure.add_axes(place)
+        bounds = (left / all_width, bottom / all_height, width / all_width, height / all_height)
+        return self._figure.add_axes(bounds)
 
     def _text(self, x: float, y: float, text: str, *, rotation: float = 0) -> None:
-        """Write a text around a point."""
+        """Write a text centred on a point."""
         width, height = self._inches
         self._figure.text(
             x / width,
@@ -187,7 +187,7 @@ class _Layout:
         )
 
     def _label_axes(self, axes: Axes, *, first_row: bool, first_column: bool) -> None:
-        """Write the tokens beside the first panels of rows and columns."""
+        """Write the tokens beside the first panels."""
         style: dict[str, Any] = {"fontsize": self._points, "fontfamily": self._families, "parse_math": False}
         axes.tick_params(length=0)
         axes.xaxis.tick_top()
@@ -196,7 +196,7 @@ class _Layout:
 
 
 def _panels(weights: AttentionWeights) -> list[list[tuple[str, Matrix]]]:
-    """The matrices in rows of layers and columns of heads, each with its name."""
+    """Arrange named matrices in rows of layers and columns of heads."""
     if weights.by_head is None:
         return [[("", weights.mean)]]
     return [
@@ -206,9 +206,9 @@ def _panels(weights: AttentionWeights) -> list[list[tuple[str, Matrix]]]:
 
 
 def _described(weights: AttentionWeights) -> str:
-    """What layers and heads the weights are of."""
-    named = [f"{name} {places[0]}" for name, places in _layers_and_heads(weights) if len(places) == 1]
-    several = [f"{len(places)} {name}s" for name, places in _layers_and_heads(weights) if len(places) > 1]
+    """Describe the layers and heads of the weights."""
+    named = [f"{name} {numbers[0]}" for name, numbers in _layers_and_heads(weights) if len(numbers) == 1]
+    several = [f"{len(numbers)} {name}s" for name, numbers in _layers_and_heads(weights) if len(numbers) > 1]
     over = "mean over " if weights.by_head is None else ""
     return ", ".join([*named, *([over + " and ".join(several)] if several else [])])
 
@@ -218,14 +218,14 @@ def _layers_and_heads(weights: AttentionWeights) -> tuple[tuple[str, tuple[int, 
 
 
 def _label(text: str) -> str:
-    """A token as it can be written beside a row: on one line, and not too long."""
+    """Make a label of a token: printable and short."""
     shown = "".join(character if character.isprintable() else "�" for character in text)
     return shown if len(shown) <= LONGEST_LABEL else f"{shown[: LONGEST_LABEL - 1]}…"
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep matplotlib from warning of each glyph that fonts lack: `Drawing.missing` says it once."""
+    """Silence matplotlib's warnings about missing glyphs; `Drawing.missing` lists them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")

@@ -1,4 +1,4 @@
-"""Fonts that can draw given texts: the default one, and others that have what it lacks."""
+"""Fonts for given texts: the default font, and others for characters that it lacks."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -8,15 +8,15 @@ from matplotlib.font_manager import FontProperties, findfont, fontManager
 from matplotlib.ft2font import FT2Font
 
 DEFAULT = "DejaVu Sans"
-"""matplotlib's own font, which comes with it."""
+"""The font that comes with matplotlib."""
 BOXES = "Last Resort"
-"""Fonts that have a box for every character there is, and no letter."""
+"""Fonts with a box for every character, and no letters."""
 
 
 def families_for(texts: Iterable[str]) -> tuple[list[str], set[str]]:
-    """The fonts to draw texts with, the first of which has most; and the characters that no installed font has.
+    """Choose fonts for texts, and return the characters that no installed font has.
 
-    Of several fonts that have the same number of the characters that are left, the first by name is taken.
+    Each next font has most of the missing characters; among equals, the first by name.
     """
     left = {character for text in texts for character in text} - _characters(findfont(FontProperties(family=[DEFAULT])))
     families = [DEFAULT]
@@ -33,7 +33,7 @@ def families_for(texts: Iterable[str]) -> tuple[list[str], set[str]]:
 
 @cache
 def _characters(file: str) -> frozenset[str]:
-    """What a font has glyphs for; nothing if it cannot be read."""
+    """Give the characters of a font; none if it cannot be read."""
     if not Path(file).is_file():
         return frozenset()
     try:

@@ -1,42 +1,52 @@
-"""Lines in, answers out: as they come, in order, in large requests where many wait, two of them under way."""
+"""Lines of input as requests: many lines in one, two in flight, results in order."""
 
 import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import BinaryIO, Generic, Self, TypeVar
+from typing import BinaryIO, Generic, Self, TypeAlias, TypeVar
 
+from jumok import TextResult, Translation
 from jumok._validation import parameter_name
 from jumok_proto.errors import JumokError
 
 MAX_REQUEST_LINES = 128
 MAX_REQUEST_BYTES = 64 * 2**10
 MAX_LINE_BYTES = 2**20
-MAX_WAITING_LINES = 4 * MAX_REQUEST_LINES
-REQUESTS_UNDER_WAY = 2
-MAX_UNWRITTEN_REQUESTS = 2 * REQUESTS_UNDER_WAY
+MAX_QUEUED_LINES = 4 * MAX_REQUEST_LINES
+REQUESTS_IN_FLIGHT = 2
+MAX_UNWRITTEN_REQUESTS = 2 * REQUESTS_IN_FLIGHT
 MIN_RETRY_S = 0.05
-FIELDS_OF_SIZE = ("contents", "attention")
-"""What a refusal of too many lines at once, or of too much that is asked for all of them together, blames."""
+SIZE_FIELDS = ("contents", "attention")
+"""Fields that a server blames if a request is too large as a whole."""
 
 Answer = TypeVar("Answer")
-Ask = Callable[[list[str]], list[Answer]]
-"""Translates lines, or does something else to each."""
+Request = Callable[[list[str]], list[Answer]]
+"""Sends texts in one request; gives one answer for each."""
+Outcome: TypeAlias = "Translation | InputError"
+TranslateIter = Callable[[Iterator[str]], Generator[TextResult, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of input; ``name`` says which in an error, ``size`` is its bytes, line end included."""
+    """One line of input.
+
+    Attributes:
+        text: the line, or empty if it cannot be read.
+        name: name of the line in errors.
+        size: bytes, line end included.
+        problem: the reason why it cannot be read, or empty.
+    """
 
     text: str
     name: str
     size: int
     problem: str = ""
-    """Why it cannot be read, where it cannot: its ``text`` is empty then."""
 
 
 class InputError(JumokError):
@@ -53,7 +63,7 @@ class InputError(JumokError):
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[Answer]):
-    """Answers to consecutive lines, and what ended the input after them, if anything did."""
+    """Answers to consecutive lines, and the error that ended the input after them."""
 
     lines: list[Line]
     answers: list[Answer]
@@ -61,7 +71,7 @@ class Batch(Generic[Answer]):
 
 
 def read_lines(stream: BinaryIO) -> Iterator[Line]:
-    """Give the lines of standard input; one that is too long or not UTF-8 has a ``problem``."""
+    """Read the lines of standard input; a line that is too long or not UTF-8 has a ``problem``."""
     number = 0
     while data := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -81,41 +91,41 @@ def read_lines(stream: BinaryIO) -> Iterator[Line]:
         yield Line(text.removesuffix("\n").removesuffix("\r"), name, size)
 
 
-def answer_lines(lines: Iterable[Line], ask: Ask[Answer], *, patience_s: float) -> Iterator[Batch[Answer]]:
-    """Ask for answers to lines as they come; errors are raised in their place, after the answers before them.
+def answer_lines(lines: Iterable[Line], request: Request[Answer], *, retry_s: float) -> Iterator[Batch[Answer]]:
+    """Request answers as lines arrive; an error is raised after the answers to the lines before it.
 
-    A server that is overloaded is asked again when it says, for ``patience_s`` seconds a request.
+    A request that an overloaded server refuses is retried, for ``retry_s`` seconds.
     """
-    waiting = _Waiting()
+    queue = _LineQueue()
     order: SimpleQueue[Future[Batch[Answer]] | None] = SimpleQueue()
     unwritten = threading.Semaphore(MAX_UNWRITTEN_REQUESTS)
-    taking = threading.Lock()
+    take_lock = threading.Lock()
 
     def read() -> None:
         try:
             for line in lines:
-                if not waiting.put(line):
+                if not queue.put(line):
                     return
-            waiting.finish()
+            queue.finish()
         except Exception as error:
-            waiting.finish(error)
+            queue.finish(error)
 
     def work() -> None:
         while True:
             future: Future[Batch[Answer]] = Future()
-            with taking:  # a request's place in the order is that of its taking
+            with take_lock:  # answers come in the order in which lines are taken
                 unwritten.acquire()
                 try:
-                    taken = waiting.take()
+                    taken = queue.take()
                 except Exception as error:
                     future.set_result(Batch([], [], error))
                 order.put(future if future.done() or taken else None)
             if future.done() or not taken:
                 return
-            future.set_result(_answer_batch(taken, ask, patience_s))
+            future.set_result(_answer_batch(taken, request, retry_s))
 
-    for target in (read, *[work] * REQUESTS_UNDER_WAY):
-        # Daemons: one that waits for a line, or for an answer, must not keep the program from ending.
+    for target in (read, *[work] * REQUESTS_IN_FLIGHT):
+        # Daemons, because a thread that waits for a line or an answer must not keep the program from ending.
         threading.Thread(target=target, name=f"answer-lines-{target.__name__}", daemon=True).start()
     try:
         while (future := order.get()) is not None:
@@ -125,55 +135,98 @@ def answer_lines(lines: Iterable[Line], ask: Ask[Answer], *, patience_s: float) 
                 raise batch.error
             unwritten.release()
     finally:
-        waiting.finish(discard=True)
+        queue.finish(discard=True)
         unwritten.release(MAX_UNWRITTEN_REQUESTS)
 
 
-def _answer_batch(lines: list[Line], ask: Ask[Answer], patience_s: float) -> Batch[Answer]:
-    give_up = time.monotonic() + patience_s
+def _answer_batch(lines: list[Line], request: Request[Answer], retry_s: float) -> Batch[Answer]:
+    give_up = time.monotonic() + retry_s
     while True:
         try:
-            return Batch(lines, ask([line.text for line in lines]))
+            return Batch(lines, request([line.text for line in lines]))
         except JumokError as error:
             if error.retry_after_s is not None and time.monotonic() + error.retry_after_s < give_up:
                 time.sleep(max(error.retry_after_s, MIN_RETRY_S))
                 continue
-            if error.field in FIELDS_OF_SIZE and len(lines) > 1:
-                return _answer_halves(lines, ask, patience_s)
-            return _before_error(lines, error, ask, patience_s)
+            if error.field in SIZE_FIELDS and len(lines) > 1:
+                return _answer_halves(lines, request, retry_s)
+            return _before_error(lines, error, request, retry_s)
         except Exception as error:
             return Batch([], [], error)
 
 
-def _answer_halves(lines: list[Line], ask: Ask[Answer], patience_s: float) -> Batch[Answer]:
-    """Ask in two requests for what is too much for one."""
+def _answer_halves(lines: list[Line], request: Request[Answer], retry_s: float) -> Batch[Answer]:
+    """Split a request that is too large in two."""
     middle = len(lines) // 2
-    first = _answer_batch(lines[:middle], ask, patience_s)
+    first = _answer_batch(lines[:middle], request, retry_s)
     if first.error is not None:
         return first
-    second = _answer_batch(lines[middle:], ask, patience_s)
+    second = _answer_batch(lines[middle:], request, retry_s)
     return Batch([*first.lines, *second.lines], [*first.answers, *second.answers], second.error)
 
 
-def _before_error(lines: list[Line], error: JumokError, ask: Ask[Answer], patience_s: float) -> Batch[Answer]:
-    """Answer the lines before the one that a refused request blames, and name that line in the error."""
+def _before_error(lines: list[Line], error: JumokError, request: Request[Answer], retry_s: float) -> Batch[Answer]:
+    """Answer the lines before the one that a refusal blames; the error names that line."""
     index = blamed_line(error)
     if index is None or index >= len(lines):
         return Batch([], [], error)
-    before: Batch[Answer] = _answer_batch(lines[:index], ask, patience_s) if index else Batch([], [])
+    before: Batch[Answer] = _answer_batch(lines[:index], request, retry_s) if index else Batch([], [])
     if before.error is not None:
         return before
     return Batch(before.lines, before.answers, InputError.of(lines[index], error))
 
 
 def blamed_line(error: JumokError) -> int | None:
-    """Which of a request's texts an error blames; None where it is none of them."""
+    """Give the index of the text that an error blames, or None."""
     blamed = re.fullmatch(r"(?:contents|targets|target_prefixes)\[(\d+)\]", error.field)
     return None if blamed is None else int(blamed[1])
 
 
-class _Waiting:
-    """Lines that were read and not yet taken; bounded."""
+def by_server(lines: Iterable[Line], translate_iter: TranslateIter) -> Iterator[tuple[Line, Outcome]]:
+    """Translate lines through a server, in one call; in order, and as they arrive."""
+    sent: deque[Line] = deque()
+
+    def texts() -> Iterator[str]:
+        for line in lines:
+            sent.append(line)
+            yield line.text
+
+    with closing(translate_iter(texts())) as results:
+        for result in results:
+            yield _outcome(sent.popleft(), result.outcome)
+
+
+def in_process(
+    lines: Iterable[Line], translate: Request[Translation], *, retry_s: float
+) -> Iterator[tuple[Line, Outcome]]:
+    """Translate lines with a bundle, in requests of several; in order, and as they arrive."""
+
+    def each(texts: list[str]) -> list[Translation | JumokError]:
+        found: list[Translation | JumokError] = []
+        while len(found) < len(texts):
+            rest = texts[len(found) :]
+            try:
+                found += translate(rest)
+            except JumokError as error:
+                index = blamed_line(error)
+                if index is None:
+                    raise
+                found += [*each(rest[:index]), error]
+        return found
+
+    for batch in answer_lines(lines, each, retry_s=retry_s):
+        for line, outcome in zip(batch.lines, batch.answers, strict=True):
+            yield _outcome(line, outcome)
+
+
+def _outcome(line: Line, outcome: Translation | JumokError) -> tuple[Line, Outcome]:
+    if line.problem:
+        return line, InputError(f"{line.name}: {line.problem}")
+    return line, InputError.of(line, outcome) if isinstance(outcome, JumokError) else outcome
+
+
+class _LineQueue:
+    """A bounded queue of lines."""
 
     def __init__(self) -> None:
         self._lines: deque[Line] = deque()
@@ -182,16 +235,16 @@ class _Waiting:
         self._error: Exception | None = None
 
     def put(self, line: Line) -> bool:
-        """Add a line when there is room; False when nobody will take it."""
+        """Wait for room and add a line; return False after the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or len(self._lines) < MAX_WAITING_LINES)
+            self._changed.wait_for(lambda: self._ended or len(self._lines) < MAX_QUEUED_LINES)
             if not self._ended:
                 self._lines.append(line)
                 self._changed.notify_all()
             return not self._ended
 
     def finish(self, error: Exception | None = None, *, discard: bool = False) -> None:
-        """Say that no line comes any more, and why."""
+        """End the queue, with an error if there is one."""
         with self._changed:
             self._ended = True
             self._error = error
@@ -200,7 +253,7 @@ class _Waiting:
             self._changed.notify_all()
 
     def take(self) -> list[Line]:
-        """Wait for a line, and give what is there up to a request's limits; nothing at the end, or raise its reason."""
+        """Wait for lines and take up to a request's limits; at the end give none, or raise its error."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or bool(self._lines))
             taken: list[Line] = []

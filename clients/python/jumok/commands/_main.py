@@ -1,4 +1,4 @@
-"""The command line: finds the sub-commands of all rooms, and turns failures into one line and an exit code."""
+"""The command line: sub-commands of all packages; a failure is one line and an exit code."""
 
 import os
 import sys
@@ -23,18 +23,18 @@ _EXTRAS = {
     "safetensors": "serve,import-hf",
     "transformers": "serve,import-hf",
 }
-"""What to install where a room, or a single package that only some installations have, cannot be imported."""
+"""Extras to install, by the package that is missing."""
 
 
 class Commands(click.Group):
-    """Sub-commands by entry point: a room is imported when its command is called or the help lists it."""
+    """Sub-commands by entry point, imported when they are called or listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name all commands of all rooms, installed with their extras or not."""
+        """List all commands, those with missing extras included."""
         return sorted(entry_points(group=COMMANDS).names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; where that fails, give one that says why."""
+        """Import a command; if that fails, return one that reports the reason."""
         found = list(entry_points(group=COMMANDS, name=cmd_name))
         if not found:
             return None
@@ -53,7 +53,7 @@ def jumok() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line; give its exit code: 0, 1 (it failed), 2 (wrongly called), 130 (Ctrl-C), 141 (broken pipe)."""
+    """Run a command line and return its exit code: 0, 1 (failure), 2 (usage), 130 (Ctrl-C), 141 (broken pipe)."""
     try:
         with jumok.make_context("jumok", list(arguments)) as context:
             jumok.invoke(context)
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Tell of a failure in one line, and give its exit code; a fault of the program itself keeps its traceback."""
+    """Report a failure in one line and return its exit code; a bug keeps its traceback."""
     code = 1
     match error:
         case click.exceptions.Exit():
@@ -75,7 +75,7 @@ def _report(error: BaseException) -> int:
         case KeyboardInterrupt() | click.Abort():
             code = 130
         case BrokenPipeError():
-            # Python flushes standard output once more at its end, and would complain.
+            # Python flushes standard output again at exit, and would report the broken pipe.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 141
         case JumokError() | OSError():
@@ -88,17 +88,17 @@ def _report(error: BaseException) -> int:
 
 
 def missing(error: ImportError, entry_point: EntryPoint | None = None) -> str:
-    """Say what to install, by the package that is not there or else by the room that needs it."""
+    """Describe a missing package and the extra to install."""
     package = (error.name or "").partition(".")[0]
-    room = entry_point.module.partition(".")[0] if entry_point else ""
-    extra = _EXTRAS.get(package) or _EXTRAS.get(room)
+    owner = entry_point.module.partition(".")[0] if entry_point else ""
+    extra = _EXTRAS.get(package) or _EXTRAS.get(owner)
     if not isinstance(error, ModuleNotFoundError) or extra is None:
         return f"cannot be loaded: {error}"
     return f"needs {package}, which is not installed; install it with: pip install 'jumok[{extra}]'"
 
 
 def _unavailable(name: str, reason: str) -> click.Command:
-    """Stand in for a command that cannot be imported: listed with the reason, and failing with it when called."""
+    """Make a stand-in for a command that cannot be imported; help and failure give the reason."""
 
     def fail(_arguments: tuple[str, ...]) -> NoReturn:
         raise click.ClickException(f"'jumok {name}' {reason}")

@@ -1,14 +1,14 @@
-"""Options that commands have in common: where to ask, which languages, and how to decode."""
+"""Options that commands share: server or bundle, languages, limits, decoding."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol
 
 import click
 
-from jumok import Alignment, AttentionKind, Client, EarlyStopping, Options, Score, Tls, Translation
+from jumok import Alignment, Client, EarlyStopping, Score, Tls, Translation
 from jumok.commands._main import missing
 
 Command = Callable[..., None]
@@ -18,55 +18,22 @@ EARLY_STOPPING: dict[str, EarlyStopping] = {"false": False, "true": True, "never
 
 
 class LocalTranslator(AbstractContextManager["LocalTranslator"], Protocol):
-    """What translates with a bundle in this process: the one of the server room."""
+    """A translator in this process: that of the server package; parameters are those of ``Client``."""
 
-    def translate(
-        self,
-        texts: Sequence[str],
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        target_prefix: Sequence[str | None] | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        split_sentences: bool = False,
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> list[Translation]:
+    def translate(self, texts: Sequence[str], **parameters: Any) -> list[Translation]:
         """Translate texts in one request."""
 
-    def score(
-        self,
-        texts: Sequence[str],
-        targets: Sequence[str],
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        length_penalty: float | None = None,
-        truncate: bool = False,
-        timeout_s: float | None = None,
-    ) -> list[Score]:
+    def score(self, texts: Sequence[str], targets: Sequence[str], **parameters: Any) -> list[Score]:
         """Score translations in one request."""
 
     def align(
-        self,
-        texts: Sequence[str],
-        targets: Sequence[str | None] | None = None,
-        *,
-        kinds: Sequence[AttentionKind] = ("cross",),
-        layer: int | None = None,
-        head: int | None = None,
-        each_head: bool = False,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        truncate: bool = False,
-        timeout_s: float | None = None,
+        self, texts: Sequence[str], targets: Sequence[str | None] | None = None, **parameters: Any
     ) -> list[Alignment]:
-        """Give attention of texts and translations in one request."""
+        """Compute the attention of texts and translations in one request."""
 
 
 def _all(*options: Decorator) -> Decorator:
-    """One decorator for several options, in their order."""
+    """Combine options into one decorator, in their order."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -76,11 +43,23 @@ def _all(*options: Decorator) -> Decorator:
     return decorate
 
 
+def timeout_option(default_s: float, description: str) -> Decorator:
+    """Make the option ``--timeout``, in seconds."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0, min_open=True),
+        default=default_s,
+        show_default=True,
+        help=description,
+    )
+
+
 PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def _access_option(name: str, **settings: Any) -> Decorator:
-    """An option for ``access``, which a command need not name among its own."""
+    """Make an option for ``access``; it is no parameter of the command."""
 
     def remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
         context.meta[_access_key(parameter.name or "")] = value
@@ -93,16 +72,16 @@ def _access_key(name: str) -> str:
 
 
 def access(context: click.Context) -> tuple[Tls | None, str | None]:
-    """What the options say of how to reach the server: TLS, and the token."""
+    """Read TLS settings and token from the options."""
     names = ("tls", "tls_ca", "tls_certificate", "tls_key", "tls_name", "token")
-    speak, root, certificate, key, name, token = (context.meta[_access_key(name)] for name in names)
+    use_tls, root, certificate, key, name, token = (context.meta[_access_key(name)] for name in names)
     if (certificate is None) != (key is None):
-        raise click.UsageError("--tls-certificate and --tls-key need each other: give both, or none")
+        raise click.UsageError("--tls-certificate and --tls-key need each other: give both, or neither")
     tls = None
-    if speak or root or certificate or name:
+    if use_tls or root or certificate or name:
         tls = Tls(root_certificates=root, client_certificate=certificate, client_key=key, override_name=name)
     if token and tls is None:
-        raise click.UsageError("a token, of --token or JUMOK_TOKEN, is sent over TLS only: give --tls or --tls-ca too")
+        raise click.UsageError("the token of --token or JUMOK_TOKEN is sent over TLS only: add --tls or --tls-ca")
     return tls, token or None
 
 
@@ -114,71 +93,68 @@ server_options = _all(
         default="localhost:50051",
         show_default=True,
         show_envvar=True,
-        help="Server to ask.",
+        help="Address of the server.",
     ),
-    _access_option("--tls", is_flag=True, help="Speak TLS; the other options that begin so imply it."),
-    _access_option("--tls-ca", metavar="FILE", type=PEM, help="What the server's certificate is signed by, in PEM."),
-    _access_option("--tls-certificate", metavar="FILE", type=PEM, help="This client's certificate, for mutual TLS."),
-    _access_option("--tls-key", metavar="FILE", type=PEM, help="Private key of that certificate."),
-    _access_option("--tls-name", metavar="HOST", help="Name in the server's certificate, where --server has another."),
+    _access_option("--tls", is_flag=True, help="Use TLS; the other --tls options imply it."),
+    _access_option(
+        "--tls-ca", metavar="FILE", type=PEM, help="Root certificates that the server's is signed by, in PEM."
+    ),
+    _access_option(
+        "--tls-certificate", metavar="FILE", type=PEM, help="Certificate of this client, for mutual TLS, in PEM."
+    ),
+    _access_option("--tls-key", metavar="FILE", type=PEM, help="Private key of the client's certificate, in PEM."),
+    _access_option("--tls-name", metavar="HOST", help="Name in the server's certificate, if it differs from --server."),
     _access_option(
         "--token",
         envvar="JUMOK_TOKEN",
         show_envvar=True,
-        help="What the server knows this caller by, over TLS; safer in the variable, which others cannot see.",
+        help="Token of this caller, sent over TLS only; other users can see the option, but not the variable.",
     ),
 )
-"""``server``, and what ``access`` finds in the context."""
+"""The parameter ``server``, and the options for ``access``."""
 
-place_options = _all(
+target_options = _all(
     server_options,
     click.option(
         "--bundle",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="Bundle to use in this process, without a server.",
+        help="Folder of a bundle to use in this process, without a server.",
     ),
-    click.option("--model", default="", help="Name of the model, where the server holds several."),
+    click.option("--model", default="", help="Name of the model, if the server holds several."),
 )
-"""``server``, ``bundle`` and ``model``, for ``open_place``."""
+"""The parameters ``server``, ``bundle`` and ``model``, for ``open_target``."""
 
 language_options = _all(
-    click.option("--source-language", metavar="TAG", help="Language of the texts, where the model has several."),
-    click.option("--target-language", metavar="TAG", help="Language to translate into, where the model has several."),
+    click.option("--source-language", metavar="TAG", help="Language of the texts, if the model has several."),
+    click.option("--target-language", metavar="TAG", help="Language to translate into, if the model has several."),
 )
 
 limit_options = _all(
     click.option(
         "--truncate", is_flag=True, help="Cut texts that are too long for the model, instead of refusing them."
     ),
-    click.option(
-        "--timeout",
-        "timeout_s",
-        type=click.FloatRange(min=0, min_open=True),
-        default=120.0,
-        show_default=True,
-        help="Seconds that one request may take; a long input is sent in many.",
-    ),
+    timeout_option(120.0, "Seconds that one request may take; long input is sent in many."),
 )
 
 length_penalty_option = click.option(
-    "--length-penalty", type=float, help="Divide scores by length to this power; more favours longer ones."
+    "--length-penalty", type=float, help="Divide scores by length to this power; higher favours longer translations."
 )
 
 decoding_options = _all(
-    click.option("--beam-size", type=int, help="Hypotheses kept while decoding, 1 to 64; 1 is greedy."),
-    click.option("--num-hypotheses", type=int, help="Candidates to write for every text."),
+    click.option("--beam-size", type=int, help="Hypotheses per step, 1 to 64; 1 is greedy search."),
+    click.option("--num-hypotheses", type=int, help="Translations to write for each text."),
     length_penalty_option,
     click.option(
         "--early-stopping",
         type=click.Choice(list(EARLY_STOPPING)),
         callback=lambda _context, _parameter, value: EARLY_STOPPING.get(value),
-        help="When a beam search that has enough candidates stops: when a better one is unlikely (false), at once "
-        "(true), or only when no better one is possible (never).",
+        help="Stop a beam search with enough candidates if a better one is unlikely (false), at once (true), or only "
+        "if no better one is possible (never).",
     ),
-    click.option("--min-length", type=int, help="Tokens that a translation has at least."),
-    click.option("--max-length", type=int, help="Tokens that a translation has at most."),
-    click.option("--no-repeat-ngram-size", type=int, help="Write no sequence of so many tokens twice; 0 allows it."),
-    click.option("--repetition-penalty", type=float, help="Above 1, make tokens that have occurred less likely."),
+    click.option("--min-length", type=int, help="Smallest number of tokens of a translation."),
+    click.option("--max-length", type=int, help="Largest number of tokens of a translation."),
+    click.option("--no-repeat-ngram-size", type=int, help="Write no sequence of this many tokens twice; 0 allows it."),
+    click.option("--repetition-penalty", type=float, help="Above 1, make tokens that occurred less likely."),
     click.option(
         "--suppress-token",
         "suppress_tokens",
@@ -186,7 +162,7 @@ decoding_options = _all(
         type=int,
         multiple=True,
         callback=lambda _context, _parameter, value: value or None,
-        help="Token never to write; may be repeated.",
+        help="Token id never to write; may be repeated.",
     ),
     click.option(
         "--end-token",
@@ -195,36 +171,36 @@ decoding_options = _all(
         type=int,
         multiple=True,
         callback=lambda _context, _parameter, value: value or None,
-        help="Token that ends a translation, instead of the model's; may be repeated.",
+        help="Token id that ends a translation, instead of the model's; may be repeated.",
     ),
-    click.option("--forced-first-token", metavar="ID", type=int, help="Token that every translation begins with."),
+    click.option("--forced-first-token", metavar="ID", type=int, help="Token id that begins each translation."),
     click.option(
         "--sample/--no-sample",
         default=None,
-        help="Draw tokens at random instead of searching for the best; the following four ask for it too.",
+        help="Draw tokens at random instead of searching for the best; the next four options imply it.",
     ),
-    click.option("--temperature", type=float, help="Divide logits by this before tokens are drawn."),
-    click.option("--top-k", type=int, help="Draw from so many of the most likely tokens; 0 is all."),
-    click.option("--top-p", type=float, help="Draw from the most likely tokens that together reach this probability."),
-    click.option("--seed", type=int, help="Draw the same tokens for the same text every time."),
+    click.option("--temperature", type=float, help="Divide logits by this before drawing."),
+    click.option("--top-k", type=int, help="Draw from this many of the most likely tokens; 0 is all."),
+    click.option("--top-p", type=float, help="Draw from the fewest most likely tokens that reach this probability."),
+    click.option("--seed", type=int, help="Seed; the same seed draws the same tokens for the same text."),
 )
-"""All of ``Options``, by their names."""
+"""All of ``Options``, by name."""
 
 
-def open_place(context: click.Context, server: str, bundle: Path | None) -> Client | LocalTranslator:
-    """What to ask, to be closed: the server, or the bundle, which excludes what is said of a server."""
+def open_target(context: click.Context, server: str, bundle: Path | None) -> Client | LocalTranslator:
+    """Open the server or the bundle; a bundle excludes the options of a server."""
     if bundle is None:
         tls, token = access(context)
         return Client(server, tls=tls, token=token)
     for parameter in ("server", "model", "tls", "tls_ca", "tls_certificate", "tls_key", "tls_name", "token"):
         if context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE:
             flag = parameter.replace("_", "-")
-            raise click.UsageError(f"--bundle and --{flag} exclude each other: a bundle is one model, here")
+            raise click.UsageError(f"--bundle excludes --{flag}: it uses one model in this process")
     return _local(bundle)
 
 
 def _local(bundle: Path) -> LocalTranslator:
-    """Open a bundle with what the server room offers; this room does not know it otherwise."""
+    """Open a bundle with the server package, found by its entry point."""
     (entry_point,) = entry_points(group="jumok.local", name="translator")
     try:
         translator: Callable[[Path], LocalTranslator] = entry_point.load()

@@ -1,4 +1,4 @@
-"""How translations are written to standard output, and progress to the terminal."""
+"""Output: translations to standard output, progress to the terminal."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from jumok_proto.results import Hypothesis, Translation
 
 
 def plain(translation: Translation) -> str:
-    """The best hypothesis on one line."""
+    """Format the best hypothesis on one line."""
     return _one_line(translation.text)
 
 
 def n_best(translation: Translation, number: int) -> str:
-    """All hypotheses, one a line: number of the text, rank, score and translation, separated by tabs."""
+    """Format each hypothesis on one line: number of the text, rank, score and translation, separated by tabs."""
     return "\n".join(
         f"{number}\t{rank}\t{hypothesis.score:.6f}\t{_one_line(hypothesis.text)}"
         for rank, hypothesis in enumerate(translation.hypotheses, start=1)
@@ -27,7 +27,7 @@ def n_best(translation: Translation, number: int) -> str:
 
 
 def as_json(translation: Translation, source: str) -> str:
-    """All there is to know, as one JSON object on one line."""
+    """Format a translation with all its fields as one JSON object on one line."""
     fields: dict[str, object] = {
         "source": source,
         "text": translation.text,
@@ -47,7 +47,7 @@ def as_json(translation: Translation, source: str) -> str:
 
 
 def json_error(error: InputError, line: Line) -> str:
-    """Why a line has no translation, as one JSON object on one line."""
+    """Format the error of a line as one JSON object on one line."""
     reason = str(error).removeprefix(f"{line.name}: ")
     return json.dumps({"source": None if line.problem else line.text, "error": reason}, ensure_ascii=False)
 
@@ -67,16 +67,16 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, object]:
 
 
 def write_line(line: str) -> None:
-    """Write in UTF-8, which input is in too, whatever the locale says."""
-    # What is no character can only stand in JSON, where it is escaped so.
+    """Write a line in UTF-8, as input is, for any locale."""
+    # A lone surrogate can only occur in JSON, which escapes it in this way.
     sys.stdout.buffer.write(f"{line}\n".encode(errors="backslashreplace"))
 
 
 @contextmanager
 def progress(source: int | None, label: str) -> Iterator[Callable[[list[Line]], None]]:
-    """Show on standard error how far the file of this descriptor is done; gives what to report lines to.
+    """Show progress through the file of a descriptor on standard error; gives a function that takes finished lines.
 
-    Nothing is shown where nobody looks, or where lines are typed or appear on the same terminal.
+    Shows nothing without a terminal, or if input or output uses the same terminal.
     """
     if source is None or os.isatty(source) or not sys.stderr.isatty() or sys.stdout.isatty():
         yield lambda lines: None
@@ -87,7 +87,7 @@ def progress(source: int | None, label: str) -> Iterator[Callable[[list[Line]], 
         with click.progressbar(length=rest, label=label, file=sys.stderr) as by_bytes:
             yield lambda lines: by_bytes.update(sum(line.size for line in lines))
     else:
-        # Of a pipe nobody knows the end; click wants an iterable instead of a length then, which is not used here.
+        # The length of a pipe is unknown; click needs an iterable instead, which is not used here.
         endless = iter(int, 1)
         with click.progressbar(endless, label=label, file=sys.stderr, show_pos=True) as by_lines:
             yield lambda lines: by_lines.update(len(lines))

@@ -1,4 +1,4 @@
-"""``jumok admin``: which models a server holds, for whoever looks after it."""
+"""``jumok admin``: load models into a running server and unload them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,54 +6,46 @@ from contextlib import contextmanager
 import click
 
 from jumok._admin_client import AdminClient
-from jumok.commands._options import access, server_options
+from jumok.commands._options import access, server_options, timeout_option
 from jumok_proto.errors import UnimplementedError
 
-timeout_option = click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=600.0,
-    show_default=True,
-    help="Seconds that the answer may take; a model that is being loaded then is loaded all the same.",
-)
+with_timeout = timeout_option(600.0, "Seconds to wait for the answer; a model that is being loaded is loaded anyway.")
 
 
 @click.group()
 def admin() -> None:
-    """Load models into a server that runs, and take them out.
+    """Load models into a running server and unload them.
 
-    The server must be started with --model-root, the folder of the bundles that it may load. Where it wants tokens,
-    these commands need one with the scope admin.
+    Start the server with --model-root, the folder of its bundles. If it needs tokens, use one with the scope admin.
     """
 
 
 @admin.command("list")
 @server_options
-@timeout_option
+@with_timeout
 @click.pass_context
 def list_bundles(context: click.Context, *, server: str, timeout_s: float) -> None:
-    """List the bundles in the model root: folder, model, version, and what the server is doing with it."""
+    """List the bundles in the model root: folder, model, version and state."""
     with _client(context, server, timeout_s) as client:
         bundles = client.list_bundles()
     for bundle in bundles:
         described = f"{bundle.model} {bundle.version}".strip()
         problem = f": {' '.join(bundle.problem.split())}" if bundle.problem else ""
         line = f"{bundle.bundle}\t{described}\t{bundle.state.value}{problem}"
-        # A bundle may come from anyone: no escape sequence of its texts reaches the terminal.
+        # A bundle can come from anywhere: keep its escape sequences from the terminal.
         click.echo("".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in line))
 
 
 @admin.command("load")
 @click.argument("bundle")
 @server_options
-@timeout_option
+@with_timeout
 @click.pass_context
 def load_model(context: click.Context, *, bundle: str, server: str, timeout_s: float) -> None:
     """Load BUNDLE, a folder in the model root, and wait until it serves.
 
-    A model of the same name is replaced: requests that it has accepted are finished by it. If the bundle cannot be
-    used, the command fails and the server goes on with what it had.
+    It replaces a model of the same name, which finishes its accepted requests. If the bundle cannot be used, the
+    command fails and the server keeps its models.
     """
     with _client(context, server, timeout_s) as client:
         loaded = client.load_model(bundle)
@@ -65,10 +57,10 @@ def load_model(context: click.Context, *, bundle: str, server: str, timeout_s: f
 @admin.command("unload")
 @click.argument("model")
 @server_options
-@timeout_option
+@with_timeout
 @click.pass_context
 def unload_model(context: click.Context, *, model: str, server: str, timeout_s: float) -> None:
-    """Take MODEL out of the server; requests that it has accepted are finished."""
+    """Unload MODEL after its accepted requests."""
     with _client(context, server, timeout_s) as client:
         unloaded = client.unload_model(model)
     click.echo(f"no longer serving {unloaded.name} {unloaded.version}")
@@ -82,6 +74,5 @@ def _client(context: click.Context, server: str, timeout_s: float) -> Iterator[A
             yield client
         except UnimplementedError as error:
             raise click.ClickException(
-                f"{server} does not load models: its server is to be started with --model-root, or has another port "
-                "for this, --admin-port"
+                f"{server} does not load models: start it with --model-root, or use the port of its --admin-port"
             ) from error

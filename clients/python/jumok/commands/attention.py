@@ -1,17 +1,17 @@
-"""``jumok attention``: a picture of what a model looked at, through a server or a bundle."""
+"""``jumok attention``: draw the attention of a model, through a server or a bundle."""
 
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 
 from jumok import Alignment, AttentionKind, Client
-from jumok.commands._options import language_options, limit_options, open_place, place_options
+from jumok.commands._options import language_options, limit_options, open_target, target_options
 from jumok.commands._output import write_line
 from jumok_proto.alignments import ATTENTION_KINDS
 
-# What draws is imported when the command runs: it takes a second. That it is there is known right away.
+# matplotlib takes a second to import, so the command imports it; its absence is reported at once.
 if find_spec("matplotlib") is None:
     raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
 
@@ -23,21 +23,23 @@ if find_spec("matplotlib") is None:
     metavar="FILE.png",
     required=True,
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="File to write; one that is there is replaced.",
+    help="File to write; an existing file is replaced.",
 )
-@click.option("--target", metavar="TEXT", help="Translation to look at, instead of the model's own best one.")
+@click.option("--target", metavar="TEXT", help="Translation to align, instead of the model's own.")
 @click.option(
     "--kind",
     type=click.Choice(ATTENTION_KINDS),
     default="cross",
     show_default=True,
-    help="From the translation to the text (cross), or self-attention in the encoder or the decoder.",
+    help="Cross-attention, or self-attention of the encoder or the decoder.",
 )
-@click.option("--layer", type=click.IntRange(min=0), help="One layer alone, counted from 0.")
-@click.option("--head", type=click.IntRange(min=0), help="One head alone, counted from 0.")
-@click.option("--each-head", is_flag=True, help="Draw a panel for each layer and head, instead of the mean over them.")
-@click.option("--words/--pieces", default=False, help="Join the pieces of words, or draw them as they are (default).")
-@place_options
+@click.option("--layer", type=click.IntRange(min=0), help="Draw only this layer, counted from 0.")
+@click.option("--head", type=click.IntRange(min=0), help="Draw only this head, counted from 0.")
+@click.option("--each-head", is_flag=True, help="Draw one panel for each layer and head, instead of their mean.")
+@click.option(
+    "--words/--pieces", default=False, help="Draw words, or the pieces of words that are the tokens (default)."
+)
+@target_options
 @language_options
 @limit_options
 @click.pass_context
@@ -60,30 +62,28 @@ def attention(
     truncate: bool,
     timeout_s: float,
 ) -> None:
-    """Draw what the model attends to while it translates TEXT, as a PNG; write the translation.
+    """Draw the attention of the model while it translates TEXT, as PNG, and write the translation.
 
-    What is attended to is in columns, what attends in rows: in cross-attention the tokens of the text, and those of the
-    translation.
+    Rows attend to columns: in cross-attention, tokens of the translation to tokens of the text.
     """
     if out.suffix.lower() != ".png":
         raise click.UsageError(f"--out must end in .png, got {str(out)!r}")
     if not out.parent.is_dir():
-        raise click.UsageError(f"--out {out}: there is no folder {out.parent}; make it, or choose another")
-    with open_place(context, server, bundle) as aligner:
-        align = partial(
-            aligner.align,
-            kinds=[kind],
-            layer=layer,
-            head=head,
-            each_head=each_head,
-            source_language=source_language,
-            target_language=target_language,
-            truncate=truncate,
-            timeout_s=timeout_s,
-        )
+        raise click.UsageError(f"--out {out}: the folder {out.parent} does not exist; create it, or choose another")
+    settings: dict[str, Any] = {
+        "kinds": [kind],
+        "layer": layer,
+        "head": head,
+        "each_head": each_head,
+        "source_language": source_language,
+        "target_language": target_language,
+        "truncate": truncate,
+        "timeout_s": timeout_s,
+    }
+    with open_target(context, server, bundle) as aligner:
         if isinstance(aligner, Client):
-            align = partial(align, model=model)
-        (alignment,) = align([text], [target])
+            settings["model"] = model
+        (alignment,) = aligner.align([text], [target], **settings)
     if alignment.source_truncated:
         kept = len(alignment.source_tokens)
         click.echo(f"Warning: the text: too long for the model, cut to {kept} tokens", err=True)
@@ -97,8 +97,8 @@ def _draw(alignment: Alignment, kind: AttentionKind, out: Path, *, unit: str) ->
     drawing = draw(alignment, kind, unit=unit)
     if drawing.missing:
         click.echo(
-            f"Warning: no installed font has {' '.join(drawing.missing)}: drawn as boxes; install one that has, such "
-            "as Noto Sans of that script",
+            f"Warning: no installed font has {' '.join(drawing.missing)}: drawn as boxes; install one, such as Noto "
+            "Sans of that script",
             err=True,
         )
     drawing.save(out)

@@ -1,16 +1,16 @@
-"""``jumok score``: how likely a model finds given translations, of arguments or lines of standard input."""
+"""``jumok score``: score translations, from arguments or standard input."""
 
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from jumok import Client, Score
 from jumok.commands._line_requests import InputError, Line, answer_lines, read_lines
-from jumok.commands._options import language_options, length_penalty_option, limit_options, open_place, place_options
+from jumok.commands._options import language_options, length_penalty_option, limit_options, open_target, target_options
 from jumok.commands._output import progress, write_line
 
 STDIN = 0
@@ -18,11 +18,13 @@ STDIN = 0
 
 @click.command()
 @click.argument("pair", metavar="[SOURCE TARGET]", nargs=-1)
-@place_options
+@target_options
 @language_options
 @length_penalty_option
 @limit_options
-@click.option("--json", "json_lines", is_flag=True, help="Write one JSON object a line, with tokens and their scores.")
+@click.option(
+    "--json", "json_lines", is_flag=True, help="Write one JSON object per line, with tokens and their scores."
+)
 @click.pass_context
 def score(
     context: click.Context,
@@ -38,36 +40,35 @@ def score(
     timeout_s: float,
     json_lines: bool,
 ) -> None:
-    """Score TARGET as a translation of SOURCE, or else the lines of standard input: source, tab, target, in UTF-8.
+    """Score TARGET as a translation of SOURCE, or the lines of standard input: source, tab, target, in UTF-8.
 
-    Writes one line for every pair, in order and as soon as it is known: the sum of the log-probabilities of the
-    target's tokens, its end included, divided by their number to the power of the length penalty. Higher is better.
+    Writes one score for each pair, in order and as soon as possible: the sum of the log-probabilities of the target's
+    tokens and its end, divided by their number to the power of the length penalty. Higher is better.
     """
     if len(pair) not in {0, 2}:
         raise click.UsageError(f"give SOURCE and TARGET, or nothing for standard input; got {len(pair)} arguments")
-    with open_place(context, server, bundle) as scorer:
-        score_texts = partial(
-            scorer.score,
-            source_language=source_language,
-            target_language=target_language,
-            length_penalty=length_penalty,
-            truncate=truncate,
-            timeout_s=timeout_s,
-        )
+    settings: dict[str, Any] = {
+        "source_language": source_language,
+        "target_language": target_language,
+        "length_penalty": length_penalty,
+        "truncate": truncate,
+        "timeout_s": timeout_s,
+    }
+    with open_target(context, server, bundle) as scorer:
         if isinstance(scorer, Client):
-            score_texts = partial(score_texts, model=model)
+            settings["model"] = model
 
-        def ask(pairs: list[str]) -> list[Score]:
+        def score_pairs(pairs: list[str]) -> list[Score]:
             sources, targets = zip(*(text.split("\t") for text in pairs), strict=True)
-            return score_texts(sources, targets)
+            return scorer.score(sources, targets, **settings)
 
         if pair:
-            (answer,) = score_texts([pair[0]], [pair[1]])
+            (answer,) = scorer.score([pair[0]], [pair[1]], **settings)
             _write(answer, *pair, name="the text", json_lines=json_lines)
             return
         with progress(STDIN, "scoring") as advance:
             lines = _pairs(read_lines(open(STDIN, "rb", closefd=False)))  # noqa: SIM115
-            for batch in answer_lines(lines, ask, patience_s=timeout_s):
+            for batch in answer_lines(lines, score_pairs, retry_s=timeout_s):
                 for line, answer in zip(batch.lines, batch.answers, strict=True):
                     _write(answer, *line.text.split("\t"), name=line.name, json_lines=json_lines)
                 sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""``jumok translate``: arguments or lines of standard input, through a server or a bundle."""
+"""``jumok translate``: translate arguments or standard input, through a server or a bundle."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,26 +9,25 @@ from typing import Any, Unpack
 import click
 
 from jumok import Client, Options, Translation
-from jumok.commands._line_requests import InputError, Line, read_lines
-from jumok.commands._options import decoding_options, language_options, limit_options, open_place, place_options
+from jumok.commands._line_requests import InputError, Line, by_server, in_process, read_lines
+from jumok.commands._options import decoding_options, language_options, limit_options, open_target, target_options
 from jumok.commands._output import as_json, json_error, n_best, plain, progress, write_line
-from jumok.commands._translating import by_server, in_process
 
 STDIN = 0
 
 
 @click.command()
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
-@place_options
+@target_options
 @language_options
-@click.option(
-    "--split-sentences", is_flag=True, help="Translate the sentences of each text one by one, and put them together."
-)
-@click.option("--target-prefix", metavar="TEXT", help="What every translation begins with.")
+@click.option("--split-sentences", is_flag=True, help="Translate the sentences of each text one by one and join them.")
+@click.option("--target-prefix", metavar="TEXT", help="Beginning of each translation.")
 @decoding_options
 @limit_options
-@click.option("--json", "json_lines", is_flag=True, help="Write one JSON object a line, with scores and tokens.")
-@click.option("--attention", is_flag=True, help="With --json, write the attention from each token to the text's.")
+@click.option("--json", "json_lines", is_flag=True, help="Write one JSON object per line, with scores and tokens.")
+@click.option(
+    "--attention", is_flag=True, help="With --json, write the attention from each token to those of the text."
+)
 @click.pass_context
 def translate(
     context: click.Context,
@@ -47,15 +46,15 @@ def translate(
     attention: bool,
     **options: Unpack[Options],
 ) -> None:
-    """Translate TEXTs, or else the lines of standard input, which must be UTF-8.
+    """Translate TEXTs, or the lines of standard input, in UTF-8.
 
-    Writes one line for every text, in order and as soon as it is known; an empty one for a text that cannot be
-    translated, with the reason on standard error, and exits with 1 then. With --num-hypotheses above 1, writes a line
-    for every candidate instead: number of the text, rank, score and translation, separated by tabs. Options that are
-    not given keep the model's defaults.
+    Writes one line for each text, in order and as soon as possible. A text that cannot be translated gives an empty
+    line, a reason on standard error and exit code 1. With --num-hypotheses above 1, writes one line for each
+    translation: number of the text, rank, score and translation, separated by tabs. Other options default to the
+    model's.
     """
     if attention and not json_lines:
-        raise click.UsageError("--attention needs --json: there is no room for it in plain lines")
+        raise click.UsageError("--attention needs --json: plain lines cannot hold it")
     source = None if texts else STDIN
     lines = _arguments(texts) if source is None else read_lines(open(source, "rb", closefd=False))  # noqa: SIM115
     settings: dict[str, Any] = {
@@ -68,7 +67,7 @@ def translate(
     }
     several = (options.get("num_hypotheses") or 1) > 1
     failed = False
-    with open_place(context, server, bundle) as translator, progress(source, "translating") as advance:
+    with open_target(context, server, bundle) as translator, progress(source, "translating") as advance:
         if isinstance(translator, Client):
             outcomes = by_server(
                 lines,
@@ -81,7 +80,7 @@ def translate(
                 prefixes = None if target_prefix is None else [target_prefix] * len(contents)
                 return translate_texts(contents, target_prefix=prefixes, **settings, **options)
 
-            outcomes = in_process(lines, translate_lines, patience_s=timeout_s)
+            outcomes = in_process(lines, translate_lines, retry_s=timeout_s)
         for number, (line, outcome) in enumerate(outcomes, start=1):
             if isinstance(outcome, InputError):
                 failed = True

@@ -179,7 +179,7 @@ def test_the_commands_load_list_and_unload(address: str, root: Path) -> None:
     assert (code, "is not loaded; available: none" in refused) == (1, True)
     with serving() as other:
         code, refused = ask("list", server=other)
-    assert (code, "is to be started with --model-root" in refused) == (1, True)
+    assert (code, "start it with --model-root" in refused) == (1, True)
 
 
 def test_the_asynchronous_client_does_the_same(address: str) -> None:

@@ -1,4 +1,4 @@
-"""When a call is made again and where, and which addresses there are: by hand-worked tables."""
+"""Retries, choice of servers and addresses, by tables worked by hand."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def test_servers_take_turns() -> None:
     assert {Endpoints(3).pick(0.0) for _ in range(100)} == {0, 1, 2}
 
 
-def test_one_that_failed_rests_longer_each_time() -> None:
+def test_a_failed_server_rests_longer_each_time() -> None:
     endpoints = Endpoints(2, first=0)
     now = 100.0
     for rest_s in (1, 2, 4, 8, 16, 30, 30):
@@ -38,7 +38,7 @@ def test_one_that_failed_rests_longer_each_time() -> None:
     assert endpoints.any_ready(now + 1)
 
 
-def test_calls_that_are_lost_together_are_one_failure() -> None:
+def test_calls_lost_together_count_as_one_failure() -> None:
     endpoints = Endpoints(2, first=0)
     for number in range(100):
         endpoints.failed(0, 100.0 + number / 1000)
@@ -50,7 +50,7 @@ def test_calls_that_are_lost_together_are_one_failure() -> None:
 
 
 @pytest.mark.parametrize(("chance", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
-def test_each_wait_is_twice_as_long_up_to_a_bound(chance: float, share: float) -> None:
+def test_backoff_doubles_up_to_a_bound(chance: float, share: float) -> None:
     backoff = Backoff(lambda: chance)
     delays = [backoff.delay_s(None) for _ in range(8)]
     assert delays == pytest.approx([share * delay for delay in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0)])
@@ -59,7 +59,7 @@ def test_each_wait_is_twice_as_long_up_to_a_bound(chance: float, share: float) -
     assert backoff.delay_s(2.0) == pytest.approx(2.0 * (1 + 0.25 * chance))
 
 
-def test_attempts_end_with_their_number_or_the_callers_time() -> None:
+def test_attempts_end_by_count_or_timeout() -> None:
     attempts = Attempts(Endpoints(1), 10.0, 3, now=0.0)
     assert attempts.begin(0.0) == 10.0
     assert 0.05 <= attempts.failed(UNAVAILABLE, 1.0) <= 0.1
@@ -75,14 +75,14 @@ def test_attempts_end_with_their_number_or_the_callers_time() -> None:
 
 
 @pytest.mark.parametrize("error", [full(None), jumok.InternalError("bug"), jumok.DeadlineExceededError("late")])
-def test_what_another_attempt_does_not_help_is_raised(error: jumok.JumokError) -> None:
+def test_errors_that_are_not_retryable_are_raised(error: jumok.JumokError) -> None:
     attempts = Attempts(Endpoints(2), 10.0, 5, now=0.0)
     attempts.begin(0.0)
     with pytest.raises(type(error)):
         attempts.failed(error, 0.0)
 
 
-def test_another_server_is_asked_at_once() -> None:
+def test_another_server_is_tried_at_once() -> None:
     attempts = Attempts(Endpoints(2, first=1), 10.0, 5, now=0.0)
     attempts.begin(0.0)
     assert attempts.endpoint == 1
@@ -106,12 +106,12 @@ def test_addresses(server: str | Sequence[str], found: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("server", ["", [], "a:1,", [""], [3]])
-def test_what_is_no_address_is_refused(server: Sequence[str]) -> None:
+def test_bad_addresses_are_refused(server: Sequence[str]) -> None:
     with pytest.raises(jumok.InvalidArgumentError, match="must be an address"):
         jumok.Client(server)
 
 
-def test_a_number_of_attempts_that_is_none_is_refused() -> None:
+def test_bad_max_attempts_is_refused() -> None:
     for number in (0, 1.5, True):
         with pytest.raises(jumok.InvalidArgumentError) as refused:
             jumok.Client("a:1", max_attempts=number)  # type: ignore[arg-type]

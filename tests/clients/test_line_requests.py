@@ -1,4 +1,4 @@
-"""Lines through the pipeline of ``jumok translate``: order, batches, answers at once, and every kind of bad line."""
+"""Lines of ``jumok translate`` as requests: order, sizes, latency, bad lines."""
 
 import io
 import os
@@ -10,18 +10,18 @@ import pytest
 from jumok._validation import parameter_name
 from jumok.commands._line_requests import (
     MAX_LINE_BYTES,
+    MAX_QUEUED_LINES,
     MAX_REQUEST_BYTES,
     MAX_REQUEST_LINES,
     MAX_UNWRITTEN_REQUESTS,
-    MAX_WAITING_LINES,
     Batch,
     InputError,
     Line,
     answer_lines,
+    in_process,
     read_lines,
 )
 from jumok.commands._output import as_json, n_best, plain
-from jumok.commands._translating import in_process
 from jumok_proto.errors import JumokError
 from jumok_proto.results import FinishReason, Hypothesis, Translation
 from tests.support.hang import HANG_S
@@ -80,7 +80,7 @@ def test_many_lines_are_translated_in_order_and_in_large_requests() -> None:
         return capitals(texts)
 
     texts = [f"line {number}" for number in range(2000)]
-    done = list(outputs(answer_lines(lines(*texts), translate, patience_s=1)))
+    done = list(outputs(answer_lines(lines(*texts), translate, retry_s=1)))
     assert done == [text.upper() for text in texts]
     assert sum(sizes) == 2000
     assert max(sizes) <= MAX_REQUEST_LINES
@@ -94,13 +94,13 @@ def test_long_lines_make_small_requests() -> None:
         return capitals(texts)
 
     half = "x" * (MAX_REQUEST_BYTES // 2)
-    done = list(outputs(answer_lines(lines(*[half] * 5, half * 3), translate, patience_s=1)))
+    done = list(outputs(answer_lines(lines(*[half] * 5, half * 3), translate, retry_s=1)))
     assert len(done) == 6
     assert sorted(sizes)[-1] == 3 * len(half)
     assert sorted(sizes)[-2] <= 2 * len(half)
 
 
-def test_two_requests_are_under_way_at_once() -> None:
+def test_two_requests_are_in_flight() -> None:
     together = threading.Barrier(2, timeout=HANG_S)
 
     def translate(texts: list[str]) -> list[Translation]:
@@ -108,13 +108,13 @@ def test_two_requests_are_under_way_at_once() -> None:
         return capitals(texts)
 
     texts = ["x" * MAX_REQUEST_BYTES] * 4
-    assert len(list(outputs(answer_lines(lines(*texts), translate, patience_s=1)))) == 4
+    assert len(list(outputs(answer_lines(lines(*texts), translate, retry_s=1)))) == 4
 
 
-def test_a_line_is_answered_before_the_next_is_there() -> None:
+def test_a_line_is_answered_before_the_next_arrives() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb") as stream, open(writing, "wb", buffering=0) as typed:
-        answers = outputs(answer_lines(read_lines(stream), capitals, patience_s=1))
+        answers = outputs(answer_lines(read_lines(stream), capitals, retry_s=1))
         for text in ("one", "two", "three", "four", "five", "six"):
             typed.write(f"{text}\n".encode())
             assert next(answers) == text.upper()
@@ -132,11 +132,11 @@ def test_a_slow_writer_stops_the_reader() -> None:
             read += 1
             yield Line("x", "text", 1)
 
-    answers = answer_lines(endless(), capitals, patience_s=1)
+    answers = answer_lines(endless(), capitals, retry_s=1)
     for _ in range(50):
         next(answers)
     # Written so far, waiting to be written, waiting to be sent, and the one in the reader's hand.
-    assert read <= 50 * MAX_REQUEST_LINES + MAX_UNWRITTEN_REQUESTS * MAX_REQUEST_LINES + MAX_WAITING_LINES + 1
+    assert read <= 50 * MAX_REQUEST_LINES + MAX_UNWRITTEN_REQUESTS * MAX_REQUEST_LINES + MAX_QUEUED_LINES + 1
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("answer-lines")]
     assert len(threads) >= 3
     answers.close()  # type: ignore[attr-defined]
@@ -145,7 +145,7 @@ def test_a_slow_writer_stops_the_reader() -> None:
         assert not thread.is_alive()
 
 
-def test_lines_that_cannot_be_read_leave_the_others() -> None:
+def test_unreadable_lines_do_not_stop_the_others() -> None:
     data = b"one\nab\xff\n\xed\xa0\x80\n" + b"x" * (2 * MAX_LINE_BYTES + 5) + b"\nfive\n" + b"x" * (MAX_LINE_BYTES + 1)
     read = list(read_lines(io.BytesIO(data)))
     assert [line.text for line in read] == ["one", "", "", "", "five", ""]
@@ -172,13 +172,13 @@ def test_a_refused_line_is_named_and_those_before_it_are_answered(part: str) -> 
     for position in range(4):
         texts = ["a", "b", "c", "d"]
         texts[position] = "bad"
-        answers = outputs(answer_lines(lines(*texts), translate, patience_s=1))
+        answers = outputs(answer_lines(lines(*texts), translate, retry_s=1))
         assert [next(answers) for _ in range(position)] == ["A", "B", "C"][:position]
         with pytest.raises(InputError, match=rf"^text {position + 1}: too long$"):
             next(answers)
 
 
-def test_bad_lines_have_errors_and_the_others_translations() -> None:
+def test_bad_lines_do_not_stop_translations() -> None:
     def translate(texts: list[str]) -> list[Translation]:
         for index, text in enumerate(texts):
             if text in {"bad", "worse"}:
@@ -187,7 +187,7 @@ def test_bad_lines_have_errors_and_the_others_translations() -> None:
         return capitals(texts)
 
     texts = ["bad", "a", "bad", "worse", "b", "c", "bad"]
-    found = list(in_process([*lines(*texts), Line("", "text 8", 1, "not UTF-8")], translate, patience_s=1))
+    found = list(in_process([*lines(*texts), Line("", "text 8", 1, "not UTF-8")], translate, retry_s=1))
     assert [line.name for line, _ in found] == [f"text {number}" for number in range(1, 9)]
     said = [str(outcome) if isinstance(outcome, InputError) else outcome.text for _, outcome in found]
     assert said == [
@@ -201,7 +201,7 @@ def test_bad_lines_have_errors_and_the_others_translations() -> None:
         "text 8: not UTF-8",
     ]
     with pytest.raises(RuntimeError, match="a bug"):
-        list(in_process(lines("a"), _fail, patience_s=1))
+        list(in_process(lines("a"), _fail, retry_s=1))
 
 
 def _fail(texts: list[str]) -> list[Translation]:
@@ -213,7 +213,7 @@ class TooMuch(JumokError):
 
 
 @pytest.mark.parametrize("field", ["contents", "attention"])
-def test_what_is_too_much_for_a_request_is_asked_for_in_several(field: str) -> None:
+def test_a_request_that_is_too_large_is_split(field: str) -> None:
     sizes: list[int] = []
 
     def translate(texts: list[str]) -> list[Translation]:
@@ -225,19 +225,19 @@ def test_what_is_too_much_for_a_request_is_asked_for_in_several(field: str) -> N
         return capitals(texts)
 
     texts = [chr(97 + number) for number in range(20)]
-    assert list(outputs(answer_lines(lines(*texts), translate, patience_s=1))) == [text.upper() for text in texts]
+    assert list(outputs(answer_lines(lines(*texts), translate, retry_s=1))) == [text.upper() for text in texts]
     assert max(sizes) > 1
     with pytest.raises(InputError, match="no"):
-        list(answer_lines(lines(*texts, "ab"), translate, patience_s=1))
+        list(answer_lines(lines(*texts, "ab"), translate, retry_s=1))
     with pytest.raises(TooMuch):
-        list(answer_lines(lines("a"), _refuse, patience_s=1))
+        list(answer_lines(lines("a"), _refuse, retry_s=1))
 
 
 def _refuse(texts: list[str]) -> list[Translation]:
     raise TooMuch(field="contents")
 
 
-def test_an_overloaded_server_is_asked_again() -> None:
+def test_an_overloaded_server_is_retried() -> None:
     attempts = 0
 
     def translate(texts: list[str]) -> list[Translation]:
@@ -247,20 +247,20 @@ def test_an_overloaded_server_is_asked_again() -> None:
             raise JumokError("full", retry_after_s=0.001)
         return capitals(texts)
 
-    assert list(outputs(answer_lines(lines("a"), translate, patience_s=30))) == ["A"]
+    assert list(outputs(answer_lines(lines("a"), translate, retry_s=30))) == ["A"]
     assert attempts == 3
 
 
 @pytest.mark.parametrize("error", [JumokError("full", retry_after_s=2.0), JumokError("gone"), RuntimeError("a bug")])
-def test_what_cannot_be_helped_is_raised(error: Exception) -> None:
+def test_other_errors_are_raised(error: Exception) -> None:
     def translate(texts: list[str]) -> list[Translation]:
         raise error
 
     with pytest.raises(type(error), match=str(error)):
-        list(answer_lines(lines("a", "b"), translate, patience_s=1))
+        list(answer_lines(lines("a", "b"), translate, retry_s=1))
 
 
-def test_a_translation_is_one_line_whatever_it_holds() -> None:
+def test_a_translation_is_one_line() -> None:
     answer = translation("a\nb\r\nc\u2028d\x85e\x0bf", "g\th\n")
     assert plain(answer) == "a b c d e f"
     assert n_best(answer, 3) == "3\t1\t-0.500000\ta b c d e f\n3\t2\t-1.000000\tg\th"

@@ -86,9 +86,7 @@ def test_updates_add_up_to_the_translation(translate: Callable[..., Any], server
 
 
 @both_streams
-def test_a_stream_begins_again_only_where_it_has_given_nothing(
-    translate: Callable[..., Any], server: FakeServer
-) -> None:
+def test_a_stream_is_retried_only_before_its_first_update(translate: Callable[..., Any], server: FakeServer) -> None:
     server.fail(jumok.UnavailableError("busy"), times=2)
     assert translate(server.address, "a b")[-1].text == "A B"
     server.fail(jumok.UnavailableError("gone"), after=1)
@@ -97,7 +95,7 @@ def test_a_stream_begins_again_only_where_it_has_given_nothing(
 
 
 @both_streams
-def test_what_cannot_be_streamed_is_refused(translate: Callable[..., Any], server: FakeServer) -> None:
+def test_bad_arguments_of_translate_stream_are_refused(translate: Callable[..., Any], server: FakeServer) -> None:
     for text, settings, field in (
         ("a\ud800", {}, "content"),
         (["a"], {}, "content"),
@@ -109,7 +107,7 @@ def test_what_cannot_be_streamed_is_refused(translate: Callable[..., Any], serve
     assert server.requests == []
 
 
-def test_a_stream_that_is_left_is_cancelled(server: FakeServer) -> None:
+def test_a_closed_stream_is_cancelled(server: FakeServer) -> None:
     with jumok.Client(server.address) as client, closing(client.translate_stream("a b c")) as updates:
         assert next(updates).text == "A"
     with jumok.Client(server.address) as client:
@@ -121,7 +119,7 @@ def test_a_stream_that_is_left_is_cancelled(server: FakeServer) -> None:
 
 @pytest.mark.parametrize("lines", ["A dog", b"A dog", {"A", "dog"}, {"A": "dog"}])
 @pytest.mark.parametrize("client", [jumok.Client, jumok.AsyncClient])
-def test_what_has_no_texts_in_order_is_refused(client: Any, lines: object) -> None:
+def test_lines_without_an_order_are_refused(client: Any, lines: object) -> None:
     async def scenario() -> None:
         with pytest.raises(
             jumok.InvalidArgumentError, match=r"^lines: must be an iterable of texts in order"
@@ -151,7 +149,7 @@ def test_no_texts_need_no_server(translate: Iterate) -> None:
 
 
 @all_ways
-def test_a_bad_text_has_an_error_of_its_own(translate: Iterate) -> None:
+def test_a_bad_text_has_its_own_error(translate: Iterate) -> None:
     with FakeServer({"a": "A", "b": "B"}) as server:
         results = translate(server.address, ["a", "x", "lone \ud800", "b"])
     assert [result.error is None for result in results] == [True, False, False, True]
@@ -165,7 +163,7 @@ def test_a_bad_text_has_an_error_of_its_own(translate: Iterate) -> None:
 
 
 @all_ways
-def test_wrong_settings_fail_it(translate: Iterate, server: FakeServer) -> None:
+def test_wrong_settings_end_the_corpus(translate: Iterate, server: FakeServer) -> None:
     for settings in ({"window": 0}, {"window": 1025}, {"start": -1}, {"beam_size": "x"}, {"timeout_s": 0}):
         with pytest.raises(jumok.InvalidArgumentError):
             translate(server.address, TEXTS, **settings)
@@ -175,7 +173,7 @@ def test_wrong_settings_fail_it(translate: Iterate, server: FakeServer) -> None:
 
 
 @all_ways
-def test_broken_calls_lose_double_and_reorder_nothing(translate: Iterate, server: FakeServer) -> None:
+def test_broken_calls_lose_repeat_and_reorder_no_result(translate: Iterate, server: FakeServer) -> None:
     for after in (0, 1, 100, 64, 3, 250):
         server.fail(jumok.UnavailableError("restarting"), after=after)
     server.fail(jumok.ResourceExhaustedError("full", details=jumok.Details(retry_after_s=0.01)), after=5)
@@ -186,13 +184,13 @@ def test_broken_calls_lose_double_and_reorder_nothing(translate: Iterate, server
 
 
 @all_ways
-def test_a_server_that_was_never_there_fails_it_soon(translate: Iterate) -> None:
+def test_a_server_that_never_answered_ends_the_corpus_soon(translate: Iterate) -> None:
     with pytest.raises(jumok.UnavailableError, match=r"cannot reach a server at 127\.0\.0\.1:1"):
         translate("127.0.0.1:1", ["a"])
 
 
 @all_ways
-def test_a_server_that_does_not_come_back_fails_it_after_a_time(translate: Iterate, server: FakeServer) -> None:
+def test_a_server_that_does_not_return_ends_the_corpus(translate: Iterate, server: FakeServer) -> None:
     server.fail(jumok.UnavailableError("gone"), after=3)
     server.fail(jumok.UnavailableError("gone"), times=1000)
     with pytest.raises(jumok.UnavailableError, match="gone"):
@@ -200,13 +198,13 @@ def test_a_server_that_does_not_come_back_fails_it_after_a_time(translate: Itera
 
 
 @all_ways
-def test_a_silent_server_fails_it_after_a_time(translate: Iterate) -> None:
+def test_a_silent_server_ends_the_corpus(translate: Iterate) -> None:
     with FakeServer(delay_s=60.0) as server, pytest.raises(jumok.DeadlineExceededError, match="no text was answered"):
         translate(server.address, TEXTS, timeout_s=0.1)
 
 
 @all_ways
-def test_an_error_of_the_lines_comes_after_what_was_before(translate: Iterate, server: FakeServer) -> None:
+def test_an_error_of_the_lines_comes_after_earlier_results(translate: Iterate, server: FakeServer) -> None:
     def lines() -> Iterable[str]:
         yield from TEXTS[:100]
         raise OSError("the file is gone")
@@ -221,13 +219,13 @@ def test_an_error_of_the_lines_comes_after_what_was_before(translate: Iterate, s
 
 
 @all_ways
-def test_it_goes_on_where_a_program_stopped(translate: Iterate, server: FakeServer) -> None:
+def test_start_continues_a_stopped_program(translate: Iterate, server: FakeServer) -> None:
     results = translate(server.address, iter(TEXTS), start=990)
     assert [(result.index, result.translation.text) for result in results] == list(enumerate(CAPITALS))[990:]
     assert server.texts == TEXTS[990:]
 
 
-def test_no_more_is_read_than_the_window_holds(server: FakeServer) -> None:
+def test_the_window_bounds_reading(server: FakeServer) -> None:
     read = 0
 
     def endless() -> Iterator[str]:
@@ -257,7 +255,7 @@ def test_no_more_is_read_than_the_window_holds(server: FakeServer) -> None:
     asyncio.run(scenario())
 
 
-def test_a_line_is_answered_before_the_next_is_there(server: FakeServer) -> None:
+def test_a_line_is_answered_before_the_next_arrives(server: FakeServer) -> None:
     answered = threading.Semaphore(0)
 
     def typed() -> Iterator[str]:
@@ -275,7 +273,7 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("translate-iter")]
 
 
-def test_an_iteration_that_is_left_ends_its_threads(server: FakeServer) -> None:
+def test_a_closed_iteration_ends_its_threads(server: FakeServer) -> None:
     with jumok.Client(server.address) as client:
         results = client.translate_iter(itertools.cycle(TEXTS))
         next(results)
@@ -288,7 +286,7 @@ def test_an_iteration_that_is_left_ends_its_threads(server: FakeServer) -> None:
 
 
 @pytest.mark.parametrize("taken", [0, 1, 10, None])
-def test_nothing_of_a_call_is_left_to_be_freed_when_the_program_ends(server: FakeServer, taken: int | None) -> None:
+def test_no_call_is_freed_at_exit(server: FakeServer, taken: int | None) -> None:
     """Freeing it takes a lock, which a thread may hold that has been stopped by then: the program would never end."""
     server.fail(jumok.UnavailableError("restarting"), times=2, after=3)  # so that some fail, and the last ends well
     gc.collect()
@@ -323,7 +321,7 @@ def test_closing_the_client_ends_its_iterations(server: FakeServer) -> None:
     asyncio.run(scenario())
 
 
-def test_a_task_that_is_cancelled_leaves_nothing_behind(server: FakeServer) -> None:
+def test_a_cancelled_task_leaves_no_task(server: FakeServer) -> None:
     async def scenario() -> None:
         async with jumok.AsyncClient(server.address) as client:
 
@@ -353,13 +351,13 @@ def test_another_server_takes_over(translate: Iterate) -> None:
             fake.fail(jumok.UnavailableError("stopping", details=jumok.Details(retry_after_s=60.0)), after=400)
         started = time.monotonic()
         results = translate([first.address, "127.0.0.1:1", second.address], TEXTS[:700], window=20)
-        assert time.monotonic() - started < 60  # nobody waited for the server that said so
+        assert time.monotonic() - started < 60  # the client did not wait for the server that refused
         assert [result.translation.text for result in results] == CAPITALS[:700]
         assert first.texts
         assert second.texts
 
 
-def test_calls_go_round_and_past_those_that_are_not_there() -> None:
+def test_calls_rotate_and_skip_unreachable_servers() -> None:
     with FakeServer() as first, FakeServer() as second:
         servers = f"{first.address}, 127.0.0.1:1,localhost:{second.port}"
         with jumok.Client(servers) as client:
@@ -369,7 +367,7 @@ def test_calls_go_round_and_past_those_that_are_not_there() -> None:
         assert len(first.texts) + len(second.texts) == 20
 
 
-def test_a_call_is_made_again_until_it_is_answered_or_too_often() -> None:
+def test_a_call_is_retried_until_max_attempts() -> None:
     busy = jumok.ResourceExhaustedError("full", details=jumok.Details(reason="OVERLOADED", retry_after_s=0.01))
     with FakeServer() as server, jumok.Client(server.address) as client:
         server.fail(busy, times=2)
