@@ -1,4 +1,4 @@
-"""The commands of the export room: `jumok train`, `jumok export`, `jumok import-hf` and `jumok add-native`."""
+"""Commands that make bundles: `jumok train`, `export`, `import-hf` and `add-native`."""
 
 import ctypes
 import sys
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def _need(*packages: str) -> None:
-    """Raises ``ModuleNotFoundError`` for a package that is not installed, without importing those that are."""
+    """Raise ``ModuleNotFoundError`` for a package that is not installed, without importing packages."""
     for package in packages:
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
-# What the commands need is imported when they run: it takes seconds. That it is there is known right away.
+# Commands import these packages when they run, because that takes seconds; missing ones are reported at once.
 _need("torch", "lightning", "onnx", "onnxscript", "matplotlib", "sacrebleu")
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -36,22 +36,22 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     metavar="DIR",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="The run's folder: checkpoints, metrics and curves.",
+    help="Folder of the run: checkpoints, metrics and curves.",
 )
 @click.option(
     "--data",
     metavar="DIR",
     type=FOLDER,
-    help="What the configuration's file names are relative to.  [default: the configuration's folder]",
+    help="Folder of the training files that the configuration names.  [default: the configuration's folder]",
 )
 def train(*, configuration: Path, out: Path, data: Path | None) -> None:
-    """Train a translation model as CONFIG.toml says; go on where it stopped if the folder holds a run.
+    """Train a translation model by CONFIG.toml, or resume the run in the folder.
 
-    Ctrl-C stops it; the same command goes on from the last complete epoch.
+    Ctrl-C stops training; the same command resumes it from the last complete epoch.
     """
     from jumok_export.training.train import train as run_training  # noqa: PLC0415
 
-    _keep_freed_memory()
+    _reuse_freed_memory()
     run_training(configuration, out, data=data, progress=_say)
 
 
@@ -66,7 +66,7 @@ def _precisions(_context: click.Context, _parameter: click.Parameter, value: str
 
 
 out_option = click.option(
-    "--out", metavar="BUNDLE", required=True, type=click.Path(path_type=Path), help="The bundle's folder, to be made."
+    "--out", metavar="BUNDLE", required=True, type=click.Path(path_type=Path), help="Folder of the new bundle."
 )
 precision_option = click.option(
     "--precision",
@@ -75,31 +75,31 @@ precision_option = click.option(
     show_default=True,
     metavar="NAMES",
     callback=_precisions,
-    help="Which variants the bundle gets, of fp32, fp16 (for CUDA) and int8 (for CPUs).",
+    help="Precisions to write: fp32, fp16 (for CUDA) and int8 (for CPUs), separated by commas.",
 )
 calibration_option = click.option(
     "--calibration",
     metavar="FILE",
     type=FILE,
-    help="Source sentences, one a line, to find the scales of int8 activations on, and to verify fp16 on; a few "
-    "hundred are enough.",
+    help="Source sentences, one a line, for the scales of int8 activations and the verification of fp16; a few hundred "
+    "are enough.",
 )
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a bundle that is there already.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
 SHORTLIST_OPTIONS = (
     click.option(
         "--shortlist-source",
         metavar="FILE",
         type=FILE,
-        help="Sentences, one a line, to make a shortlist of: which tokens a text may be translated with.",
+        help="Source sentences, one a line, to make a shortlist from: the target tokens that a text may use.",
     ),
     click.option(
-        "--shortlist-target", metavar="FILE", type=FILE, help="Their translations; training text, for example."
+        "--shortlist-target", metavar="FILE", type=FILE, help="Translations of --shortlist-source, one a line."
     ),
     click.option(
         "--lexical-table",
         metavar="FILE",
         type=FILE,
-        help="Lines of `target source probability` over the model's tokens, to make a shortlist of instead.",
+        help="Lines of `target source probability` in the model's tokens, to make a shortlist from instead.",
     ),
     click.option(
         "--shortlist-best",
@@ -107,7 +107,7 @@ SHORTLIST_OPTIONS = (
         type=click.IntRange(min=1),
         default=100,
         show_default=True,
-        help="Target tokens that a shortlist has for each source token.",
+        help="Target tokens in the list of each source token.",
     ),
     click.option(
         "--shortlist-frequent",
@@ -115,13 +115,13 @@ SHORTLIST_OPTIONS = (
         type=click.IntRange(min=0),
         default=100,
         show_default=True,
-        help="Frequent target tokens that every text may be translated with.",
+        help="Most frequent target tokens, which are in every list.",
     ),
 )
 
 
 def shortlist_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command what `_shortlist` makes a plan of."""
+    """Add the options of `_shortlist` to a command."""
     for option in reversed(SHORTLIST_OPTIONS):
         command = option(command)
     return command
@@ -136,7 +136,7 @@ def _shortlist(
     if (source is None) != (target is None):
         raise click.UsageError("--shortlist-source and --shortlist-target belong together: give both files")
     if table is not None and source is not None:
-        raise click.UsageError("a shortlist is made of --lexical-table or of --shortlist-source: leave one out")
+        raise click.UsageError("a shortlist is made from --lexical-table or from --shortlist-source: leave one out")
     if table is not None:
         return ShortlistPlan(lexicon=LexicalTable(path=table), best=best, frequent=frequent)
     if source is None or target is None:
@@ -154,14 +154,14 @@ def _shortlist(
     "--scores",
     metavar="FILE.json",
     type=FILE,
-    help="Translation quality for the manifest: a list of objects with metric, value, signature, dataset, precision "
-    "and beam_size.",
+    help="Quality scores for the manifest: a list of objects with metric, value, signature, dataset, precision and "
+    "beam_size.",
 )
 @click.option(
     "--data",
     metavar="DIR",
     type=FOLDER,
-    help="The training files' folder, to note their SHA-256 again; it is noted when a model is trained.",
+    help="Folder of the training files, to note their SHA-256 in the manifest.  [default: as noted by training]",
 )
 @shortlist_options
 @overwrite_option
@@ -180,9 +180,9 @@ def export(
     shortlist_frequent: int,
     overwrite: bool,
 ) -> None:
-    """Export CHECKPOINT, a run's folder or a file of it, to a verified bundle.
+    """Export CHECKPOINT, a run's folder or a checkpoint file, to a verified bundle.
 
-    Of a folder the best checkpoint is taken. Nothing is written if ONNX Runtime does not compute what PyTorch does.
+    A folder's best checkpoint is exported. Nothing is written if ONNX Runtime and PyTorch compute different results.
     """
     from jumok_export.quantization.calibration import read_calibration  # noqa: PLC0415
     from jumok_export.training.checkpoint import load_checkpoint  # noqa: PLC0415
@@ -212,11 +212,11 @@ def export(
 @click.argument("checkpoint", metavar="CHECKPOINT_DIR", type=FOLDER)
 @out_option
 @precision_option
-@click.option("--source-lang", metavar="TAG", help="Language of texts for which a request names none.")
-@click.option("--target-lang", metavar="TAG", help="Language that they are translated into.")
+@click.option("--source-lang", metavar="TAG", help="Default source language of requests.")
+@click.option("--target-lang", metavar="TAG", help="Default target language of requests.")
 @calibration_option
-@click.option("--name", help="The model's name.  [default: the folder's]")
-@click.option("--model-version", metavar="VERSION", default="1", show_default=True, help="The model's version.")
+@click.option("--name", help="Name of the model.  [default: the folder's]")
+@click.option("--model-version", metavar="VERSION", default="1", show_default=True, help="Version of the model.")
 @shortlist_options
 @overwrite_option
 def import_hf(
@@ -236,10 +236,10 @@ def import_hf(
     shortlist_frequent: int,
     overwrite: bool,
 ) -> None:
-    """Import CHECKPOINT_DIR, a Hugging Face checkpoint, to a verified bundle that decodes as its settings say.
+    """Import CHECKPOINT_DIR, a Hugging Face checkpoint, to a verified bundle.
 
-    Marian, M2M100, NLLB, BART, mBART and T5, from a local folder; nothing in it is executed. The languages must be
-    given where the checkpoint does not name its own.
+    Imports Marian, M2M100, NLLB, BART, mBART and T5 from a local folder and executes nothing in it. The bundle decodes
+    by the checkpoint's generation settings. Give the languages if the checkpoint names none.
     """
     _need("safetensors", "transformers")
     from jumok_export.importers.huggingface.importing import import_checkpoint  # noqa: PLC0415
@@ -270,9 +270,10 @@ def import_hf(
 @out_option
 @overwrite_option
 def add_native(*, bundle: Path, out: Path, overwrite: bool) -> None:
-    """Add graphs for native kernels to BUNDLE, which was made where there were none; its weights stay as they are.
+    """Add graphs for native kernels to BUNDLE, which was exported without them; its weights stay.
 
-    With --overwrite, --out may be the bundle itself. Nothing is written if they do not compute what its graphs do.
+    With --overwrite, --out may be the bundle itself. Nothing is written if the new graphs and those of the bundle
+    compute different results.
     """
     from jumok_export.bundles.add_native import add_native_graphs  # noqa: PLC0415
 
@@ -280,7 +281,7 @@ def add_native(*, bundle: Path, out: Path, overwrite: bool) -> None:
 
 
 def _written(out: Path, bundle: "Bundle") -> str:
-    """What was written where, and how large each precision is."""
+    """Describe a written bundle with the size of each precision."""
     manifest = bundle.manifest
     sizes = (
         f"{precision} {sum(manifest.files[file].size for file in variant.files) / 1e6:.1f} MB"
@@ -294,15 +295,15 @@ def _say(message: str) -> None:
 
 
 def _timed() -> Callable[[str], None]:
-    """Says messages with the seconds that have passed since now."""
+    """Return a function that prints messages with the seconds since this call."""
     started = time.monotonic()
     return lambda message: _say(f"{time.monotonic() - started:6.1f} s  {message}")
 
 
-def _keep_freed_memory() -> None:
-    """Asks the C library to keep freed memory for reuse instead of giving it back to the system.
+def _reuse_freed_memory() -> None:
+    """Have the C library keep freed memory for reuse.
 
-    A training step on a CPU frees and takes hundreds of megabytes; page faults were half of its time.
+    A training step on a CPU allocates and frees hundreds of megabytes; else page faults take half of its time.
     """
     if sys.platform != "linux":
         return

@@ -1,4 +1,4 @@
-"""Where a token stands: tables of position vectors, and the buckets of relative positions."""
+"""Absolute positions as tables of vectors, and relative positions as buckets."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 def sinusoidal_positions(positions: int, width: int) -> Tensor:
-    """Sine on even, cosine on odd dimensions: section 3.5 of "Attention Is All You Need"; [positions, width].
+    """Sine on even, cosine on odd dimensions, [positions, width]: Vaswani et al. (2017), section 3.5.
 
     Raises:
         ValueError: `width` is odd.
@@ -20,9 +20,9 @@ def sinusoidal_positions(positions: int, width: int) -> Tensor:
 
 
 def halved_positions(positions: int, width: int) -> Tensor:
-    """The same sines on the first half of the dimensions, the cosines on the second, as in Marian; [positions, width].
+    """Sinusoidal positions as in Marian, [positions, width]: sines first, then cosines.
 
-    An odd width has one sine more than cosines.
+    An odd width has one more sine than cosines.
     """
     rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angle = torch.arange(positions, dtype=torch.float64)[:, None] * rates
@@ -30,9 +30,10 @@ def halved_positions(positions: int, width: int) -> Tensor:
 
 
 def fairseq_positions(positions: int, width: int) -> Tensor:
-    """Sines and cosines in halves too, whose slowest angle is 1/10000 of the fastest; [positions, width].
+    """Sinusoidal positions as in fairseq, [positions, width]: sines first, then cosines.
 
-    An odd width has a zero at the end. It is computed in float32, for the angles are rounded so in published models.
+    The slowest angle is 1/10000 of the fastest. An odd width has a zero at the end. Computed in float32, because
+    published models round the angles in this way.
     """
     half = width // 2
     rates = torch.exp(torch.arange(half).float() * -(math.log(10000.0) / (half - 1)))
@@ -41,10 +42,10 @@ def fairseq_positions(positions: int, width: int) -> Tensor:
 
 
 class Positions(nn.Module):
-    """Absolute positions: a vector for each place, from a table.
+    """Absolute positions: one vector a position, from a table.
 
     Args:
-        table: [N, width], the vectors of the places 0 .. N - 1.
+        table: vectors of the positions 0 .. N - 1, [N, width].
     """
 
     table: Tensor
@@ -54,19 +55,19 @@ class Positions(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def of_sequence(self, token_ids: Tensor) -> Tensor:
-        """Vectors of whole sequences [B, T] from their first token on, broadcastable to [B, T, width]."""
+        """Look up the vectors of whole sequences [B, T]; broadcastable to [B, T, width]."""
         return self.table[torch.arange(token_ids.shape[1], device=token_ids.device)]
 
-    def of_tokens(self, token_ids: Tensor, places: Tensor) -> Tensor:
-        """Vectors of single tokens, each at its place; broadcastable to [*token_ids.shape, width]."""
-        return self.table[places]
+    def of_tokens(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """Look up the vectors of tokens at their positions; broadcastable to [*token_ids.shape, width]."""
+        return self.table[positions]
 
 
 class PositionsWithoutPadding(Positions):
-    """Absolute positions of all tokens but padding, which has the zero vector, and is not counted in a sequence.
+    """Absolute positions that skip padding, whose vector is zero.
 
     Args:
-        table: [N, width], the vectors of the places 0 .. N - 1.
+        table: vectors of the positions 0 .. N - 1, [N, width].
         pad: id of the padding token.
     """
 
@@ -75,29 +76,29 @@ class PositionsWithoutPadding(Positions):
         self.pad = pad
 
     def of_sequence(self, token_ids: Tensor) -> Tensor:
-        """Vectors [B, T, width] of whole sequences [B, T] from their first token on."""
-        places = (token_ids != self.pad).long().cumsum(dim=1) - 1
-        return self.of_tokens(token_ids, places.clamp(min=0))
+        """See `Positions`."""
+        positions = (token_ids != self.pad).long().cumsum(dim=1) - 1
+        return self.of_tokens(token_ids, positions.clamp(min=0))
 
-    def of_tokens(self, token_ids: Tensor, places: Tensor) -> Tensor:
-        """Vectors of single tokens, each at its place; [*token_ids.shape, width]."""
-        vectors = self.table[places]
+    def of_tokens(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """See `Positions`."""
+        vectors = self.table[positions]
         return vectors * (token_ids != self.pad)[..., None].to(vectors.dtype)
 
 
 def distance_buckets(buckets: int, max_distance: int) -> Tensor:
-    """The bucket of each distance 0 .. `max_distance`, where all greater ones are too; [max_distance + 1].
+    """Buckets of the distances 0 .. `max_distance`, [max_distance + 1].
 
-    The first half of the buckets holds one distance each, the others' bounds grow by a constant factor: section 2.1 of
+    Buckets of the first half hold one distance each. The bounds of the others grow by a constant factor: section 2.1 of
     "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (Raffel et al., 2020).
 
     Raises:
-        ValueError: there are too few buckets or distances for that.
+        ValueError: too few buckets or distances.
     """
     exact = buckets // 2
     if not 1 <= exact < max_distance:
         raise ValueError(f"{buckets} buckets for distances up to {max_distance}: at least 2, and distances beyond half")
-    # On the CPU in float32 whatever the default device is, for bounds are rounded as in published models.
+    # On the CPU in float32 on any default device, because published models round the bounds in this way.
     distances = torch.arange(max_distance + 1, device="cpu")
     growth = torch.log(distances.clamp(min=1).float() / exact) / math.log(max_distance / exact)
     beyond = exact + (growth * (buckets - exact)).long()
@@ -105,14 +106,13 @@ def distance_buckets(buckets: int, max_distance: int) -> Tensor:
 
 
 class RelativePositions(nn.Module):
-    """A learned addition to attention scores that depends on the distance between query and key: Raffel et al., 2020.
+    """Learned bias of attention scores by distance between query and key (Raffel et al., 2020).
 
     Args:
         heads: number of heads.
         buckets: number of buckets.
-        max_distance: from here on distances are not told apart.
-        bidirectional: whether keys after the query have buckets of their own, half of all; they share bucket 0
-            otherwise.
+        max_distance: distance from which all distances share a bucket.
+        bidirectional: True to give keys after the query half of the buckets; else these keys share bucket 0.
     """
 
     buckets: Tensor
@@ -126,7 +126,15 @@ class RelativePositions(nn.Module):
         self.register_buffer("buckets", each, persistent=False)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """The addition for queries at the places [..., Tq] and keys at [Tk] or [..., Tk]; [..., heads, Tq, Tk]."""
+        """Compute the bias.
+
+        Args:
+            queries: positions of the queries, [..., Tq].
+            keys: positions of the keys, [Tk] or [..., Tk].
+
+        Returns:
+            [..., heads, Tq, Tk].
+        """
         distance = queries[..., None] - keys[..., None, :]  # [..., Tq, Tk]
         if self.after:
             bucket = self.buckets[distance.abs().clamp(max=self.max_distance)] + (distance < 0) * self.after

@@ -1,4 +1,4 @@
-"""Recurrent encoder-decoders: from a sentence in one vector to attention over all of its words."""
+"""Recurrent encoder-decoders, with attention or without."""
 
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -12,34 +12,33 @@ from jumok_export.models.recurrent_encoder import RecurrentEncoder
 from jumok_export.models.seq2seq import Seq2Seq, Tensors, length_mask
 
 FEED = "attentional"
-"""The part of the state that holds the last attentional vector, with input feeding."""
+"""Name of the last attentional vector in the state, with input feeding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentSizes:
-    """What a recurrent model is made of.
+    """Sizes and options of a recurrent model.
 
     Attributes:
         source_vocabulary: number of source tokens.
         target_vocabulary: number of target tokens.
-        cell: of encoder and decoder.
-        attention: "none": the decoder knows the source by the encoder's last state alone (Sutskever et al., 2014; Cho
-            et al., 2014). "dot", "general" and "concat" are those of Luong et al. (2015), "scaled_dot" is that of
-            Vaswani et al. (2017) in their place: the decoder's new state asks, and the context goes into the readout.
-            "bahdanau" is that of Bahdanau et al. (2015): the decoder's previous state asks, and the context goes into
-            the cell as well.
+        cell: kind of cell of encoder and decoder.
+        attention: kind of attention. With "none" the decoder has the encoder's last state alone (Sutskever et al.,
+            2014; Cho et al., 2014). "dot", "general", "concat" (Luong et al., 2015) and "scaled_dot" (Vaswani et al.,
+            2017) query with the decoder's new state; the context goes into the readout. "bahdanau" (Bahdanau et al.,
+            2015) queries with the previous state; the context also goes into the cell.
         embedding: width of the embeddings.
-        width: of the decoder's states.
-        encoder_width: of the encoder's states, both directions together; default: `width`.
-        layers: of the encoder and of the decoder.
-        bidirectional: whether the encoder reads in both directions.
-        reverse_source: whether sources are read from their ends (Sutskever et al., 2014, section 3.3).
-        readout: how state h and context c become logits: "direct" is W [c; h], "attentional" is W tanh(W_c [c; h])
-            (Luong et al., 2015, equations 5 and 6).
-        tie_output: whether the output projection is the target embedding (Press and Wolf, 2017); what it is applied to
-            must be as wide.
-        input_feeding: whether the attentional vector goes into the next step's cell (Luong et al., 2015, section 3.3).
-        dropout: on embeddings, between layers and before the readout, while training.
+        width: width of the decoder's states.
+        encoder_width: width of the encoder's states, both directions together; default: `width`.
+        layers: number of layers of encoder and decoder each.
+        bidirectional: True for an encoder in both directions.
+        reverse_source: True to read sources from their ends (Sutskever et al., 2014, section 3.3).
+        readout: computation of logits from state h and context c: "direct" is W [c; h], "attentional" is
+            W tanh(W_c [c; h]) (Luong et al., 2015, equations 5 and 6).
+        tie_output: True to use the target embedding as output projection (Press and Wolf, 2017), which needs
+            `read_width` equal to `embedding`.
+        input_feeding: True to feed the attentional vector to the next step's cell (Luong et al., 2015, section 3.3).
+        dropout: dropout on embeddings, between layers and before the readout, while training.
     """
 
     source_vocabulary: int
@@ -71,20 +70,20 @@ class RecurrentSizes:
 
     @property
     def read_width(self) -> int:
-        """Width of what logits are made of: a state, an attentional vector, or a context and a state."""
+        """Width of the output projection's input: a state, an attentional vector, or a context and a state."""
         if self.attention == "none" or self.readout == "attentional":
             return self.width
         return self.width + (self.encoder_width or self.width)
 
 
 class Recurrent(Seq2Seq):
-    """A recurrent encoder-decoder. Encoder and decoder share no parameters.
+    """A recurrent encoder-decoder; encoder and decoder share no parameters.
 
     Attributes:
-        scores_by_steps: a target is decoded token by token; graphs that go over one repeat the step's.
+        scores_by_steps: True: graphs over whole targets repeat the step's graph.
 
     Args:
-        sizes: what it is made of.
+        sizes: sizes and options.
 
     Raises:
         ValueError: the widths do not suit each other.
@@ -109,7 +108,7 @@ class Recurrent(Seq2Seq):
         )
         names = CELLS[sizes.cell].state_names
         self.state_names = [tuple(f"{name}.{layer}" for name in names) for layer in range(sizes.layers)]
-        # Only where the widths differ does anything stand between the encoder's last state and the decoder's first.
+        # Projections from the encoder's last state to the decoder's first, if the widths differ.
         self.bridges = nn.ModuleDict(
             {
                 name.replace(".", "_"): nn.Linear(encoder_width, sizes.width)
@@ -142,8 +141,8 @@ class Recurrent(Seq2Seq):
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
         """See `Seq2Seq`.
 
-        The memory is the encoder's states, `encoded` [B, S, encoder_width], and where queries are compared with
-        something else, `key` [B, S, D]; without attention there is none. The state is `hidden.<layer>` [B, width],
+        The memory is the encoder's states, `encoded` [B, S, encoder_width], and their projection, `key` [B, S, D], if
+        the kind of attention has one; without attention it is empty. The state is `hidden.<layer>` [B, width],
         `cell.<layer>` of an LSTM, and with input feeding the last attentional vector.
         """
         if self.sizes.reverse_source:
@@ -171,22 +170,22 @@ class Recurrent(Seq2Seq):
     def advance(
         self, token_ids: Tensor, source_mask: Tensor, memory: Tensors, state: Tensors
     ) -> tuple[Tensor, Tensor | None, Tensors]:
-        """The decoder's cells and attention for one token of every row.
+        """Run the decoder's cells and attention for one token of every row.
 
         Args:
-            token_ids: [R], R = B * K; the rows of a sentence ask the same memory.
-            source_mask: [B, 1, S], true within a source's length.
-            memory: of `encode`.
+            token_ids: [R], R = B * K.
+            source_mask: true within a source's length, [B, 1, S].
+            memory: memory of `encode`.
             state: [R, ...].
 
         Returns:
-            What `logits` are made of, [R, read]; the attention weights [B, K, S], if there is attention; the new state.
+            The input of `logits` [R, read_width], the attention weights [B, K, S] or None, and the new state.
         """
         x = self.dropout(self.target_embedding(token_ids))
-        asked = weights = None
+        found = weights = None
         if self.attention is not None and self.feeds_context:
-            asked, weights = self._attend(self.attention, state[self.state_names[-1][0]], source_mask, memory)
-            x = torch.cat((x, asked), dim=-1)
+            found, weights = self._attend(self.attention, state[self.state_names[-1][0]], source_mask, memory)
+            x = torch.cat((x, found), dim=-1)
         elif self.sizes.input_feeding:
             x = torch.cat((x, state[FEED]), dim=-1)
         new: Tensors = {}
@@ -194,9 +193,9 @@ class Recurrent(Seq2Seq):
             values = cast(Cell, cell)(self.dropout(x) if number else x, [state[name] for name in names])
             new.update(zip(names, values, strict=True))
             x = values[0]
-        if self.attention is not None and asked is None:
-            asked, weights = self._attend(self.attention, x, source_mask, memory)
-        read = x if asked is None else torch.cat((asked, x), dim=-1)
+        if self.attention is not None and found is None:
+            found, weights = self._attend(self.attention, x, source_mask, memory)
+        read = x if found is None else torch.cat((found, x), dim=-1)
         if self.attentional is not None:
             read = torch.tanh(self.attentional(read))
         if self.sizes.input_feeding:
@@ -207,14 +206,14 @@ class Recurrent(Seq2Seq):
     def _attend(
         attention: RecurrentAttention, query: Tensor, source_mask: Tensor, memory: Tensors
     ) -> tuple[Tensor, Tensor]:
-        """Contexts [R, encoder_width] for queries [R, width], and the weights [B, K, S]."""
+        """Attend with queries [R, width]; returns contexts [R, encoder_width] and weights [B, K, S]."""
         encoded = memory["encoded"]
         queries = query.reshape(encoded.shape[0], -1, query.shape[-1])  # the beams of a sentence side by side
         contexts, weights = attention(queries, memory.get("key", encoded), encoded, source_mask)
         return contexts.reshape(query.shape[0], encoded.shape[-1]), weights
 
     def logits(self, read: Tensor) -> Tensor:
-        """Logits [..., V] of what `advance` gives."""
+        """Compute logits [..., V] from the output of `advance`."""
         projected: Tensor = self.output(self.dropout(read))
         return projected
 
@@ -227,10 +226,15 @@ class Recurrent(Seq2Seq):
         *,
         forced_share: float = 1.0,
     ) -> Tensor:
-        """See `Seq2Seq`: token by token.
+        """See `Seq2Seq`; computed token by token.
 
-        With a `forced_share` below 1, the decoder is fed the target's token with this probability, and else the one
-        that it found most likely itself: "Scheduled Sampling" (Bengio et al., 2015), and with 0 free running.
+        Args:
+            source_ids: [B, S], padded.
+            source_lengths: [B].
+            start_ids: the decoder's first input, [B].
+            target_ids: [B, T], with the end token, padded.
+            forced_share: probability of feeding the target's token instead of the decoder's most likely one:
+                "Scheduled Sampling" (Bengio et al., 2015); 0 is free running.
         """
         read, _ = self.follow(source_ids, source_lengths, start_ids, target_ids, forced_share=forced_share)
         return self.logits(read)
@@ -244,10 +248,10 @@ class Recurrent(Seq2Seq):
         *,
         forced_share: float = 1.0,
     ) -> tuple[Tensor, Tensor | None]:
-        """Decodes given targets; the arguments are those of `forward`.
+        """Decode given targets; the arguments are those of `forward`.
 
         Returns:
-            What `logits` are made of, [B, T, read], and the attention weights [B, T, S], if there is attention.
+            The input of `logits` [B, T, read_width], and the attention weights [B, T, S] or None.
         """
         memory, state = self.encode(source_ids, source_lengths)
         mask = length_mask(source_lengths, source_ids.shape[1])[:, None]
@@ -274,7 +278,7 @@ class Recurrent(Seq2Seq):
         memory: Tensors,
         state: Tensors,
     ) -> tuple[Tensor, Tensors]:
-        """See `Seq2Seq`: a row's state is what its parent ended with, or in its first step what `encode` gave."""
+        """See `Seq2Seq`; a row's first state is that of `encode`."""
         logits, new, _ = self._step(token_ids, parents, source_lengths, memory, state)
         return logits, new
 
@@ -289,7 +293,7 @@ class Recurrent(Seq2Seq):
 
 
 class AttentiveRecurrent(Recurrent):
-    """A recurrent encoder-decoder with attention, which can tell what it attended to."""
+    """A recurrent encoder-decoder with attention, which gives out its weights."""
 
     def attending_step(  # noqa: PLR0917 - the graph contract's inputs, in its order
         self,
@@ -300,7 +304,7 @@ class AttentiveRecurrent(Recurrent):
         memory: Tensors,
         state: Tensors,
     ) -> tuple[Tensor, Tensors, Tensor]:
-        """`step`, and what its rows attended to: [R, 1, 1, S], of one layer and one head."""
+        """Do a `step` and give out its attention weights: one layer and one head, [R, 1, 1, S]."""
         logits, new, weights = self._step(token_ids, parents, source_lengths, memory, state)
         assert weights is not None
         return logits, new, weights.reshape(token_ids.shape[0], 1, 1, weights.shape[-1])
@@ -308,11 +312,10 @@ class AttentiveRecurrent(Recurrent):
     def align(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
     ) -> tuple[Tensor]:
-        """What attended to what when `target_ids` were decoded; the arguments are those of `score`.
+        """Compute the attention weights of given targets; the arguments are those of `score`.
 
         Returns:
-            Cross-attention [B, 1, 1, T, S], of one layer and head; 0 for target positions behind the end. There is no
-            self-attention.
+            Cross-attention of one layer and head, [B, 1, 1, T, S]; 0 after a target's end.
         """
         _, weights = self.follow(source_ids, source_lengths, start_ids, target_ids)
         assert weights is not None
@@ -321,7 +324,7 @@ class AttentiveRecurrent(Recurrent):
 
 
 def make_recurrent(sizes: RecurrentSizes) -> Recurrent:
-    """The model of some sizes.
+    """Make the model of some sizes, with `align` if it has attention.
 
     Raises:
         ValueError: the widths do not suit each other.
@@ -336,7 +339,7 @@ def reverse(sequence: Tensor, lengths: Tensor) -> Tensor:
         sequence: [B, S, ...].
         lengths: [B].
     """
-    places = torch.arange(sequence.shape[1], device=sequence.device)  # [S]
-    mirrored = lengths[:, None] - 1 - places  # [B, S]
-    index = torch.where(mirrored >= 0, mirrored, places)
+    positions = torch.arange(sequence.shape[1], device=sequence.device)  # [S]
+    mirrored = lengths[:, None] - 1 - positions  # [B, S]
+    index = torch.where(mirrored >= 0, mirrored, positions)
     return sequence[torch.arange(index.shape[0], device=sequence.device)[:, None], index]

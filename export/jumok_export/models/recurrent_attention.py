@@ -1,4 +1,4 @@
-"""Attention of recurrent decoders, one query a hypothesis over the encoder's states: dot, general, concat, additive."""
+"""Attention of recurrent decoders over the encoder's states: dot, general and additive."""
 
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -17,11 +17,11 @@ AttentionKind = Literal["none", "dot", "scaled_dot", "general", "concat", "bahda
 
 
 class RecurrentAttention(nn.Module, ABC):
-    """A score function with its parameters, and what follows from its scores.
+    """Attention with a score function and its parameters; one query a hypothesis.
 
     Args:
-        query_width: of the decoder's states.
-        key_width: of the encoder's states.
+        query_width: width of the decoder's states.
+        key_width: width of the encoder's states.
     """
 
     def __init__(self, query_width: int, key_width: int) -> None:
@@ -30,32 +30,35 @@ class RecurrentAttention(nn.Module, ABC):
         self.key_width = key_width
 
     def keys(self, encoded: Tensor) -> Tensor | None:
-        """What queries are compared with, from the encoder's states [B, S, key_width]: computed once a sentence.
+        """Compute the keys of the encoder's states [B, S, key_width], once a sentence.
 
         Returns:
-            [B, S, D]; None where it is the states themselves.
+            [B, S, D]; None if the states themselves are the keys.
         """
         return None
 
     @abstractmethod
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        """Scores [B, K, S] of queries [B, K, query_width] over keys [B, S, D]."""
+        """Compute scores [B, K, S] of queries [B, K, query_width] and keys [B, S, D]."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Contexts [B, K, key_width], and the weights [B, K, S] that they are means by.
+        """Attend to the encoder's states.
 
         Args:
             query: [B, K, query_width].
-            key: [B, S, D], of `keys`.
+            key: keys of `keys`, [B, S, D].
             value: the encoder's states, [B, S, key_width].
-            mask: [B, 1, S], true within a source's length.
+            mask: true within a source's length, [B, 1, S].
+
+        Returns:
+            Contexts [B, K, key_width] and attention weights [B, K, S].
         """
         weights = masked_softmax(self.scores(query, key), mask)
         return context(weights, value), weights
 
 
 class DotAttention(RecurrentAttention):
-    """The score of states of one width is their product: "dot" in equation 8 of Luong et al. (2015)."""
+    """Product of states of one width: "dot" in equation 8 of Luong et al. (2015)."""
 
     def __init__(self, query_width: int, key_width: int) -> None:
         if query_width != key_width:
@@ -71,7 +74,7 @@ class DotAttention(RecurrentAttention):
 
 
 class ScaledDotAttention(DotAttention):
-    """The same over the root of the width: equation 1 of Vaswani et al. (2017)."""
+    """Product over the root of the width: equation 1 of Vaswani et al. (2017)."""
 
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
         """See `RecurrentAttention`."""
@@ -79,7 +82,7 @@ class ScaledDotAttention(DotAttention):
 
 
 class GeneralAttention(RecurrentAttention):
-    """A full matrix W [query_width, key_width] between the two: "general" in equation 8 of Luong et al. (2015).
+    """Product with a matrix W [query_width, key_width]: "general" in equation 8 of Luong et al. (2015).
 
     W k is computed once a sentence.
     """
@@ -100,11 +103,10 @@ class GeneralAttention(RecurrentAttention):
 
 
 class AdditiveAttention(RecurrentAttention):
-    """A layer of tanh over both states: equation 8 of Bahdanau et al. (2015), "concat" of Luong et al. (2015).
+    """A tanh layer over both states: equation 8 of Bahdanau et al. (2015), "concat" of Luong et al. (2015).
 
-    Luong's W [q; k] is the sum of a projection of the query and one of the key. What tells the two papers apart is
-    which state asks, and what becomes of the context: see `jumok_export.models.recurrent`. The keys' part is computed
-    once a sentence.
+    Luong's W [q; k] is the sum of a projection of the query and one of the key, which is computed once a sentence. The
+    papers differ in the state that queries and in the use of the context: see `RecurrentSizes`.
     """
 
     def __init__(self, query_width: int, key_width: int) -> None:

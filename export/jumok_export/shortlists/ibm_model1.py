@@ -1,4 +1,4 @@
-"""IBM Model 1: how likely each target token is as the translation of each source token, from parallel text."""
+"""IBM Model 1: translation probabilities of tokens from parallel text."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -9,9 +9,9 @@ from jumok_export.shortlists.lexicon import Lexicon
 
 ITERATIONS = 5
 LEAST_PROBABILITY = 1e-6
-"""What is less likely as a translation of a token is forgotten: it takes no memory, and no part any more."""
+"""Less likely translations of a token are dropped, which bounds memory."""
 BLOCK = 2**20
-"""Target tokens that are looked at together, which bounds memory."""
+"""Target tokens in one NumPy operation, which bounds memory."""
 
 Ids = NDArray[np.int32]
 Integers = NDArray[np.int64]
@@ -25,36 +25,36 @@ def align(
     iterations: int = ITERATIONS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Lexicon:
-    """Fits Model 1 of "The mathematics of statistical machine translation" (Brown et al., 1993), section 4.1.
+    """Fit Model 1 of "The mathematics of statistical machine translation" (Brown et al., 1993), section 4.1.
 
-    Expectation maximisation, from equal probabilities. As in the paper, every source sentence has one more token, which
-    is nobody's and from which whatever has no other origin can come.
+    Expectation maximisation starts from equal probabilities. As in the paper, every source sentence has a NULL token,
+    which aligns with target tokens that translate no other source token.
 
     Args:
-        pairs: token ids of sentences and of their translations, none of them empty.
+        pairs: token ids of sentences and of their translations, none empty.
         source_vocabulary: number of source tokens.
         target_vocabulary: number of target tokens.
-        iterations: of expectation maximisation.
-        progress: told how far it is.
+        iterations: number of iterations of expectation maximisation.
+        progress: function that is called with a message after every iteration.
     """
     corpus = _Corpus(pairs, source_vocabulary)
     rows: list[tuple[Ids, NDArray[np.float32]]] = [_no_row()] * (source_vocabulary + 1)
-    # Where all probabilities are equal, a target token comes from each source token of its sentence alike.
+    # With equal probabilities, a target token is as likely from each source token of its sentence.
     mass = np.repeat(corpus.source_lengths + 1, corpus.target_lengths).astype(np.float32)  # [all target tokens]
-    places = np.zeros(target_vocabulary, np.int64)  # of target tokens in a row, from 1; 0: it has none
+    columns = np.zeros(target_vocabulary, np.int64)  # index of target tokens in a row, from 1; 0: not in the row
     for iteration in range(iterations):
         for source in corpus.sources:
-            rows[source] = _maximised(corpus, source, rows[source], mass, places)
+            rows[source] = _maximized(corpus, source, rows[source], mass, columns)
         mass[:] = 0
         for source in corpus.sources if iteration + 1 < iterations else ():
             ids, probabilities = rows[source]
             padded = np.concatenate(([np.float32(0)], probabilities))
-            places[ids] = np.arange(1, len(padded))
-            for positions, words, times in corpus.company(source):
-                mass[positions] += padded[places[words]] * times
-            places[ids] = 0
+            columns[ids] = np.arange(1, len(padded))
+            for positions, words, counts in corpus.cooccurrences(source):
+                mass[positions] += padded[columns[words]] * counts
+            columns[ids] = 0
         progress(f"aligned {len(pairs):,} sentence pairs, {iteration + 1} of {iterations} times")
-    rows.pop()  # nobody's
+    rows.pop()  # NULL
     return Lexicon(
         offsets=np.cumsum([0, *(len(ids) for ids, _ in rows)]),
         targets=np.concatenate([ids for ids, _ in rows]),
@@ -68,11 +68,14 @@ def _no_row() -> tuple[Ids, NDArray[np.float32]]:
 
 
 class _Corpus:
-    """Sentence pairs by source token. The last source token, beyond the vocabulary, is the one that is nobody's.
+    """Sentence pairs indexed by source token; NULL is the token after the vocabulary.
 
     Args:
-        pairs: of `align`.
+        pairs: pairs of `align`.
         vocabulary: number of source tokens.
+
+    Attributes:
+        sources: source tokens that occur.
     """
 
     def __init__(self, pairs: Sequence[tuple[Ids, Ids]], vocabulary: int) -> None:
@@ -88,10 +91,13 @@ class _Corpus:
         self._sentences = keys % len(pairs)
         self._bounds = np.searchsorted(keys, np.arange(vocabulary + 2) * len(pairs))
         self.sources: list[int] = np.flatnonzero(np.diff(self._bounds)).tolist()
-        """Source tokens that occur."""
 
-    def company(self, source: int) -> Iterator[tuple[Integers, Ids, NDArray[np.float32]]]:
-        """The target tokens of all sentences with a source token: positions, ids, and how often it is beside them."""
+    def cooccurrences(self, source: int) -> Iterator[tuple[Integers, Ids, NDArray[np.float32]]]:
+        """Target tokens of all sentences with a source token, in blocks.
+
+        Yields:
+            Positions in `targets`, ids, and occurrences of the source token in the sentence.
+        """
         here = slice(self._bounds[source], self._bounds[source + 1])
         sentences, times = self._sentences[here], self._times[here]
         blocks = np.cumsum(self.target_lengths[sentences]) // BLOCK
@@ -103,38 +109,38 @@ class _Corpus:
             yield positions, self.targets[positions], np.repeat(often, lengths)
 
 
-def _maximised(
+def _maximized(
     corpus: _Corpus,
     source: int,
     row: tuple[Ids, NDArray[np.float32]],
     mass: NDArray[np.float32],
-    places: Integers,
+    columns: Integers,
 ) -> tuple[Ids, NDArray[np.float32]]:
-    """A source token's probabilities from expected counts; in a first iteration it has no row yet.
+    """Compute a source token's probabilities from expected counts.
 
     Args:
-        corpus: the text.
-        source: the token.
-        row: the probabilities before.
-        mass: for every target token of the text, the sum of its probabilities given each source token beside it.
-        places: all 0, as it is again afterwards.
+        corpus: the corpus.
+        source: the source token.
+        row: ids and previous probabilities; empty in the first iteration.
+        mass: sum of each target token's probabilities over the source tokens of its sentence, [all target tokens].
+        columns: zeros, [target vocabulary]; zeros again on return.
     """
     ids, probabilities = row
     if not len(ids):
-        beside = np.zeros(len(places), np.bool_)
-        for _, words, _ in corpus.company(source):
-            beside[words] = True
-        ids = np.flatnonzero(beside).astype(np.int32)
+        cooccurs = np.zeros(len(columns), np.bool_)
+        for _, words, _ in corpus.cooccurrences(source):
+            cooccurs[words] = True
+        ids = np.flatnonzero(cooccurs).astype(np.int32)
         probabilities = np.ones(len(ids), np.float32)
     padded = np.concatenate(([np.float32(0)], probabilities))
     counts = np.zeros(len(padded))
-    places[ids] = np.arange(1, len(padded))
-    for positions, words, times in corpus.company(source):
-        found = places[words]
-        # A target token may have lost all origins that it had: then it counts for none, and nothing is divided by 0.
+    columns[ids] = np.arange(1, len(padded))
+    for positions, words, times in corpus.cooccurrences(source):
+        found = columns[words]
+        # All translations to a target token may have been dropped: its mass is 0 then, and its share must be 0.
         share = padded[found] * times / np.maximum(mass[positions], LEAST_PROBABILITY**2)
         counts += np.bincount(found, weights=share, minlength=len(padded))
-    places[ids] = 0
+    columns[ids] = 0
     shares = (counts[1:] / counts[1:].sum()).astype(np.float32)
     kept = shares >= LEAST_PROBABILITY
     return ids[kept], shares[kept]

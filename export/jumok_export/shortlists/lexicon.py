@@ -1,4 +1,4 @@
-"""A lexicon: probabilities of target tokens given source tokens, and the shortlists that are made of them."""
+"""Lexicon of translation probabilities, and shortlists from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Lexicon:
-    """Which target tokens translate which source tokens.
+    """Probabilities of target tokens given source tokens.
 
     Attributes:
-        offsets: [source vocabulary + 1], where the entries of each source token begin and end.
-        targets: target token ids, entry by entry.
-        probabilities: of these given the source token.
-        frequencies: [target vocabulary], how frequent each target token is, on any scale.
+        offsets: bounds of the entries of each source token, [source vocabulary + 1].
+        targets: target token id of each entry.
+        probabilities: probability of each entry's target token given the source token.
+        frequencies: frequencies of target tokens on any scale, [target vocabulary].
     """
 
     offsets: NDArray[np.int64]
@@ -29,16 +29,16 @@ class Lexicon:
     def shortlist(
         self, tokenizer: Tokenizer, *, best: int, frequent: int, always: Sequence[int], never: Sequence[int]
     ) -> Shortlist:
-        """The lists for a model: of every source token its likeliest translations, and itself if it is a target token.
+        """Make a shortlist: the likeliest translations of every source token.
 
-        Names and numbers are copied, token by token, whether or not the lexicon has met them.
+        A token in both vocabularies always lists itself, because names and numbers are copied.
 
         Args:
-            tokenizer: of the model.
+            tokenizer: tokenizer of the model.
             best: most translations of a source token.
-            frequent: how many of the most frequent target tokens are in every list.
-            always: others that are.
-            never: tokens that are in none, unless they are among those.
+            frequent: number of the most frequent target tokens, which are in every list.
+            always: further tokens of every list.
+            never: tokens of no list, unless they are in `always`.
         """
         sources, vocabulary = len(self.offsets) - 1, tokenizer.vocab_size
         barred = np.zeros(vocabulary, np.bool_)

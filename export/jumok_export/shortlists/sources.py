@@ -1,4 +1,4 @@
-"""Where a bundle's shortlist comes from: parallel text, or a lexical table that others have made."""
+"""Sources of a bundle's shortlist: parallel text, or a lexical table of another tool."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,46 +14,49 @@ from jumok_serve.evaluation.parallel_text import read_lines
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 MOST_PAIRS = 1_000_000
-"""Of more sentence pairs, so many are taken, evenly spread."""
+"""Most sentence pairs to align; of a larger text, evenly spread ones are taken."""
 MOST_TOKENS = 200
-"""Pairs with a longer side are left out: the more tokens, the less is known of which belong together."""
+"""Most tokens of a sentence; longer pairs are left out, because their alignment is uncertain."""
 MOST_NAMED = 5
-"""Lines of a table that an error names."""
+"""Most invalid lines in an error message."""
 
 
 class ShortlistError(JumokError, ValueError):
-    """What no shortlist can be made of; the message says why."""
+    """A shortlist cannot be made; the message says why."""
 
 
 class LexiconSource(Protocol):
-    """What gives a lexicon over the tokens of any model."""
+    """A source of lexicons over the tokens of any model."""
 
     @property
     def origin(self) -> str:
-        """What it comes from, for people."""
+        """Description of the source, for the manifest."""
 
     def lexicon(self, tokenizer: Tokenizer, progress: Callable[[str], None]) -> Lexicon:
-        """The lexicon.
+        """Make the lexicon of a model's tokens.
+
+        Args:
+            tokenizer: tokenizer of the model.
+            progress: function that is called with messages.
 
         Raises:
-            ShortlistError: there is none for these tokens.
+            ShortlistError: no lexicon for these tokens.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShortlistPlan:
-    """How a shortlist is to be made.
+    """Source and sizes of a shortlist.
 
-    The numbers are those that are usual with shortlists; of a model that was trained on Multi30k they leave BLEU as it
-    was.
+    The defaults are usual for shortlists, and did not change BLEU of a model that was trained on Multi30k.
 
     Attributes:
-        lexicon: where it comes from.
+        lexicon: source of the lexicon.
         best: most target tokens in the list of a source token.
-        frequent: how many of the most frequent target tokens are in every list.
+        frequent: number of the most frequent target tokens, which are in every list.
 
     Raises:
-        ShortlistError: a number cannot be one.
+        ShortlistError: a size is out of range.
     """
 
     lexicon: LexiconSource
@@ -68,11 +71,11 @@ class ShortlistPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelText:
-    """Sentences and their translations, which `jumok_export.shortlists.ibm_model1.align` aligns.
+    """Sentences and translations, to be aligned by IBM Model 1.
 
     Attributes:
-        sources: texts.
-        targets: their translations.
+        sources: source sentences.
+        targets: translations of the sources.
     """
 
     sources: Sequence[str]
@@ -112,14 +115,14 @@ class ParallelText:
 
 @dataclass(frozen=True, kw_only=True)
 class LexicalTable:
-    """A lexical table in a text file, plain or gzip, in the form that Moses and Marian have.
+    """A lexical table of Moses or Marian in a text file, plain or gzip.
 
-    A line has a target token, a source token, and the probability of the first given the second, with white space in
-    between. Tokens are spelled as in the model's vocabularies; lines with others, such as NULL, are left out. Frequent
-    are those tokens that translate many.
+    A line is a target token, a source token, and the probability of the target token given the source token, separated
+    by white space. Lines with tokens outside of the model's vocabularies, such as NULL, are left out. A token's
+    frequency is the sum of its probabilities.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
     """
 
     path: Path
@@ -133,7 +136,7 @@ class LexicalTable:
         """See `LexiconSource`.
 
         Raises:
-            CorpusError: the file cannot be read.
+            CorpusError: an unreadable file.
         """
         progress("reading the lexical table")
         sources, vocabulary = tokenizer.source_vocab_size, tokenizer.vocab_size
@@ -141,7 +144,7 @@ class LexicalTable:
         target_ids = {token: number for number, token in enumerate(tokenizer.tokens(range(vocabulary)))}
         entries: dict[int, float] = {}  # by source * vocabulary + target
         wrong: list[str] = []
-        turned = 0
+        swapped = 0
         for number, line in enumerate(read_lines(self.path), start=1):
             fields = line.split()
             probability = _probability(fields)
@@ -150,14 +153,14 @@ class LexicalTable:
             elif fields[0] in target_ids and fields[1] in source_ids:
                 entries[source_ids[fields[1]] * vocabulary + target_ids[fields[0]]] = probability
             else:
-                turned += fields[0] in source_ids and fields[1] in target_ids
+                swapped += fields[0] in source_ids and fields[1] in target_ids
         if wrong:
             more = f"\n  and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
             raise ShortlistError(
                 f"{self.path}: a line must be `target source probability`:{''.join(wrong[:MOST_NAMED])}{more}"
             )
         if not entries:
-            hint = "; its lines begin with the source token, and must begin with the target token" if turned else ""
+            hint = "; its lines begin with the source token, and must begin with the target token" if swapped else ""
             raise ShortlistError(
                 f"{self.path} names no tokens of the model's vocabularies{hint}: it must be made of text in the "
                 f"model's own tokens, such as {tokenizer.tokens([vocabulary // 2])[0]!r}"
@@ -173,7 +176,7 @@ class LexicalTable:
 
 
 def _probability(fields: Sequence[str]) -> float | None:
-    """That of a line with three fields, if it can be one."""
+    """Probability in a line of three fields; None if the line is invalid."""
     try:
         _, _, number = fields
         probability = float(number)

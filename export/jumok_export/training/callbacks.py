@@ -1,4 +1,4 @@
-"""What a training run leaves to look at: a line and a row of metrics an epoch, curves, and a progress bar meanwhile."""
+"""Records of a training run: progress bar, metrics and curves."""
 
 import contextlib
 import csv
@@ -18,33 +18,32 @@ COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "validation_loss", "v
 
 
 class Bar(TQDMProgressBar):
-    """Lightning's progress bar, on standard error; none where that is no terminal."""
+    """Lightning's progress bar on standard error, if that is a terminal."""
 
     def __init__(self) -> None:
         super().__init__(refresh_rate=10 if sys.stderr.isatty() else 0)
 
     def init_train_tqdm(self) -> Tqdm:
-        """The bar of an epoch."""
+        """Make the bar of an epoch."""
         with contextlib.redirect_stdout(sys.stderr):
             return super().init_train_tqdm()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Counts epochs from 1, as the lines between the bars do."""
+        """Count epochs from 1, as the lines between the bars do."""
         super().on_train_epoch_start(trainer)
         self.train_progress_bar.set_description(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}")
 
     def init_validation_tqdm(self) -> Tqdm:
-        """The bar of a validation."""
+        """Make the bar of a validation."""
         with contextlib.redirect_stdout(sys.stderr):
             return super().init_validation_tqdm()
 
 
 class Record(Checkpoint):
-    """Writes every epoch's metrics into `metrics.csv` and on standard error, and draws `curves.png` at the end.
+    """Write every epoch's metrics to `metrics.csv` and standard error, and draw `curves.png` at the end.
 
-    Epochs are counted from 1; their seconds are those of training and validation together. A run that is resumed keeps
-    the rows of the epochs before, which have no seconds if an earlier version wrote them. It is one of the callbacks
-    that keep something, and the last of them, so that an epoch is told of when its checkpoint is there.
+    Epochs are counted from 1; their seconds are of training and validation together. A resumed run keeps the rows of
+    earlier epochs. As the last `Checkpoint` callback it reports an epoch after its checkpoint was written.
 
     Args:
         run: the run's folder.
@@ -56,15 +55,15 @@ class Record(Checkpoint):
         self._validated = False
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Starts the clock."""
+        """Start the clock."""
         self._started, self._validated = time.monotonic(), False
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Notes that the validation metrics are of this epoch."""
+        """Note that the validation metrics are of this epoch."""
         self._validated = True
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Writes the epoch's row."""
+        """Write the epoch's row."""
         if not trainer.is_global_zero:
             return
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -87,18 +86,18 @@ class Record(Checkpoint):
         Tqdm.write(f"{line}; {row['seconds']:.0f} s", file=sys.stderr)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Draws the curves."""
+        """Draw the curves."""
         if trainer.is_global_zero:
             plot_curves(self._run)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Draws the curves of a run that was interrupted."""
+        """Draw the curves of an interrupted run."""
         if read_metrics(self._run):
             self.on_train_end(trainer, pl_module)
 
 
 def read_metrics(run: Path) -> list[dict[str, str]]:
-    """The rows of a run's `metrics.csv`, one an epoch; none if there is no such file yet."""
+    """Read the rows of a run's `metrics.csv`, one an epoch; none if the file does not exist."""
     path = run / METRICS
     if not path.exists():
         return []
@@ -107,7 +106,7 @@ def read_metrics(run: Path) -> list[dict[str, str]]:
 
 
 def plot_curves(run: Path) -> None:
-    """Draws losses and validation BLEU by epoch from the run's `metrics.csv` into its `curves.png`."""
+    """Draw losses and validation BLEU by epoch from `metrics.csv` to `curves.png`."""
     rows = read_metrics(run)
 
     def series(name: str) -> tuple[list[int], list[float]]:

@@ -15,28 +15,28 @@ from jumok_export.training.vocabulary import Vocabulary
 from jumok_proto.errors import JumokError
 
 BEST = "best.ckpt"
-"""Name of the checkpoint with the best validation score, in a run's folder."""
+"""File name of the checkpoint with the best validation score."""
 LAST = "last.ckpt"
-"""Name of the checkpoint that a run resumes from, in its folder."""
+"""File name of the checkpoint that a run resumes from."""
 
 
 class CheckpointError(JumokError, ValueError):
-    """A checkpoint that cannot be used; the message says which and why."""
+    """A checkpoint is missing or invalid; the message says which and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A trained model with everything that belongs to it.
+    """A trained model with its configuration and vocabularies.
 
     Attributes:
-        path: the file it came from.
-        configuration: what it was trained by.
-        source_vocabulary: of the source language.
-        target_vocabulary: of the target language; the same object where they share one.
+        path: the checkpoint's file.
+        configuration: configuration of the training.
+        source_vocabulary: vocabulary of the source language.
+        target_vocabulary: vocabulary of the target language; the same object if the languages share one.
         model: the model, in evaluation mode.
-        epoch: number of epochs it was trained for.
-        validation_bleu: greedy BLEU on the validation set, where it was taken.
-        files: SHA-256 of the files it was trained on, by name, where that was noted.
+        epoch: number of epochs of training.
+        validation_bleu: greedy BLEU on the validation set; None if it was not measured.
+        files: SHA-256 of the training files by name; empty if it was not noted.
     """
 
     path: Path
@@ -50,7 +50,7 @@ class Checkpoint:
 
 
 def build_model(configuration: Configuration, source_vocabulary: int, target_vocabulary: int) -> Seq2Seq:
-    """The untrained model of a configuration, for vocabularies of so many tokens."""
+    """Make the untrained model of a configuration, for vocabularies of these sizes."""
     sizes = configuration.model.model_dump(exclude={"family"})
     if isinstance(configuration.model, RecurrentSection):
         return make_recurrent(
@@ -74,7 +74,7 @@ def checkpoint_entry(
     target_vocabulary: Vocabulary,
     files: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What a checkpoint holds besides the weights: tensors and plain values only, so that loading it runs no code."""
+    """A checkpoint's content besides weights: tensors and plain values, whose loading runs no code."""
 
     def as_tensor(vocabulary: Vocabulary) -> torch.Tensor:
         return torch.frombuffer(bytearray(vocabulary.model), dtype=torch.uint8)
@@ -89,10 +89,10 @@ def checkpoint_entry(
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint in a file, or the best one of a run's folder.
+    """Load a checkpoint file, or the best checkpoint of a run's folder.
 
     Raises:
-        CheckpointError: there is none, or it is not one of `jumok train`.
+        CheckpointError: no checkpoint, or not one of `jumok train`.
     """
     file = path / BEST if path.is_dir() else path
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""The training configuration: one TOML file, its schema, and errors that name what is wrong in it."""
+"""Training configuration: schema of the TOML file, and errors that name its keys."""
 
 import json
 import math
@@ -22,7 +22,7 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class ConfigurationError(JumokError, ValueError):
-    """A configuration file that cannot be used; the message lists every problem with its key."""
+    """An invalid configuration file; the message lists every problem with its key."""
 
 
 class _Section(BaseModel):
@@ -30,17 +30,17 @@ class _Section(BaseModel):
 
 
 class DataSection(_Section):
-    """`[data]`: parallel plain-text files, one sentence a line, plain or gzip; names are relative to the data folder.
+    """`[data]`: parallel text files, one sentence a line, plain or gzip, relative to the data folder.
 
     Attributes:
-        source_language: code of the source language, such as "en".
-        target_language: code of the target language.
-        train_source: source sides of the training files.
-        train_target: target sides, file by file the translation of `train_source`.
-        validation_source: source side of the validation file.
-        validation_target: target side of the validation file.
-        description: what the corpus is, for the model's manifest.
-        max_length: longer sentence pairs (in tokens, either side) are left out of training.
+        source_language: tag of the source language, such as "en".
+        target_language: tag of the target language.
+        train_source: training files with sources.
+        train_target: training files with translations, in the order of `train_source`.
+        validation_source: validation file with sources.
+        validation_target: validation file with translations.
+        description: description of the corpus, for the manifest.
+        max_length: most tokens of a training sentence; longer pairs are left out.
     """
 
     source_language: LanguageTag
@@ -62,14 +62,14 @@ class DataSection(_Section):
 
 
 class TokenizerSection(_Section):
-    """`[tokenizer]`: the SentencePiece vocabulary that is trained on the training files.
+    """`[tokenizer]`: SentencePiece vocabulary, trained on the training files.
 
     Attributes:
         kind: "unigram" or "bpe".
-        vocabulary_size: number of tokens (of each vocabulary, where there are two).
-        shared: one vocabulary for both languages, or one each.
-        character_coverage: share of characters that get a token of their own.
-        sampling_alpha: subword regularisation (Kudo, 2018): each epoch sees other segmentations; 0 turns it off.
+        vocabulary_size: number of tokens of each vocabulary.
+        shared: True for one vocabulary of both languages; else one each.
+        character_coverage: share of characters with a token of their own.
+        sampling_alpha: smoothing of subword regularisation (Kudo, 2018): other segmentations each epoch; 0: off.
     """
 
     kind: Literal["unigram", "bpe"] = "unigram"
@@ -80,7 +80,7 @@ class TokenizerSection(_Section):
 
 
 class TransformerSection(_Section):
-    """`[model]` of family "transformer", which is the default: see `TransformerSizes`."""
+    """`[model]` of the default family "transformer"; see `TransformerSizes`."""
 
     family: Literal["transformer"] = "transformer"
     width: Positive = 512
@@ -106,7 +106,7 @@ class TransformerSection(_Section):
 
 
 class RecurrentSection(_Section):
-    """`[model]` of family "recurrent": see `RecurrentSizes`."""
+    """`[model]` of family "recurrent"; see `RecurrentSizes`."""
 
     family: Literal["recurrent"]
     cell: CellKind = "lstm"
@@ -129,7 +129,7 @@ class RecurrentSection(_Section):
 
 
 def _family(values: Any) -> str:
-    """Which branch of `ModelSection` values are meant for; named so that no key is called like it."""
+    """Tag of the branch of `ModelSection` for some values; no key can have this name."""
     family = values.get("family", "transformer") if isinstance(values, dict) else getattr(values, "family", "")
     return f"({family})"
 
@@ -145,18 +145,18 @@ ModelSection = Annotated[
 
 
 class FeedingSection(_Section):
-    """`[training.feeding]`: what the decoder of a recurrent model is fed while it is trained.
+    """`[training.feeding]`: decoder inputs of a recurrent model in training.
 
     Attributes:
         mode: "teacher_forcing" feeds the target's tokens. "scheduled_sampling" (Bengio et al., 2015, section 2.4) feeds
-            each with a probability, and else the model's own most likely token. "two_phases" feeds the target's tokens
-            first, and the model's own in the last `free_epochs`.
-        decay: how the probability falls with the number i of updates: "constant" stays at `share`; "linear" is
+            each of them with a probability, and else the model's most likely token. "two_phases" feeds the target's
+            tokens first, and the model's own in the last `free_epochs`.
+        decay: the probability after i updates: "constant" is `share`; "linear" is
             max(`least`, `share` - `slope` * i); "inverse_sigmoid" is `pace` / (`pace` + exp(i / `pace`)).
         share: the probability at first.
-        slope: by how much it falls at every update.
-        least: below which it does not fall.
-        pace: of the inverse sigmoid: at about `pace` * ln(`pace`) updates the probability is one half.
+        slope: linear decrease of the probability at every update.
+        least: least probability of the linear decay.
+        pace: pace of the inverse sigmoid, which is one half after about `pace` * ln(`pace`) updates.
         free_epochs: number of epochs of the second phase.
     """
 
@@ -169,7 +169,7 @@ class FeedingSection(_Section):
     free_epochs: Annotated[int, Field(ge=0)] = 0
 
     def forced_share(self, step: int, epoch: int, max_epochs: int) -> float:
-        """The probability of the target's own token at an update of an epoch; both count from 0."""
+        """Probability of feeding the target's token; updates and epochs count from 0."""
         if self.mode == "teacher_forcing":
             return 1.0
         if self.mode == "two_phases":
@@ -182,26 +182,27 @@ class FeedingSection(_Section):
 
 
 class TrainingSection(_Section):
-    """`[training]`: how the model is trained.
+    """`[training]`: options of training.
 
     Attributes:
         max_epochs: passes over the corpus.
-        batch_tokens: tokens of the longer side, padding included, in one batch of one device.
-        accumulate_batches: batches whose gradients are summed into one update.
-        learning_rate: the highest, reached after `warmup_steps` updates.
-        warmup_steps: updates over which the learning rate rises from 0.
-        schedule: what follows: "inverse_sqrt" (the paper's, equation 3) or "cosine" down to 0 at the last epoch.
+        batch_tokens: most pairs * tokens of the longest sentence, padding included, in one batch of one device.
+        accumulate_batches: batches of one update, whose gradients are summed.
+        learning_rate: highest learning rate, reached after `warmup_steps` updates.
+        warmup_steps: updates of the learning rate's rise from 0.
+        schedule: learning rate after that: "inverse_sqrt" (Vaswani et al., 2017, equation 3) or "cosine" down to 0 at
+            the last epoch.
         label_smoothing: weight of the uniform distribution in the target (Szegedy et al., 2016).
-        weight_decay: of AdamW.
-        adam_betas: of AdamW.
+        weight_decay: weight decay of AdamW.
+        adam_betas: betas of AdamW.
         gradient_clip: largest norm of the gradient.
-        ema_decay: decay of the weights' moving average that is validated and kept; 0 keeps the weights themselves.
+        ema_decay: decay of the weights' moving average, which is validated and kept; 0: the weights themselves.
         precision: "bf16-mixed" or "16-mixed" for mixed precision, "32-true" without.
-        accelerator: Lightning's: "auto", "cpu", "gpu".
+        accelerator: accelerator of Lightning: "auto", "cpu" or "gpu".
         devices: number of devices, or "auto" for all.
         validate_every_epochs: epochs between validations.
-        seed: of initial weights, batches and sampling.
-        feeding: what the decoder of a recurrent model is fed.
+        seed: seed of initial weights, batches and sampling.
+        feeding: decoder inputs of a recurrent model.
     """
 
     max_epochs: Positive = 20
@@ -224,7 +225,7 @@ class TrainingSection(_Section):
 
 
 class BundleSection(_Section):
-    """`[bundle]`: name, limits and defaults that an export of the trained model carries."""
+    """`[bundle]`: name, limits and decoding defaults of the exported bundle."""
 
     name: Name
     version: Name = "1"
@@ -271,24 +272,24 @@ class Configuration(_Section):
 
 
 def configuration_from_values(values: Mapping[str, Any]) -> Configuration:
-    """The configuration that plain values (of TOML, or of a checkpoint) make.
+    """Make a configuration from the plain values of TOML or a checkpoint.
 
     Raises:
-        pydantic.ValidationError: they do not.
+        pydantic.ValidationError: invalid values.
     """
-    # As JSON, where an array may be a tuple, nothing else needs converting and so nothing is converted.
+    # Strict validation takes an array for a tuple only from JSON.
     return Configuration.model_validate_json(json.dumps(values, default=str))
 
 
 def parse_configuration(text: str, origin: str) -> Configuration:
-    """The configuration that `text` (TOML) holds.
+    """Parse a configuration in TOML.
 
     Args:
         text: content of the file.
-        origin: its name, for error messages.
+        origin: name of the file, for error messages.
 
     Raises:
-        ConfigurationError: not TOML, or an unknown key, a missing key or a bad value: all of them, each by its key.
+        ConfigurationError: no TOML, or unknown keys, missing keys and invalid values; lists all.
     """
     try:
         return configuration_from_values(tomllib.loads(text))
@@ -300,10 +301,10 @@ def parse_configuration(text: str, origin: str) -> Configuration:
 
 
 def load_configuration(path: Path) -> Configuration:
-    """The configuration in a file.
+    """Load a configuration file.
 
     Raises:
-        ConfigurationError: it cannot be read, or as in `parse_configuration`.
+        ConfigurationError: an unreadable file, or as in `parse_configuration`.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -313,7 +314,7 @@ def load_configuration(path: Path) -> Configuration:
 
 
 def _describe(problem: ErrorDetails) -> str:
-    # Parts that are no names are pydantic's for the branches of a union.
+    # pydantic adds the tags of union branches, which are no identifiers.
     key = ".".join(str(part) for part in problem["loc"] if str(part).isidentifier() or isinstance(part, int))
     if problem["type"] == "extra_forbidden":
         return f"{key}: unknown key"

@@ -1,4 +1,4 @@
-"""A training corpus: parallel files as sentence pairs, and batches of a bounded number of tokens."""
+"""Training corpus: sentence pairs from parallel files, in batches within a token budget."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,10 @@ from jumok_serve.evaluation.parallel_text import read_parallel
 
 
 def read_files(sources: Sequence[Path], targets: Sequence[Path]) -> tuple[list[str], list[str]]:
-    """Source and target lines of several pairs of parallel files, one pair after the other.
+    """Read source and target lines of several pairs of parallel files, in order.
 
     Raises:
-        CorpusError: a file cannot be read, or a pair is not parallel.
+        CorpusError: an unreadable file, or files with different numbers of lines.
     """
     pairs = [read_parallel(source, target) for source, target in zip(sources, targets, strict=True)]
     return [line for lines, _ in pairs for line in lines], [line for _, lines in pairs for line in lines]
@@ -27,14 +27,14 @@ def read_files(sources: Sequence[Path], targets: Sequence[Path]) -> tuple[list[s
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded sentence pairs, on axis 0.
+    """Padded sentence pairs.
 
     Attributes:
         source_ids: [B, S].
         source_lengths: [B].
         target_ids: [B, T], each ending with the end token.
         target_lengths: [B].
-        references: the target texts, for validation scores.
+        references: target texts, for validation scores.
     """
 
     source_ids: Tensor
@@ -44,7 +44,7 @@ class Batch:
     references: tuple[str, ...] = ()
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on another device."""
+        """Copy the batch to another device."""
         return Batch(
             self.source_ids.to(device),
             self.source_lengths.to(device),
@@ -55,7 +55,7 @@ class Batch:
 
 
 def pad(sequences: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Token ids padded to the longest, int64 [B, T], and their lengths, [B]."""
+    """Pad token ids to the longest, int64 [B, T]; also returns their lengths [B]."""
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     return pad_sequence(list(sequences), batch_first=True, padding_value=PAD).long(), lengths
 
@@ -65,12 +65,12 @@ class ParallelCorpus(Dataset[tuple[Tensor, Tensor, str]]):
 
     Args:
         sources: source sentences.
-        targets: their translations.
-        source_vocabulary: segments sources.
-        target_vocabulary: segments targets.
-        sampling_alpha: segment at random (Kudo, 2018), the smaller the more evenly; 0: the best segmentation.
-        seed: of the random segmentations.
-        max_length: pairs with a longer side, in tokens, are left out; None keeps all.
+        targets: translations of the sources.
+        source_vocabulary: vocabulary of the sources.
+        target_vocabulary: vocabulary of the targets.
+        sampling_alpha: smoothing of random segmentations (Kudo, 2018), smaller is more even; 0: the most likely ones.
+        seed: seed of random segmentations.
+        max_length: most tokens of a sentence; longer pairs are left out; None keeps all.
     """
 
     def __init__(
@@ -100,22 +100,22 @@ class ParallelCorpus(Dataset[tuple[Tensor, Tensor, str]]):
 
     @staticmethod
     def collate(pairs: Sequence[tuple[Tensor, Tensor, str]]) -> Batch:
-        """The padded batch of some pairs."""
+        """Pad some pairs to a batch."""
         sources, targets, texts = zip(*pairs, strict=True)
         return Batch(*pad(sources), *pad(targets), references=tuple(texts))
 
 
 class TokenBudgetSampler(Sampler[list[int]]):
-    """Batches of similar length within a token budget, shuffled anew each epoch; one part of them for each device.
+    """Batches of similar length within a token budget, divided among devices.
 
     Args:
-        lengths: [N, 2], source and target tokens of each pair.
-        batch_tokens: bound on pairs * tokens of the longest side, padding included.
-        seed: of the shuffling; another one every epoch.
-        rank: which device this is.
-        devices: how many there are; when shuffled, every device gets the same number of batches, for which up to
-            `devices` - 1 of them are taken twice.
-        shuffle: False: in order of length.
+        lengths: source and target tokens of each pair, [N, 2].
+        batch_tokens: most pairs * tokens of the longest sentence, padding included.
+        seed: seed of shuffling; another one every epoch.
+        rank: number of this device, from 0.
+        devices: number of devices. If shuffled, all devices get the same number of batches; up to `devices` - 1
+            batches are repeated for this.
+        shuffle: True to shuffle; else batches are in order of length.
     """
 
     def __init__(
@@ -126,9 +126,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.seed, self.rank, self.devices, self.shuffle = seed, rank, devices, shuffle
 
     def batches(self) -> list[list[int]]:
-        """Every device's batches."""
+        """Make the batches of all devices."""
         random = np.random.default_rng(self.seed)
-        # A little noise on the lengths mixes the company that a sentence keeps from epoch to epoch.
+        # Noise on the lengths puts a sentence into a batch with others every epoch.
         noise = random.uniform(0, 2, len(self.longest)) if self.shuffle else np.zeros(len(self.longest))
         batches: list[list[int]] = []
         batch: list[int] = []
@@ -143,7 +143,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         batches.append(batch)
         if self.shuffle:
             random.shuffle(batches)
-        # Devices wait for each other after every batch that they train on, but only after all that they validate on.
+        # In training devices wait for each other after every batch, in validation only at the end.
         missing = -len(batches) % self.devices if self.shuffle else max(0, self.devices - len(batches))
         return batches + list(itertools.islice(itertools.cycle(batches), missing))
 

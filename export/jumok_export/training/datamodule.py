@@ -1,4 +1,4 @@
-"""The data of a training run as Lightning asks for it: vocabularies once, batches anew for every epoch and device."""
+"""Lightning data module: vocabularies of a run, and batches of every epoch and device."""
 
 import hashlib
 import os
@@ -18,19 +18,19 @@ from jumok_export.training.vocabulary import Vocabulary, train_vocabulary
 from jumok_serve.evaluation.parallel_text import CorpusError
 
 VOCABULARY_TIMEOUT_S = 3600.0
-"""How long a process waits for the vocabulary that the first one trains."""
+"""Longest wait of a process for the vocabulary that the first process trains."""
 
 
 class TranslationData(pl.LightningDataModule):
     """The training and validation batches of a configuration, and the vocabularies trained on them.
 
     Args:
-        configuration: names the files.
-        folder: what they are relative to.
-        out: the run's folder, where the vocabularies are kept.
+        configuration: configuration of the run.
+        folder: folder of the training files.
+        out: the run's folder, for the vocabularies.
 
     Raises:
-        CorpusError: a file cannot be used, or the corpus is too small for its vocabulary.
+        CorpusError: an invalid file, or a corpus too small for its vocabulary.
     """
 
     def __init__(self, configuration: Configuration, folder: Path, out: Path) -> None:
@@ -47,7 +47,7 @@ class TranslationData(pl.LightningDataModule):
 
     @property
     def description(self) -> str:
-        """How much there is."""
+        """Sizes of corpus and vocabulary, for a message."""
         sizes = " and ".join(str(len(vocabulary)) for vocabulary in dict.fromkeys(self.vocabularies))
         return (
             f"{len(self._sources)} sentence pairs to train on, {len(self._validation)} to validate on; "
@@ -55,7 +55,7 @@ class TranslationData(pl.LightningDataModule):
         )
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """This epoch's batches: segmented and shuffled anew, within the token budget."""
+        """Make this epoch's batches: newly segmented and shuffled, within the token budget."""
         assert self.trainer is not None
         longest = self._configuration.data.max_length
         seed = self._configuration.training.seed + 2 * self.trainer.current_epoch
@@ -72,11 +72,11 @@ class TranslationData(pl.LightningDataModule):
         return self._loader(corpus, seed, shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """Validation batches in order of length."""
+        """Make validation batches in order of length."""
         return self._loader(self._validation, 0, shuffle=False)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Moves a batch, which is a dataclass of tensors."""
+        """Move a batch, which is a dataclass of tensors."""
         return batch.to(device)
 
     def _loader(self, corpus: ParallelCorpus, seed: int, *, shuffle: bool) -> DataLoader[Any]:
@@ -89,7 +89,7 @@ class TranslationData(pl.LightningDataModule):
             devices=self.trainer.world_size,
             shuffle=shuffle,
         )
-        # A loader draws a number when it begins; from the generator of all, it would change the dropout that follows.
+        # A loader draws a number when it begins; from PyTorch's default generator this would change later dropout.
         generator = torch.Generator()
         return DataLoader(corpus, batch_sampler=sampler, collate_fn=ParallelCorpus.collate, generator=generator)
 
@@ -114,7 +114,7 @@ class TranslationData(pl.LightningDataModule):
                 raise CorpusError(str(error)) from error
 
         models = [
-            _made_by_the_first(out / f"{name}.model", lambda lines=lines: trained(lines))  # type: ignore[misc]
+            _made_by_first_process(out / f"{name}.model", lambda lines=lines: trained(lines))  # type: ignore[misc]
             for name, lines in texts.items()
         ]
         vocabularies = [Vocabulary(model) for model in models]
@@ -122,10 +122,10 @@ class TranslationData(pl.LightningDataModule):
 
 
 def corpus_files(configuration: Configuration, folder: Path) -> dict[str, str]:
-    """SHA-256 of the files that a configuration trains on, by name.
+    """Compute the SHA-256 of a configuration's training files, by name.
 
     Raises:
-        CorpusError: a file cannot be read.
+        CorpusError: an unreadable file.
     """
     data = configuration.data
     digests = {}
@@ -139,12 +139,12 @@ def corpus_files(configuration: Configuration, folder: Path) -> dict[str, str]:
 
 
 def is_first_process() -> bool:
-    """Whether this is the only process of a run, or the first of several."""
+    """True if this is the only process of a run or the first of several."""
     return not getattr(rank_zero_only, "rank", 0)
 
 
-def _made_by_the_first(path: Path, make: Callable[[], bytes]) -> bytes:
-    """The content of a file that, of several processes, the first one makes unless it is there already."""
+def _made_by_first_process(path: Path, make: Callable[[], bytes]) -> bytes:
+    """Read a file that the first of several processes makes if it does not exist."""
     if is_first_process() and not path.exists():
         partial = path.with_suffix(".partial")
         partial.write_bytes(make())

@@ -1,4 +1,4 @@
-"""From a checkpoint of `jumok train` to a bundle."""
+"""Export of a training checkpoint to a bundle."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -32,18 +32,18 @@ def export_checkpoint(
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
-    """Exports a trained model; name, languages, limits and defaults are those of its configuration.
+    """Export a trained model with the name, languages, limits and defaults of its configuration.
 
     Args:
-        checkpoint: of `load_checkpoint`.
+        checkpoint: checkpoint of `load_checkpoint`.
         out: the bundle's folder.
-        precisions: variants to write.
-        calibration: source texts to calibrate int8 on; default: activations have a scale a row.
-        scores: translation quality, as measured.
-        files: SHA-256 of the training files by name; default: as noted when the model was trained.
-        shortlist: how to make one; default: there is none.
-        overwrite: replace a bundle that is there already.
-        progress: told what is being done.
+        precisions: precisions to write.
+        calibration: source texts for constant int8 scales of activations; default: one scale a row.
+        scores: measured translation quality.
+        files: SHA-256 of the training files by name; default: as noted in training.
+        shortlist: plan of a shortlist; default: none.
+        overwrite: True to replace an existing bundle.
+        progress: function that is called with messages.
 
     Raises:
         ExportError, CalibrationError, ShortlistError, VerificationError, BundleError: as `export_bundle`.
@@ -64,7 +64,7 @@ def export_checkpoint(
         name=section.name,
         version=section.version,
         languages=Languages.of_pair(data.source_language, data.target_language, suffix=(END,)),
-        # None of the suppressed ones is text.
+        # The suppressed tokens are no text.
         special_tokens=SpecialTokens(pad=PAD, start=START, eos=(END,), unk=UNKNOWN, suppress=(PAD, UNKNOWN, START)),
         limits=section.limits,
         generation=section.generation,
@@ -91,10 +91,10 @@ def export_checkpoint(
 
 
 def read_scores(path: Path) -> tuple[Score, ...]:
-    """The scores in a JSON file: a list of objects with the manifest's fields for a score.
+    """Read scores from a JSON file: a list of objects with the manifest's fields of a score.
 
     Raises:
-        ExportError: the file is something else; lists every problem.
+        ExportError: an invalid file; the message lists every problem.
     """
     try:
         return _SCORES.validate_json(path.read_bytes())
@@ -106,7 +106,7 @@ def read_scores(path: Path) -> tuple[Score, ...]:
 
 
 def _configuration_text(checkpoint: Checkpoint) -> str:
-    """The configuration as it was written, if it lies beside the checkpoint and is the one that it was trained by."""
+    """The configuration as it was written, if the checkpoint's folder has it; else as JSON."""
     beside = checkpoint.path.with_name("config.toml")
     try:
         if load_configuration(beside) == checkpoint.configuration:

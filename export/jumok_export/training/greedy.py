@@ -1,4 +1,4 @@
-"""Greedy decoding in PyTorch, step by step: validation while training, and the yardstick of exported graphs."""
+"""Greedy decoding in PyTorch, for validation and as a reference of exported graphs."""
 
 import torch
 from torch import Tensor
@@ -9,20 +9,20 @@ from jumok_export.training.vocabulary import END, START
 
 @torch.no_grad()
 def greedy_decode(model: Seq2Seq, source_ids: Tensor, source_lengths: Tensor, max_length: int) -> list[list[int]]:
-    """The most likely token at every step, until each sentence's end token.
+    """Decode the most likely token at every step, until each sentence's end token.
 
     Args:
-        model: in evaluation mode.
+        model: model in evaluation mode.
         source_ids: [B, S], padded.
         source_lengths: [B].
-        max_length: most tokens a sentence may get.
+        max_length: most new tokens of a sentence.
 
     Returns:
-        The new tokens of every sentence, with the end token where it was reached.
+        The new tokens of every sentence, with the end token if it was reached.
     """
     memory, first_state = model.encode(source_ids, source_lengths)
     state = first_state or model.empty_state()
-    rows = torch.arange(len(source_ids), device=source_ids.device)  # which sentence a row belongs to
+    rows = torch.arange(len(source_ids), device=source_ids.device)  # the sentence of each row
     token = torch.full_like(rows, START)
     parents = rows if first_state else torch.zeros_like(rows)
     decoded: list[list[int]] = [[] for _ in rows]

@@ -1,4 +1,4 @@
-"""Training of a translation model, as PyTorch Lightning sees it: loss, schedule, validation by BLEU."""
+"""Lightning module of a translation model: loss, learning rate, validation by BLEU."""
 
 import math
 from collections.abc import Mapping
@@ -20,10 +20,10 @@ from jumok_export.training.vocabulary import PAD, START, Vocabulary
 
 
 def learning_rate_factor(step: int, training: TrainingSection, total_steps: int) -> float:
-    """The share of the highest learning rate at an update: linear warm-up, then the schedule.
+    """Factor of the highest learning rate at an update: linear warm-up, then the schedule.
 
-    "inverse_sqrt" is equation 3 of "Attention Is All You Need", scaled so that its peak is 1; "cosine" falls to 0
-    at `total_steps`.
+    "inverse_sqrt" is equation 3 of "Attention Is All You Need", scaled to a peak of 1. "cosine" falls to 0 at
+    `total_steps`.
     """
     warmup = max(1, training.warmup_steps)
     if step < warmup:
@@ -35,12 +35,12 @@ def learning_rate_factor(step: int, training: TrainingSection, total_steps: int)
 
 
 class TranslationTraining(pl.LightningModule):
-    """Cross-entropy with label smoothing; greedy BLEU on the validation set decides which checkpoint is best.
+    """Training by cross-entropy with label smoothing, and validation by greedy BLEU.
 
     Args:
-        configuration: the whole run's configuration.
-        source_vocabulary: of the source language.
-        target_vocabulary: of the target language; the same object where they share one.
+        configuration: configuration of the run.
+        source_vocabulary: vocabulary of the source language.
+        target_vocabulary: vocabulary of the target language; the same object if the languages share one.
         files: SHA-256 of the training files by name, noted in checkpoints.
     """
 
@@ -60,7 +60,7 @@ class TranslationTraining(pl.LightningModule):
         self.references: list[str] = []
 
     def loss(self, batch: Batch, smoothing: float, forced_share: float = 1.0) -> Tensor:
-        """Mean cross-entropy of the target tokens, in nats; see `Recurrent.forward` for `forced_share`."""
+        """Compute the mean cross-entropy of target tokens, in nats; `forced_share` is that of `Recurrent`."""
         start_ids = torch.full_like(batch.source_lengths, START)
         sampling = {} if forced_share == 1.0 else {"forced_share": forced_share}
         logits = self.model(batch.source_ids, batch.source_lengths, start_ids, batch.target_ids, **sampling)
@@ -69,12 +69,12 @@ class TranslationTraining(pl.LightningModule):
         )
 
     def on_train_epoch_start(self) -> None:
-        """An epoch's dropout depends on the epoch alone, so that a resumed run is the same as one without a break."""
+        """Seed dropout by the epoch, so that a resumed run equals an uninterrupted one."""
         seeds = np.random.SeedSequence([self.configuration.training.seed, self.current_epoch, self.global_rank])
         torch.manual_seed(int(seeds.generate_state(1)[0]))
 
     def training_step(self, batch: Batch, _: int) -> Tensor:
-        """The loss of one batch."""
+        """Compute the loss of one batch."""
         training = self.configuration.training
         share = training.feeding.forced_share(self.global_step, self.current_epoch, training.max_epochs)
         loss = self.loss(batch, training.label_smoothing, share)
@@ -83,7 +83,7 @@ class TranslationTraining(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: Batch, _: int) -> None:
-        """Loss without smoothing, and greedy translations for the epoch's BLEU."""
+        """Compute the loss without smoothing, and greedy translations for the epoch's BLEU."""
         loss = self.loss(batch, smoothing=0.0)
         tokens = int((batch.target_ids != PAD).sum())
         self.log("validation_loss", loss, prog_bar=True, batch_size=tokens, sync_dist=True)
@@ -93,7 +93,7 @@ class TranslationTraining(pl.LightningModule):
         self.references += batch.references
 
     def on_validation_epoch_end(self) -> None:
-        """BLEU of this epoch's greedy translations, from the n-gram counts of all devices."""
+        """Compute BLEU of the greedy translations from the n-gram counts of all devices."""
         part = sacrebleu.corpus_bleu(self.decoded, [self.references])
         counts = torch.tensor([*part.counts, *part.totals, part.sys_len, part.ref_len], device=self.device)
         orders = len(part.counts)
@@ -110,7 +110,7 @@ class TranslationTraining(pl.LightningModule):
         self.decoded, self.references = [], []
 
     def configure_optimizers(self) -> Any:
-        """AdamW under the configured schedule, stepped every update."""
+        """AdamW with the configured schedule, stepped every update."""
         training = self.configuration.training
         optimizer = torch.optim.AdamW(
             self.parameters(), training.learning_rate, betas=training.adam_betas, weight_decay=training.weight_decay
@@ -122,5 +122,5 @@ class TranslationTraining(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """A checkpoint carries its configuration and vocabularies, so that it can be exported on its own."""
+        """Add configuration and vocabularies, so that a checkpoint can be exported on its own."""
         checkpoint["jumok"] = checkpoint_entry(self.configuration, *self.vocabularies, self.files)

@@ -1,4 +1,4 @@
-"""`jumok train`: from a configuration and a corpus to a checkpoint, resumable, on PyTorch Lightning."""
+"""`jumok train`: resumable training by a configuration, on PyTorch Lightning."""
 
 import contextlib
 import logging
@@ -24,27 +24,27 @@ from jumok_export.training.datamodule import TranslationData, is_first_process
 from jumok_export.training.module import TranslationTraining
 
 CONFIGURATION = "config.toml"
-"""Name of the configuration's copy in a run's folder."""
+"""File name of the configuration in a run's folder."""
 
 
 def train(
     configuration_path: Path, out: Path, *, data: Path | None = None, progress: Callable[[str], None] = lambda _: None
 ) -> Path:
-    """Trains the model of a configuration; goes on where it stopped if `out` holds a run.
+    """Train the model of a configuration, or resume the run in `out`.
 
     Args:
         configuration_path: TOML file; see `Configuration`.
-        out: the run's folder: checkpoints, metrics and curves.
-        data: folder that the configuration's file names are relative to; default: the configuration's own.
-        progress: told what is being done, by the first of several processes only.
+        out: the run's folder, for checkpoints, metrics and curves.
+        data: folder of the training files that the configuration names; default: the configuration's own.
+        progress: function that is called with messages, in the first of several processes only.
 
     Returns:
         The best checkpoint's file.
 
     Raises:
-        ConfigurationError: the configuration cannot be used, or is not the one that the run in `out` began with.
-        CorpusError: the corpus cannot be used.
-        KeyboardInterrupt: the user stopped it; the run can be resumed from its last complete epoch.
+        ConfigurationError: an invalid configuration, or another one than that of the run in `out`.
+        CorpusError: an invalid corpus.
+        KeyboardInterrupt: the user stopped the run, which can be resumed from its last complete epoch.
     """
     configuration = load_configuration(configuration_path)
     check_run(configuration, out)
@@ -70,7 +70,7 @@ def train(
 
 
 def _fit(trainer: pl.Trainer, module: TranslationTraining, corpus: TranslationData, last: Path) -> None:
-    """Fits, from `last` if it exists; Ctrl-C is a KeyboardInterrupt, where Lightning would exit."""
+    """Fit, from `last` if it exists; Ctrl-C raises KeyboardInterrupt, on which Lightning would exit."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit(module, corpus, ckpt_path=str(last) if last.exists() else None, weights_only=True)
@@ -88,7 +88,7 @@ def _trainer(configuration: Configuration, out: Path) -> pl.Trainer:
         ModelCheckpoint(
             out, BEST.removesuffix(".ckpt"), monitor="validation_bleu", mode="max", enable_version_counter=False
         ),
-        # At an epoch's very end, so that a resumed run begins with the next one.
+        # At an epoch's end, so that a resumed run begins with the next epoch.
         ModelCheckpoint(
             out,
             LAST.removesuffix(".ckpt"),
@@ -120,26 +120,26 @@ def _trainer(configuration: Configuration, out: Path) -> pl.Trainer:
 
 
 def check_run(configuration: Configuration, out: Path) -> None:
-    """Refuses to go on with a run that began with another configuration.
+    """Check that a run can be resumed by a configuration.
 
-    The number of epochs may change: that is how a run is made longer. So may what it runs on, and the bundle.
+    The number of epochs, the devices and the bundle's section may have changed.
 
     Args:
-        configuration: what to go on with.
+        configuration: configuration to resume with.
         out: the run's folder; it need not exist.
 
     Raises:
-        ConfigurationError: the run began with another.
+        ConfigurationError: another configuration than that of the run.
     """
     kept = out / CONFIGURATION
     if not kept.exists():
         return
 
-    def essence(configuration: Configuration) -> dict[str, Any]:
+    def fixed(configuration: Configuration) -> dict[str, Any]:
         return configuration.model_dump(exclude={"training": {"max_epochs", "devices", "accelerator"}, "bundle": True})
 
     before = parse_configuration(kept.read_text(encoding="utf-8"), str(kept))
-    if essence(before) != essence(configuration):
+    if fixed(before) != fixed(configuration):
         raise ConfigurationError(
             f"{out} holds a run with another configuration (see its {CONFIGURATION}): name another folder for this one"
         )
@@ -147,14 +147,14 @@ def check_run(configuration: Configuration, out: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps to itself what Lightning says to those who write programs with it."""
+    """Silence Lightning's advice to programmers."""
     libraries = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [library.level for library in libraries]
     for library in libraries:
         library.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            # Workers that load data would only copy it: a batch is made in less time than it takes to hand it over.
+            # Data-loading workers do not pay: a batch is made in less time than its copy between processes takes.
             warnings.simplefilter("ignore", PossibleUserWarning)
             warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty", UserWarning)
             warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies: trained on the corpus, sampled from while training (subword regularisation)."""
+"""SentencePiece vocabularies, trained on the corpus; with subword regularisation."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -8,24 +8,24 @@ import torch
 from torch import Tensor
 
 PAD, UNKNOWN, START, END = range(4)
-"""Ids of the special tokens in every vocabulary that is trained here."""
+"""Ids of special tokens in every trained vocabulary."""
 
 
 def train_vocabulary(lines: Iterable[str], *, size: int, kind: str, character_coverage: float, seed: int) -> bytes:
-    """A SentencePiece model trained on `lines`.
+    """Train a SentencePiece model.
 
     Args:
-        lines: sentences of the language, or of both where they share a vocabulary.
-        size: number of tokens, special ones included.
+        lines: sentences of one language, or of both languages of a shared vocabulary.
+        size: number of tokens, special tokens included.
         kind: "unigram" (Kudo, 2018) or "bpe" (Sennrich et al., 2016).
-        character_coverage: share of the corpus's characters that get a token of their own.
-        seed: of the sentence sample that SentencePiece trains on.
+        character_coverage: share of the corpus's characters with a token of their own.
+        seed: seed of SentencePiece's sample of sentences.
 
     Returns:
         The model file's content.
 
     Raises:
-        ValueError: the corpus is too small for so many tokens.
+        ValueError: a corpus too small for this size.
     """
     model = io.BytesIO()
     sentencepiece.set_random_generator_seed(seed)
@@ -49,7 +49,7 @@ def train_vocabulary(lines: Iterable[str], *, size: int, kind: str, character_co
 
 
 class Vocabulary:
-    """A trained SentencePiece model, as training uses it.
+    """A trained SentencePiece model.
 
     Args:
         model: content of a SentencePiece model file.
@@ -69,16 +69,19 @@ class Vocabulary:
         self.__init__(model)  # type: ignore[misc]
 
     def encode(self, text: str) -> list[int]:
-        """The most likely segmentation of `text`, with the end token."""
+        """Segment `text` most likely, with the end token."""
         return [*self._processor.encode(text), END]
 
     def encode_all(self, texts: Sequence[str], sampling_alpha: float, seed: int) -> list[Tensor]:
-        """Every text's tokens with the end token, int32 [T].
+        """Segment sentences, with the end token.
 
         Args:
             texts: sentences.
-            sampling_alpha: 0: the most likely segmentations; more: random ones (Kudo, 2018), the smaller the more even.
-            seed: of the random ones; the same seed gives the same segmentations.
+            sampling_alpha: smoothing of random segmentations (Kudo, 2018), smaller is more even; 0: most likely ones.
+            seed: seed of random segmentations.
+
+        Returns:
+            Token ids of each sentence, int32 [T].
         """
         sentencepiece.set_random_generator_seed(seed)
         encoded = self._processor.encode(
@@ -87,7 +90,7 @@ class Vocabulary:
         return [torch.tensor([*tokens, END], dtype=torch.int32) for tokens in encoded]
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """Text of the tokens before the end token."""
+        """Decode the tokens before the end token to text."""
         kept = []
         for token in token_ids:
             if token == END:
