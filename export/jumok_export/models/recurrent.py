@@ -333,7 +333,7 @@ def make_recurrent(sizes: RecurrentSizes) -> Recurrent:
 
 
 def reverse(sequence: Tensor, lengths: Tensor) -> Tensor:
-    """Each sequence back to front within its own length; padding stays where it is.
+    """Reverse each sentence within its length; padding stays in place.
 
     Args:
         sequence: [B, S, ...].

@@ -1,4 +1,4 @@
-"""Models from Hugging Face checkpoints: what a folder holds becomes a module that can be exported, and a bundle."""
+"""Import of Hugging Face checkpoints as models and as bundles."""
 
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.families import ARCHITECTURES, build_model

@@ -1,4 +1,4 @@
-"""Marian, M2M100 (and NLLB), BART and mBART: Transformers with absolute positions and one naming of weights."""
+"""Marian, M2M100, NLLB, BART and mBART: Transformers with absolute positions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ _NAMES = (
     ("source_norm", "model.encoder.layernorm_embedding"),
     ("target_norm", "model.decoder.layernorm_embedding"),
 )
-"""Parts of our parameters' names and what they are in checkpoints, to be replaced in this order."""
+"""Replacements from our parameters' names to names in checkpoints, in this order."""
 
 _SHARED, _ENCODER, _DECODER, _HEAD = (
     "model.shared.weight",
@@ -52,19 +52,20 @@ _BIAS = "final_logits_bias"
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What sets one of the families apart.
+    """Properties and defaults of one family.
 
     Attributes:
-        name: transformers' name for the type of model.
-        norm: where layers are normalised; "pre" has one more norm at the end of encoder and decoder.
-        norm_embeddings: whether what enters the first layer is normalised.
-        output_bias: whether logits may have a bias.
-        two_vocabularies: whether source and target may have one each.
-        positions: of one side, "encoder" or "decoder", for so many places of a width, given the padding token.
-        vocabulary: number of tokens where the configuration does not say.
-        pad: id of the padding token where the configuration does not say.
-        activation: where the configuration does not say.
-        scale_embeddings: where the configuration does not say.
+        name: `model_type` of transformers.
+        norm: order of normalisations; see `TransformerSizes`.
+        norm_embeddings: True to normalise the first layer's input.
+        output_bias: True if logits may have a bias.
+        two_vocabularies: True if source and target may have a vocabulary each.
+        positions: function that makes the positions of "encoder" or "decoder", given [positions, width] and the
+            padding token.
+        vocabulary: default number of tokens.
+        pad: default id of the padding token.
+        activation: default activation.
+        scale_embeddings: default of scaled embeddings.
     """
 
     name: str
@@ -85,12 +86,12 @@ def _marian_positions(weights: Weights, side: str, shape: tuple[int, int], pad: 
 
 
 def _m2m100_positions(weights: Weights, side: str, shape: tuple[int, int], pad: int) -> Positions:
-    # Places are counted from behind the padding token's id, as in fairseq.
+    # Positions are counted from the id after the padding token's, as in fairseq.
     return PositionsWithoutPadding(fairseq_positions(shape[0] + pad + 1, shape[1])[pad + 1 :].clone(), pad)
 
 
 def _learned_positions(weights: Weights, side: str, shape: tuple[int, int], pad: int) -> Positions:
-    # The first two rows of the table are no places, whatever the padding token's id.
+    # The first two rows of the table are no positions, for any padding token.
     return Positions(weights.take(f"model.{side}.embed_positions.weight", (shape[0] + 2, shape[1]))[2:].clone())
 
 
@@ -134,15 +135,15 @@ MBART = replace(BART, name="mbart", norm="pre")
 
 
 def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel:
-    """A model of one of the families.
+    """Build a model of one of the families.
 
     Args:
-        family: which one.
-        settings: the configuration; what is wrong with it is noted there.
-        weights: the checkpoint's tensors; what is wrong with them is noted there.
+        family: properties of the family.
+        settings: the configuration, which collects its problems.
+        weights: tensors of the checkpoint, which collect their problems.
 
     Raises:
-        CheckpointError: the configuration says nothing of which a model could be made.
+        CheckpointError: the configuration has impossible sizes.
     """
     vocabulary = settings.integer("vocab_size", family.vocabulary)
     one = not family.two_vocabularies or settings.flag("share_encoder_decoder_embeddings", default=True)
@@ -187,7 +188,7 @@ def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel
         model = Transformer(sizes, source_positions=source_positions, target_positions=target_positions)
     own = {"source_embedding": _ENCODER, "target_embedding": _DECODER, "output": _HEAD}
     weights.fill(model, lambda name: names.get(own.get(name.removesuffix(".weight"), "")) or _stored_name(name), given)
-    weights.understood((_SHARED, _HEAD, _DECODER, _ENCODER))
+    weights.take_copies((_SHARED, _HEAD, _DECODER, _ENCODER))
     return ImportedModel(
         model=model.eval(),
         family=family.name,
@@ -201,7 +202,7 @@ def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel
 
 
 def _embedding_names(weights: Weights, *, one_vocabulary: bool, tie: bool) -> dict[str, str]:
-    """The stored tensors of the encoder's and the decoder's embedding and of the output projection."""
+    """Names of the stored tensors of both embeddings and the output projection."""
     names = {name: name for name in (_ENCODER, _DECODER, _HEAD)}
     if one_vocabulary:
         # Before version 5 of transformers, untied output projections left the two embeddings tied.

@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint that is to be imported."""
+"""Errors of imports."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -7,10 +7,10 @@ from jumok_export.errors import ExportError
 
 
 class CheckpointError(ExportError):
-    """A Hugging Face checkpoint that cannot be imported.
+    """A Hugging Face checkpoint cannot be imported.
 
     Attributes:
-        problems: everything that is wrong with it.
+        problems: all problems of the checkpoint.
     """
 
     def __init__(self, problems: Sequence[str]) -> None:
@@ -18,4 +18,4 @@ class CheckpointError(ExportError):
         self.problems = tuple(problems)
 
     def __reduce__(self) -> tuple[type[Self], tuple[tuple[str, ...]]]:
-        return type(self), (self.problems,)  # not the message, which is what exceptions are made of otherwise
+        return type(self), (self.problems,)  # exceptions are pickled by their message otherwise

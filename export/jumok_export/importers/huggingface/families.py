@@ -1,4 +1,4 @@
-"""The families of models that can be imported, and the choice of one by a checkpoint's configuration."""
+"""Supported model families, and the choice of one by config.json."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,26 +34,24 @@ _FAMILIES = {
     ),
     "t5": _Family(architecture="T5ForConditionalGeneration", aliases=t5.ALIASES, build=t5.build),
 }
-"""By `model_type`, which is what transformers goes by."""
+"""Families by `model_type` of transformers."""
 
 _FORMER = {"T5WithLMHeadModel": "T5ForConditionalGeneration"}
-"""What architectures were called in early versions of transformers."""
+"""Names of architectures in early versions of transformers."""
 
 ARCHITECTURES = tuple(family.architecture for family in _FAMILIES.values())
-"""Names of the architectures that can be imported."""
+"""Architectures that can be imported."""
 
 
 def build_model(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ImportedModel:
-    """The model that a checkpoint describes and holds.
+    """Make the model of a checkpoint.
 
     Args:
-        config: the content of its config.json.
-        tensors: its weights by name, as `save_pretrained` of any version of transformers writes them, in float32 or
-            less. Those that are in float32 already are not copied.
+        config: content of config.json.
+        tensors: weights by name, as any version of `save_pretrained` writes them; float32 tensors are not copied.
 
     Raises:
-        CheckpointError: architecture, configuration or weights are of a kind that is not supported, or do not fit
-            each other; lists all problems.
+        CheckpointError: unsupported or contradictory architecture, configuration or weights; lists all problems.
     """
     family = _choose(config)
     settings, weights = Settings(config, family.aliases), Weights(tensors)
@@ -65,10 +63,10 @@ def build_model(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imp
 
 
 def require_supported(config: Mapping[str, Any]) -> None:
-    """Looks at nothing but the kind of model that a config.json describes.
+    """Check that a config.json has a supported architecture.
 
     Raises:
-        CheckpointError: it is of a kind that cannot be imported; says which can.
+        CheckpointError: an unsupported architecture; lists the supported ones.
     """
     _choose(config)
 

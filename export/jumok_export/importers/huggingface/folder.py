@@ -1,4 +1,4 @@
-"""A checkpoint's folder in Hugging Face's layout: its settings and its weights, read without running anything."""
+"""Settings and weights in a Hugging Face checkpoint's folder, read without executing anything."""
 
 import json
 import os
@@ -17,23 +17,23 @@ from jumok_export.importers.huggingface.weight_files import read_weights
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-"""Weights files in one piece, the preferred first; in several, an index beside them says which."""
+"""Files with all weights, in order of preference; an index lists several files instead."""
 _FOREIGN = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "model.ckpt.index")
 _ADAPTER = "adapter_config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFolder:
-    """What a folder holds, as far as it can be read.
+    """Content of a checkpoint's folder, and the problems of reading it.
 
     Attributes:
-        path: the folder.
-        config: the content of config.json; None where that cannot be read.
-        generation: the content of generation_config.json; None where there is none or it cannot be read.
-        legacy: whether there is none: early versions of transformers had these settings in config.json.
-        tensors: the weights by name, mapped from their files; None where they cannot be read.
-        weights: names of the weights' files.
-        problems: why something cannot be read.
+        path: path of the folder.
+        config: content of config.json; None if unreadable.
+        generation: content of generation_config.json; None if missing or unreadable.
+        legacy: True without generation_config.json: early versions of transformers had these settings in config.json.
+        tensors: weights by name, mapped from their files; None if unreadable.
+        weights: names of the weights files.
+        problems: reasons why parts are unreadable.
     """
 
     path: Path
@@ -46,14 +46,14 @@ class CheckpointFolder:
 
     @property
     def name(self) -> str:
-        """The folder's own name, wherever it lies; of a snapshot in Hugging Face's cache, the model's."""
+        """Name of the folder; for a snapshot in Hugging Face's cache, name of the model."""
         folder = self.path.resolve()
         cached = _cached(folder)
         return folder.name if cached is None else cached.name.rpartition("--")[2]
 
     @cached_property
     def sha256(self) -> dict[str, str]:
-        """The SHA-256 of every weights file by its name."""
+        """SHA-256 of every weights file by name."""
         hashes = {}
         for name in self.weights:
             with (self.path / name).open("rb") as stream:
@@ -62,12 +62,12 @@ class CheckpointFolder:
 
 
 def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
-    """Reads the settings of a checkpoint in a local folder and opens its weights: nothing in it is ever executed.
+    """Read the settings of a checkpoint in a local folder and open its weights; executes nothing.
 
-    Weights are read from model.safetensors or pytorch_model.bin, each in one file or in several with an index.
+    Weights are in model.safetensors or pytorch_model.bin, in one file or in several with an index.
 
     Raises:
-        CheckpointError: there is no checkpoint; says what is missing. What is broken is left to the result's problems.
+        CheckpointError: a missing part. Unreadable parts are among the result's problems.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -75,13 +75,13 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
     missing = [*_missing(path)]
     if missing:
         raise CheckpointError(missing)
-    leaving = [
+    leaking = [
         f"{entry.name} is a link that leaves the checkpoint's folder: copy the folder with what its links lead to"
         for entry in sorted(path.iterdir())
         if entry.is_symlink() and not _inside(path, entry)
     ]
-    if leaving:
-        raise CheckpointError(leaving)
+    if leaking:
+        raise CheckpointError(leaking)
     problems: list[str] = []
     config = _read_object(path / CONFIG, problems)
     legacy = not (path / GENERATION).exists()
@@ -107,7 +107,7 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
 
 
 def _missing(path: Path) -> Iterator[str]:
-    """What a folder lacks to be a checkpoint."""
+    """List the missing parts of a checkpoint."""
     if not (path / CONFIG).is_file():
         adapter = (path / _ADAPTER).is_file()
         hint = "merge the adapter into its base model and import that" if adapter else "is this a checkpoint's folder?"
@@ -123,20 +123,20 @@ def _index(whole: str) -> str:
 
 
 def _inside(folder: Path, path: Path) -> bool:
-    """Whether a path stays in the folder, or, of a snapshot in Hugging Face's cache, among that model's files."""
+    """True if a path stays in the folder, or among the model's files in Hugging Face's cache."""
     cached = _cached(folder.resolve())
     roots = [folder.resolve(), *([] if cached is None else [cached / "blobs"])]
     return any(path.resolve().is_relative_to(root) for root in roots)
 
 
 def _cached(folder: Path) -> Path | None:
-    """The model's folder in Hugging Face's cache, if this is a snapshot there, whose files are links to its blobs."""
+    """Model's folder in Hugging Face's cache, if `folder` is a snapshot of links to its blobs."""
     model = folder.parent.parent
     return model if folder.parent.name == "snapshots" and model.name.startswith("models--") else None
 
 
 def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any] | None:
-    """The object in a JSON file; None where there is none, which is noted."""
+    """Read a JSON object; returns None on a problem, which is added to `problems`."""
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -151,10 +151,10 @@ def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any] | None:
 
 
 def _weights_files(path: Path) -> tuple[str, ...]:
-    """Names of the weights' files: one, or those that an index lists.
+    """Names of the weights files: one, or those of an index.
 
     Raises:
-        CheckpointError: the index is broken, or what it lists is not there.
+        CheckpointError: an invalid index, or missing files.
     """
     for whole in WEIGHTS:
         if (path / whole).is_file():
@@ -165,7 +165,7 @@ def _weights_files(path: Path) -> tuple[str, ...]:
 
 
 def _weight_map(path: Path, whole: str) -> Mapping[str, str]:
-    """Which file an index says that each tensor is in."""
+    """Read the file of each tensor from an index."""
     index, problems = _index(whole), list[str]()
     content = _read_object(path / index, problems)
     if content is None:
@@ -185,7 +185,7 @@ def _weight_map(path: Path, whole: str) -> Mapping[str, str]:
 
 
 def _check_index(path: Path, weights: tuple[str, ...], tensors: Mapping[str, Tensor]) -> None:
-    """Sees to it that the tensors that an index lists are there."""
+    """Check that the files have all tensors of the index."""
     if weights[0] in WEIGHTS:
         return
     whole = next(whole for whole in WEIGHTS if (path / _index(whole)).is_file())

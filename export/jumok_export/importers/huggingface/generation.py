@@ -1,4 +1,4 @@
-"""A checkpoint's generation settings: what `generate` would do by default, as a bundle's defaults."""
+"""Generation settings of a checkpoint, as decoding defaults of a bundle."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ UNSUPPORTED: Mapping[str, Any] = {
     "use_mtp": False,
     "watermarking_config": None,
 }
-"""Fields that change what `generate` writes, in ways that there are not here, and the value that has no effect."""
+"""Unsupported fields that change the output of `generate`, with their values without effect."""
 UNSUPPORTED_SAMPLING: Mapping[str, Any] = {
     "epsilon_cutoff": 0,
     "eta_cutoff": 0,
@@ -46,7 +46,7 @@ UNSUPPORTED_SAMPLING: Mapping[str, Any] = {
     "top_h": None,
     "typical_p": 1,
 }
-"""Likewise of drawing tokens: `generate` looks at them only then."""
+"""Unsupported fields that matter only if tokens are sampled, with their values without effect."""
 WITHOUT_EFFECT = frozenset(
     {
         "_commit_hash",
@@ -77,19 +77,19 @@ WITHOUT_EFFECT = frozenset(
         "use_cache",
     }
 )
-"""Fields that change how fast `generate` is or what else it returns, but not what it writes."""
+"""Fields that do not change the output of `generate`."""
 TOP_K = 50
-"""Of how many tokens `generate` draws one where nothing is said."""
+"""Default `top_k` of `generate`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedGeneration:
-    """How a checkpoint's model decodes.
+    """Decoding defaults of a checkpoint.
 
     Attributes:
-        special_tokens: with the start token that languages without one of their own take.
+        special_tokens: special tokens; the start token is for languages without one of their own.
         generation: defaults of requests.
-        notes: for people: what was taken that is not in the checkpoint, and what was left out.
+        notes: messages about assumed values and ignored settings.
     """
 
     special_tokens: SpecialTokens
@@ -100,18 +100,18 @@ class ImportedGeneration:
 def read_generation(
     settings: Mapping[str, Any], *, legacy: bool, vocabulary: int, pad: int, max_target_length: int, start: int | None
 ) -> ImportedGeneration:
-    """What `generate` of transformers 5 does with a model's generation settings if a call says nothing else.
+    """Read the defaults of `generate` in transformers 5 from generation settings.
 
     Args:
-        settings: the content of generation_config.json or, with `legacy`, of config.json.
-        legacy: whether there is no generation_config.json; then config.json is searched for the same fields.
+        settings: content of generation_config.json or, with `legacy`, of config.json.
+        legacy: True without generation_config.json; config.json has the same fields then.
         vocabulary: number of target tokens.
         pad: id of the padding token.
-        max_target_length: most new tokens that the model has positions for.
-        start: the decoder's start token where the settings name none; None: then there must be one.
+        max_target_length: number of target positions.
+        start: start token if the settings name none; None: the settings must name one.
 
     Raises:
-        CheckpointError: settings that are not supported, or contradict themselves; lists all.
+        CheckpointError: unsupported or contradictory settings; lists all.
     """
     fields = _Fields(settings, vocabulary)
     notes = ["there is no generation_config.json: decoding defaults are those in config.json"] if legacy else []
@@ -160,7 +160,7 @@ def read_generation(
             settings.keys() - fields.read - UNSUPPORTED.keys() - UNSUPPORTED_SAMPLING.keys() - WITHOUT_EFFECT
         )
         if unknown:
-            notes.append(f"generation_config.json has fields that nothing looks at: {', '.join(unknown)}")
+            notes.append(f"generation_config.json has unknown fields, which are ignored: {', '.join(unknown)}")
     if fields.problems:
         raise CheckpointError(fields.problems)
     return ImportedGeneration(
@@ -171,7 +171,7 @@ def read_generation(
 
 
 class _Fields:
-    """Fields of generation settings; `null` is as good as none. What is wrong with them is gathered."""
+    """Fields of generation settings, `null` being no value; problems are collected."""
 
     def __init__(self, settings: Mapping[str, Any], vocabulary: int) -> None:
         self._settings = settings
@@ -184,7 +184,7 @@ class _Fields:
         return self._settings.get(name)
 
     def refuse(self, neutral: Mapping[str, Any]) -> None:
-        """Notes the fields that have another value than the one without effect."""
+        """Note a problem for every field whose value has an effect."""
         for name, without in neutral.items():
             value = self._settings.get(name)
             if value is not None and value != without:
@@ -226,7 +226,7 @@ class _Fields:
         return default
 
     def tokens(self, name: str, *, bound: bool = True) -> tuple[int, ...]:
-        """One token or a list of them; with `bound` each must be in the vocabulary."""
+        """Read one token or a list of tokens; with `bound` each must be in the vocabulary."""
         value = self.get(name)
         if value is None:
             return ()
@@ -261,8 +261,8 @@ def _listed(tokens: Sequence[int]) -> str:
     return ", ".join(map(str, tokens))
 
 
-def _start(fields: _Fields, other: int | None) -> int:
-    """The decoder's start token: bos_token_id where there is no other, as `generate` has it."""
+def _start(fields: _Fields, default: int | None) -> int:
+    """Read the decoder's start token; bos_token_id is the default, as in `generate`."""
     named = [(name, fields.get(name)) for name in ("decoder_start_token_id", "bos_token_id")]
     for name, value in named:
         if isinstance(value, list):
@@ -270,23 +270,23 @@ def _start(fields: _Fields, other: int | None) -> int:
             return 0
         if value is not None:
             return next(iter(fields.tokens(name)), 0)
-    if other is not None:
-        return other
+    if default is not None:
+        return default
     fields.problems.append("neither decoder_start_token_id nor bos_token_id is given: decoding could not start")
     return 0
 
 
 def _lengths(fields: _Fields, limit: int, notes: list[str]) -> tuple[int, int]:
-    """Most and least new tokens; `max_length` and `min_length` of `generate` count the start token too."""
+    """Read the most and least new tokens; `max_length` and `min_length` count the start token too."""
     new, total = fields.integer("max_new_tokens", 0, least=1), fields.integer("max_length", 0, least=2)
-    asked = new or total - 1
-    if asked < 1:
-        asked = limit
+    wanted = new or total - 1
+    if wanted < 1:
+        wanted = limit
         notes.append(f"max_length is not given: {limit} tokens, the model's limit, where generate stops after 20")
-    elif asked > limit:
+    elif wanted > limit:
         name = "max_new_tokens" if new else "max_length"
         notes.append(f"{name} {new or total} is more than the model has positions for: lowered to {limit} new tokens")
-    longest = min(asked, limit)
+    longest = min(wanted, limit)
     least, least_in_all = fields.integer("min_new_tokens", -1), fields.integer("min_length", 0)
     return longest, min(least if least >= 0 else max(0, least_in_all - 1), longest)
 
@@ -296,7 +296,7 @@ def _forced_first(fields: _Fields, *, legacy: bool) -> tuple[int, ...]:
     if isinstance(value, list):
         fields.problems.append(f"forced_bos_token_id must be one token, got {value!r}")
         return ()
-    # What BART's configuration called it before there was forced_bos_token_id; a plain true or false.
+    # BART's former name of forced_bos_token_id; a boolean.
     former = fields.get("force_bos_token_to_be_generated") is True
     if former and (legacy or fields.flag("_from_model_config")):
         return fields.tokens("bos_token_id")
@@ -304,7 +304,7 @@ def _forced_first(fields: _Fields, *, legacy: bool) -> tuple[int, ...]:
 
 
 def _widths(fields: _Fields, *, sample: bool) -> dict[str, int]:
-    """Beams and hypotheses."""
+    """Read the beam size and the number of hypotheses."""
     beams, hypotheses = fields.integer("num_beams", 1, least=1), fields.integer("num_return_sequences", 1, least=1)
     if beams > MAX_BEAM_SIZE:
         fields.problems.append(f"num_beams must be at most {MAX_BEAM_SIZE}, got {beams}")
@@ -318,13 +318,13 @@ def _widths(fields: _Fields, *, sample: bool) -> dict[str, int]:
 
 
 def _sampling(fields: _Fields, *, sample: bool) -> dict[str, float]:
-    """How tokens are drawn; what is out of range matters only where they are."""
+    """Read the sampling options; their problems matter only if tokens are sampled."""
     known = len(fields.problems)
-    drawing = {
+    options = {
         "temperature": fields.number("temperature", 1.0, above=0),
         "top_k": fields.integer("top_k", TOP_K),
         "top_p": fields.number("top_p", 1.0, above=0, most=1),
     }
     if not sample:
         del fields.problems[known:]
-    return drawing
+    return options

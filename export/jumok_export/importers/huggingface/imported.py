@@ -1,4 +1,4 @@
-"""A model that was made of a checkpoint, with what an export has to know about it."""
+"""A model from a checkpoint, with the facts that an export needs."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ from jumok_export.models.encoder_decoder import EncoderDecoder
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedModel:
-    """A model that was made of a Hugging Face checkpoint.
+    """A model from a Hugging Face checkpoint.
 
     Attributes:
-        model: in evaluation mode and float32, on the CPU; to be exported.
+        model: the model, in evaluation mode and float32 on the CPU.
         family: transformers' name for the type of model, such as "marian".
         source_vocabulary: number of source tokens.
         target_vocabulary: number of target tokens.
         pad: id of the padding token.
-        max_source_length: most source tokens that there are positions for.
-        max_target_length: most new tokens that there are positions for; those of a target prefix count.
-        unused: names of tensors in the checkpoint that the model has no use for.
+        max_source_length: number of source positions.
+        max_target_length: number of target positions, including those of a target prefix.
+        unused: names of the checkpoint's tensors that the model does not use.
     """
 
     model: EncoderDecoder

@@ -1,4 +1,4 @@
-"""From a checkpoint in Hugging Face's layout to a verified bundle."""
+"""Import of a Hugging Face checkpoint to a verified bundle."""
 
 import json
 import os
@@ -31,9 +31,9 @@ from jumok_serve.search.options import DecodingOptions
 _Part = TypeVar("_Part")
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 _OF_TRAINING = ("dropout", "attention_dropout", "activation_dropout", "max_positions")
-"""Sizes of a model that do not describe an imported one."""
+"""Sizes that matter only in training."""
 _MOST_UNUSED = 8
-"""Tensors that are named as unused; of more, their number is told."""
+"""Most unused tensors that a note names."""
 
 
 def import_checkpoint(
@@ -50,30 +50,31 @@ def import_checkpoint(
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
-    """Makes a bundle of a checkpoint: it decodes as `generate` of transformers 5 does by the checkpoint's settings.
+    """Import a checkpoint to a bundle.
 
-    The folder is as `save_pretrained` leaves it: config.json, generation_config.json if there is one, weights in
-    model.safetensors or pytorch_model.bin, and the tokenizer's files. Nothing in it is executed. Families are those of
+    The bundle decodes as `generate` of transformers 5 does by the checkpoint's settings. The folder is one of
+    `save_pretrained`: config.json, an optional generation_config.json, weights in model.safetensors or
+    pytorch_model.bin, and the tokenizer's files. Nothing in it is executed. The supported architectures are
     `jumok_export.importers.huggingface.ARCHITECTURES`.
 
     Args:
-        folder: the checkpoint's; it must be local.
+        folder: local folder of the checkpoint.
         out: the bundle's folder.
-        precisions: variants to write, of "fp32", "fp16" and "int8".
-        source_language: of a request that names none; also tells a checkpoint's language where it does not itself.
-        target_language: likewise, of translations.
-        calibration: source texts that the scales of int8 activations are taken from; default: each row has its own.
-        shortlist: how to make one; default: there is none.
-        name: under which the model is served; default: the folder's name.
-        version: of the model.
-        overwrite: replace a bundle that is there already.
-        progress: told what is being done, and what was decided where the checkpoint leaves something open.
+        precisions: precisions to write, of "fp32", "fp16" and "int8".
+        source_language: default source language of requests; names the source language if the checkpoint does not.
+        target_language: default target language of requests; names the target language if the checkpoint does not.
+        calibration: source texts for constant int8 scales of activations; default: one scale a row.
+        shortlist: plan of a shortlist; default: none.
+        name: name of the model; default: the folder's name.
+        version: version of the model.
+        overwrite: True to replace an existing bundle.
+        progress: function that is called with messages, such as decisions that the checkpoint leaves open.
 
     Returns:
-        The bundle, opened. Its `manifest.provenance.notes` say what was decided.
+        The bundle, opened. `manifest.provenance.notes` has the decisions.
 
     Raises:
-        CheckpointError: the checkpoint cannot be imported; lists everything that is wrong with it.
+        CheckpointError: the checkpoint cannot be imported; lists all problems.
         ExportError, ShortlistError, VerificationError, BundleError: as `export_bundle`.
     """
     progress("reading the checkpoint")
@@ -121,7 +122,7 @@ def import_checkpoint(
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What a checkpoint has to offer."""
+    """Model, tokenizer and settings of a checkpoint."""
 
     config: Mapping[str, Any]
     model: ImportedModel
@@ -135,17 +136,17 @@ class _Parts:
 
 
 def _read(checkpoint: CheckpointFolder, source: str | None, target: str | None) -> _Parts:
-    """The parts of a checkpoint.
+    """Read the parts of a checkpoint.
 
     Raises:
-        CheckpointError: lists what is wrong with any of them.
+        CheckpointError: lists the problems of all parts.
     """
     problems, config = list(checkpoint.problems), checkpoint.config
     if config is None:
         raise CheckpointError(problems)
     try:
         require_supported(config)
-    except CheckpointError as error:  # what else may be wrong is of no interest
+    except CheckpointError as error:  # the other parts need not be read then
         raise CheckpointError([*error.problems, *problems]) from error
     tensors = checkpoint.tensors
     model = None if tensors is None else _gather(problems, partial(build_model, config, tensors))
@@ -186,7 +187,7 @@ def _read(checkpoint: CheckpointFolder, source: str | None, target: str | None) 
 
 
 def _gather(problems: list[str], read: Callable[[], _Part]) -> _Part | None:
-    """What `read` returns; None where it finds problems, which are noted."""
+    """Call `read`; returns None if it raises problems, which are added to `problems`."""
     try:
         return read()
     except CheckpointError as error:
@@ -195,14 +196,14 @@ def _gather(problems: list[str], read: Callable[[], _Part]) -> _Part | None:
 
 
 def _stated_sizes(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Source and target vocabulary as config.json states them, to look at the rest by where the weights are broken."""
+    """Vocabulary sizes of config.json, to check the other parts if the weights are invalid."""
     source = config.get("vocab_size")
     target = config.get("decoder_vocab_size") or source
     return (source, target) if isinstance(source, int) and isinstance(target, int) else None
 
 
 def _language_start(languages: Languages) -> int | None:
-    """The start token of the default target language, or any, if every target has one of its own."""
+    """Start token of the default or any target language, if every target has its own."""
     starts = {tag: target.start for tag, target in languages.targets.items()}
     if None in starts.values():
         return None
@@ -210,7 +211,7 @@ def _language_start(languages: Languages) -> int | None:
 
 
 def _check_defaults(parts: _Parts) -> None:
-    """Sees to it that requests which leave everything open can be decoded, into every language."""
+    """Check that requests without options can be decoded into every language."""
     generation, problems = parts.generation, dict[str, None]()
     for target in parts.tokenizer.languages.targets.values():
         try:
@@ -228,18 +229,16 @@ def _check_defaults(parts: _Parts) -> None:
 
 
 def _model_name(wanted: str, *, given: bool) -> str:
-    """A model's name; a folder's is made one.
+    """Validate a given model name, or make one from a folder's name.
 
     Raises:
-        ExportError: the name that was given cannot be one.
+        ExportError: an invalid name.
     """
     name = wanted if given else re.sub(r"[^A-Za-z0-9._-]+", "-", wanted).lstrip("._-")[:128]
     try:
         return _NAME.validate_python(name)
     except ValidationError as error:
-        raise ExportError(
-            f"{wanted!r} cannot be a model's name, which is of letters, digits, '.', '_' and '-': give another"
-        ) from error
+        raise ExportError(f"{wanted!r} cannot be a model's name: use letters, digits, '.', '_' and '-'") from error
 
 
 def _architecture(imported: ImportedModel) -> Architecture:
@@ -250,7 +249,7 @@ def _architecture(imported: ImportedModel) -> Architecture:
 
 
 def _unused(model: ImportedModel) -> Iterator[str]:
-    """A note on the tensors that were not used."""
+    """Note on unused tensors, if any."""
     unused = model.unused
     if unused:
         more = f" and {len(unused) - _MOST_UNUSED} more" if len(unused) > _MOST_UNUSED else ""

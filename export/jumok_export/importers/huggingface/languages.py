@@ -1,4 +1,4 @@
-"""What stands around a text for each language of a checkpoint, as its family's tokenizer and `generate` have it."""
+"""Special tokens of each language of a checkpoint, as in its tokenizer and `generate`."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -18,79 +18,81 @@ _TASK = re.compile(r"translation_(?P<source>.+)_to_(?P<target>.+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Directions:
-    """Languages that somebody named, as codes or tags; None: not named."""
+    """A pair of languages as codes or tags; None: not named."""
 
     source: str | None = None
     target: str | None = None
 
 
-Frame = Callable[[int], tuple[SourceLanguage, TargetLanguage]]
-"""What a language needs as source and as target, by the id of its token."""
+LanguageRoles = Callable[[int], tuple[SourceLanguage, TargetLanguage]]
+"""Function from a language's token to its special tokens as source and as target."""
 
 
-def prefixed(eos: int) -> Frame:
-    """M2M100, NLLB, mBART-50: the language before the text, EOS behind it; the first new token is the language's."""
+def prefixed(eos: int) -> LanguageRoles:
+    """M2M100, NLLB, mBART-50: language token, text, EOS; the first new token is the target language's."""
     return lambda token: (SourceLanguage(prefix=(token,), suffix=(eos,)), TargetLanguage(forced_first=token))
 
 
-def suffixed(eos: int) -> Frame:
-    """NLLB in its older form: EOS and the language behind the text; the first new token is the language's."""
+def suffixed(eos: int) -> LanguageRoles:
+    """Former NLLB: text, EOS, language token; the first new token is the target language's."""
     return lambda token: (SourceLanguage(suffix=(eos, token)), TargetLanguage(forced_first=token))
 
 
-def starting(eos: int) -> Frame:
-    """The first mBART: EOS and the language behind the text; decoding starts with the language's token."""
+def starting(eos: int) -> LanguageRoles:
+    """First mBART: text, EOS, language token; decoding starts with the target language's token."""
     return lambda token: (SourceLanguage(suffix=(eos, token)), TargetLanguage(start=token))
 
 
 def language_tag(code: str) -> str | None:
-    """The tag of a checkpoint's language code, ``eng-Latn`` for ``eng_Latn``; None for what is no language."""
+    """Convert a language code such as ``eng_Latn`` to a tag; returns None if it is no language."""
     try:
         return _TAG.validate_python(code.replace("_", "-"))
     except ValidationError:
         return None
 
 
-def every_language(tokens: Mapping[str, int], frame: Frame, *, asked: Directions, configured: Directions) -> Languages:
-    """Every language as source and as target.
+def every_language(
+    tokens: Mapping[str, int], roles: LanguageRoles, *, requested: Directions, configured: Directions
+) -> Languages:
+    """Make every language a source and a target.
 
     Args:
-        tokens: id of each language's token, by the language's code.
-        frame: what a language needs.
-        asked: the default direction that the caller wants.
-        configured: the default direction that the checkpoint names.
+        tokens: id of each language's token, by language code.
+        roles: special tokens of a language.
+        requested: the caller's default direction.
+        configured: the checkpoint's default direction.
 
     Raises:
-        CheckpointError: there are no languages, or not those that were asked for.
+        CheckpointError: no languages, or an unknown default.
     """
-    framed = {tag: frame(token) for tag, token in _by_tag(tokens).items()}
-    if not framed:
+    languages_by_tag = {tag: roles(token) for tag, token in _by_tag(tokens).items()}
+    if not languages_by_tag:
         raise CheckpointError(["the tokenizer has no language tokens within the model's vocabulary"])
     languages = Languages(
-        sources={tag: source for tag, (source, _) in framed.items()},
-        targets={tag: target for tag, (_, target) in framed.items()},
+        sources={tag: source for tag, (source, _) in languages_by_tag.items()},
+        targets={tag: target for tag, (_, target) in languages_by_tag.items()},
     )
-    return _with_default(languages, asked, configured)
+    return _with_default(languages, requested, configured)
 
 
 def one_source(
-    source: SourceLanguage, codes: Mapping[str, int], *, asked: Directions, configured: Directions
+    source: SourceLanguage, codes: Mapping[str, int], *, requested: Directions, configured: Directions
 ) -> Languages:
-    """One source language, and as many targets as there are codes that stand before a text; without codes, one.
+    """Make one source language, and a target for each code before a text; without codes, one target.
 
     Args:
-        source: what the source language needs.
-        codes: id of each target language's token, by the language's code.
-        asked: the languages that the caller names; where there is a choice, the default direction.
-        configured: the languages that the checkpoint names.
+        source: special tokens of the source language.
+        codes: id of each target language's token, by language code.
+        requested: languages that the caller names; with several targets, the default direction.
+        configured: languages that the checkpoint names.
 
     Raises:
-        CheckpointError: nobody names a language, or the one that was asked for is not there.
+        CheckpointError: an unnamed language, or an unknown default.
     """
     targets = {tag: TargetLanguage(source_prefix=(token,)) for tag, token in _by_tag(codes).items()}
-    named = {"source": _named("source", asked.source, configured.source)}
+    named = {"source": _named("source", requested.source, configured.source)}
     if not targets:
-        named["target"] = _named("target", asked.target, configured.target)
+        named["target"] = _named("target", requested.target, configured.target)
     problems = [problem for _, problem in named.values() if problem is not None]
     if problems:
         raise CheckpointError(problems)
@@ -103,13 +105,13 @@ def one_source(
         )
     return _with_default(
         Languages(sources={tags["source"]: source}, targets=targets),
-        Directions(source=tags["source"] if asked.target else None, target=asked.target),
+        Directions(source=tags["source"] if requested.target else None, target=requested.target),
         Directions(source=tags["source"]),
     )
 
 
 def task_pairs(config: Mapping[str, Any]) -> tuple[LanguagePair, ...]:
-    """The translations among ``task_specific_params``, with the text that each wants before its own."""
+    """Read the language pairs and their prefixes from ``task_specific_params``."""
     pairs = []
     for name, parameters in (config.get("task_specific_params") or {}).items():
         task = _TASK.fullmatch(name)
@@ -121,11 +123,11 @@ def task_pairs(config: Mapping[str, Any]) -> tuple[LanguagePair, ...]:
     return tuple(pairs)
 
 
-def tasks(source: SourceLanguage, pairs: tuple[LanguagePair, ...], *, asked: Directions) -> Languages:
-    """The pairs of a checkpoint that is told by a text what to do; all sources need the same.
+def tasks(source: SourceLanguage, pairs: tuple[LanguagePair, ...], *, requested: Directions) -> Languages:
+    """Make the languages of a checkpoint whose task is a text prefix; all sources have the same tokens.
 
     Raises:
-        CheckpointError: the checkpoint does not have the pair that was asked for.
+        CheckpointError: an unknown default pair.
     """
     languages = Languages(
         sources={pair.source: source for pair in pairs},
@@ -133,8 +135,8 @@ def tasks(source: SourceLanguage, pairs: tuple[LanguagePair, ...], *, asked: Dir
         pairs=pairs,
         default=pairs[0] if len(pairs) == 1 else None,
     )
-    chosen = _with_default(languages, asked, Directions())
-    if asked == Directions() or chosen.default is None:
+    chosen = _with_default(languages, requested, Directions())
+    if requested == Directions() or chosen.default is None:
         return languages
     try:
         direction = languages.direction(chosen.default.source, chosen.default.target)
@@ -146,19 +148,19 @@ def tasks(source: SourceLanguage, pairs: tuple[LanguagePair, ...], *, asked: Dir
     return languages.model_copy(update={"default": default})
 
 
-def _named(role: str, asked: str | None, configured: str | None) -> tuple[str | None, str | None]:
-    """The tag of a language that only has a name, or what is wrong with it."""
+def _named(role: str, requested: str | None, configured: str | None) -> tuple[str | None, str | None]:
+    """Tag of a language without a token, or the problem with its name."""
     option = f"--{role}-lang"
-    if asked is not None:
-        tag = language_tag(asked)
-        return tag, None if tag else f"{option} {asked!r} is no language tag such as 'en' or 'eng-Latn'"
+    if requested is not None:
+        tag = language_tag(requested)
+        return tag, None if tag else f"{option} {requested!r} is no language tag such as 'en' or 'eng-Latn'"
     tag = None if configured is None else language_tag(configured)
     said = "does not name" if configured is None else f"names {configured!r}, which is no tag of"
     return tag, None if tag else f"the checkpoint {said} its {role} language: give {option}"
 
 
 def _by_tag(tokens: Mapping[str, int]) -> dict[str, int]:
-    """Ids of language tokens by tag; of codes that differ in nothing but their spelling, the first."""
+    """Ids of language tokens by tag; the first of codes with equal tags."""
     found: dict[str, tuple[str, int]] = {}
     for code, token in tokens.items():
         tag = language_tag(code)
@@ -167,15 +169,15 @@ def _by_tag(tokens: Mapping[str, int]) -> dict[str, int]:
     return dict(found.values())
 
 
-def _with_default(languages: Languages, asked: Directions, configured: Directions) -> Languages:
-    """The same with a default direction: what was asked for, and for the rest what the checkpoint names."""
-    sides = (
-        ("source", list(languages.sources), asked.source, configured.source),
-        ("target", list(languages.targets), asked.target, configured.target),
+def _with_default(languages: Languages, requested: Directions, configured: Directions) -> Languages:
+    """Set the default direction: the caller's, else the checkpoint's."""
+    roles = (
+        ("source", list(languages.sources), requested.source, configured.source),
+        ("target", list(languages.targets), requested.target, configured.target),
     )
     problems: list[str] = []
     tags: dict[str, str] = {}
-    for role, known, wanted, named in sides:
+    for role, known, wanted, named in roles:
         tag = None if named is None else language_tag(named)
         if wanted is not None:
             try:
@@ -186,20 +188,20 @@ def _with_default(languages: Languages, asked: Directions, configured: Direction
             tags[role] = tag
         elif len(known) == 1:
             tags[role] = known[0]
-        elif asked != Directions():
+        elif requested != Directions():
             problems.append(f"--{role}-lang is missing: name both languages or none")
     if problems:
         raise CheckpointError(problems)
-    if len(tags) < len(sides):
+    if len(tags) < len(roles):
         return languages
     return languages.model_copy(update={"default": LanguagePair(source=tags["source"], target=tags["target"])})
 
 
-def _find(role: str, asked: str, languages: Languages) -> str:
-    """The tag of one side's language, in whatever spelling it is asked for."""
-    anything = "und"
+def _find(role: str, requested: str, languages: Languages) -> str:
+    """Find the tag of a source or target language in any spelling."""
+    other = "und"
     if role == "source":
-        one_side = Languages(sources=languages.sources, targets={anything: TargetLanguage()})
-        return one_side.direction(asked, anything).source
-    one_side = Languages(sources={anything: SourceLanguage()}, targets=languages.targets)
-    return one_side.direction(anything, asked).target
+        candidates = Languages(sources=languages.sources, targets={other: TargetLanguage()})
+        return candidates.direction(requested, other).source
+    candidates = Languages(sources={other: SourceLanguage()}, targets=languages.targets)
+    return candidates.direction(other, requested).target

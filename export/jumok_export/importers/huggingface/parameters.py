@@ -1,4 +1,4 @@
-"""A checkpoint's tensors, and how they get into a model: by name, in float32, with an account of what does not fit."""
+"""Transfer of a checkpoint's tensors into a model, with a list of all problems."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,13 +9,13 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 class Weights:
-    """The tensors of a checkpoint; what is wrong with them is gathered, and what nobody took is known.
+    """Tensors of a checkpoint; problems and unused tensors are collected.
 
     Args:
-        tensors: by their names in the checkpoint.
+        tensors: tensors by their names in the checkpoint.
 
     Attributes:
-        problems: what is wrong so far.
+        problems: problems so far.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -27,7 +27,7 @@ class Weights:
         return name in self._tensors
 
     def take(self, name: str, shape: Sequence[int]) -> Tensor:
-        """A tensor in float32; zeros where it is missing or has another shape, which is noted."""
+        """Take a tensor in float32; returns zeros and notes a problem if it is missing or does not fit."""
         if name not in self._tensors:
             self.problems.append(f"{name} is missing")
             return torch.zeros(()).expand(*shape)
@@ -43,7 +43,7 @@ class Weights:
         return torch.zeros(()).expand(*shape)
 
     def same(self, one: str, other: str) -> bool:
-        """Whether two names stand for the same values."""
+        """True if two names have equal values."""
         if one == other:
             return True
         if one not in self._tensors or other not in self._tensors:
@@ -52,31 +52,31 @@ class Weights:
         return torch.equal(first, second) if first.dtype == second.dtype else torch.equal(first.float(), second.float())
 
     def tied(self, names: Sequence[str]) -> dict[str, str]:
-        """Which stored tensor stands for each of some names of one tensor.
+        """Resolve the names of tied tensors to stored tensors.
 
-        All of them may be stored, or some: a name that is not takes the first one that is, in the order of `names`.
-        Copies that differ from one another stay different, as they do when transformers loads them.
+        A name that is not stored gets the first stored one, in the order of `names`. Stored copies that differ stay
+        different, as in transformers.
         """
         first = next((name for name in names if name in self._tensors), names[0])
         return {name: name if name in self._tensors else first for name in names}
 
-    def understood(self, names: Sequence[str]) -> None:
-        """Counts those of `names` as taken that are copies of others among them which are taken."""
+    def take_copies(self, names: Sequence[str]) -> None:
+        """Count tensors as taken that equal a taken one among `names`."""
         taken = [name for name in names if name in self._taken]
         self._taken |= {name for name in names if any(self.same(name, other) for other in taken)}
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Names of tensors that were not taken."""
+        """Names of tensors that the model does not use."""
         return tuple(sorted(self._tensors.keys() - self._taken))
 
     def fill(self, model: nn.Module, stored_name: Callable[[str], str], given: Mapping[str, Tensor]) -> None:
-        """Gives a model on the "meta" device its parameters; tied parameters get one tensor again.
+        """Fill the parameters of a model on the "meta" device; tied parameters stay tied.
 
         Args:
-            model: whose parameters tell the shapes that are expected.
-            stored_name: from a parameter's name to that in the checkpoint.
-            given: values of parameters that are not in the checkpoint as they are in the model.
+            model: model with the expected names and shapes.
+            stored_name: function from a parameter's name to its name in the checkpoint.
+            given: parameters that are not stored in the model's form, by name.
         """
         taken: dict[int, nn.Parameter] = {}
         for name, parameter in list(model.named_parameters(remove_duplicate=False)):

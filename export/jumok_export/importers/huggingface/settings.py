@@ -1,4 +1,4 @@
-"""The fields of a checkpoint's config.json, read with the defaults, aliases and checks of their family."""
+"""Fields of config.json, read with the defaults, aliases and checks of a model family."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,18 +19,18 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Hugging Face's names of the activations that there are here."""
+"""Supported activations by Hugging Face's names."""
 
 
 class Settings:
-    """A configuration's fields; what is wrong with them is gathered.
+    """Fields of a configuration; problems are collected.
 
     Args:
-        config: the content of config.json.
-        aliases: other names of fields, which win over the fields as they do in transformers.
+        config: content of config.json.
+        aliases: other names of fields, which win over the fields as in transformers.
 
     Attributes:
-        problems: what is wrong so far.
+        problems: problems so far.
     """
 
     def __init__(self, config: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
@@ -45,11 +45,11 @@ class Settings:
             self.problems.append("per_layer_config is set: layers that differ from one another are not supported")
 
     def given(self, name: str) -> bool:
-        """Whether a field has a value."""
+        """True if a field has a value."""
         return self._config.get(name) is not None
 
     def integer(self, name: str, default: int, *, least: int = 1) -> int:
-        """An integer of at least `least`, which stands in where there is something else."""
+        """Read an integer of at least `least`; returns `least` for an invalid value."""
         value = self._config.get(name, default)
         if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return value
@@ -57,7 +57,7 @@ class Settings:
         return least
 
     def number(self, name: str, default: float) -> float:
-        """A number of at least 0."""
+        """Read a number of at least 0."""
         value = self._config.get(name, default)
         if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
             return float(value)
@@ -65,7 +65,7 @@ class Settings:
         return default
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """True or false."""
+        """Read a boolean."""
         value = self._config.get(name, default)
         if isinstance(value, bool):
             return value
@@ -73,7 +73,7 @@ class Settings:
         return default
 
     def text(self, name: str, default: str) -> str:
-        """A word."""
+        """Read a string."""
         value = self._config.get(name, default)
         if isinstance(value, str):
             return value
@@ -81,7 +81,7 @@ class Settings:
         return default
 
     def activation(self, name: str, default: str) -> Activation:
-        """The activation that a field names."""
+        """Read an activation."""
         value = self.text(name, default)
         if value in ACTIVATIONS:
             return ACTIVATIONS[value]
@@ -89,17 +89,17 @@ class Settings:
         return "relu"
 
     def divisible(self, width: str, heads: str, sizes: tuple[int, int]) -> None:
-        """Notes a width that the heads do not divide."""
+        """Check that the heads divide a width."""
         if sizes[0] % sizes[1]:
             self._refuse(f"{width} must be a multiple of {heads}, got {sizes[0]} and {sizes[1]}")
 
     def within(self, name: str, token: int, vocabulary: int) -> None:
-        """Notes a token that is not in the vocabulary."""
+        """Check that a token is in the vocabulary."""
         if token >= vocabulary:
             self._refuse(f"{name} must be less than the vocabulary's {vocabulary} tokens, got {token}")
 
     def distances(self, buckets: int, max_distance: int) -> None:
-        """Notes buckets of relative positions that are too few, or distances that they all hold."""
+        """Check buckets and distances of relative positions."""
         if not buckets // 2 < max_distance:
             self._refuse(
                 "relative_attention_max_distance must be more than half of relative_attention_num_buckets, "
@@ -107,10 +107,10 @@ class Settings:
             )
 
     def require_sizes(self) -> None:
-        """Sees to it that a model can be built, for its weights to be compared with.
+        """Check that a model can be built, to compare its weights.
 
         Raises:
-            CheckpointError: a field has a value that no model can have.
+            CheckpointError: a field with an impossible value.
         """
         if self._unusable:
             raise CheckpointError(self.problems)

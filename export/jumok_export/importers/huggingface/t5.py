@@ -1,4 +1,4 @@
-"""T5, of any version: how config.json describes it, and what its weights are named."""
+"""T5 of any version: its config.json and the names of its weights."""
 
 import torch
 
@@ -35,7 +35,7 @@ _NAMES = (
     ("encoder_positions.bias", "encoder.0.layer.0.SelfAttention.relative_attention_bias"),
     ("decoder_positions.bias", "decoder.0.layer.0.SelfAttention.relative_attention_bias"),
 )
-"""Parts of our parameters' names and what they are in checkpoints, to be replaced in this order."""
+"""Replacements from our parameters' names to names in checkpoints, in this order."""
 
 _SHARED, _ENCODER, _DECODER, _HEAD = (
     "shared.weight",
@@ -46,14 +46,14 @@ _SHARED, _ENCODER, _DECODER, _HEAD = (
 
 
 def build(settings: Settings, weights: Weights) -> ImportedModel:
-    """A T5ForConditionalGeneration.
+    """Build a T5ForConditionalGeneration.
 
     Args:
-        settings: the configuration; what is wrong with it is noted there.
-        weights: the checkpoint's tensors; what is wrong with them is noted there.
+        settings: the configuration, which collects its problems.
+        weights: tensors of the checkpoint, which collect their problems.
 
     Raises:
-        CheckpointError: the configuration says nothing of which a model could be made.
+        CheckpointError: the configuration has impossible sizes.
     """
     vocabulary = settings.integer("vocab_size", 32128)
     pad = settings.integer("pad_token_id", 0, least=0)
@@ -63,7 +63,7 @@ def build(settings: Settings, weights: Weights) -> ImportedModel:
     max_distance = settings.integer("relative_attention_max_distance", 128)
     settings.within("pad_token_id", pad, vocabulary)
     settings.distances(buckets, max_distance)
-    # The embeddings and the output projection are tied whatever the configuration says, unless their values differ.
+    # Embeddings and output projection are tied for any configuration, unless their values differ.
     names = weights.tied((_SHARED, _ENCODER, _DECODER, _HEAD))
     projection = settings.text("feed_forward_proj", "relu")
     named = {"gated-gelu": "gelu_new"}.get(projection, projection.rpartition("-")[2])
@@ -91,7 +91,7 @@ def build(settings: Settings, weights: Weights) -> ImportedModel:
         model = T5(sizes)
     own = {"source_embedding": _ENCODER, "target_embedding": _DECODER, "output": _HEAD}
     weights.fill(model, lambda name: names.get(own.get(name.removesuffix(".weight"), "")) or _stored_name(name), {})
-    weights.understood((_SHARED, _HEAD, _DECODER, _ENCODER))
+    weights.take_copies((_SHARED, _HEAD, _DECODER, _ENCODER))
     return ImportedModel(
         model=model.eval(),
         family="t5",

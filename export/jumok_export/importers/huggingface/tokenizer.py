@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer, as one that the server runs, and what each of its languages needs."""
+"""Import of a checkpoint's tokenizer and of the special tokens of its languages."""
 
 import re
 from collections.abc import Callable, Mapping, Set
@@ -11,7 +11,7 @@ import tokenizers
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.languages import (
     Directions,
-    Frame,
+    LanguageRoles,
     every_language,
     one_source,
     prefixed,
@@ -34,7 +34,7 @@ M2M100_LANGUAGES = {
     ),
     "wmt21": "en ha is ja cs ru zh de",
 }
-"""Languages by the value of `language_codes`, in the order of their ids, which follow those of the vocabulary file."""
+"""Languages by the value of `language_codes`, in the order of their ids after the vocabulary file's."""
 
 _NLLB_CODE = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 _MBART_CODE = re.compile(r"[a-z]{2,3}_[A-Z]{2}")
@@ -48,8 +48,8 @@ class ImportedTokenizer:
     """A checkpoint's tokenizer.
 
     Attributes:
-        tokenizer: as the server runs it.
-        languages: what stands around a text, as the manifest has it.
+        tokenizer: tokenizer of the bundle.
+        languages: languages and their special tokens, for the manifest.
     """
 
     tokenizer: Tokenizer
@@ -65,36 +65,35 @@ def read_tokenizer(
     source_vocabulary: int,
     target_vocabulary: int,
 ) -> ImportedTokenizer:
-    """Reads the tokenizer of a checkpoint.
+    """Read the tokenizer of a checkpoint; code of the checkpoint is never run.
 
-    Its ids are those of transformers' `AutoTokenizer` for the same folder; the languages' tokens stand where the class
-    of the tokenizer puts them. Code that comes with the checkpoint is never run.
+    Token ids and positions of language tokens are those of transformers' `AutoTokenizer` for the folder.
 
     Args:
-        folder: the checkpoint's.
-        config: the content of its config.json.
-        source_language: language of requests that name none, and what a model of one source language reads.
-        target_language: the same for translations.
-        source_vocabulary: number of the model's source ids, which may be more than the tokenizer's.
+        folder: folder of the checkpoint.
+        config: content of config.json.
+        source_language: default source language, or name of the only one.
+        target_language: default target language, or name of the only one.
+        source_vocabulary: number of the model's source ids, which may exceed the tokenizer's.
         target_vocabulary: number of the model's target ids.
 
     Raises:
-        CheckpointError: the tokenizer is missing or unusable, or does not have a language.
+        CheckpointError: a missing or invalid tokenizer, or an unknown language.
     """
-    asked = Directions(source=source_language, target=target_language)
+    requested = Directions(source=source_language, target=target_language)
     files = TokenizerFiles(folder, config)
     sizes = (source_vocabulary, target_vocabulary)
     try:
         if files.class_name == "MarianTokenizer":
-            return _marian(files, asked, sizes)
+            return _marian(files, requested, sizes)
         if files.class_name == "M2M100Tokenizer":
-            return _m2m100(files, asked, sizes)
-        return _tokenizer_json(files, config, asked, sizes)
+            return _m2m100(files, requested, sizes)
+        return _tokenizer_json(files, config, requested, sizes)
     except ValueError as error:
         raise CheckpointError([f"the tokenizer: {error}"]) from error
 
 
-def _marian(files: TokenizerFiles, asked: Directions, sizes: tuple[int, int]) -> ImportedTokenizer:
+def _marian(files: TokenizerFiles, requested: Directions, sizes: tuple[int, int]) -> ImportedTokenizer:
     separate = bool(files.settings.get("separate_vocabs", False))
     files.require(["source.spm", "target.spm", "vocab.json", *(["target_vocab.json"] if separate else [])])
     vocabulary = read_vocabulary(files.folder / "vocab.json")
@@ -114,10 +113,10 @@ def _marian(files: TokenizerFiles, asked: Directions, sizes: tuple[int, int]) ->
         clean_up_spaces=bool(files.settings.get("clean_up_tokenization_spaces", False)),
     )
     source = SourceLanguage(suffix=(eos,))
-    return ImportedTokenizer(tokenizer, one_source(source, codes, asked=asked, configured=_configured(files)))
+    return ImportedTokenizer(tokenizer, one_source(source, codes, requested=requested, configured=_configured(files)))
 
 
-def _m2m100(files: TokenizerFiles, asked: Directions, sizes: tuple[int, int]) -> ImportedTokenizer:
+def _m2m100(files: TokenizerFiles, requested: Directions, sizes: tuple[int, int]) -> ImportedTokenizer:
     files.require(["sentencepiece.bpe.model", "vocab.json"])
     vocabulary = read_vocabulary(files.folder / "vocab.json")
     named = files.settings.get("language_codes") or "m2m100"
@@ -140,12 +139,12 @@ def _m2m100(files: TokenizerFiles, asked: Directions, sizes: tuple[int, int]) ->
         clean_up_spaces=bool(files.settings.get("clean_up_tokenization_spaces", False)),
     )
     return ImportedTokenizer(
-        tokenizer, every_language(languages, prefixed(eos), asked=asked, configured=_configured(files))
+        tokenizer, every_language(languages, prefixed(eos), requested=requested, configured=_configured(files))
     )
 
 
 def _end(files: TokenizerFiles, ids: Mapping[str, int]) -> int:
-    """The id of the token that ends a sentence."""
+    """Id of the end token."""
     eos = files.token("eos_token", "</s>")
     if eos not in ids:
         raise CheckpointError([f"the tokenizer has no {eos!r}, the token that ends a sentence"])
@@ -153,7 +152,7 @@ def _end(files: TokenizerFiles, ids: Mapping[str, int]) -> int:
 
 
 def _check_pieces(files: TokenizerFiles, languages: Set[str]) -> None:
-    """Refuses settings by which transformers would make other pieces of a text."""
+    """Refuse settings with which transformers would segment texts differently."""
     problems = [
         f"tokenizer_config.json: the added token {token!r} is not special; texts that spell it cannot be cut there"
         for token in files.added_text_tokens()
@@ -168,7 +167,7 @@ def _check_pieces(files: TokenizerFiles, languages: Set[str]) -> None:
 
 
 def _tokenizer_json(
-    files: TokenizerFiles, config: Mapping[str, Any], asked: Directions, sizes: tuple[int, int]
+    files: TokenizerFiles, config: Mapping[str, Any], requested: Directions, sizes: tuple[int, int]
 ) -> ImportedTokenizer:
     backend = load_backend(files)
     tokenizer = TokenizerJson(
@@ -180,27 +179,27 @@ def _tokenizer_json(
     library = tokenizers.Tokenizer.from_str(backend.content.decode("utf-8"))
     added = library.get_added_tokens_decoder().items()
     special = {token.content: number for number, token in added if token.special and number < min(sizes)}
-    framing = _framing(files, config, special.keys())
-    if framing is None:
-        source = _surroundings(library)
+    by_class = _roles_and_pattern(files, config, special.keys())
+    if by_class is None:
+        source = _added_tokens(library)
         pairs = task_pairs(config)
         if pairs:
-            return ImportedTokenizer(tokenizer, tasks(source, pairs, asked=asked))
-        return ImportedTokenizer(tokenizer, one_source(source, {}, asked=asked, configured=_configured(files)))
-    frame, pattern = framing
+            return ImportedTokenizer(tokenizer, tasks(source, pairs, requested=requested))
+        return ImportedTokenizer(tokenizer, one_source(source, {}, requested=requested, configured=_configured(files)))
+    roles, pattern = by_class
     eos = _end(files, special)
     languages = {token: number for token, number in special.items() if pattern.fullmatch(token)}
     return ImportedTokenizer(
-        tokenizer, every_language(languages, frame(eos), asked=asked, configured=_configured(files))
+        tokenizer, every_language(languages, roles(eos), requested=requested, configured=_configured(files))
     )
 
 
-def _framing(
+def _roles_and_pattern(
     files: TokenizerFiles, config: Mapping[str, Any], special: Set[str]
-) -> tuple[Callable[[int], Frame], re.Pattern[str]] | None:
-    """Where the tokenizer's class puts the languages, and how it spells them; None for one that knows no languages.
+) -> tuple[Callable[[int], LanguageRoles], re.Pattern[str]] | None:
+    """Roles and spelling of language tokens in the tokenizer's class; None without language tokens.
 
-    A class that says nothing of languages, as one that runs any tokenizer.json, is told apart by its tokens.
+    A general class, which runs any tokenizer.json, is recognized by its tokens.
     """
     name = files.class_name
     if name not in _LANGUAGE_CLASSES and config.get("model_type") in {"m2m_100", "mbart"}:
@@ -215,19 +214,19 @@ def _framing(
     return (starting, _MBART_CODE) if name == "MBartTokenizer" else None
 
 
-def _surroundings(library: tokenizers.Tokenizer) -> SourceLanguage:
-    """What the tokenizer's own post-processor puts around a text."""
+def _added_tokens(library: tokenizers.Tokenizer) -> SourceLanguage:
+    """Find the tokens that the tokenizer's post-processor puts around a text."""
     library.no_truncation()
     library.no_padding()
     text = "a"
     bare = library.encode(text, add_special_tokens=False).ids
-    framed = library.encode(text).ids
-    start = next((at for at in range(len(framed)) if framed[at : at + len(bare)] == bare), 0)
-    return SourceLanguage(prefix=tuple(framed[:start]), suffix=tuple(framed[start + len(bare) :]))
+    whole = library.encode(text).ids
+    start = next((at for at in range(len(whole)) if whole[at : at + len(bare)] == bare), 0)
+    return SourceLanguage(prefix=tuple(whole[:start]), suffix=tuple(whole[start + len(bare) :]))
 
 
 def _configured(files: TokenizerFiles) -> Directions:
-    """The languages that the tokenizer's settings name."""
+    """Languages of the tokenizer's settings."""
     settings = files.settings
     return Directions(
         source=settings.get("src_lang") or settings.get("source_lang"),

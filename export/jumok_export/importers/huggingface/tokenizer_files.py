@@ -1,4 +1,4 @@
-"""The files of a checkpoint's tokenizer: what they say, and the tokenizer.json that transformers makes of them."""
+"""Settings of a checkpoint's tokenizer, and the tokenizer.json that transformers makes of its files."""
 
 import importlib
 import json
@@ -14,7 +14,7 @@ from jumok_export.importers.huggingface.errors import CheckpointError
 
 TOKENIZER_JSON = "tokenizer.json"
 
-# Class of a family's tokenizer where the checkpoint names none.
+# Default class of a family's tokenizer.
 _DEFAULT_CLASSES = {
     "bart": "BartTokenizer",
     "m2m_100": "M2M100Tokenizer",
@@ -25,19 +25,19 @@ _DEFAULT_CLASSES = {
 
 
 class TokenizerFiles:
-    """A folder's tokenizer_config.json and special_tokens_map.json, read as transformers reads them.
+    """A folder's tokenizer_config.json and special_tokens_map.json, read as transformers does.
 
     Args:
-        folder: of the checkpoint.
-        config: content of its config.json.
+        folder: folder of the checkpoint.
+        config: content of config.json.
 
     Attributes:
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
         class_name: transformers' class of the tokenizer, such as "NllbTokenizer".
-        settings: the tokenizer's settings by name.
+        settings: settings of the tokenizer by name.
 
     Raises:
-        CheckpointError: a file is not JSON.
+        CheckpointError: a file is no JSON.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
@@ -50,19 +50,19 @@ class TokenizerFiles:
         self.class_name = str(named or _DEFAULT_CLASSES.get(config.get("model_type", ""), "")).removesuffix("Fast")
 
     def has(self, *names: str) -> bool:
-        """Whether the folder has all these files."""
+        """True if the folder has all these files."""
         return all((self.folder / name).is_file() for name in names)
 
     def require(self, names: Sequence[str]) -> None:
-        """Raises ``CheckpointError`` for those of these files that the folder lacks."""
+        """Raise ``CheckpointError`` if the folder lacks any of these files."""
         missing = [name for name in names if not self.has(name)]
         if missing:
             raise CheckpointError(
-                [f"{name} is missing: {self.class_name or 'the tokenizer'} is made of it" for name in missing]
+                [f"{name} is missing: {self.class_name or 'the tokenizer'} needs it" for name in missing]
             )
 
     def json(self, name: str) -> dict[str, Any]:
-        """The JSON object in a file; ``CheckpointError`` if it is none."""
+        """Read a JSON object; raises ``CheckpointError`` for anything else."""
         try:
             content = json.loads((self.folder / name).read_bytes())
         except ValueError as error:
@@ -72,18 +72,18 @@ class TokenizerFiles:
         return content
 
     def token(self, name: str, default: str) -> str:
-        """A special token by its role, such as ``eos_token``; the default where the files name none."""
+        """Special token of a role such as ``eos_token``, or the default."""
         return _spelling(self.settings.get(name)) or default
 
     def special_tokens(self, defaults: Mapping[str, str]) -> tuple[str, ...]:
-        """The special tokens of all roles, and those without a role; ``defaults`` are the class's own, by role."""
+        """Special tokens with and without a role; ``defaults`` are those of the class, by role."""
         by_role = {**defaults, **{role: value for role, value in self.settings.items() if role.endswith("_token")}}
         more = self.settings.get("extra_special_tokens") or self.settings.get("additional_special_tokens") or ()
         values = [*by_role.values(), *(more.values() if isinstance(more, dict) else more)]
         return tuple(dict.fromkeys(filter(None, map(_spelling, values))))
 
     def added_text_tokens(self) -> tuple[str, ...]:
-        """Added tokens that are no special ones: transformers cuts any text where it spells one."""
+        """Added tokens that are not special; transformers splits texts at their spelling."""
         special = set(self.special_tokens({}))
         if "added_tokens_decoder" in self.settings:
             added = self.settings["added_tokens_decoder"].values()
@@ -94,7 +94,7 @@ class TokenizerFiles:
 
 
 def _spelling(token: object) -> str | None:
-    """A token of a settings file, which spells it plainly or as an object with `content`."""
+    """Spelling of a token in a settings file: a string, or an object with `content`."""
     spelled = token.get("content") if isinstance(token, dict) else token
     return spelled if isinstance(spelled, str) and spelled else None
 
@@ -104,8 +104,8 @@ class Backend:
     """A tokenizer of the `tokenizers` library.
 
     Attributes:
-        content: of its tokenizer.json.
-        clean_up_spaces: whether transformers cleans up the spaces of what it decodes.
+        content: content of tokenizer.json.
+        clean_up_spaces: True if transformers cleans up spaces in decoded texts.
     """
 
     content: bytes
@@ -113,37 +113,37 @@ class Backend:
 
 
 def load_backend(files: TokenizerFiles) -> Backend:
-    """The tokenizer as transformers loads it, which is not always as the folder's tokenizer.json says.
+    """Load the tokenizer through transformers; code of the checkpoint is not run.
 
-    For some classes, transformers takes no more than the vocabulary from that file and sets up the rest, such as the
-    normalization of text, itself. No code that comes with the checkpoint is run.
+    For some classes, transformers takes only the vocabulary from tokenizer.json, and sets up the rest itself, such as
+    the normalization of text.
 
     Raises:
-        CheckpointError: there is no tokenizer, or it is unusable.
+        CheckpointError: a missing or invalid tokenizer.
     """
     from transformers import AutoTokenizer, __version__  # noqa: PLC0415 - slow to import
 
     try:
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(files.folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # whatever a class's constructor or the library may raise
+    except Exception as error:  # constructors and the library raise many types
         reason = _protobuf_problem() if not files.has(TOKENIZER_JSON) else None
         raise CheckpointError([f"transformers {__version__} cannot load the tokenizer: {reason or error}"]) from error
     found = type(tokenizer).__name__
     if not tokenizer.is_fast:
         raise CheckpointError([f"{found} has no {TOKENIZER_JSON}: it runs in transformers alone"])
-    # Without its files, a class of transformers may make do with a vocabulary of a few special tokens.
+    # Without its files, a class of transformers may load with only a few special tokens.
     sources = [name for part, name in tokenizer.vocab_files_names.items() if part != "tokenizer_file"]
     if not files.has(TOKENIZER_JSON) and not files.has(*sources):
         raise CheckpointError([f"{found} is made of {TOKENIZER_JSON}, or {' and '.join(sources)}: neither is there"])
     content = tokenizer.backend_tokenizer.to_str().encode()
-    # transformers leaves alone what byte pairs make, whose spaces are the text's own.
+    # transformers does not clean up byte-pair texts, whose spaces are those of the text.
     byte_pairs = "merges" in json.loads(content)["model"]
     return Backend(content, bool(tokenizer.clean_up_tokenization_spaces) and not byte_pairs)
 
 
 def _protobuf_problem() -> str | None:
-    """Why SentencePiece models cannot be taken apart, if so: transformers says something else then."""
+    """Reason why SentencePiece models cannot be parsed, if so; transformers reports another one."""
     try:
         importlib.import_module("sentencepiece.sentencepiece_model_pb2")
     except Exception as error:  # protobuf's VersionError, or it is not installed
@@ -153,7 +153,7 @@ def _protobuf_problem() -> str | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the advice that transformers gives to its own users."""
+    """Silence the advice of transformers to its users."""
     from transformers.utils.logging import get_verbosity, set_verbosity  # noqa: PLC0415
 
     verbosity = get_verbosity()

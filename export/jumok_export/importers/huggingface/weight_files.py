@@ -1,4 +1,4 @@
-"""Weights from safetensors files and from PyTorch's pickles, mapped into memory, never executed."""
+"""Weights of safetensors files and PyTorch pickles, mapped into memory, never executed."""
 
 import json
 import pickle
@@ -20,10 +20,10 @@ _ZIP = b"PK\x03\x04"
 
 
 def read_weights(paths: Sequence[Path]) -> Mapping[str, Tensor]:
-    """The tensors of some files by name; they stay on disk until they are looked at.
+    """Open the tensors of several files by name; they stay on disk until used.
 
     Raises:
-        CheckpointError: a file is damaged or holds more than tensors, or two hold the same tensor; lists all.
+        CheckpointError: damaged files, content other than tensors, or a tensor in two files; lists all.
     """
     problems: list[str] = []
     files: dict[Path, Mapping[str, Tensor]] = {}
@@ -34,20 +34,20 @@ def read_weights(paths: Sequence[Path]) -> Mapping[str, Tensor]:
             problems.append(f"{path.name} {error}")
         except OSError as error:
             problems.append(f"{path.name} cannot be read: {error.strerror or error}")
-    places: dict[str, Path] = {}
+    found_in: dict[str, Path] = {}
     for path, tensors in files.items():
-        problems += [f"{name} is in {places[name].name} and in {path.name}" for name in tensors if name in places]
-        places |= dict.fromkeys(tensors, path)
+        problems += [f"{name} is in {found_in[name].name} and in {path.name}" for name in tensors if name in found_in]
+        found_in |= dict.fromkeys(tensors, path)
     if problems:
         raise CheckpointError(problems)
-    return _Together({name: files[path] for name, path in places.items()})
+    return _MergedFiles({name: files[path] for name, path in found_in.items()})
 
 
 class _UnusableError(ValueError):
-    """A file that cannot be used; the message says why, after the file's name."""
+    """An invalid file; the message continues the file's name."""
 
 
-class _Together(Mapping[str, Tensor]):
+class _MergedFiles(Mapping[str, Tensor]):
     """Tensors of several files."""
 
     def __init__(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -64,7 +64,7 @@ class _Together(Mapping[str, Tensor]):
 
 
 class _Safetensors(Mapping[str, Tensor]):
-    """The tensors of one safetensors file, mapped when they are asked for."""
+    """Tensors of one safetensors file, mapped when they are used."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -91,7 +91,7 @@ class _Safetensors(Mapping[str, Tensor]):
 
 
 def _damage(path: Path, reason: str) -> str:
-    """What is wrong with a safetensors file: 8 bytes of length, so many of JSON, and tensors to the end."""
+    """Describe damage of a safetensors file: 8 bytes of header length, a JSON header, and tensors."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -107,7 +107,7 @@ def _damage(path: Path, reason: str) -> str:
 
 
 def _read_pickle(path: Path) -> Mapping[str, Tensor]:
-    """The tensors of one file that `torch.save` wrote; PyTorch maps them unless the file is of its oldest format."""
+    """Read a file of `torch.save`; PyTorch maps its tensors unless the format is the oldest."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         zipped = stream.read(len(_ZIP)) == _ZIP

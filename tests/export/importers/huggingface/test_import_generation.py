@@ -140,7 +140,7 @@ def test_notes_say_what_was_left_out() -> None:
     notes = read({**IDS, "max_length": 9, "min_p": 0.1, "alignment_heads": [[1, 1]]}, legacy=False).notes
     assert notes == (
         "min_p 0.1 is left out: nothing is sampled by default",
-        "generation_config.json has fields that nothing looks at: alignment_heads",
+        "generation_config.json has unknown fields, which are ignored: alignment_heads",
     )
     assert read({**IDS, "max_length": 9, "d_model": 4}, legacy=True).notes == (
         "there is no generation_config.json: decoding defaults are those in config.json",
@@ -192,7 +192,7 @@ def test_all_unsupported_fields_are_refused_at_once() -> None:
         assert problem.startswith(f"{name} {value!r} is not supported: ")
 
 
-def test_sampling_that_is_not_supported_is_refused_where_it_is_asked_for() -> None:
+def test_unsupported_sampling_is_refused_if_tokens_are_sampled() -> None:
     values = {"epsilon_cutoff": 1e-4, "eta_cutoff": 1e-4, "min_p": 0.1, "top_h": 0.5, "typical_p": 0.9}
     said = problems({**IDS, "do_sample": True, **values})
     assert [problem.split()[0] for problem in said] == sorted(values)

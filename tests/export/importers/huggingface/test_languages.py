@@ -55,7 +55,7 @@ def test_nllb_may_put_the_language_behind_the_text(make: Callable[[str], Path]) 
         ("t5", None, "fr", ("en", "fr")),
     ],
 )
-def test_languages_that_are_asked_for_are_the_default(
+def test_requested_languages_are_the_default(
     make: Callable[[str], Path], kind: str, source: str | None, target: str | None, default: tuple[str, str] | None
 ) -> None:
     languages = read(make(kind), 1000, source, target).languages
@@ -130,7 +130,7 @@ def test_model_with_fewer_tokens_than_the_tokenizer_is_refused(make: Callable[[s
     ("kind", "missing", "problems"),
     [
         ("marian", ["source.spm", "vocab.json"], ["source.spm is missing", "vocab.json is missing"]),
-        ("marian-separate", ["target_vocab.json"], ["target_vocab.json is missing: MarianTokenizer is made of it"]),
+        ("marian-separate", ["target_vocab.json"], ["target_vocab.json is missing: MarianTokenizer needs it"]),
         ("m2m100", ["sentencepiece.bpe.model"], ["sentencepiece.bpe.model is missing"]),
         ("t5", ["tokenizer.json"], ["T5Tokenizer is made of tokenizer.json, or spiece.model: neither is there"]),
         ("bart", ["tokenizer.json"], ["is made of tokenizer.json, or vocab.json and merges.txt: neither is there"]),

@@ -111,8 +111,8 @@ def test_target_ids_are_those_of_transformers(checkpoint: Checkpoint, text: str)
 def language_ids(languages: Languages) -> set[int]:
     """Ids of the languages' tokens, of which translations show nothing."""
     targets = languages.targets.values()
-    framing = {token for one in targets for token in (*one.source_prefix, one.start, one.forced_first)}
-    return {token for token in framing if token is not None}
+    tokens = {token for one in targets for token in (*one.source_prefix, one.start, one.forced_first)}
+    return {token for token in tokens if token is not None}
 
 
 def expected_text(reference: Any, ids: list[int], languages: Languages) -> str:
