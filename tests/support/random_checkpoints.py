@@ -1,4 +1,4 @@
-"""Tiny Hugging Face models with random weights, of every family that can be imported and in many configurations."""
+"""Tiny Hugging Face models with random weights, of every supported family."""
 
 import functools
 from collections.abc import Mapping
@@ -94,7 +94,7 @@ CONFIGURATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "t5-gated-silu": ("t5", {"feed_forward_proj": "gated-silu", "scale_decoder_outputs": False}),
 }
-"""The type of model and what is special about its configuration, by a name for tests."""
+"""Type of model and fields of its configuration, by name of the test case."""
 
 MODELS: Mapping[str, tuple[Any, Any]] = {
     "marian": (transformers.MarianConfig, transformers.MarianMTModel),
@@ -103,12 +103,12 @@ MODELS: Mapping[str, tuple[Any, Any]] = {
     "mbart": (transformers.MBartConfig, transformers.MBartForConditionalGeneration),
     "t5": (transformers.T5Config, transformers.T5ForConditionalGeneration),
 }
-"""Classes of configuration and model, by the type of model."""
+"""Classes of configuration and model by type of model."""
 
 
 @functools.cache
 def random_checkpoint(name: str) -> Any:
-    """One of the configurations as a model of transformers; all weights, biases and norms are random."""
+    """Make a model of transformers; all weights, biases and norms are random."""
     kind, special = CONFIGURATIONS[name]
     config_class, model_class = MODELS[kind]
     config = config_class(**{**(T5 if kind == "t5" else SHARED), **special})
@@ -127,12 +127,12 @@ def random_checkpoint(name: str) -> Any:
 
 
 def config_of(model: Any) -> dict[str, Any]:
-    """What `save_pretrained` writes into config.json."""
+    """Content of config.json as `save_pretrained` writes it."""
     return {**model.config.to_diff_dict(), "architectures": [type(model).__name__]}
 
 
 def sentences(model: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Sources [3, 11] with lengths, start tokens, and targets [3, 9] with lengths; no padding token within."""
+    """Make sources [3, 11], start tokens and targets [3, 9], with lengths and without inner padding."""
     config = model.config
     target_vocabulary = model.get_output_embeddings().weight.shape[0]
     random = torch.Generator().manual_seed(1)
@@ -146,5 +146,5 @@ def sentences(model: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 
 
 def source_mask(source_ids: Tensor, source_lengths: Tensor) -> Tensor:
-    """transformers' attention mask of padded sources, [B, S]."""
+    """Attention mask of padded sources for transformers, [B, S]."""
     return (torch.arange(source_ids.shape[1]) < source_lengths[:, None]).long()

@@ -1,4 +1,4 @@
-"""Small tokenizers of every family, in the files that their checkpoints have; trained on the test data."""
+"""Small tokenizers of every family, trained on the test data, in the files of checkpoints."""
 
 import io
 import json
@@ -20,7 +20,7 @@ NLLB_CODES = ["deu_Latn", "eng_Latn", "jpn_Jpan", "kor_Hang"]
 ALL = ("en", "de", "ko", "ja")
 """Languages of the test data."""
 UNUSED = 7
-"""Ids that the models have beyond their tokenizers'."""
+"""Number of model ids that the tokenizers do not have."""
 TASKS = {
     "summarization": {"prefix": "summarize: ", "num_beams": 4},
     "translation_en_to_de": {"prefix": "translate English to German: "},
@@ -29,12 +29,12 @@ TASKS = {
 
 
 def lines(*languages: str) -> list[str]:
-    """The sentences of these languages, several times."""
+    """Repeat the sentences of these languages."""
     return [line for language in languages for line in (DATA / f"train.{language}").read_text("utf-8").splitlines() * 4]
 
 
 def pieces(sentences: Sequence[str], size: int, **options: Any) -> bytes:
-    """A SentencePiece model's content."""
+    """Train a SentencePiece model; returns its content."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences),
@@ -49,7 +49,7 @@ def pieces(sentences: Sequence[str], size: int, **options: Any) -> bytes:
 
 
 def spellings(model: bytes) -> list[str]:
-    """What a SentencePiece model has beside its unknown, start and end pieces."""
+    """Pieces of a SentencePiece model without its unknown, start and end pieces."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     return [processor.IdToPiece(number) for number in range(3, processor.GetPieceSize())]
 
@@ -59,7 +59,7 @@ def write(path: Path, content: object) -> None:
 
 
 def change(folder: Path, **settings: Any) -> None:
-    """Sets fields of tokenizer_config.json."""
+    """Set fields of tokenizer_config.json."""
     path = folder / "tokenizer_config.json"
     write(path, json.loads(path.read_text("utf-8")) | settings)
 
@@ -93,7 +93,7 @@ def save_m2m100(folder: Path) -> None:
 
 
 def scored(special: Sequence[str], model: bytes) -> list[tuple[str, float]]:
-    """A unigram model's vocabulary, special tokens first, with their scores of 0 that make them the best of pieces."""
+    """Vocabulary of a unigram model, with special tokens first and with the best score, 0."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     known = [(processor.IdToPiece(number), processor.GetScore(number)) for number in range(3, len(processor))]
     return [*((token, 0.0) for token in special), *known]
@@ -138,7 +138,7 @@ def save_t5(folder: Path) -> None:
 
 
 def save_generic(folder: Path) -> None:
-    """A tokenizer.json of nobody's class, with a normalizer, a prompt around texts and an added word."""
+    """Make a tokenizer.json without a class, with a normalizer, a prompt around texts and an added word."""
     tokenizer = Tokenizer(models.Unigram(scored(["<pad>", "</s>", "<unk>"], pieces(lines(*ALL), 320)), unk_id=2))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip()])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -167,21 +167,21 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "t5": (save_t5, {"model_type": "t5", "task_specific_params": TASKS}),
     "generic": (save_generic, {"model_type": "t5"}),
 }
-"""How each is made, and its config.json."""
+"""Function and config.json of each kind of checkpoint."""
 
 ASKED = {"marian-codes": ("en", "deu"), "bart": ("en", "de"), "generic": ("en", "de")}
-"""Languages to name for the kinds of checkpoints that do not say theirs."""
+"""Languages of the kinds of checkpoints that do not name theirs."""
 
 
 def load_reference(folder: Path, **options: Any) -> Any:
-    """The tokenizer as transformers loads it."""
+    """Load the tokenizer with transformers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, **options)
 
 
 def size_of(reference: Any) -> int:
-    """Number of ids that a model has for this tokenizer."""
+    """Number of a model's ids for this tokenizer."""
     if type(reference).__name__ == "M2M100Tokenizer":
         return int(reference.encoder_size) + 100 + UNUSED
     return max(len(reference), len(getattr(reference, "target_encoder", ()))) + UNUSED
@@ -190,7 +190,7 @@ def size_of(reference: Any) -> int:
 def read(
     folder: Path, size: int, source: str | None = None, target: str | None = None, **config: Any
 ) -> ImportedTokenizer:
-    """The tokenizer as it is imported for a model of so many ids, with these fields set in config.json."""
+    """Import the tokenizer for a model with a number of ids and fields of config.json."""
     return read_tokenizer(
         folder,
         json.loads((folder / "config.json").read_text("utf-8")) | config,

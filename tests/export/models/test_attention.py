@@ -1,4 +1,4 @@
-"""Attention against a table worked by hand, and against PyTorch's own multi-head attention."""
+"""Attention against a table worked by hand, and against PyTorch's multi-head attention."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_dropout_drops_weights_from_the_sum_and_not_from_what_is_returned() -> N
 
 
 def same_as_torch(own: MultiHeadAttention, width: int) -> nn.MultiheadAttention:
-    """PyTorch's module with the same weights."""
+    """Copy the weights into PyTorch's module."""
     theirs = nn.MultiheadAttention(width, own.heads, batch_first=True)
     projections = (own.query_projection, own.key_projection, own.value_projection)
     with torch.no_grad():
@@ -125,7 +125,7 @@ def test_heads_must_divide_the_widths() -> None:
 
 
 @pytest.mark.parametrize(("key_width", "folded"), [(32, True), (24, False)])
-def test_queries_take_over_the_scale_where_that_changes_no_bit(key_width: int, folded: bool) -> None:
+def test_queries_take_over_the_scale_if_that_changes_no_bit(key_width: int, folded: bool) -> None:
     torch.manual_seed(0)
     attention = MultiHeadAttention(16, 2, key_width=key_width)
     query, memory = torch.randn(2, 3, 16), torch.randn(2, 5, 16)
@@ -139,7 +139,7 @@ def test_queries_take_over_the_scale_where_that_changes_no_bit(key_width: int, f
 
 
 @pytest.mark.parametrize("split", [False, True])
-def test_an_answer_is_what_attention_attends_to(split: bool) -> None:
+def test_fused_attention_computes_what_attention_does(split: bool) -> None:
     torch.manual_seed(1)
     attention = MultiHeadAttention(16, 4, scale=0.3)
     query, memory = torch.randn(3, 2, 16), torch.randn(3, 6, 16)

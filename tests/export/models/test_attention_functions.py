@@ -1,4 +1,4 @@
-"""Attention's arithmetic: a worked example, and mistakes of popular explanations, each of which gives other numbers."""
+"""Score functions and softmax: a worked example, and frequent mistakes, which give other numbers."""
 
 import math
 
@@ -111,7 +111,7 @@ def test_general_is_a_full_matrix_between_states_of_different_width() -> None:
     torch.testing.assert_close(same, dot_scores(query[:, :3] * diagonal, key))
 
 
-def test_dot_needs_one_width_and_says_what_does_not() -> None:
+def test_dot_needs_one_width_and_names_an_alternative() -> None:
     with pytest.raises(ValueError, match="a decoder of width 5 and an encoder of width 3: take attention 'general'"):
         DotAttention(5, 3)
 

@@ -1,4 +1,4 @@
-"""Recurrent models against their papers' equations, worked vector by vector, and what training makes of them."""
+"""Recurrent models against their papers' equations, worked vector by vector."""
 
 import math
 from typing import Any
@@ -32,7 +32,7 @@ def targets(sentences: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 def step_cells(cells: list[Cell], x: Tensor, states: list[list[Tensor]]) -> Tensor:
-    """One step of stacked cells; puts the new states in place of the old ones."""
+    """Run one step of stacked cells, and replace their states."""
     for number, cell in enumerate(cells):
         states[number] = list(cell(x[None], [state[None] for state in states[number]]))
         states[number] = [state[0] for state in states[number]]
@@ -41,7 +41,7 @@ def step_cells(cells: list[Cell], x: Tensor, states: list[list[Tensor]]) -> Tens
 
 
 def worked(recurrent: Recurrent, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Logits [T, V] and attention [T, S] of one sentence, as the papers have them: one vector after the other."""
+    """Compute logits [T, V] and attention [T, S] of one sentence by the papers' equations."""
     sizes = recurrent.sizes
     cells = [module for module in recurrent.encoder.modules() if isinstance(module, Cell)]
     directions = 2 if sizes.bidirectional else 1

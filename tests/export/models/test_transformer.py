@@ -125,7 +125,7 @@ def test_padding_changes_nothing(sizes: TransformerSizes) -> None:
 
     def padded(sequences: list[Tensor], extra: int) -> tuple[Tensor, Tensor]:
         lengths = torch.tensor([len(sequence) for sequence in sequences])
-        ids = torch.randint(17, (len(sequences), int(lengths.max()) + extra))  # noise, which nothing may look at
+        ids = torch.randint(17, (len(sequences), int(lengths.max()) + extra))  # noise, which must not matter
         for row, sequence in zip(ids, sequences, strict=True):
             row[: len(sequence)] = sequence
         return ids, lengths

@@ -1,4 +1,4 @@
-"""Model 1 against itself written for the eye."""
+"""IBM Model 1 against a plain implementation."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ HOUSES: Pairs = [([0, 1], [0, 1]), ([0, 2], [0, 2]), ([3, 2], [3, 2])]
 
 
 def model1_by_eye(pairs: Pairs, iterations: int) -> dict[tuple[int | None, int], float]:
-    """t(target | source) after some iterations, of all pairs of tokens that occur together; None is nobody."""
+    """t(target | source) of all cooccurring pairs after some iterations; None is the NULL token."""
     together = {(s, t) for source, target in pairs for s in (*source, None) for t in target}
     table = dict.fromkeys(together, 1.0)
     for _ in range(iterations):
@@ -50,7 +50,7 @@ def fit(pairs: Pairs, iterations: int) -> Lexicon:
 
 @pytest.mark.parametrize("block", [1, 7, 2**20])
 @pytest.mark.parametrize("pairs", [HOUSES, random_pairs(1), random_pairs(2)], ids=["houses", "random", "more random"])
-def test_model_1_is_model_1(pairs: Pairs, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probabilities_are_those_of_the_oracle(pairs: Pairs, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model1, "BLOCK", block)
     for iterations in (1, 2, 5):
         lexicon = fit(pairs, iterations)
@@ -70,7 +70,7 @@ def test_model_1_is_model_1(pairs: Pairs, block: int, monkeypatch: pytest.Monkey
     assert lexicon.frequencies.tolist() == np.bincount([t for _, ts in pairs for t in ts], minlength=15).tolist()
 
 
-def test_unlikely_translations_are_forgotten_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlikely_translations_are_dropped_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model1, "LEAST_PROBABILITY", 0.1)
     lexicon, whole = fit(random_pairs(1), 6), model1_by_eye(random_pairs(1), 6)
     assert 12 < len(lexicon.targets) < len([key for key in whole if key[0] is not None])

@@ -1,4 +1,4 @@
-"""Shortlists: lexicons by hand, and the graphs that lists are for."""
+"""Shortlists from lexicons by hand, and their decoder graphs."""
 
 import gzip
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
 
 
 class Letters:
-    """A tokenizer whose tokens are letters, source and target each with its own."""
+    """A tokenizer of letters, with separate source and target vocabularies."""
 
     source, target = "abcde?", "edcba!"
     source_vocab_size, vocab_size = 6, 6
@@ -108,7 +108,7 @@ def test_a_table_of_something_else_is_refused(text: str, problem: str, tmp_path:
     assert problem in str(raised.value)
 
 
-def test_text_that_nothing_can_be_aligned_in_is_refused(vocabulary: Vocabulary) -> None:
+def test_text_without_alignable_pairs_is_refused(vocabulary: Vocabulary) -> None:
     with pytest.raises(ShortlistError, match="a translation of every source, got 2 and 1"):
         ParallelText(sources=["a", "b"], targets=["c"])
     tokenizer = SentencePieceTokenizer(vocabulary.model)
@@ -123,7 +123,7 @@ WIDTH, TOKENS = 24, 300
 
 
 def decoder_of(nodes: Sequence[onnx.NodeProto], constants: dict[str, Any]) -> dict[str, Graph]:
-    """A decoder whose one input is what its projection is applied to."""
+    """A decoder whose only input is that of its output projection."""
     values = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, ["R", WIDTH]),
         helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["R", TOKENS]),
@@ -174,7 +174,7 @@ FORMS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
 @pytest.mark.parametrize("saturates", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int8, calibrated"])
 @pytest.mark.parametrize("form", FORMS)
-def test_projections_of_any_form_are_parted(form: str, precision: str, saturates: bool) -> None:
+def test_projections_of_any_form_are_separated(form: str, precision: str, saturates: bool) -> None:
     nodes, constants = FORMS[form]
     graphs = decoder_of(nodes, constants)
     graphs["decoder"].model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "last"))
@@ -208,7 +208,7 @@ def test_projections_of_any_form_are_parted(form: str, precision: str, saturates
         [node("Identity", ["w"], ["same"]), node("MatMul", ["x", "same"], ["logits"])],
     ],
 )
-def test_logits_that_are_no_product_have_no_shortlist(nodes: list[onnx.NodeProto]) -> None:
+def test_logits_that_are_no_product_cannot_have_a_shortlist(nodes: list[onnx.NodeProto]) -> None:
     with pytest.raises(ValueError, match="its logits are no product with a constant matrix"):
         split_projection(decoder_of(nodes, {"w": MATRIX, "b": BIASES[0], "half": 0.5})["decoder"])
 
@@ -217,7 +217,7 @@ def plan(sentences: tuple[list[str], list[str]]) -> ShortlistPlan:
     return ShortlistPlan(lexicon=ParallelText(sources=sentences[0], targets=sentences[1]), best=4, frequent=5)
 
 
-def test_a_model_that_cannot_have_one_is_not_exported_with_one(
+def test_a_model_that_cannot_have_a_shortlist_is_not_exported_with_one(
     export_tiny: Callable[..., Bundle],
     tiny_graphs: dict[str, Graph],
     sentences: tuple[list[str], list[str]],
@@ -360,7 +360,7 @@ def test_languages_without_a_default_need_one(
 
 
 class Gathering(nn.Module):
-    """A model whose decoder makes its state anew at every step."""
+    """A model whose decoder makes a new state at every step."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -373,7 +373,7 @@ class Gathering(nn.Module):
         )
 
 
-def test_a_decoder_that_gathers_its_state_has_one_too(
+def test_a_decoder_that_gathers_its_state_has_a_shortlist_too(
     tiny_model: Transformer,
     vocabulary: Vocabulary,
     export_tiny: Callable[..., Bundle],

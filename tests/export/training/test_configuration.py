@@ -1,4 +1,4 @@
-"""Training configurations: what is wrong in one is said by name, all at once."""
+"""Training configurations: all problems are reported at once, by key."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ name = "small"
 
 
 def problems(tmp_path: Path, text: str) -> list[str]:
-    """What is said to be wrong, line by line."""
+    """Reported problems, line by line."""
     path = tmp_path / "config.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError) as caught:
@@ -39,7 +39,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
     return [line.strip() for line in others]
 
 
-def test_a_good_one_is_read_and_survives_a_checkpoint(tmp_path: Path) -> None:
+def test_a_valid_configuration_is_read_and_survives_a_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(GOOD, encoding="utf-8")
     configuration = load_configuration(path)
@@ -114,7 +114,7 @@ def test_a_good_one_is_read_and_survives_a_checkpoint(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(old: str, new: str, expected: list[str], tmp_path: Path) -> None:
+def test_problems_are_named(old: str, new: str, expected: list[str], tmp_path: Path) -> None:
     assert old in GOOD
     found = problems(tmp_path, GOOD.replace(old, new, 1))
     assert len(found) == len(expected)
@@ -122,7 +122,7 @@ def test_what_is_wrong_is_named(old: str, new: str, expected: list[str], tmp_pat
         assert line.startswith(start)
 
 
-def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
     text = GOOD.replace("width", "widht").replace("heads = 4", "heads = -1").replace('name = "small"', "")
     assert problems(tmp_path, text) == [
         "model.heads: Input should be greater than or equal to 1, got -1",
@@ -131,7 +131,7 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_no_toml_is_said_to_be_none(tmp_path: Path) -> None:
+def test_invalid_toml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("[data\n", encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"config.toml is not TOML: .*line 1"):

@@ -1,4 +1,4 @@
-"""Training data: files that are no corpus, pairs, and batches within their budget."""
+"""Training data: invalid files, pairs, and batches within their budget."""
 
 import gzip
 from pathlib import Path
@@ -30,9 +30,7 @@ def test_several_files_plain_and_gzip_are_one_corpus(tmp_path: Path) -> None:
         (b"one\n", None, "a.de cannot be read: No such file or directory"),
     ],
 )
-def test_what_is_no_corpus_is_said_to_be_none(
-    source: bytes, target: bytes | None, message: str, tmp_path: Path
-) -> None:
+def test_an_invalid_corpus_is_refused(source: bytes, target: bytes | None, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.en").write_bytes(source)
     if target is not None:
         (tmp_path / "a.de").write_bytes(target)
@@ -40,7 +38,7 @@ def test_what_is_no_corpus_is_said_to_be_none(
         read_files([tmp_path / "a.en"], [tmp_path / "a.de"])
 
 
-def test_a_gzip_file_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_gzip_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.en.gz").write_bytes(b"one\n")
     with pytest.raises(CorpusError, match=r"a\.en\.gz cannot be read: Not a gzipped file"):
         read_files([tmp_path / "a.en.gz"], [tmp_path / "a.en.gz"])

@@ -1,4 +1,4 @@
-"""Training: it learns, is resumed exactly, can be stopped, and its checkpoint is exported and translates."""
+"""Training: learning, exact resumption, interruption, and export of the checkpoint."""
 
 import json
 import os
@@ -68,7 +68,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes the configuration into a file, with changes."""
+    """Write the configuration with changes to a file."""
 
     def written(name: str = "config.toml", **changes: str) -> Path:
         text = CONFIGURATION
@@ -87,7 +87,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def test_a_resumed_run_is_one_without_a_break(write: Write, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(write: Write, tmp_path: Path) -> None:
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     said: list[str] = []
     train(write(), straight, data=DATA)
@@ -142,7 +142,7 @@ def test_a_recurrent_model_is_trained_and_resumed_alike(feeding: str, write: Wri
     assert losses[1] < losses[0]
 
 
-def test_validation_only_now_and_then(write: Write, tmp_path: Path) -> None:
+def test_validation_every_few_epochs(write: Write, tmp_path: Path) -> None:
     path = write(max_epochs="3")
     path.write_text(path.read_text().replace("[training]", "[training]\nvalidate_every_epochs = 2"))
     train(path, tmp_path / "run", data=DATA)
@@ -152,8 +152,8 @@ def test_validation_only_now_and_then(write: Write, tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "run" / LAST).epoch == 3
 
 
-def test_a_run_of_an_earlier_version_goes_on(write: Write, tmp_path: Path) -> None:
-    """Its metrics had no seconds."""
+def test_a_run_of_an_earlier_version_is_resumed(write: Write, tmp_path: Path) -> None:
+    """Metrics of earlier versions have no seconds."""
     run = tmp_path / "run"
     train(write("short.toml", max_epochs="1"), run, data=DATA)
     lines = (run / "metrics.csv").read_text().splitlines()
@@ -207,7 +207,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(write: Write, tmp_path: Path) -
     assert int(read_metrics(out)[-1]["epoch"]) == done + 2
 
 
-def test_a_run_goes_on_only_with_its_own_configuration(
+def test_a_run_is_resumed_only_with_its_own_configuration(
     write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
@@ -280,7 +280,7 @@ def test_reversal_is_learnt_and_its_export_translates(
         ),
     ],
 )
-def test_commands_say_in_words_what_is_wrong(
+def test_commands_report_problems(
     arguments: list[str], message: str, write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write()
@@ -295,7 +295,7 @@ def test_a_vocabulary_larger_than_the_corpus(write: Write, tmp_path: Path, capfd
     assert "could not train a vocabulary of 5000 tokens" in capfd.readouterr().err
 
 
-def test_a_corpus_of_which_nothing_is_short_enough(
+def test_a_corpus_of_too_long_sentences_is_refused(
     write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = write(description='""\nmax_length = 1')

@@ -1,4 +1,4 @@
-"""What is in checkpoints of old and new versions, and what is wrong with others, against transformers' own loading."""
+"""Loading of old, new and invalid checkpoints, against transformers."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,7 +47,7 @@ def their_logits(theirs: Any) -> Tensor:
 
 
 def loaded(theirs: Any, tensors: Mapping[str, Tensor], folder: Path) -> Any:
-    """What transformers makes of these tensors."""
+    """Load these tensors with transformers."""
     theirs.config.save_pretrained(folder)
     save_file(
         {name: tensor.clone() for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"}
@@ -56,7 +56,7 @@ def loaded(theirs: Any, tensors: Mapping[str, Tensor], folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_what_save_pretrained_writes_is_all_used(name: str, tmp_path: Path) -> None:
+def test_all_tensors_of_save_pretrained_are_used(name: str, tmp_path: Path) -> None:
     theirs = random_checkpoint(name)
     theirs.save_pretrained(tmp_path)
     imported = build_model(config_of(theirs), load_file(tmp_path / "model.safetensors"))
@@ -77,7 +77,7 @@ def test_weights_in_half_precision_are_computed_with_in_float32(dtype: torch.dty
 
 
 def only(*kept: str) -> Callable[[Tensors], Tensors]:
-    """Of the copies of the embedding, those that end with one of these."""
+    """Names of the embedding's copies with one of these suffixes."""
 
     def keep(tensors: Tensors) -> Tensors:
         embeddings = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
@@ -87,7 +87,7 @@ def only(*kept: str) -> Callable[[Tensors], Tensors]:
 
 
 def differing(part: str) -> Callable[[Tensors], Tensors]:
-    """One of the copies has other values than the rest."""
+    """Change the values of one copy."""
 
     def change(tensors: Tensors) -> Tensors:
         return {name: value.flip(0) if name.endswith(part) else value for name, value in tensors.items()}
@@ -112,7 +112,7 @@ STORED = {
 
 @pytest.mark.parametrize("stored", STORED)
 @pytest.mark.parametrize("name", ["marian", "m2m100", "bart", "mbart", "t5"])
-def test_tied_weights_are_found_where_transformers_finds_them(name: str, stored: str, tmp_path: Path) -> None:
+def test_tied_weights_are_resolved_as_by_transformers(name: str, stored: str, tmp_path: Path) -> None:
     theirs = random_checkpoint(name)
     tensors = STORED[stored](theirs.state_dict())
     imported = build_model(config_of(theirs), tensors)
@@ -128,7 +128,7 @@ def test_tied_weights_are_found_where_transformers_finds_them(name: str, stored:
 
 
 def test_an_untied_head_of_an_early_version_stands_beside_shared_embeddings() -> None:
-    """Version 5 unties all of them; what an earlier one did can only be told by what is not stored."""
+    """Version 5 unties all of them; missing tensors show that an earlier version did not."""
     theirs = random_checkpoint("bart")
     tensors = {**only("shared.weight")(theirs.state_dict()), "lm_head.weight": theirs.lm_head.weight.flip(0)}
     imported = build_model({**config_of(theirs), "tie_word_embeddings": False}, tensors)
@@ -150,7 +150,7 @@ def test_marians_stored_positions_win_over_computed_ones(tmp_path: Path) -> None
     assert not torch.allclose(expected, their_logits(theirs), atol=1e-2)
 
 
-def test_what_no_model_uses_is_listed() -> None:
+def test_unused_tensors_are_listed() -> None:
     theirs = random_checkpoint("m2m100")
     left = {
         "model.encoder.embed_positions.weights": torch.zeros(22, 24),
@@ -179,7 +179,7 @@ def problems(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[
     return caught.value.problems
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     theirs = random_checkpoint("bart")
     tensors = theirs.state_dict()
     del tensors["model.encoder.layers.0.fc1.bias"]
@@ -198,7 +198,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     )
 
 
-def test_an_embedding_that_is_stored_nowhere_is_missed_once() -> None:
+def test_a_missing_embedding_is_reported_once() -> None:
     for name in ("marian", "t5"):
         theirs = random_checkpoint(name)
         (problem,) = problems(config_of(theirs), only()(theirs.state_dict()))
@@ -319,7 +319,7 @@ def test_defaults_are_those_of_transformers(family: Any) -> None:
     ],
     ids=str,
 )
-def test_a_t5_is_described_as_transformers_understands_it(fields: dict[str, Any]) -> None:
+def test_a_t5_is_described_as_in_transformers(fields: dict[str, Any]) -> None:
     theirs = MODELS["t5"][0].from_dict(fields)
     imported = build_t5(Settings(fields, T5_ALIASES), Weights({}))
     assert isinstance(imported.model, T5)

@@ -1,4 +1,4 @@
-"""Checkpoints on their whole way, through the command: the bundle decodes as `generate` does by their own settings."""
+"""Import by the command: the bundle decodes as `generate` does by the checkpoint's settings."""
 
 import contextlib
 import io
@@ -30,7 +30,7 @@ PAIRS = parallel_sentences(30, seed=1)
 
 @pytest.fixture(scope="module")
 def marian(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """A checkpoint that has half learnt its sentences."""
+    """A checkpoint that was trained a little."""
     with quiet():
         return make_checkpoint(
             replace(BY_NAME["marian-3-heads"], steps=80), tmp_path_factory.mktemp("import") / "opus mt, eng-deu"
@@ -39,13 +39,13 @@ def marian(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def nllb(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """A checkpoint of several languages that has learnt nothing."""
+    """An untrained checkpoint of several languages."""
     with quiet():
         return make_checkpoint(replace(BY_NAME["nllb"], steps=1), tmp_path_factory.mktemp("import") / "nllb")
 
 
 def assert_equal(checkpoint: Checkpoint, bundle: Path, pair: Pair, languages: tuple[str | None, str | None]) -> None:
-    """Same tokens and scores as `generate`, for every sentence, by the checkpoint's own settings."""
+    """Assert the tokens and scores of `generate` by the checkpoint's settings, for every sentence."""
     with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator, quiet():
         translations = translator.translate(SENTENCES, source_language=languages[0], target_language=languages[1])
         for text, translation in zip(SENTENCES, translations, strict=True):
@@ -61,7 +61,7 @@ def assert_equal(checkpoint: Checkpoint, bundle: Path, pair: Pair, languages: tu
 
 @dataclass(frozen=True)
 class Imported:
-    """A bundle that the command has made, and what it has said."""
+    """A bundle of the command, and the command's output."""
 
     path: Path
     said: str
@@ -82,7 +82,7 @@ def imported(marian: Checkpoint, text_files: list[Path], tmp_path_factory: pytes
 
 @pytest.fixture(scope="module")
 def text_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Sentences and their translations."""
+    """Write sentences and their translations to files."""
     folder = tmp_path_factory.mktemp("text")
     files = [folder / "text.en", folder / "text.de"]
     files[0].write_text("".join(f"{pair.english}\n" for pair in PAIRS), encoding="utf-8")
@@ -134,7 +134,7 @@ def test_a_shortlist_through_the_command(imported: Imported) -> None:
             assert {*translation.hypotheses[0].token_ids} <= {*listed.of(source).tolist()}
 
 
-def test_a_shortlist_of_what_does_not_fit_is_refused(
+def test_unsuitable_shortlist_sources_are_refused(
     nllb: Checkpoint, text_files: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "short.de").write_text("Ein Satz\n", encoding="utf-8")
@@ -176,7 +176,7 @@ def test_a_shortlist_of_what_does_not_fit_is_refused(
         (["{folder}", "--out", "{tmp}"], ["{tmp}: exists already"]),
     ],
 )
-def test_the_command_says_in_words_what_is_wrong(
+def test_the_command_reports_problems(
     arguments: list[str],
     messages: list[str],
     nllb: Checkpoint,
@@ -194,7 +194,7 @@ def test_the_command_says_in_words_what_is_wrong(
 
 @pytest.fixture
 def copy(marian: Checkpoint, tmp_path: Path) -> Path:
-    """The checkpoint in a folder of its own, to be changed."""
+    """A copy of the checkpoint, to be changed."""
     return Path(shutil.copytree(marian.folder, tmp_path / "copy"))
 
 
@@ -217,7 +217,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model(copy: Path) -> None:
 
 
 def test_a_checkpoint_without_a_tokenizer_or_an_end(copy: Path) -> None:
-    """Both are said, whatever was found first."""
+    """Both problems are reported."""
     (copy / "vocab.json").unlink()
     change(copy / "generation_config.json", eos_token_id=None)
     said = refusal(copy)
@@ -225,7 +225,7 @@ def test_a_checkpoint_without_a_tokenizer_or_an_end(copy: Path) -> None:
     assert "eos_token_id is not given: translations would never end" in said
 
 
-def test_defaults_by_which_nothing_could_be_decoded(copy: Path) -> None:
+def test_defaults_that_cannot_decode_are_refused(copy: Path) -> None:
     generation = json.loads((copy / "generation_config.json").read_text())
     change(copy / "generation_config.json", suppress_tokens=[generation["eos_token_id"]])
     assert any(problem.startswith("every token of eos_token_id") for problem in refusal(copy))

@@ -1,4 +1,4 @@
-"""Checkpoint folders: every form that weights are saved in; what is no checkpoint, or damaged, is refused in words."""
+"""Checkpoint folders: every form of weights, and refusal of damaged or foreign files."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.support.random_checkpoints import random_checkpoint
 
 
 class Runs:
-    """Something whose unpickling makes a folder."""
+    """An object whose unpickling makes a folder."""
 
     def __init__(self, made: Path) -> None:
         self.made = made
@@ -43,7 +43,7 @@ def folder(model: Any, tmp_path: Path) -> Path:
 
 
 def problems(folder: Path) -> tuple[str, ...]:
-    """What is wrong, whether that stops the reading or not."""
+    """Problems of a folder, raised or collected."""
     try:
         return open_checkpoint(folder).problems
     except CheckpointError as error:
@@ -99,7 +99,7 @@ def test_safetensors_are_preferred(model: Any, folder: Path) -> None:
     assert open_checkpoint(folder).weights == ("model.safetensors",)
 
 
-def test_what_is_no_checkpoint(tmp_path: Path, folder: Path) -> None:
+def test_folders_without_a_checkpoint_are_refused(tmp_path: Path, folder: Path) -> None:
     assert problems(tmp_path / "nowhere") == (f"{tmp_path}/nowhere is not there: name a checkpoint's folder",)
     assert problems(folder / "config.json") == (f"{folder}/config.json is a file: name a checkpoint's folder",)
     (tmp_path / "empty").mkdir()
@@ -188,7 +188,7 @@ def test_a_link_that_leads_elsewhere(folder: Path, file: str) -> None:
 
 
 def test_a_snapshot_in_the_cache_is_links_to_its_models_blobs(folder: Path, tmp_path: Path) -> None:
-    model = tmp_path / "cache" / "models--Somebody--opus-mt-en-de"
+    model = tmp_path / "cache" / "models--Example--opus-mt-en-de"
     snapshot = model / "snapshots" / "0a1b2c"
     shutil.copytree(folder, model / "blobs")
     snapshot.mkdir(parents=True)
@@ -245,7 +245,7 @@ def test_settings_that_cannot_be_read(folder: Path) -> None:
 
 
 def refusal(folder: Path, tmp_path: Path) -> tuple[str, ...]:
-    """What `import_checkpoint` says of a checkpoint."""
+    """Problems that `import_checkpoint` raises."""
     with pytest.raises(CheckpointError) as raised:
         import_checkpoint(folder, tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
@@ -262,17 +262,17 @@ def refusal(folder: Path, tmp_path: Path) -> tuple[str, ...]:
         ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized by 'awq'"),
     ],
 )
-def test_other_models_are_refused_for_what_they_are(
+def test_unsupported_models_are_refused_by_name(
     config: dict[str, object], said: str, folder: Path, tmp_path: Path
 ) -> None:
-    """Nothing else is said of them, such as that they have no tokenizer that is known."""
+    """No other problem is reported, such as an unknown tokenizer."""
     stated = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(stated | config))
     [problem] = refusal(folder, tmp_path)
     assert problem.startswith(said)
 
 
-def test_all_that_is_wrong_is_said_at_once(folder: Path, tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(folder: Path, tmp_path: Path) -> None:
     """Missing and misshapen weights, generation settings, the tokenizer."""
     tensors = dict(open_checkpoint(folder).tensors or {})
     tensors["model.shared.weight"] = torch.ones(3, 3)

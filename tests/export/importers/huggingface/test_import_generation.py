@@ -1,4 +1,4 @@
-"""Generation settings of checkpoints against transformers' own reading of them, and what is refused by name."""
+"""Generation settings of checkpoints against transformers, and refused settings."""
 
 import inspect
 import json
@@ -34,7 +34,7 @@ def problems(settings: dict[str, Any]) -> tuple[str, ...]:
 
 
 def prepared(folder: Path, settings: dict[str, Any], *, legacy: bool = False) -> Any:
-    """The settings that `generate` of a model with these goes by, token ids and lengths included."""
+    """Effective settings of transformers' `generate`, with token ids and lengths."""
     name = "config.json" if legacy else "generation_config.json"
     (folder / name).write_text(json.dumps(settings))
     model: Any = transformers.BartForConditionalGeneration(
@@ -84,7 +84,7 @@ def prepared(folder: Path, settings: dict[str, Any], *, legacy: bool = False) ->
         {"max_length": 9, "cache_implementation": "static", "num_beam_groups": 1, "diversity_penalty": 0.0},
     ],
 )
-def test_settings_are_what_generate_goes_by(settings: dict[str, Any], legacy: bool, tmp_path: Path) -> None:
+def test_settings_are_those_of_generate(settings: dict[str, Any], legacy: bool, tmp_path: Path) -> None:
     settings = IDS | settings
     theirs = prepared(tmp_path, settings, legacy=legacy)
     imported = read(settings, legacy=legacy)
@@ -107,7 +107,7 @@ def test_settings_are_what_generate_goes_by(settings: dict[str, Any], legacy: bo
     assert (ours.top_k, ours.top_p) == (theirs.top_k, theirs.top_p)
 
 
-def test_what_bart_said_before_there_was_a_forced_token(tmp_path: Path) -> None:
+def test_barts_former_name_of_the_forced_first_token(tmp_path: Path) -> None:
     settings = {**IDS, "max_length": 9, "bos_token_id": 6, "force_bos_token_to_be_generated": True}
     assert prepared(tmp_path, settings, legacy=True).forced_bos_token_id == 6
     assert read(settings, legacy=True).generation.forced_first_token == 6
@@ -136,7 +136,7 @@ def test_a_start_token_that_depends_on_the_language() -> None:
     assert read(IDS, start=9).special_tokens.start == 3
 
 
-def test_notes_say_what_was_left_out() -> None:
+def test_notes_name_ignored_settings() -> None:
     notes = read({**IDS, "max_length": 9, "min_p": 0.1, "alignment_heads": [[1, 1]]}, legacy=False).notes
     assert notes == (
         "min_p 0.1 is left out: nothing is sampled by default",
@@ -154,7 +154,7 @@ def test_tokens_that_cannot_be_written_need_no_suppression() -> None:
 
 
 def test_every_field_of_generate_is_known() -> None:
-    """Each is read, refused, or without effect on what is written."""
+    """Every field is read, refused, or without effect on the output."""
     read_by_name = set(inspect.getsource(inspect.getmodule(read_generation)).split('"'))  # type: ignore[arg-type]
     known = read_by_name | UNSUPPORTED.keys() | UNSUPPORTED_SAMPLING.keys() | WITHOUT_EFFECT
     fields: dict[str, Any] = GenerationConfig().to_dict()  # type: ignore[no-untyped-call]
@@ -227,10 +227,10 @@ def test_unsupported_sampling_is_refused_if_tokens_are_sampled() -> None:
         ({"cache_implementation": "quantized"}, "cache_implementation 'quantized' is not supported: leave it out"),
     ],
 )
-def test_values_that_cannot_be(settings: dict[str, Any], said: str) -> None:
+def test_invalid_values_are_refused(settings: dict[str, Any], said: str) -> None:
     assert any(problem.startswith(said) for problem in problems({**IDS, **settings}))
 
 
-def test_what_is_out_of_range_does_not_matter_where_nothing_looks_at_it() -> None:
+def test_invalid_sampling_options_do_not_matter_without_sampling() -> None:
     generation = read({**IDS, "temperature": 0.0, "top_p": 7}).generation
     assert (generation.temperature, generation.top_p) == (1.0, 1.0)

@@ -1,4 +1,4 @@
-"""What is read of a checkpoint beside its tokens: its languages, and what is wrong with its files."""
+"""Languages of checkpoints, and problems of tokenizer files."""
 
 import importlib
 import json
@@ -26,7 +26,7 @@ def test_m2m100_has_the_languages_of_transformers(named: str, codes: list[str]) 
     assert M2M100_LANGUAGES[named].split() == codes
 
 
-def test_nllb_may_put_the_language_behind_the_text(make: Callable[[str], Path]) -> None:
+def test_former_nllb_puts_the_language_after_the_text(make: Callable[[str], Path]) -> None:
     folder = make("nllb")
     change(folder, legacy_behaviour=True)
     reference = load_reference(folder, src_lang="deu_Latn")
@@ -199,7 +199,7 @@ def test_sentencepiece_model_alone_is_converted_by_transformers(
         read(folder, 1000)
 
 
-def test_settings_that_make_other_pieces_are_refused(make: Callable[[str], Path]) -> None:
+def test_settings_that_change_the_segmentation_are_refused(make: Callable[[str], Path]) -> None:
     folder = make("m2m100")
     added = {"1000": {"content": "Schifffahrt", "special": False}, "1001": {"content": "<sep>", "special": True}}
     change(folder, sp_model_kwargs={"enable_sampling": True}, added_tokens_decoder=added)
@@ -226,7 +226,7 @@ def test_code_of_a_checkpoint_is_never_run(make: Callable[[str], Path], tmp_path
         assert not ran.exists()
 
 
-def test_family_without_a_class_is_told_apart_by_its_tokens(make: Callable[[str], Path]) -> None:
+def test_family_without_a_class_is_recognized_by_its_tokens(make: Callable[[str], Path]) -> None:
     for kind in ("nllb", "mbart", "mbart50"):
         folder = make(kind)
         expected = read(folder, 1000).languages

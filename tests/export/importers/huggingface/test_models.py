@@ -57,7 +57,7 @@ def test_teacher_forcing_and_attention_are_those_of_transformers(name: str) -> N
 
 
 def their_steps(theirs: Any, source: Tensor, inputs: Tensor) -> Tensor:
-    """Logits [T, V] of one sentence, decoded token by token with transformers' cache."""
+    """Decode one sentence with transformers' cache; returns logits [T, V]."""
     mask = torch.ones(1, len(source), dtype=torch.long)
     encoded = theirs.get_encoder()(input_ids=source[None], attention_mask=mask)
     cache, logits = EncoderDecoderCache(DynamicCache(), DynamicCache()), []
@@ -131,7 +131,7 @@ def test_a_padding_token_within_a_source_is_treated_as_transformers_treats_it(na
     close(found, expected.logits)
 
 
-def test_what_is_said_of_a_model() -> None:
+def test_facts_of_an_imported_model() -> None:
     two = imported("marian-two-vocabularies")
     assert (two.family, two.source_vocabulary, two.target_vocabulary, two.pad) == ("marian", 37, 29, 1)
     assert (two.max_source_length, two.max_target_length, two.unused) == (20, 20, ())
@@ -154,7 +154,7 @@ def test_the_longest_sentences_have_positions(name: str) -> None:
 
 @dataclass(frozen=True)
 class Folder:
-    """Where the graphs of one precision lie."""
+    """Files of the graphs of one precision."""
 
     path: Path
     only: PrecisionVariant
@@ -165,7 +165,7 @@ class Folder:
 
 
 def test_exported_graphs_compute_the_same(imported_graphs: Callable[[str], dict[str, Graph]], tmp_path: Path) -> None:
-    """Of the one kind that is not imported elsewhere: `tests/parity/test_parity.py` has the other families verified."""
+    """The one kind that `tests/parity/test_parity.py` does not import and verify."""
     own = imported("marian-two-vocabularies")
     exported = imported_graphs("marian-two-vocabularies")
     assert set(exported) >= {"encoder", "decoder", "scorer", "aligner"}

@@ -1,4 +1,4 @@
-"""Imported tokenizers give transformers' own tokens and texts, and frame them as each language needs."""
+"""Imported tokenizers against those of transformers: tokens, texts and language tokens."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -71,7 +71,7 @@ SPELLED = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint's folder, transformers' tokenizer of it, and ours, loaded from the files of a bundle."""
+    """A checkpoint's folder with transformers' tokenizer and ours, loaded from a bundle's files."""
 
     kind: str
     folder: Path
@@ -109,14 +109,14 @@ def test_target_ids_are_those_of_transformers(checkpoint: Checkpoint, text: str)
 
 
 def language_ids(languages: Languages) -> set[int]:
-    """Ids of the languages' tokens, of which translations show nothing."""
+    """Ids of language tokens, which are not in translated texts."""
     targets = languages.targets.values()
     tokens = {token for one in targets for token in (*one.source_prefix, one.start, one.forced_first)}
     return {token for token in tokens if token is not None}
 
 
 def expected_text(reference: Any, ids: list[int], languages: Languages) -> str:
-    """What transformers makes of ids without the languages' tokens, some of which it would spell out."""
+    """Decode with transformers, without language tokens, some of which it would spell out."""
     silent = language_ids(languages)
     return str(reference.decode([token for token in ids if token not in silent], skip_special_tokens=True))
 
@@ -130,7 +130,7 @@ def test_texts_of_ids_are_those_of_transformers(checkpoint: Checkpoint) -> None:
         assert ours.decode(ids) == expected_text(checkpoint.reference, ids, checkpoint.languages)
 
 
-def test_spaces_are_cleaned_up_where_the_checkpoint_says_so(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_spaces_are_cleaned_up_if_the_checkpoint_says_so(checkpoint: Checkpoint, tmp_path: Path) -> None:
     for path in checkpoint.folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     change(tmp_path, clean_up_tokenization_spaces=True)
@@ -184,7 +184,7 @@ def test_threads_share_a_tokenizer(checkpoint: Checkpoint) -> None:
         assert list(pool.map(ours.decode, alone)) == [ours.decode(ids) for ids in alone]
 
 
-def test_sources_are_framed_as_by_transformers(checkpoint: Checkpoint) -> None:
+def test_special_tokens_of_sources_are_those_of_transformers(checkpoint: Checkpoint) -> None:
     languages, ours = checkpoint.languages, checkpoint.tokenizer
     codes = {code.replace("_", "-"): code for code in (*NLLB_CODES, *MBART50_CODES)}
     for source, target in islice(languages.all_pairs, 0, None, 37):
@@ -198,7 +198,7 @@ def test_sources_are_framed_as_by_transformers(checkpoint: Checkpoint) -> None:
             assert ids == reference(marked + direction.task_prefix + text)["input_ids"]
 
 
-def test_targets_begin_as_generate_is_told_to(checkpoint: Checkpoint) -> None:
+def test_targets_begin_as_with_generate(checkpoint: Checkpoint) -> None:
     languages, reference = checkpoint.languages, checkpoint.reference
     target = languages.direction(*next(languages.all_pairs)).target
     direction = languages.direction(next(iter(languages.sources)), target)
@@ -214,7 +214,7 @@ def test_targets_begin_as_generate_is_told_to(checkpoint: Checkpoint) -> None:
         assert (direction.start, direction.forced_first) == (None, None)
 
 
-def test_what_is_sure_of_a_text_begins_whatever_follows(checkpoint: Checkpoint) -> None:
+def test_a_stable_text_is_a_prefix_of_every_continuation(checkpoint: Checkpoint) -> None:
     tokenizer = checkpoint.tokenizer
     generator = np.random.default_rng(2)
     cases = [tokenizer.encode_target(text) for text in (*TEXTS, *SPELLED)]
