@@ -404,11 +404,7 @@ class Translator:
         return prepare_alignment(self._model, self._engine, texts, targets, query, parameters)
 
     def warm_up(self) -> None:
-        """Decode made-up sentences of several shapes with every session that will decode.
-
-        Raises:
-            BundleError: decoding fails, or the model computes NaN.
-        """
+        """Decode made-up sentences of several shapes with every session; BundleError if that fails or gives NaN."""
         started = time.monotonic()
         shapes = [shape for shape in WARM_UP_SHAPES if not shape.sample or self._model.can_sample]
         try:

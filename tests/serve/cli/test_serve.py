@@ -81,7 +81,7 @@ def test_its_threads_share_few_arenas(
 
 
 def arenas_of_threads(pid: int) -> int:
-    """Count the arenas except the first: each starts a 64 MiB block of which only a part is accessible."""
+    """Count the arenas except the first: each starts a 64 MiB block, accessible only in part."""
     lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
     maps = [re.match(r"([0-9a-f]+)-([0-9a-f]+) (....)", line) for line in lines]
     blocks = [(int(found[1], 16), int(found[2], 16), found[3]) for found in maps if found]
