@@ -11,6 +11,7 @@ from typing import Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment, AttentionKind
 from jumok_proto.options import Options, check_names
+from jumok_proto.parameters import naming_parameters
 from jumok_proto.results import Score, Translation
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.deadline import deadline_after
@@ -163,6 +164,7 @@ class Translator:
         **options: Unpack[Options],
     ) -> list[Translation]: ...
 
+    @naming_parameters()
     def translate(
         self,
         texts: str | Sequence[str],
@@ -242,6 +244,7 @@ class Translator:
         timeout_s: float | None = None,
     ) -> list[Score]: ...
 
+    @naming_parameters()
     def score(
         self,
         texts: str | Sequence[str],
@@ -313,6 +316,7 @@ class Translator:
         timeout_s: float | None = None,
     ) -> list[Alignment]: ...
 
+    @naming_parameters()
     def align(
         self,
         texts: str | Sequence[str],

@@ -13,7 +13,7 @@ import pytest
 import jumok
 from jumok import _validation
 from jumok._transport.channel import MAX_MESSAGE_BYTES
-from jumok._validation import parameter_name
+from jumok_proto.parameters import parameter_name
 from jumok_proto.v1 import decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
 from jumok_serve.errors import BundleError, ModelFailedError

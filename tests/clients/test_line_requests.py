@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from jumok._validation import parameter_name
 from jumok.commands._line_requests import (
     MAX_LINE_BYTES,
     MAX_QUEUED_LINES,
@@ -23,6 +22,7 @@ from jumok.commands._line_requests import (
 )
 from jumok.commands._output import as_json, n_best, plain
 from jumok_proto.errors import JumokError
+from jumok_proto.parameters import parameter_name
 from jumok_proto.results import FinishReason, Hypothesis, Translation
 from tests.support.hang import HANG_S
 

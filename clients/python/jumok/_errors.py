@@ -6,9 +6,9 @@ from typing import cast
 import grpc
 from google.rpc import status_pb2
 
-from jumok._validation import parameter_name
 from jumok_proto.error_conversion import error_from_proto, make_error, read_details
 from jumok_proto.errors import Details, JumokError
+from jumok_proto.parameters import name_parameter
 
 
 def call_error(error: grpc.RpcError, server: str) -> JumokError:
@@ -20,16 +20,13 @@ def call_error(error: grpc.RpcError, server: str) -> JumokError:
     message = error.details() or f"the call failed with {code.name}"
     if code is grpc.StatusCode.UNAVAILABLE and not details.reason:  # gRPC itself speaks, not a server
         message = f"cannot reach a server at {server}: {message}"
-    return _naming_parameter(make_error(code, message, details))
+    made = make_error(code, message, details)
+    name_parameter(made)
+    return made
 
 
 def item_error(status: status_pb2.Status) -> JumokError:
     """Make the error of one item of a stream."""
-    return _naming_parameter(error_from_proto(status))
-
-
-def _naming_parameter(error: JumokError) -> JumokError:
-    """Name in the message the parameter that the caller wrote, where the server names the field of the request."""
-    if error.field and error.field in str(error):
-        error.args = (str(error).replace(error.field, parameter_name(error.field)),)
+    error = error_from_proto(status)
+    name_parameter(error)
     return error

@@ -6,23 +6,10 @@ from typing import SupportsFloat, SupportsIndex
 from jumok_proto.alignments import ATTENTION_KINDS, AttentionKind
 from jumok_proto.errors import Details, FieldViolation, InvalidArgumentError
 from jumok_proto.options import EarlyStopping, Options, check_names
+from jumok_proto.parameters import parameter_name
 
 LONGEST_TIMEOUT_S = 365.0 * 24 * 3600
 """Longer timeouts, infinity included, overflow gRPC's clock and then have passed already."""
-
-_PARAMETERS = {
-    "contents": "texts",
-    "content": "text",
-    "target_prefixes": "target_prefix",
-    "source_language_code": "source_language",
-    "target_language_code": "target_language",
-}
-
-
-def parameter_name(field: str) -> str:
-    """Give the parameter that a field of a request is made from: ``texts[3]`` for ``contents[3]``."""
-    name, bracket, index = field.removeprefix("options.").partition("[")
-    return f"{_PARAMETERS.get(name, name)}{bracket}{index}"
 
 
 def invalid_field(field: str, problem: str) -> InvalidArgumentError:

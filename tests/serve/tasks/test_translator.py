@@ -1,6 +1,7 @@
 """`Translator` in process: results, defaults, limits, wrong input, and an oracle of its search."""
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
@@ -163,6 +164,20 @@ def test_unordered_texts_are_refused(translator: Translator, texts: Any) -> None
         with pytest.raises(InvalidArgumentError, match="texts must be a str, or a sequence of them") as refused:
             call()
         assert refused.value.field == "contents"
+
+
+def test_messages_name_parameters_and_field_the_request(translator: Translator) -> None:
+    calls: list[tuple[Callable[[], object], str, str]] = [
+        (lambda: translator.translate(["a man", "\0"]), "texts[1]: character 0", "contents[1]"),
+        (lambda: translator.translate(["a"], target_prefix=[]), "target_prefix must be one for", "target_prefixes"),
+        (lambda: translator.translate("a", beam_size=0), "beam_size must", "options.beam_size"),
+        (lambda: translator.score("\0", "a"), "texts[0]: character 0", "contents[0]"),
+        (lambda: translator.align("a", source_language=3), "source_language must", "source_language_code"),  # type: ignore[call-overload]
+    ]
+    for call, message, field in calls:
+        with pytest.raises(InvalidArgumentError, match=f"^{re.escape(message)}") as refused:
+            call()
+        assert refused.value.field == field
 
 
 def test_a_str_is_not_submitted_letter_by_letter(translator: Translator) -> None:

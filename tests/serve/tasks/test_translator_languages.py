@@ -119,7 +119,7 @@ def test_unknown_language_is_named_with_the_known_ones(
 
 
 def test_language_must_be_a_string(translator: Translator) -> None:
-    with pytest.raises(InvalidArgumentError, match="target_language_code must be a string, got int") as caught:
+    with pytest.raises(InvalidArgumentError, match="target_language must be a string, got int") as caught:
         translator.translate("A dog.", target_language=7)  # type: ignore[call-overload]
     assert caught.value.field == "target_language_code"
 

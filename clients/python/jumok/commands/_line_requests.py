@@ -12,8 +12,8 @@ from queue import SimpleQueue
 from typing import BinaryIO, Generic, Self, TypeAlias, TypeVar
 
 from jumok import TextResult, Translation
-from jumok._validation import parameter_name
 from jumok_proto.errors import JumokError
+from jumok_proto.parameters import parameter_name
 
 MAX_REQUEST_LINES = 128
 MAX_REQUEST_BYTES = 64 * 2**10
