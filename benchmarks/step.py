@@ -329,7 +329,7 @@ def main() -> None:
     parser.add_argument("--feed-forward", type=int, default=2048, help="its inner width; default: %(default)s")
     parser.add_argument("--vocabulary", type=int, default=32000, help="its tokens; default: %(default)s")
     parser.add_argument("--uncalibrated", action="store_true", help="give its int8 one activation scale a row")
-    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help="default: those that there are")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help="default: all available")
     parser.add_argument(
         "--cases",
         type=_case,

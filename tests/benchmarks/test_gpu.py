@@ -1,4 +1,4 @@
-"""The check of decoding on a GPU, as it tries itself out where there is none."""
+"""The GPU check, run on a machine without a GPU."""
 
 import json
 import subprocess
@@ -60,7 +60,7 @@ def test_it_checks_the_same_path_without_a_gpu(half_bundle: Path, tmp_path: Path
     assert measured["engine, 4 requests outstanding"]["sentences_per_s"] > 0
 
 
-def test_a_report_tells_what_failed_and_what_there_was_no_time_for() -> None:
+def test_a_report_has_failures_and_skipped_parts() -> None:
     shown: list[str] = []
     report = Report(1000, shown.append)
     with report.part("first") as time_left:

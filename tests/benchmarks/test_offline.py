@@ -49,7 +49,7 @@ CELL = Cell(model="Marian", batch=8, beam=4)
 TASK = Task(texts=["a"], tokens=[["a", "</s>"]], beam_size=4, min_length=2, max_length=2, least_s=0.0)
 
 
-def test_it_plays_every_cell_and_records_it(tmp_path: Path) -> None:
+def test_every_cell_is_run_and_recorded(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.offline", "--quick", "--cells", "1x1", "3x2", "--rounds", "2"]
     files = ["--json", str(tmp_path / "offline.json"), "--plot", str(tmp_path / "offline.png")]
     done = subprocess.run(
@@ -78,7 +78,7 @@ def test_it_plays_every_cell_and_records_it(tmp_path: Path) -> None:
         assert each["size"] > 10_000
 
 
-def test_texts_have_as_many_tokens_as_is_asked_for() -> None:
+def test_texts_have_the_requested_length() -> None:
     sizes = MarianSizes(vocabulary=300)
     texts = sentences(sizes, 5, tokens=20, seed=0)
     assert texts == sentences(sizes, 6, tokens=20, seed=0)[:5]
@@ -153,8 +153,8 @@ def test_instructions_that_a_processor_lacks_are_not_tried() -> None:
     assert all(runs_on(each, ["avx2", "avx512f"]) for each in ENVIRONMENTS)
 
 
-def test_environments_play_where_they_have_helped() -> None:
-    """Of the first two, one is 10 % faster in one cell; the third is worse with the number of workers that is best."""
+def test_helpful_environments_take_part() -> None:
+    """Of the first two, one is 10 % faster in one cell; the third is slower with the best number of workers."""
     small = replace(CELL, batch=1)
     times = {
         ("", "1x2", small): 1.0,
@@ -186,7 +186,7 @@ class Scripted(Process):
         return Turn(seconds=[self._seconds], tokens=[[self.program.name[:1]]], resident=1, peak=2)
 
 
-def test_the_fastest_settings_play_in_an_order_that_rotates() -> None:
+def test_the_fastest_settings_take_turns_in_rotating_order() -> None:
     def rounds(cell: Cell) -> tuple[CellResult, list[str]]:
         times = {"jumok": 1.0, "c1": 4.0, "c2": 2.0, "c3": 3.0, "generate": 9.0}
         asked: list[str] = []
@@ -226,7 +226,7 @@ def test_the_fastest_settings_play_in_an_order_that_rotates() -> None:
 
 
 @pytest.mark.parametrize(("least_s", "runs"), [(0.0, 1), (1e-9, 1), (1e-3, 2)])
-def test_a_turn_lasts_as_long_as_is_asked_for(least_s: float, runs: int) -> None:
+def test_a_turn_lasts_for_the_requested_time(least_s: float, runs: int) -> None:
     ends = iter([0.0, 0.5e-3, 1.0, 1.0 + 0.6e-3])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("time.perf_counter", lambda: next(ends))
@@ -236,7 +236,7 @@ def test_a_turn_lasts_as_long_as_is_asked_for(least_s: float, runs: int) -> None
     assert turn.peak >= turn.resident > 0
 
 
-def test_what_a_failed_contender_said_is_told() -> None:
+def test_the_output_of_a_failed_contender_is_reported() -> None:
     program = Program(name="jumok int8", module="benchmarks.contenders.jumok_side", arguments=("/nowhere", "int8"))
     with Process(program) as process, pytest.raises(ChildProcessError, match=r"jumok int8 has failed:(.|\n)*nowhere"):
         process.measure(TASK)
@@ -250,7 +250,7 @@ def test_the_weights_of_a_bundle_come_back(
     sentences: tuple[Sequence[str], Sequence[str]],
     tmp_path: Path,
 ) -> None:
-    """Each within half a level of those of its row."""
+    """Each within half a scale of its row."""
     folder = tmp_path / "bundle"
     export_tiny(folder, calibration=sentences[0] if calibrated else None)
     configuration = (ROOT / "tests/data/tiny.toml").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The comparison of trained models: its plan, and its whole way."""
+"""The comparison of trained models: its plan, and end to end."""
 
 import gzip
 import json
@@ -69,7 +69,7 @@ mode = "scheduled_sampling"
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sentences of the tests under the names of Multi30k's files."""
+    """The tests' sentences under the names of Multi30k's files."""
     folder = tmp_path_factory.mktemp("corpus")
     for language in ("en", "de"):
         lines = (DATA / f"train.{language}").read_bytes().splitlines(keepends=True)
@@ -183,7 +183,7 @@ def test_it_trains_measures_and_reports(corpus: Path, tmp_path: Path, capsys: py
     assert json.loads((runs / "quality.json").read_text(encoding="utf-8")) == figures
 
 
-def test_the_page_has_what_was_measured() -> None:
+def test_the_page_has_the_measurements() -> None:
     def scores(bleu: float, sentences: int) -> Scores:
         return Scores(bleu=bleu, low=bleu - 1, high=bleu + 2, chrf=2 * bleu, sentences=sentences)
 
@@ -230,7 +230,7 @@ def test_the_page_has_what_was_measured() -> None:
     assert "Not divided" not in without
 
 
-def test_what_cannot_be_done_is_said(
+def test_impossible_requests_are_refused(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""The measures of the comparison of trained models, by other ways to the same numbers."""
+"""Measures of the comparison of trained models, checked by other computations."""
 
 import copy
 import math
@@ -28,7 +28,7 @@ def batch(sentences: tuple[Sequence[str], Sequence[str]], vocabulary: Vocabulary
     return ParallelCorpus.collate([pairs[index] for index in range(4)])
 
 
-def test_sentences_are_told_apart_by_their_words() -> None:
+def test_sentences_are_binned_by_their_words() -> None:
     counts = [1, 8, 9, 11, 12, 15, 16, 40]
     translations = [f"wort {'und ' * count}noch eins" for count in counts]
     references = [
@@ -49,7 +49,7 @@ def test_sentences_are_told_apart_by_their_words() -> None:
 
 
 def test_intervals_are_those_of_resampled_sentences() -> None:
-    """Half of the sentences are right: what a resample scores is decided by how many of them it has."""
+    """Half of the sentences are right, so their number decides a resample's score."""
     right, wrong = "ein Hund rennt schnell durch den Park", "zwei Frauen reden heute nicht mit uns"
     found = score([right] * 40, [right] * 20 + [wrong] * 20)
     assert found.bleu == pytest.approx(50, abs=0.1)
@@ -78,7 +78,7 @@ def test_products_of_random_vectors_vary_with_their_width(width: int) -> None:
 
 
 def test_the_entropy_of_a_model_is_that_of_its_queries_and_keys(tiny_model: Transformer, batch: Batch) -> None:
-    """Each sentence alone, without padding; queries and keys as the projections give them."""
+    """Each sentence alone, without padding; queries and keys from the projections."""
     [layer] = tiny_model.decoder
     attention = layer.cross_attention
     assert isinstance(attention, MultiHeadAttention)
@@ -116,7 +116,7 @@ def test_the_entropy_of_a_model_is_that_of_its_queries_and_keys(tiny_model: Tran
 def test_gradients_are_slopes_of_the_loss(
     attention: Literal["none", "general", "transformer"], tiny_model: Transformer, batch: Batch
 ) -> None:
-    """By differences, of the second sentence alone; its gradients do not depend on the rest of the batch."""
+    """By differences, of the second sentence alone: its gradients do not depend on the batch."""
     vocabulary = tiny_model.sizes.source_vocabulary
     model: Seq2Seq = copy.deepcopy(tiny_model).double()
     if attention != "transformer":

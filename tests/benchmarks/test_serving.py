@@ -1,4 +1,4 @@
-"""The load test: its whole way on a model that takes no time, its arithmetic on made-up answers."""
+"""The serving benchmark: end to end on a tiny model, and its arithmetic."""
 
 import asyncio
 import json
@@ -137,8 +137,8 @@ def test_peers_answer_what_ctranslate2_translates(module: str, served: ServedMod
         assert translation.timings.total_s >= translation.timings.decode_s > 0
 
 
-def test_so_many_requests_are_outstanding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With fewer than four, a server that answers four at a time would never answer; nor does it what comes after."""
+def test_the_number_of_outstanding_requests_is_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that answers four at a time would never answer fewer."""
     waiting: list[asyncio.Event] = []
     asked: list[str] = []
 
@@ -171,7 +171,7 @@ def running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_servers_are_stopped_where_the_benchmark_is(number: signal.Signals, served: ServedModel) -> None:
+def test_servers_stop_with_the_benchmark(number: signal.Signals, served: ServedModel) -> None:
     program = """
 import asyncio, signal, sys
 from benchmarks.common.processes import serving
@@ -205,7 +205,7 @@ def test_a_server_that_does_not_start_says_why() -> None:
         asyncio.run(start())
 
 
-def test_a_server_tells_what_it_costs() -> None:
+def test_a_servers_cost_is_measured() -> None:
     here = Server(address="", pid=os.getpid())
     before = here.cpu_s()
     sum(range(10**6))

@@ -1,4 +1,4 @@
-"""The benchmark of a decoder step, on models that take no time, and the products it reads from graphs."""
+"""The decoder step benchmark on tiny models, and the products it reads from graphs."""
 
 import json
 import subprocess
@@ -75,7 +75,7 @@ def test_the_products_are_those_of_the_decoder(tiny_bundle: Path, precision: str
 
 
 def test_products_may_be_written_in_many_ways() -> None:
-    """Each kernel's graph has the products that it was made of."""
+    """Each kernel's graph has its original products."""
     products = [WeightProduct(256, 5, quantized=True), WeightProduct(3, 4, quantized=False)]
     for model in product_graphs(products).values():
         assert weight_products(model) == products

@@ -1,4 +1,4 @@
-"""The benchmark, as ``make bench`` runs it, on a model that takes no time."""
+"""The throughput benchmark on a tiny model."""
 
 import json
 import shutil

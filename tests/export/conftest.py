@@ -1,4 +1,4 @@
-"""What the tests of several files need: checkpoints' tokenizers, and graphs of imported models."""
+"""Shared fixtures: checkpoints' tokenizers and graphs of imported models."""
 
 import pickle
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tests.support.tokenizer_checkpoints import CHECKPOINTS, write
 
 @pytest.fixture(scope="session")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes the tokenizer of a kind of checkpoint in a fresh folder, with a config.json."""
+    """Make the tokenizer of a kind of checkpoint in a fresh folder, with a config.json."""
 
     def fresh(kind: str) -> Path:
         folder = tmp_path_factory.mktemp(kind)
@@ -30,7 +30,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def imported_graphs(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Callable[[str], dict[str, Graph]]:
-    """Gives the graphs in fp32 of a random checkpoint, as a bundle has them; not to be changed."""
+    """Graphs in fp32 of a random checkpoint; read-only."""
 
     def of(name: str) -> dict[str, Graph]:
         def export(folder: Path) -> None:

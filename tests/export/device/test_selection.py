@@ -1,4 +1,4 @@
-"""The selection for a device against PyTorch's sort, and what breaks its ties."""
+"""The device selection against PyTorch's sort, and its tie-breaking."""
 
 import numpy as np
 import onnxruntime
@@ -11,7 +11,7 @@ from jumok_serve.runtime.step_inputs import constraint_arrays, never_empty
 
 @pytest.mark.parametrize("vocabulary", [37, 600])
 def test_it_chooses_what_a_stable_sort_does(vocabulary: int) -> None:
-    """Small and large vocabularies are searched in different ways; logits on a coarse grid are often equal."""
+    """Small and large vocabularies take different paths; logits on a coarse grid are often equal."""
     graph = device_select_graph(vocabulary)
     assert any(node.op_type == "ReduceMax" for node in graph.model.graph.node) == (vocabulary == 600)
     session = onnxruntime.InferenceSession(graph.model.SerializeToString(), providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""Exported graphs: their tensors' axes, their shapes at any size, and models that cannot be exported."""
+"""Exported graphs: axes, shapes at any size, and models that cannot be exported."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def test_outputs_have_the_shapes_that_their_axes_say(tiny_graphs: dict[str, Grap
 
 
 class Bag(nn.Module):
-    """Translates by the mean of the source's words and the last target word: no state, no positions, no parents."""
+    """Translates by the mean of the source's words and the last target word, without state."""
 
     def __init__(self, source_vocabulary: int, target_vocabulary: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Bag(nn.Module):
 
 @pytest.fixture(scope="module")
 def two_vocabularies(sentences: tuple[list[str], list[str]]) -> SentencePieceTokenizer:
-    """A tokenizer with another vocabulary for each language."""
+    """A tokenizer with separate vocabularies."""
     models = [
         train_vocabulary(lines, size=size, kind="bpe", character_coverage=1.0, seed=1)
         for lines, size in zip(sentences, (90, 110), strict=True)
@@ -146,7 +146,7 @@ class Wordless(nn.Module):
     """A model that lacks methods."""
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Mismatched(Bag):
@@ -182,7 +182,7 @@ class Doubled(Bag):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
-def test_models_that_cannot_be_exported_are_told_why(
+def test_models_that_cannot_be_exported_are_refused(
     model: nn.Module, message: str, two_vocabularies: SentencePieceTokenizer, tmp_path: Path
 ) -> None:
     with pytest.raises(ExportError, match=message):

@@ -1,4 +1,4 @@
-"""The graphs that choose tokens against PyTorch and against Hugging Face, in many shapes."""
+"""Selection and sampler against PyTorch and Hugging Face, in many shapes."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ from jumok_serve.runtime.graphs import Floats, Integers
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Draw, Entries
 
 VOCABULARIES = (1, 2, 3, 17, 90, SORTED_FOR_MASS - 1, SORTED_FOR_MASS, SORTED_FOR_MASS + 1, 2017, 2021, 3000)
-"""The last two, one odd and one even, are cut into blocks; the one before is a prime number."""
+"""The last two, one odd and one even, use blocks; the one before is a prime number."""
 
 
 def session(graph: Graph) -> Any:
@@ -139,8 +139,8 @@ def one_entry(row: int, value: float) -> Entries:
 
 
 @pytest.mark.parametrize("vocabulary", [90, 2017, 3000])
-def test_no_row_depends_on_what_others_ask_for(vocabulary: int) -> None:
-    """Bit for bit, whichever way the graph takes."""
+def test_no_row_depends_on_other_rows(vocabulary: int) -> None:
+    """Bit for bit."""
     logits = np.random.default_rng(9).normal(scale=4, size=(4, vocabulary)).astype(np.float32)
     untouched = logits.copy()
     graph = session(select_graph(vocabulary))
@@ -198,7 +198,7 @@ def one_draw(logits: Floats, draw: Draw) -> Drawing:
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (0, 0.999), (700, 1.0), (900, 0.99)])
 def test_the_sampler_looks_beyond_the_few_it_sorts_first(top_k: int, top_p: float) -> None:
-    """Inversion of the whole distribution: every token comes at its share of the numbers from 0 to 1."""
+    """Inversion of the whole distribution: every token is drawn at its share of the numbers from 0 to 1."""
     vocabulary, steps = 1000, 400
     logits = np.random.default_rng(2).normal(scale=0.2, size=(1, vocabulary)).astype(np.float32)
     kept = nucleus(torch.from_numpy(logits[0]), temperature=1.0, top_k=top_k, top_p=top_p)
@@ -221,7 +221,7 @@ def test_the_ends_of_the_numbers_draw_possible_tokens(uniform: float) -> None:
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize("top_k", [0, 1, 5, 40])
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.95, 1.0])
-def test_what_is_kept_is_what_hugging_face_keeps(temperature: float, top_k: int, top_p: float) -> None:
+def test_the_sampler_keeps_the_tokens_that_hugging_face_keeps(temperature: float, top_k: int, top_p: float) -> None:
     transformers = pytest.importorskip("transformers")
     logits = torch.from_numpy(np.random.default_rng(1).normal(scale=2.0, size=(20, 30)).astype(np.float32))
     expected = transformers.TemperatureLogitsWarper(temperature)(None, logits)

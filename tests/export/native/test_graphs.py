@@ -1,4 +1,4 @@
-"""Graphs in native operators: what is replaced and what is not, and that they compute what the others compute."""
+"""Native graphs: replaced and remaining operators, and equal results."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ from jumok_serve.runtime.graphs import SLOTS, Graphs
 needs_library = pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
 
 KINDS = ("tiny", "marian-two-vocabularies", "t5-gated-silu")
-"""Norms before, behind and without means; ReLU, GELU and SiLU; T5 adds a bias by distance too."""
+"""Pre-norm, post-norm and RMS norm; ReLU, GELU and SiLU; T5 adds a position bias too."""
 FORMS = ("fp32", "int8 by row", "int8 calibrated")
 OPERATORS: Mapping[str, tuple[str, str, str]] = {
     "fp32": ("SelfAttention", "CrossAttention", "AddNorm"),
@@ -46,7 +46,7 @@ Make = Callable[[str, str], dict[str, Graph]]
 
 @pytest.fixture(scope="module")
 def make(tiny_graphs: dict[str, Graph], imported_graphs: Callable[[str], dict[str, Graph]]) -> Make:
-    """Gives the graphs of a kind of model in a form; not to be changed."""
+    """The graphs of a kind of model in a form; read-only."""
 
     def make_in_form(name: str, form: str) -> dict[str, Graph]:
         graphs = dict(tiny_graphs if name == "tiny" else imported_graphs(name))
@@ -78,13 +78,13 @@ def native_operators(graph: Graph) -> Counter[str]:
 
 
 def besides_products(graph: Graph) -> set[str]:
-    """The native operators of a graph in fp32 between embeddings and memory, and those that are part of a product's."""
+    """Native fp32 operators between embeddings and memory, and those that belong to products."""
     others = {"", "ThreeFloatProducts", "FloatEmbedding", "FloatEntries"}
     return {name.removeprefix("FloatProduct") for name in native_operators(graph)} - others
 
 
 def products(plain: Graph, at_once: int, rounded: int) -> Counter[str]:
-    """What the products of a graph become, of which so many threes have one input."""
+    """The native products of a graph, with a number of fused threes."""
     before = operators(plain)
     in_fp32, in_int8 = before["MatMul"] + before["Gemm"], before["MatMulIntegerToFloat"]
     assert 0 in (in_fp32, in_int8)
@@ -94,7 +94,7 @@ def products(plain: Graph, at_once: int, rounded: int) -> Counter[str]:
 
 
 def embeddings(plain: Graph) -> Counter[str]:
-    """What embeddings in 8 bits become, and those in floats that are scaled; others stay what they are."""
+    """Native embeddings: int8 ones, and scaled fp32 ones."""
     nodes = plain.model.graph.node
     tables = {node.output[0]: node.input[0] for node in nodes if node.op_type == "Gather"}
     scaled = {name for node in nodes if node.op_type == "Mul" for name in node.input}
@@ -104,7 +104,7 @@ def embeddings(plain: Graph) -> Counter[str]:
 
 
 def with_norms_behind(expected: Counter[str], kind: str, form: str, norms: int) -> Counter[str]:
-    """The same where so many norms follow products; what is not calibrated is multiplied by a row's scale before."""
+    """The operators with a number of norms fused into products, if they are calibrated."""
     if form == "int8 by row" or kind == "t5-gated-silu":
         return +expected
     product, add_norm = ("FloatProduct", "AddNorm") if form == "fp32" else ("Product", "AddNormQuantized")
@@ -113,7 +113,7 @@ def with_norms_behind(expected: Counter[str], kind: str, form: str, norms: int) 
 
 
 def rounds_hidden_layers(kind: str, form: str) -> bool:
-    """Whether what a feed-forward layer's first product gives is rounded at once: a gate multiplies with it before."""
+    """True if the first product of a feed-forward layer quantizes its output: a gate multiplies first."""
     return form == "int8 calibrated" and kind != "t5-gated-silu"
 
 
@@ -146,12 +146,12 @@ def test_decoders_are_made_of_native_operators(make: Make, kind: str, form: str)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_encoders_are_made_of_native_operators(make: Make, kind: str, form: str) -> None:
-    """So are they, but for attention with a bias by distance; memory is projected by two products for each layer."""
+    """All but attention with a position bias; two products a layer project the memory."""
     graphs = with_native(finished(make(kind, form)), int8=False)
     layers, memory = (operators(graphs[name])["MultiHeadAttention"] for name in ("encoder", "decoder"))
     expected = products(graphs["encoder"], layers + memory // 3, layers if rounds_hidden_layers(kind, form) else 0)
     if kind != "t5-gated-silu":
-        # A norm before the first layer is behind positions, of which each sentence has the first.
+        # The norm before the first layer follows the positions.
         _, attention, add_norm = OPERATORS[form]
         norms = 2 * layers + (kind == "tiny")
         expected += Counter({attention.removeprefix("Int8"): layers, add_norm: norms})
@@ -166,10 +166,7 @@ def test_encoders_are_made_of_native_operators(make: Make, kind: str, form: str)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_and_state_are_in_8_bits_in_int8_alone(make: Make, kind: str, form: str) -> None:
-    """Each entry has four bytes more, its scale; the encoder makes entries of what its products give.
-
-    Decoders take them by slot.
-    """
+    """Each entry has four more bytes, its scale; decoders read by slot."""
     plain = finished(make(kind, form))
     graphs = with_native(plain, int8=form != "fp32")
     dtype, more = ("float32", 0) if form == "fp32" else ("int8", 4)
@@ -204,7 +201,7 @@ def edited(graph: Graph, edit: Callable[[onnx.GraphProto], None]) -> Graph:
 
 
 def instead_of(name: str, operator: str, *others: str) -> Callable[[onnx.GraphProto], None]:
-    """Has everybody read what an operator makes of an input in place of that input."""
+    """Make all readers of an input read an operator's output on it."""
 
     def edit(graph: onnx.GraphProto) -> None:
         for node in graph.node:
@@ -228,7 +225,7 @@ def with_another_axis(graph: onnx.GraphProto) -> None:
 
 
 def with_what_rows_share(graph: onnx.GraphProto) -> None:
-    """What is added before the first norm is one vector for all rows of a sentence, which is added to each."""
+    """Add one vector per sentence before the first norm."""
     norm = next(node for node in graph.node if node.op_type == "LayerNormalization")
     add = next(node for node in graph.node if node.output[0] == norm.input[0])
     graph.initializer.append(numpy_helper.from_array(np.array([1]), "rows"))
@@ -247,7 +244,7 @@ def with_what_rows_share(graph: onnx.GraphProto) -> None:
         (with_another_axis, {"AddNorm"}, {"SelfAttention", "CrossAttention", "Select"}),
     ],
 )
-def test_what_computes_something_else_stays(
+def test_other_computations_stay(
     make: Make, edit: Callable[[onnx.GraphProto], None], lost: set[str], kept: set[str]
 ) -> None:
     native = native_graph(edited(finished(make("tiny", "fp32"))["decoder"], edit))
@@ -266,7 +263,7 @@ def test_without_native_attention_alone_sentences_are_in_the_order_of_slots(make
 
 
 def with_other_keys(graph: onnx.GraphProto) -> None:
-    """Keys come from an operator of which it is not known that it gives one for each token."""
+    """Compute keys by an operator that may not give one per token."""
     at, attention = next((at, each) for at, each in enumerate(graph.node) if each.op_type == "MultiHeadAttention")
     graph.node.insert(at, helper.make_node("CumSum", [attention.input[1], "axis"], ["sums"]))
     graph.initializer.append(numpy_helper.from_array(np.array(1), "axis"))
@@ -291,7 +288,7 @@ def test_a_sum_of_vectors_that_are_not_all_of_one_row_each_stays(make: Make) -> 
 
 
 def with_other_positions(name: str, value: int) -> Callable[[onnx.GraphProto], None]:
-    """Positions have another first number, or other steps between them."""
+    """Positions with another start or step."""
 
     def edit(graph: onnx.GraphProto) -> None:
         numbers = next(node for node in graph.node if node.op_type == "Range")
@@ -337,7 +334,7 @@ def test_a_product_keeps_apart_from_positions_that_are_added_to_it(make: Make) -
     assert operators(after)["FloatProduct"] == operators(before)["FloatProduct"] + 1
 
 
-def test_nothing_is_in_8_bits_that_something_else_reads(make: Make) -> None:
+def test_the_cache_stays_in_fp32_if_other_operators_read_it(make: Make) -> None:
     def read(graph: onnx.GraphProto) -> None:
         attention = next(node for node in graph.node if node.op_type == "MultiHeadAttention" and node.input[4])
         graph.node.insert(0, helper.make_node("Abs", [attention.input[1]], ["absolute"]))
@@ -355,7 +352,7 @@ def test_nothing_is_in_8_bits_that_something_else_reads(make: Make) -> None:
 @needs_library
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_they_compute_what_the_others_compute(make: Make, kind: str, form: str, tmp_path: Path) -> None:
+def test_native_graphs_equal_plain_graphs(make: Make, kind: str, form: str, tmp_path: Path) -> None:
     precision = form.partition(" ")[0]
     folder = Folder(tmp_path, write_variant(make(kind, form), tmp_path, precision))
     plain, native = (Graphs(folder, precision, device=CPU, threads=1, native=native) for native in (False, True))
@@ -375,7 +372,7 @@ def test_they_compute_what_the_others_compute(make: Make, kind: str, form: str, 
 
 
 @needs_library
-def test_bundles_have_them_and_say_that_they_were_verified(tiny_bundle: Path, listed_bundle: Path) -> None:
+def test_bundles_have_verified_native_graphs(tiny_bundle: Path, listed_bundle: Path) -> None:
     for path, more in ((tiny_bundle, set[str]()), (listed_bundle, {"decoder_shortlist_native"})):
         manifest = Bundle.open(path).manifest
         for precision in ("fp32", "int8"):
@@ -386,7 +383,7 @@ def test_bundles_have_them_and_say_that_they_were_verified(tiny_bundle: Path, li
             assert ("native: shortlist logits" in checks) == bool(more)
 
 
-def test_they_are_not_written_without_the_library(
+def test_native_graphs_are_not_written_without_kernels(
     tiny_graphs: dict[str, Graph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipe, "library", lambda: None)
@@ -396,7 +393,7 @@ def test_they_are_not_written_without_the_library(
 
 
 def stripped(bundle: Path, copy: Path) -> Path:
-    """A copy of a bundle as it is made without the library."""
+    """A copy of a bundle without native graphs."""
     shutil.copytree(bundle, copy)
     manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
     for precision, variant in manifest["precisions"].items():
@@ -412,7 +409,7 @@ def stripped(bundle: Path, copy: Path) -> Path:
 
 
 @needs_library
-def test_a_bundle_without_gets_those_that_the_export_writes(listed_bundle: Path, tmp_path: Path) -> None:
+def test_add_native_writes_the_graphs_of_an_export(listed_bundle: Path, tmp_path: Path) -> None:
     without = stripped(listed_bundle, tmp_path / "without")
     assert not any(variant.native for variant in Bundle.open(without).manifest.precisions.values())
     (without / "README.md").write_text("A card.", encoding="utf-8")
@@ -428,7 +425,7 @@ def test_a_bundle_without_gets_those_that_the_export_writes(listed_bundle: Path,
     assert [check.name for check in again.manifest.verification["int8"].checks] == names
 
 
-def test_nothing_is_added_without_the_library(
+def test_add_native_is_refused_without_kernels(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(add_native, "library", lambda: None)

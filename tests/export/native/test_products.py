@@ -1,4 +1,4 @@
-"""Products in native operators: what is computed at once with them, and which are left as they are."""
+"""Native products: operators that are fused with them, and those that are not."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from jumok_serve.native import library
 
 DEPTH, COLUMNS = 6, 10
 ROWS = "positions"
-"""The input; of this name, the rules know that it has one vector for each row."""
+"""The input; by its name, the rules know that it has one vector per row."""
 RANDOM = np.random.default_rng(9)
 CONSTANTS: Mapping[str, Any] = {
     "scale": np.array(0.02, np.float32),
@@ -39,12 +39,12 @@ def node(operator: str, inputs: str, output: str, **chosen: Any) -> NodeProto:
 
 
 def product(output: str = "product", **others: str) -> NodeProto:
-    """A product of the levels; some of its inputs may be others, or "" for none."""
+    """A product of the quantized input; some inputs may be replaced, or absent ("")."""
     return node("MatMulIntegerToFloat", " ".join(others.get(name, name) for name in INPUTS), output)
 
 
 def graph_of(nodes: Sequence[NodeProto], *outputs: str, **constants: NDArray[Any]) -> Graph:
-    """A graph that makes levels of `ROWS` [B, DEPTH], with nodes behind that and constants of another value."""
+    """A graph that quantizes `ROWS` [B, DEPTH], followed by nodes and changed constants."""
     rounded = node("QuantizeLinear", f"{ROWS} scale zero_point", "levels")
     values = [numpy_helper.from_array(array, name) for name, array in {**CONSTANTS, **constants}.items()]
     model = helper.make_model(
@@ -63,7 +63,7 @@ def kinds(nodes: Sequence[NodeProto]) -> Counter[str]:
 
 
 def made_native(graph: Graph) -> Graph:
-    """The graph in native operators, which computes the same."""
+    """The native graph, after a comparison of its results."""
     native = native_graph(graph)
     assert native is not None
     if library() is None:
@@ -110,7 +110,7 @@ TURNED = [node("Transpose", "turned", "weights.turned", perm=[1, 0]), product(we
         pytest.param([product(), node("Gelu", "product", "gelu", approximate="none")], (0, 1, 2), id="exact gelu"),
     ],
 )
-def test_a_product_is_one_operator_with_what_is_behind_it(
+def test_a_product_is_fused_with_the_operators_after_it(
     nodes: list[NodeProto], settings: tuple[int, ...], rounds: bool
 ) -> None:
     output = nodes[-1].output[0]
@@ -160,7 +160,7 @@ def test_a_product_is_one_operator_with_what_is_behind_it(
         ),
     ],
 )
-def test_something_else_behind_a_product_stays(nodes: list[NodeProto], outputs: list[str]) -> None:
+def test_other_operators_after_a_product_stay(nodes: list[NodeProto], outputs: list[str]) -> None:
     graph = graph_of(nodes, *outputs, zero_points=np.full(COLUMNS, 128, np.uint8))
     native = made_native(graph)
     renamed = Counter(
@@ -171,8 +171,8 @@ def test_something_else_behind_a_product_stays(nodes: list[NodeProto], outputs: 
     assert attributes(only)["activation"] == 0
 
 
-def test_what_is_read_besides_is_given() -> None:
-    """What an activation gives may be an output of the graph, or be read by others, and is rounded for itself then."""
+def test_outputs_with_other_readers_remain() -> None:
+    """An activation may be a graph output, or have other readers; quantization is then separate."""
     for nodes, name in ((SILU, "silu"), (GELU, "gelu"), (RELU, "relu")):
         for more, outputs in (([], [name]), ([node("Neg", name, "other")], ["other"])):
             native = made_native(graph_of([*nodes, rounding(name), *more], "rounded", *outputs))
@@ -198,8 +198,8 @@ def test_other_products_stay(others: Mapping[str, str], constants: Mapping[str, 
     assert native_graph(graph_of(nodes, "product", **{**constants, "data": data})) is None
 
 
-def test_three_products_of_the_same_levels_are_one_operator() -> None:
-    """Every three with the same settings, in the order in which they are."""
+def test_three_products_of_one_input_are_one_operator() -> None:
+    """Every three with the same settings, in order."""
     names = ["query", "key", "value", "gate", "more"]
     turned = node("Transpose", "turned", "weights.turned", perm=[1, 0])
     again = node("QuantizeLinear", f"{ROWS} weight_scale zero_point", "again")
@@ -272,7 +272,7 @@ def test_the_norm_of_a_sum_with_a_product_is_computed_with_it(
     assert kinds(native.model.graph.node) == Counter({"QuantizeLinear": 1}) + others + Counter(expected)
 
 
-def test_products_of_floats_are_one_operator_with_what_is_behind_them() -> None:
+def test_fp32_products_are_fused_with_the_operators_after_them() -> None:
     weights = RANDOM.normal(size=(DEPTH, COLUMNS)).astype(np.float32)
     multiplied = node("MatMul", f"{ROWS} projection", "multiplied")
     product = node("Add", "multiplied bias", "product")
@@ -301,8 +301,8 @@ def test_products_of_floats_are_one_operator_with_what_is_behind_them() -> None:
     assert kinds(native.model.graph.node) == {"ThreeFloatProducts": 1}
 
 
-def test_what_is_reshaped_is_rounded_before() -> None:
-    """Unless somebody else reads what is reshaped."""
+def test_reshapes_follow_quantization() -> None:
+    """Unless the reshaped tensor has other readers."""
     nodes = [product(), node("Reshape", "product shape", "spread"), rounding("spread")]
     shape = np.array([-1, COLUMNS])
     native = made_native(graph_of(nodes, "rounded", shape=shape))

@@ -1,4 +1,4 @@
-"""Calibration against brute force in PyTorch: what is watched, which scales come of it, and what bundles do then."""
+"""Calibration against brute force in PyTorch, and calibrated bundles."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,25 +41,25 @@ from jumok_serve.manifest.manifest import GenerationDefaults
 
 Export = Callable[..., Bundle]
 BIN = 2**-6
-"""Width of a histogram's bins, relative to what is in them: a scale is exact to as much."""
+"""Relative width of a histogram's bins: the precision of a scale."""
 SEARCH = GreedySearch(start=START, eos=(END,), max_length=40)
 
 
 def histogram(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """How many values have a magnitude of each bin."""
+    """Number of values by bin of their magnitude."""
     bins = np.searchsorted(EDGES, np.abs(values), side="right") - 1
     return np.bincount(bins, minlength=BINS)
 
 
 @pytest.fixture(scope="module")
 def sources(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -> list[list[int]]:
-    """Of different lengths, of which some are met more than once."""
+    """Sources of different lengths, some of them repeated."""
     return [vocabulary.encode(line) for line in sentences[0][:12]]
 
 
 @pytest.fixture(scope="module")
 def calibration(tiny_graphs: dict[str, Graph], sources: list[list[int]]) -> Calibration:
-    """What is found on them."""
+    """Calibration on these sources."""
     return calibrate(tiny_graphs, sources, SEARCH)
 
 
@@ -91,7 +91,7 @@ def test_translations_are_those_of_greedy_search(
 
 
 def met_by_layers(model: nn.Module, calibration: Calibration) -> dict[str, NDArray[np.float32]]:
-    """What each linear layer of the model is given for the sentences and their translations, in one pass each."""
+    """Inputs of each linear layer for the sentences and their translations, in one pass each."""
     met: dict[str, list[NDArray[np.float32]]] = {}
 
     def watch(layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
@@ -119,9 +119,7 @@ def squared_error(values: NDArray[np.float32], scale: float) -> float:
     return float(((rounded - values).astype(np.float64) ** 2).sum())
 
 
-def test_scales_round_what_the_layers_of_the_model_are_given_with_the_least_error(
-    calibration: Calibration, tiny_model: Transformer
-) -> None:
+def test_scales_have_the_least_error_on_the_inputs_of_layers(calibration: Calibration, tiny_model: Transformer) -> None:
     with scaled_queries(tiny_model):
         met = met_by_layers(tiny_model, calibration)
     assert calibration.scales.keys() == met.keys()
@@ -151,7 +149,7 @@ def test_every_product_of_every_graph_gets_its_constant_scale(
 
 
 class Recurrent(nn.Module):
-    """A GRU writes the translation, starting from a first state that the encoder gives it."""
+    """A GRU that writes the translation from the encoder's first state."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -202,19 +200,19 @@ def test_a_recurrent_state_is_carried_on() -> None:
         assert found.scales[key] == pytest.approx(best_scale(histogram(values), SIGNED), rel=2 * BIN)
 
 
-def test_of_many_sentences_some_are_taken_throughout(tiny_graphs: dict[str, Graph]) -> None:
+def test_many_sentences_are_sampled_evenly(tiny_graphs: dict[str, Graph]) -> None:
     sources = [[4 + number % 7, END] for number in range(2 * MOST_SENTENCES + 1)]
-    told: list[str] = []
-    found = calibrate(tiny_graphs, sources, GreedySearch(start=START, eos=(END,), max_length=1), told.append)
+    messages: list[str] = []
+    found = calibrate(tiny_graphs, sources, GreedySearch(start=START, eos=(END,), max_length=1), messages.append)
     assert MOST_SENTENCES / 2 < len(found.sources) <= MOST_SENTENCES
     assert {source[0] for source in found.sources} == {4 + number for number in range(7)}
-    assert len(told) == len(found.sources) // 100
+    assert len(messages) == len(found.sources) // 100
 
 
 def test_a_bundle_says_that_it_is_calibrated_and_translates_as_in_fp32(
     export_tiny: Export, sentences: tuple[list[str], list[str]], tmp_path: Path
 ) -> None:
-    """And each sentence's scores are the same alone and among others."""
+    """Scores are the same alone and in a batch."""
     texts = sentences[0]
     bundle = export_tiny(tmp_path / "out", calibration=["", *texts, " "])
     checks = {check.name: check for check in bundle.manifest.verification["int8"].checks}
@@ -233,14 +231,14 @@ def test_a_bundle_says_that_it_is_calibrated_and_translates_as_in_fp32(
     assert same >= 0.9 * len(texts)
 
 
-def test_calibration_writes_nothing_that_is_never_written(
+def test_calibration_never_writes_suppressed_tokens(
     export_tiny: Export, sentences: tuple[list[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Marian's checkpoints forbid their padding token as a bad word, and would write it over and over otherwise."""
+    """Marian checkpoints forbid their padding token as a bad word, and would repeat it otherwise."""
     met: list[set[int]] = []
 
     class NotedError(Exception):
-        """Nothing is made of the scales."""
+        """Stops the export after calibration."""
 
     def noted(*arguments: Any, **options: Any) -> Calibration:
         found = calibrate(*arguments, **options)
@@ -259,7 +257,7 @@ def test_calibration_writes_nothing_that_is_never_written(
 
 
 def product_by_another_scale(graph: onnx.ModelProto) -> None:
-    """The products take their activations to be a tenth larger than they were rounded by."""
+    """Scale the products' activations by a tenth too much."""
     scales = [node.input[2] for node in graph.graph.node if node.op_type == "MatMulIntegerToFloat"]
     for node in graph.graph.node:
         if node.op_type == "QuantizeLinear" and node.input[1] == scales[-1]:
@@ -271,7 +269,7 @@ def product_by_another_scale(graph: onnx.ModelProto) -> None:
 
 
 def narrow_range(graph: onnx.ModelProto) -> None:
-    """Three quarters of every activation's range are cut off, in the product as well."""
+    """Clip three quarters of every activation's range, in the product as well."""
     scales = {node.input[1] for node in graph.graph.node if node.op_type == "QuantizeLinear"}
     for tensor in graph.graph.initializer:
         if tensor.name in scales:
@@ -321,7 +319,7 @@ def test_a_files_lines_are_its_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("texts", [[], ["", "  "], ["word " * 60, ""]])
-def test_texts_of_which_none_can_be_used_are_refused(texts: Sequence[str], export_tiny: Export, tmp_path: Path) -> None:
+def test_unusable_texts_are_refused(texts: Sequence[str], export_tiny: Export, tmp_path: Path) -> None:
     long = sum(bool(text.strip()) for text in texts)
     message = f"none of the {len(texts)} .* {len(texts) - long} are empty and {long} have more than 48 tokens"
     with pytest.raises(CalibrationError, match=message):

@@ -1,4 +1,4 @@
-"""int8 arithmetic against NumPy: weights, embeddings and products, and that rows do not touch each other."""
+"""int8 arithmetic against NumPy: weights, embeddings, products, and independence of rows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 def graph_of(nodes: Sequence[onnx.NodeProto], constants: dict[str, Array], inputs: dict[str, Array]) -> Graph:
-    """A graph of these operators; its one output is `y`."""
+    """A graph of these operators with the output `y`."""
     graph = helper.make_graph(
         list(nodes),
         "test",
@@ -47,15 +47,15 @@ def normal(*shape: int, seed: int = 1) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def rounded_rows(activation: Array, levels: int = 127) -> Array:
-    """Each row [..., K] to so many levels on either side of 0, and back."""
-    scale = np.abs(activation).max(-1, keepdims=True).clip(1e-30) / levels
+def rounded_rows(activation: Array, largest: int = 127) -> Array:
+    """Round each row [..., K] to ±`largest` quantized values, and back."""
+    scale = np.abs(activation).max(-1, keepdims=True).clip(1e-30) / largest
     rounded: Array = np.rint(activation / scale) * scale
     return rounded
 
 
 def rounded_positive(activation: Array) -> Array:
-    """Each row [..., K], without what is negative, to 255 levels above 0, and back."""
+    """Round each row [..., K] to 0 to 255, and back; negative values become 0."""
     positive = activation.clip(0)
     scale = positive.max(-1, keepdims=True).clip(1e-30) / 255
     rounded: Array = np.rint(positive / scale) * scale
@@ -63,18 +63,18 @@ def rounded_positive(activation: Array) -> Array:
 
 
 def rounded_by(activation: Array, scale: float) -> Array:
-    """To the levels -128 to 127 of one scale, and back."""
+    """Round to -128 to 127 by one scale, and back."""
     rounded: Array = np.clip(np.rint(activation / np.float32(scale)), -128, 127) * np.float32(scale)
     return rounded
 
 
 def rounded_columns(weight: Array) -> Array:
-    """Each column of [K, N] to the levels of weights, and back."""
+    """Round each column of [K, N] as weights, and back."""
     return rounded_rows(weight.T, MAX_WEIGHT).T
 
 
 @pytest.mark.parametrize("channels", [0, 1])
-def test_weights_are_within_half_a_level(channels: int) -> None:
+def test_weights_are_within_half_a_scale(channels: int) -> None:
     weight = normal(30, 50) * np.linspace(0.01, 9, 50, dtype=np.float32)
     values, scales = quantize_weight(weight, channels)
     assert values.dtype == np.int8
@@ -135,7 +135,7 @@ def test_calibrated_products_are_those_of_activations_rounded_by_their_scale(
     nodes: list[onnx.NodeProto], turned: bool, shape: tuple[int, ...]
 ) -> None:
     weight, bias, x = normal(16, 20), normal(20, seed=2), normal(*shape, seed=3)
-    x.ravel()[:2] = -9, 9  # far beyond 127 levels
+    x.ravel()[:2] = -9, 9  # far beyond the range
     constants = {"w": np.ascontiguousarray(weight.T) if turned else weight, "b": bias}
     graph = graph_of(
         nodes, {name: constants[name] for each in nodes for name in each.input if name in constants}, {"x": x}
@@ -151,7 +151,7 @@ RECTIFIED = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("MatMul", 
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
-def test_what_a_relu_gives_has_all_levels_above_0_and_rounding_is_the_relu(calibrated: bool) -> None:
+def test_relu_outputs_use_the_whole_range_and_rounding_replaces_the_relu(calibrated: bool) -> None:
     weight, x = normal(16, 20), normal(2, 4, 16, seed=3)
     x[0, 1] = -np.abs(x[0, 1])
     x[1, 2] = 0
@@ -169,7 +169,7 @@ def test_what_a_relu_gives_has_all_levels_above_0_and_rounding_is_the_relu(calib
     assert calibrated == ("Relu" not in sizes)
 
 
-def test_a_relu_that_is_read_elsewhere_stays() -> None:
+def test_a_relu_with_other_readers_stays() -> None:
     weight, x = normal(16, 16), normal(5, 16, seed=3)
     nodes = [RECTIFIED[0], helper.make_node("MatMul", ["r", "w"], ["p"]), helper.make_node("Add", ["p", "r"], ["y"])]
     graph = graph_of(nodes, {"w": weight}, {"x": x})
@@ -177,7 +177,7 @@ def test_a_relu_that_is_read_elsewhere_stays() -> None:
     np.testing.assert_allclose(run(quantize_graph(graph), x=x), expected, atol=1e-4)
 
 
-def test_what_is_added_is_no_bias_where_the_sum_alone_is_not_what_is_read() -> None:
+def test_an_addition_is_not_a_bias_if_the_product_has_other_readers() -> None:
     weight, bias, x = normal(16, 20), normal(20, seed=2), normal(5, 16, seed=3)
     nodes = [ADDED[0], helper.make_node("Add", ["p", "b"], ["s"]), helper.make_node("Mul", ["s", "p"], ["y"])]
     graph = graph_of(nodes, {"w": weight, "b": bias}, {"x": x})
@@ -185,8 +185,8 @@ def test_what_is_added_is_no_bias_where_the_sum_alone_is_not_what_is_read() -> N
     np.testing.assert_allclose(run(quantize_graph(graph), x=x), (product + bias) * product, atol=1e-3)
 
 
-def test_graphs_within_nodes_read_what_they_take_from_outside() -> None:
-    """The product without what is added to it, and a constant that nobody else reads."""
+def test_graphs_within_nodes_read_outer_tensors() -> None:
+    """The inner graph reads the product without its bias, and a constant that no other node reads."""
     weight, bias, x = normal(16, 20), normal(20, seed=2), normal(5, 16, seed=3)
     sums = [helper.make_node("Add", [name, other], ["z"]) for name, other in (("p", "c"), ("s", "s"))]
     then, otherwise = (
@@ -202,7 +202,7 @@ def test_graphs_within_nodes_read_what_they_take_from_outside() -> None:
     np.testing.assert_allclose(run(quantized, x=x, condition=np.array(False)), 2 * (product + bias), atol=1e-4)
 
 
-def test_rows_do_not_depend_on_their_company() -> None:
+def test_rows_do_not_depend_on_other_rows() -> None:
     graph = quantize_graph(graph_of(MATMUL, {"w": normal(16, 20)}, {"x": normal(1, 16)}))
     x = normal(6, 16, seed=4)
     x[1] = 0
@@ -304,7 +304,7 @@ def test_calibrated_int8_in_pytorch_is_that_in_numpy() -> None:
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
-def test_int8_in_pytorch_rounds_what_a_relu_gives_as_the_graphs_do(calibrated: bool) -> None:
+def test_int8_in_pytorch_rounds_relu_outputs_as_the_graphs_do(calibrated: bool) -> None:
     torch.manual_seed(1)
     layer, x = nn.Linear(16, 20), normal(3, 16)
     x[1] = -np.abs(x[1])

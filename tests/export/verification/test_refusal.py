@@ -1,4 +1,4 @@
-"""Graphs that do not compute what the model computes are refused, whatever is broken in them."""
+"""Broken graphs are refused."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ Graphs = dict[str, Graph]
 
 
 def copied(graphs: Mapping[str, Graph]) -> Graphs:
-    """The graphs, free to be changed."""
+    """A copy of the graphs."""
     copies = {}
     for name, graph in graphs.items():
         model = onnx.ModelProto()
@@ -53,7 +53,7 @@ def weight_of(node: onnx.NodeProto, graph: Graph) -> str:
 
 
 def insert(graph: Graph, at: str, operator: str, *others: str, **attributes: Any) -> None:
-    """Puts an operator between the tensor `at` and all that read it."""
+    """Insert an operator between the tensor `at` and its readers."""
     for reader in graph.model.graph.node:
         for place, name in enumerate(reader.input):
             if name == at:
@@ -247,7 +247,7 @@ def one_scale_for_the_batch(graphs: Graphs) -> None:
 
 
 def shifted_zero_point(graphs: Graphs) -> None:
-    """Products take another level to be 0 than activations were rounded around."""
+    """Use another zero point in products than in the quantization of activations."""
     graph = graphs["decoder"]
     shifted = constant(graph, np.array(126, np.uint8))
     for each in graph.model.graph.node:
@@ -295,7 +295,7 @@ def test_a_quantized_scorer_that_contradicts_the_steps_is_refused(
 
 
 class Unlike(Transformer):
-    """A model whose one-pass scores are not those of its steps."""
+    """A model whose one-pass scores differ from its steps."""
 
     def score(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
@@ -304,7 +304,7 @@ class Unlike(Transformer):
 
 
 class Nosy(Transformer):
-    """A model whose encoder looks at padding."""
+    """A model whose encoder attends to padding."""
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
         return super().encode(source_ids, torch.full_like(source_lengths, 1000))
@@ -336,7 +336,7 @@ def test_a_model_that_contradicts_itself_is_refused(
     tiny_graphs: Graphs,
     tmp_path: Path,
 ) -> None:
-    """Its graphs do what it does, so nothing but a comparison of the graphs with each other can tell."""
+    """The graphs equal the model, so only comparing the graphs with each other shows the error."""
     model = copy.deepcopy(tiny_model)
     model.__class__ = kind
     graphs = copied(tiny_graphs)
@@ -356,7 +356,7 @@ def test_a_graph_that_does_not_load_is_refused(export_tiny: Export, tiny_graphs:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_there_is_not_overwritten(export_tiny: Export, tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_overwritten(export_tiny: Export, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(BundleError, match="exists already"):
         export_tiny(tmp_path / "out")
