@@ -13,7 +13,7 @@ from jumok_export.errors import ExportError
 from jumok_export.graphs.graph import Graph
 from jumok_export.verification.native import PREFIX, verify_native
 from jumok_export.verification.runtime_side import RuntimeSide
-from jumok_export.verification.samples import Frame
+from jumok_export.verification.samples import InputBounds
 from jumok_serve.bundle.bundle import COMPANIONS, Bundle, write_bundle
 from jumok_serve.manifest.graph_variants import NATIVE_GRAPHS
 from jumok_serve.manifest.manifest import (
@@ -102,7 +102,7 @@ def _added(folder: Path, variant: PrecisionVariant, precision: str) -> Precision
 def _verified(where: Folder, precision: str, manifest: Manifest) -> tuple[Check, ...]:
     if not where.only.native:
         return ()
-    frame = Frame(
+    bounds = InputBounds(
         source_vocabulary=manifest.tokenizer.source_vocab_size,
         target_vocabulary=manifest.tokenizer.target_vocab_size,
         start=manifest.special_tokens.start,
@@ -112,5 +112,5 @@ def _verified(where: Folder, precision: str, manifest: Manifest) -> tuple[Check,
     )
     plain = RuntimeSide(opened(where, precision, CPU, native=False))
     listed = opened(where, precision, CPU, listed=True) if where.only.listed else None
-    checks = verify_native(plain, opened(where, precision, CPU), listed, frame, precision)
+    checks = verify_native(plain, opened(where, precision, CPU), listed, bounds, precision)
     return passed(precision, VerificationReport(checks=checks)).checks

@@ -23,7 +23,7 @@ from jumok_export.graphs.tracing import export_graphs
 from jumok_export.models.attention import scaled_queries
 from jumok_export.quantization.calibration import Calibration, GreedySearch, calibrate, encode_texts
 from jumok_export.shortlists.sources import ShortlistPlan
-from jumok_export.verification.samples import Frame
+from jumok_export.verification.samples import InputBounds
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import Bundle, write_bundle
 from jumok_serve.manifest.languages import Direction, Languages
@@ -113,7 +113,7 @@ def export_bundle(
     if calibration is not None and not {"int8", "fp16"} & {*precisions}:
         raise ExportError(f"calibration is for int8 and fp16, and precisions has {', '.join(precisions)} alone")
     generation = generation or GenerationDefaults(max_length=limits.max_target_length)
-    frame = Frame(
+    bounds = InputBounds(
         source_vocabulary=tokenizer.source_vocab_size,
         target_vocabulary=tokenizer.vocab_size,
         start=special_tokens.start,
@@ -150,11 +150,11 @@ def export_bundle(
             lists.save(folder / SHORTLIST_FILE)
         with _evaluating(model), scaled_queries(model):
             progress("exporting the graphs")
-            graphs = _export(model, frame)
+            graphs = _export(model, bounds)
             variants, reports = write_variants(
                 model,
                 graphs,
-                frame,
+                bounds,
                 folder,
                 precisions,
                 calibrator=calibrator,
@@ -265,8 +265,8 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def _export(model: nn.Module, frame: Frame) -> dict[str, Graph]:
+def _export(model: nn.Module, bounds: InputBounds) -> dict[str, Graph]:
     try:
-        return export_graphs(model, frame.source_vocabulary, frame.target_vocabulary)
+        return export_graphs(model, bounds.source_vocabulary, bounds.target_vocabulary)
     except (TypeError, ValueError) as error:
         raise ExportError(f"{type(model).__name__} cannot be exported: {error}") from error

@@ -20,7 +20,7 @@ from jumok_export.verification.fp32 import verify_device, verify_fp32
 from jumok_export.verification.int8 import verify_int8
 from jumok_export.verification.native import verify_native
 from jumok_export.verification.runtime_side import RuntimeSide
-from jumok_export.verification.samples import Frame
+from jumok_export.verification.samples import InputBounds
 from jumok_export.verification.shortlist import verify_shortlist
 from jumok_export.verification.sides import Side, TorchSide
 from jumok_serve.errors import BundleError
@@ -49,14 +49,14 @@ class _Writer:
         self,
         model: nn.Module,
         graphs: Mapping[str, Graph],
-        frame: Frame,
+        bounds: InputBounds,
         calibrator: Callable[[Mapping[str, Graph]], Calibration] | None,
         *,
         listed: bool,
     ) -> None:
         self._model = model
         self._graphs = graphs
-        self._frame = frame
+        self._bounds = bounds
         self._calibrator = calibrator
         self._listed = listed
 
@@ -71,14 +71,14 @@ class _Writer:
         if not for_devices:
             return variant, report
         on_device = opened(Folder(folder, variant), "fp32", CPU_AS_DEVICE)
-        more = verify_device(self._model, on_device, self._frame)
+        more = verify_device(self._model, on_device, self._bounds)
         native = self._native_checks("fp32", variant, folder)
         return variant, passed("fp32", VerificationReport(checks=(*report.checks, *more, *native)))
 
     def fp16(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         variant = write_variant(half_sources(self._graphs), folder, "fp16", targets=("device",))
         on_device = opened(Folder(folder, variant), "fp16", CPU_AS_DEVICE)
-        report = verify_fp16(self._model, on_device, self._frame, calibration=self._calibration)
+        report = verify_fp16(self._model, on_device, self._bounds, calibration=self._calibration)
         return variant, passed("fp16", report)
 
     def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
@@ -106,14 +106,14 @@ class _Writer:
         precision: str,
         variant: PrecisionVariant,
         folder: Path,
-        verify: Callable[[nn.Module, Graphs, Frame], VerificationReport],
+        verify: Callable[[nn.Module, Graphs, InputBounds], VerificationReport],
     ) -> VerificationReport:
         where = Folder(folder, variant)
         graphs = opened(where, precision, CPU, native=False)
         listed = opened(where, precision, CPU, listed=True, native=False) if self._listed else None
-        report = verify(self._model, graphs, self._frame)
+        report = verify(self._model, graphs, self._bounds)
         if listed is not None:
-            more = verify_shortlist(self._model, graphs, listed, self._frame, precision)
+            more = verify_shortlist(self._model, graphs, listed, self._bounds, precision)
             report = VerificationReport(checks=(*report.checks, *more))
         return passed(precision, report)
 
@@ -126,7 +126,7 @@ class _Writer:
         if precision != "fp32":
             expected = RuntimeSide(opened(where, precision, CPU, native=False))
         listed = opened(where, precision, CPU, listed=True) if self._listed else None
-        return verify_native(expected, opened(where, precision, CPU), listed, self._frame, precision)
+        return verify_native(expected, opened(where, precision, CPU), listed, self._bounds, precision)
 
 
 def opened(where: Folder, precision: str, device: Device, *, listed: bool = False, native: bool = True) -> Graphs:
@@ -148,7 +148,7 @@ def passed(precision: str, report: VerificationReport) -> VerificationReport:
 def write_variants(
     model: nn.Module,
     graphs: Mapping[str, Graph],
-    frame: Frame,
+    bounds: InputBounds,
     folder: Path,
     precisions: Sequence[str],
     *,
@@ -163,7 +163,7 @@ def write_variants(
     Args:
         model: the model.
         graphs: its traced graphs, in fp32.
-        frame: vocabularies and limits.
+        bounds: vocabularies and limits.
         folder: destination.
         precisions: some of fp32, fp16 and int8.
         calibrator: finds activation scales; None for scales by row.
@@ -177,7 +177,7 @@ def write_variants(
         ExportError: ONNX Runtime cannot load a graph, or the model cannot have a shortlist.
         VerificationError: a graph does not compute what the model computes.
     """
-    writer = _Writer(model, graphs, frame, calibrator, listed=listed)
+    writer = _Writer(model, graphs, bounds, calibrator, listed=listed)
     variants: dict[str, PrecisionVariant] = {}
     reports: dict[str, VerificationReport] = {}
     progress("verifying fp32")

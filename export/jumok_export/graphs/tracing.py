@@ -171,7 +171,8 @@ class _Example:
             "source_lengths": source["source_lengths"],
         }
         symbols: tuple[str, ...] = ("B", "R", "P", "S", "T", "T_new")
-        if hasattr(model, "step_in_place"):
+        in_place = _step_of(model) == "step_in_place"
+        if in_place:
             rows = {
                 "token_ids": rows["token_ids"].reshape(b, k),
                 "positions": rows["positions"].reshape(b, k),
@@ -182,7 +183,7 @@ class _Example:
             }
             sizes["E"] = t
             symbols = ("B", "K", "R", "S", "E")
-        state_rows = b if hasattr(model, "step_in_place") else p
+        state_rows = b if in_place else p
         state = {name: _enlarge(row, state_rows, t, generator) for name, row in empty.items()}
         self.decoder = _GraphExample(
             (*rows.values(), memory, state),

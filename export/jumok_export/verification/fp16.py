@@ -5,7 +5,7 @@ from torch import nn
 from jumok_export.quantization.calibration import Calibration
 from jumok_export.verification.comparison import Moved, RelativeError
 from jumok_export.verification.rollout import RowScores
-from jumok_export.verification.samples import Frame, SentenceSamples
+from jumok_export.verification.samples import InputBounds, SentenceSamples
 from jumok_export.verification.trial import AGREEMENT, INVARIANCE, Trial, centre, describe, report
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Graphs
@@ -29,19 +29,19 @@ Measured: 0 and 1 in 40 sentences for random models; a real dependence changes n
 
 
 def verify_fp16(
-    model: nn.Module, graphs: Graphs, frame: Frame, *, calibration: Calibration | None = None
+    model: nn.Module, graphs: Graphs, bounds: InputBounds, *, calibration: Calibration | None = None
 ) -> VerificationReport:
     """Compare fp16 graphs with their model, on the CPU, bound as on a device.
 
     Args:
         model: model in evaluation mode, on the CPU.
         graphs: its graphs.
-        frame: its vocabularies and limits.
+        bounds: its vocabularies and limits.
         calibration: sentences to compare on, or None for random tokens.
     """
-    trial = _Trial(model, graphs, frame)
+    trial = _Trial(model, graphs, bounds)
     if calibration is not None:
-        trial.samples = SentenceSamples(frame, trial.torch, calibration)
+        trial.samples = SentenceSamples(bounds, trial.torch, calibration)
     return report(trial.encoder, trial.one_pass, trial.select, trial.sampler, trial.longest, trial.decode)
 
 

@@ -8,22 +8,22 @@ from torch import nn
 
 from jumok_export.verification.comparison import Differences
 from jumok_export.verification.rollout import RowScores
-from jumok_export.verification.samples import Frame
+from jumok_export.verification.samples import InputBounds
 from jumok_export.verification.sides import Arrays
 from jumok_export.verification.trial import AGREEMENT, INVARIANCE, Trial, describe, report
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Graphs
 
 
-def verify_fp32(model: nn.Module, graphs: Graphs, frame: Frame) -> VerificationReport:
+def verify_fp32(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> VerificationReport:
     """Compare fp32 graphs with their model.
 
     Args:
         model: model in evaluation mode, on the CPU.
         graphs: its graphs.
-        frame: its vocabularies and limits.
+        bounds: its vocabularies and limits.
     """
-    trial = _Trial(model, graphs, frame)
+    trial = _Trial(model, graphs, bounds)
     return report(
         trial.encoder,
         trial.step,
@@ -37,12 +37,12 @@ def verify_fp32(model: nn.Module, graphs: Graphs, frame: Frame) -> VerificationR
     )
 
 
-def verify_device(model: nn.Module, graphs: Graphs, frame: Frame) -> tuple[Check, ...]:
+def verify_device(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> tuple[Check, ...]:
     """Compare fp32 device graphs with the model; they run on the CPU, bound as on a device.
 
     Scorer and aligner, which the CPU shares, are not compared again.
     """
-    trial = _Trial(model, graphs, frame)
+    trial = _Trial(model, graphs, bounds)
     outcome = report(trial.encoder, trial.step, trial.select, trial.sampler, trial.beams)
     return tuple(check.model_copy(update={"name": f"device: {check.name}"}) for check in outcome.checks)
 

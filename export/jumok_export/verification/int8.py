@@ -10,7 +10,7 @@ from jumok_export.quantization.calibration import Calibration
 from jumok_export.quantization.fake_quantization import Int8Arithmetic
 from jumok_export.verification.comparison import Moved, RelativeError
 from jumok_export.verification.rollout import RowScores
-from jumok_export.verification.samples import Frame, SentenceSamples
+from jumok_export.verification.samples import InputBounds, SentenceSamples
 from jumok_export.verification.sides import TorchSide
 from jumok_export.verification.trial import AGREEMENT, INVARIANCE, MOVED_SENTENCES, Trial, centre, describe, report
 from jumok_serve.manifest.manifest import Check, VerificationReport
@@ -39,7 +39,7 @@ layers, 7 in 100 with 12 layers of width 512, 25 in 100 with 12 + 12 of width 10
 def verify_int8(
     model: nn.Module,
     graphs: Graphs,
-    frame: Frame,
+    bounds: InputBounds,
     *,
     weights: Sequence[NDArray[np.float32]],
     rectified: Set[str],
@@ -52,16 +52,16 @@ def verify_int8(
     Args:
         model: model in evaluation mode, on the CPU.
         graphs: its graphs.
-        frame: its vocabularies and limits.
+        bounds: its vocabularies and limits.
         weights: quantized matrices of encoder and decoder. The excess error is checked only if PyTorch uses all of them
             in linear layers and embeddings.
         rectified: `rectified_keys` of the graphs before quantization.
         calibration: calibration of the activation scales, or None.
     """
-    trial = _Trial(model, graphs, frame)
+    trial = _Trial(model, graphs, bounds)
     arithmetic, activations = Int8Arithmetic(rectified=rectified), "one scale a row"
     if calibration is not None:
-        trial.samples = SentenceSamples(frame, trial.torch, calibration)
+        trial.samples = SentenceSamples(bounds, trial.torch, calibration)
         arithmetic = Int8Arithmetic(calibration.scales, rectified)
         activations = f"calibrated on {len(calibration.sources)} sentences"
 

@@ -5,7 +5,7 @@ from itertools import islice
 from jumok_export.verification.comparison import UNBOUNDED, Differences, RelativeError
 from jumok_export.verification.rollout import play
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
-from jumok_export.verification.samples import Frame, Samples
+from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.shortlist import listed_steps
 from jumok_export.verification.sides import Side
 from jumok_serve.manifest.manifest import Check
@@ -23,7 +23,7 @@ STEPS, SENTENCES = 14, 8
 
 
 def verify_native(
-    expected: Side, graphs: Graphs, listed: Graphs | None, frame: Frame, precision: str
+    expected: Side, graphs: Graphs, listed: Graphs | None, bounds: InputBounds, precision: str
 ) -> tuple[Check, ...]:
     """Compare native graphs with the same computation: logits, state and selection.
 
@@ -33,10 +33,10 @@ def verify_native(
         expected: in fp32 the model or the plain graphs; in int8 the plain graphs.
         graphs: native graphs.
         listed: native graphs for shortlists, or None; compared with `graphs`.
-        frame: vocabularies and limits.
+        bounds: vocabularies and limits.
         precision: "fp32" or "int8".
     """
-    samples = Samples(frame, expected)
+    samples = Samples(bounds, expected)
     try:
         checks = _compared(samples, expected, RuntimeSide(graphs), precision)
         if listed is not None:

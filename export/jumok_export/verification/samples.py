@@ -22,7 +22,7 @@ OTHER_TOKENS = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
+class InputBounds:
     """Bounds of a model's inputs.
 
     Attributes:
@@ -65,15 +65,15 @@ class Samples:
     """Random inputs of every graph of a model, always the same.
 
     Args:
-        frame: vocabularies and limits.
+        bounds: vocabularies and limits.
         side: encodes the steps' memory, and gives the shapes of their state.
     """
 
-    def __init__(self, frame: Frame, side: Side) -> None:
-        self._frame = frame
+    def __init__(self, bounds: InputBounds, side: Side) -> None:
+        self._bounds = bounds
         self._side = side
-        self._source_length = min(SOURCE_LENGTH, frame.max_source_length)
-        self._target_length = min(TARGET_LENGTH, frame.max_target_length)
+        self._source_length = min(SOURCE_LENGTH, bounds.max_source_length)
+        self._target_length = min(TARGET_LENGTH, bounds.max_target_length)
 
     def sources(self) -> Iterator[Sources]:
         """Yield sources of random shapes, the smallest first."""
@@ -108,10 +108,10 @@ class Samples:
     def longest(self) -> tuple[Pairs, StepInputs]:
         """The longest source with the longest target, and the step at that target's last token."""
         random = np.random.default_rng(4)
-        source, target = self._frame.max_source_length, self._frame.max_target_length
-        ids = random.integers(self._frame.source_vocabulary, size=(1, source))
-        targets = random.integers(self._frame.target_vocabulary, size=(1, target))
-        pair = ids, np.array([source]), np.array([self._frame.start]), targets, np.array([target])
+        source, target = self._bounds.max_source_length, self._bounds.max_target_length
+        ids = random.integers(self._bounds.source_vocabulary, size=(1, source))
+        targets = random.integers(self._bounds.target_vocabulary, size=(1, target))
+        pair = ids, np.array([source]), np.array([self._bounds.start]), targets, np.array([target])
         tokens, _, parents, _, _, state = self._step(
             random, StepSizes(sentences=1, beam_size=1, source=source, parents=1, time=target - 1)
         )
@@ -121,25 +121,27 @@ class Samples:
     def rollout(self, *, sentences: int, beam_size: int) -> Rollout:
         """A decode of several steps."""
         random = np.random.default_rng(beam_size)
-        vocabulary, longest = self._frame.target_vocabulary, self._target_length
+        vocabulary, longest = self._bounds.target_vocabulary, self._target_length
         planned = [
             PlannedSentence(
-                source=random.integers(self._frame.source_vocabulary, size=random.integers(1, self._source_length + 1)),
+                source=random.integers(
+                    self._bounds.source_vocabulary, size=random.integers(1, self._source_length + 1)
+                ),
                 tokens=random.integers(vocabulary, size=(random.integers(min(2, longest), longest + 1) - 1, beam_size)),
             )
             for _ in range(sentences)
         ]
-        return plan_rollout(planned, slots=SLOTS, start=self._frame.start, pad=self._frame.pad, random=random)
+        return plan_rollout(planned, slots=SLOTS, start=self._bounds.start, pad=self._bounds.pad, random=random)
 
     def _shape(self, random: np.random.Generator, longest: int) -> tuple[int, int]:
         sentences, length = random.integers(1, (6, longest + 1))
         return int(sentences), int(length)
 
     def _source(self, random: np.random.Generator, sentences: int, length: int) -> Sources:
-        return _padded(random, (sentences, length), self._frame.source_vocabulary, self._frame.pad)
+        return _padded(random, (sentences, length), self._bounds.source_vocabulary, self._bounds.pad)
 
     def _pair(self, random: np.random.Generator, sentences: int, source: int, target: int) -> Pairs:
-        vocabulary = self._frame.target_vocabulary
+        vocabulary = self._bounds.target_vocabulary
         sources = self._source(random, sentences, source)
         # Targets are padded with token 0: the target vocabulary may lack the padding token.
         targets = _padded(random, (sentences, target), vocabulary, 0)
@@ -154,7 +156,7 @@ class Samples:
             for name, row in self._side.empty_state().items()
         }
         return (
-            random.integers(self._frame.target_vocabulary, size=rows),
+            random.integers(self._bounds.target_vocabulary, size=rows),
             random.integers(sizes.time + 1, size=rows),
             random.integers(sizes.parents, size=rows),
             lengths,
@@ -169,13 +171,13 @@ class SentenceSamples(Samples):
     Random inputs may leave the range that activation scales were calibrated for.
 
     Args:
-        frame: vocabularies and limits.
+        bounds: vocabularies and limits.
         side: computes the steps' memory and state.
         calibration: sentences and their translations.
     """
 
-    def __init__(self, frame: Frame, side: Side, calibration: Calibration) -> None:
-        super().__init__(frame, side)
+    def __init__(self, bounds: InputBounds, side: Side, calibration: Calibration) -> None:
+        super().__init__(bounds, side)
         self._start = calibration.start
         self._sources, self._targets = calibration.sources, calibration.targets
 
@@ -184,14 +186,14 @@ class SentenceSamples(Samples):
         random = np.random.default_rng(2)
         for size in (1, *random.integers(1, 6, SHAPES).tolist()):
             chosen = random.integers(len(self._sources), size=size).tolist()
-            sources = pad([self._sources[sentence] for sentence in chosen], self._frame.pad)
+            sources = pad([self._sources[sentence] for sentence in chosen], self._bounds.pad)
             targets = pad([self._targets[sentence] for sentence in chosen], 0)
             yield *sources, np.full(size, self._start), *targets
 
     def longest(self) -> tuple[Pairs, StepInputs]:
         """Sentences one after another, up to the limits; the state is that of one sentence, repeated."""
-        source = np.resize(np.concatenate(self._sources), (1, self._frame.max_source_length))
-        target = np.resize(np.concatenate(self._targets), (1, self._frame.max_target_length))
+        source = np.resize(np.concatenate(self._sources), (1, self._bounds.max_source_length))
+        target = np.resize(np.concatenate(self._targets), (1, self._bounds.max_target_length))
         lengths, last = np.array([source.shape[1]]), target.shape[1] - 1
         pair = source, lengths, np.array([self._start]), target, np.array([last + 1])
         memory, _ = self._side.encode(source, lengths)
@@ -206,7 +208,7 @@ class SentenceSamples(Samples):
             others = random.choice(target, (len(target), beam_size)) if len(target) else np.empty((0, beam_size), int)
             tokens = np.where(random.random(others.shape) < OTHER_TOKENS, others, target[:, None])
             planned.append(PlannedSentence(source=self._sources[sentence], tokens=tokens))
-        return plan_rollout(planned, slots=SLOTS, start=self._start, pad=self._frame.pad, random=random)
+        return plan_rollout(planned, slots=SLOTS, start=self._start, pad=self._bounds.pad, random=random)
 
     def _state(self, time: int) -> Arrays:
         """One row of state after `time` tokens: that of the middle sentence, repeated."""

@@ -7,7 +7,7 @@ from torch import nn
 
 from jumok_export.verification.comparison import Differences
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
-from jumok_export.verification.samples import Frame, Samples
+from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.selection_cases import drawings, selections
 from jumok_export.verification.sides import Side, TorchSide
 from jumok_serve.bundle.shortlist import WIDTH_STEP
@@ -22,14 +22,16 @@ LISTED = (0.02, 0.3, 1.0)
 """Shares of the vocabulary in sentences' shortlists."""
 
 
-def verify_shortlist(model: nn.Module, graphs: Graphs, listed: Graphs, frame: Frame, precision: str) -> list[Check]:
+def verify_shortlist(
+    model: nn.Module, graphs: Graphs, listed: Graphs, bounds: InputBounds, precision: str
+) -> list[Check]:
     """Compare the graphs for shortlists with the model, in int8 with the other decoder.
 
     Args:
         model: model in evaluation mode, on the CPU.
         graphs: verified graphs without shortlists.
         listed: graphs for shortlists, of the same precision.
-        frame: vocabularies and limits.
+        bounds: vocabularies and limits.
         precision: "fp32" or "int8".
     """
     torch_side = TorchSide(model)
@@ -37,7 +39,7 @@ def verify_shortlist(model: nn.Module, graphs: Graphs, listed: Graphs, frame: Fr
         (torch_side, "PyTorch") if precision == "fp32" else (RuntimeSide(graphs), "the decoder without shortlists")
     )
     try:
-        steps = listed_steps(Samples(frame, torch_side), whole, listed, f"those of {name}")
+        steps = listed_steps(Samples(bounds, torch_side), whole, listed, f"those of {name}")
         return [steps, *_selection(RuntimeSide(listed))]
     except GraphFailedError as error:
         return [Check(name="shortlist", cases=1, worst=1.0, limit=0.0, passed=False, detail=str(error))]

@@ -9,7 +9,7 @@ from torch import nn
 from jumok_export.verification.comparison import UNBOUNDED, Differences
 from jumok_export.verification.rollout import Rollout, Row, RowScores, alone, pad, play
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
-from jumok_export.verification.samples import Frame, Samples
+from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.selection_cases import drawings, selections
 from jumok_export.verification.sides import Side, TorchSide
 from jumok_serve.manifest.manifest import Check, VerificationReport
@@ -31,19 +31,19 @@ AGREEMENT = "scores of a sentence summed step by step and computed by the one-pa
 class Trial:
     """A model, its graphs, and the checks that every precision makes."""
 
-    def __init__(self, model: nn.Module, graphs: Graphs, frame: Frame) -> None:
+    def __init__(self, model: nn.Module, graphs: Graphs, bounds: InputBounds) -> None:
         self.model = model
         self.torch = TorchSide(model)
         self.runtime = RuntimeSide(graphs)
-        self.samples = Samples(frame, self.torch)
+        self.samples = Samples(bounds, self.torch)
         self.graphs = graphs
-        self.frame = frame
+        self.bounds = bounds
         self.aligns = self.torch.aligns
 
     def select(self) -> list[Check]:
         """Compare the decoder's selection with log-softmax and a stable sort in PyTorch."""
         totals, wrong = Differences("select scores"), 0
-        for selection in selections(self.frame.target_vocabulary):
+        for selection in selections(self.bounds.target_vocabulary):
             expected, found = selection.expected(), self.runtime.select(selection)
             if expected[0].shape != found[0].shape:
                 raise GraphFailedError(f"select returned {found[0].shape} candidates instead of {expected[0].shape}")
@@ -56,7 +56,7 @@ class Trial:
     def sampler(self) -> list[Check]:
         """Compare drawn tokens with inversion sampling in PyTorch."""
         totals, wrong = Differences("sampler scores"), 0
-        for drawing in drawings(self.frame.target_vocabulary):
+        for drawing in drawings(self.bounds.target_vocabulary):
             tokens, found = self.runtime.sample(drawing)
             if tokens.shape != drawing.tokens.shape:
                 raise GraphFailedError(f"sampler returned {tokens.shape} tokens instead of {drawing.tokens.shape}")
@@ -67,7 +67,7 @@ class Trial:
 
     def longest_described(self) -> str:
         """Describe the comparison at the limits."""
-        source, target = self.frame.max_source_length, self.frame.max_target_length
+        source, target = self.bounds.max_source_length, self.bounds.max_target_length
         return (
             f"{target} target tokens given {source} source tokens, scored in one pass; and the step at the last of them"
         )
@@ -90,10 +90,10 @@ class Trial:
     def _scores(self, rows: Sequence[Row]) -> Iterator[Floats]:
         """Yield the running scores of rows by the scorer, in batches of limited size."""
         longest = max(len(row.history) for row in rows)
-        size = max(1, SCORED_AT_ONCE // (longest * self.frame.target_vocabulary))
+        size = max(1, SCORED_AT_ONCE // (longest * self.bounds.target_vocabulary))
         for first in range(0, len(rows), size):
             some = rows[first : first + size]
-            sources = pad([row.source for row in some], self.frame.pad)
+            sources = pad([row.source for row in some], self.bounds.pad)
             targets = pad([np.array(row.history[1:], np.int64) for row in some], 0)
             starts = np.array([row.history[0] for row in some])
             for scores, length in zip(self.runtime.score(*sources, starts, *targets), targets[1], strict=True):

@@ -23,7 +23,7 @@ from jumok_export.quantization.int8 import quantize_graph
 from jumok_export.quantization.matrices import Matrices
 from jumok_export.verification.native import verify_native
 from jumok_export.verification.runtime_side import RuntimeSide
-from jumok_export.verification.samples import Frame
+from jumok_export.verification.samples import InputBounds
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.graph_variants import NATIVE_GRAPHS
 from jumok_serve.native import library
@@ -357,7 +357,7 @@ def test_native_graphs_equal_plain_graphs(make: Make, kind: str, form: str, tmp_
     folder = Folder(tmp_path, write_variant(make(kind, form), tmp_path, precision))
     plain, native = (Graphs(folder, precision, device=CPU, threads=1, native=native) for native in (False, True))
     assert (plain.native, native.native) == (False, True)
-    frame = Frame(
+    bounds = InputBounds(
         source_vocabulary=plain.vocabulary,
         target_vocabulary=plain.vocabulary,
         start=2,
@@ -365,7 +365,7 @@ def test_native_graphs_equal_plain_graphs(make: Make, kind: str, form: str, tmp_
         max_source_length=18,
         max_target_length=18,
     )
-    checks = verify_native(RuntimeSide(plain), native, None, frame, precision)
+    checks = verify_native(RuntimeSide(plain), native, None, bounds, precision)
     assert [check for check in checks if not check.passed] == []
     assert {check.name for check in checks} == {"native: step logits", "native: step state", "native: decode"}
     assert all(check.cases for check in checks)

@@ -16,7 +16,7 @@ from jumok_export.bundles.recipe import write_variant
 from jumok_export.graphs.graph import Graph
 from jumok_export.importers.huggingface import ImportedModel, build_model
 from jumok_export.verification.fp32 import verify_fp32
-from jumok_export.verification.samples import Frame
+from jumok_export.verification.samples import InputBounds
 from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
@@ -170,7 +170,7 @@ def test_exported_graphs_compute_the_same(imported_graphs: Callable[[str], dict[
     exported = imported_graphs("marian-two-vocabularies")
     assert set(exported) >= {"encoder", "decoder", "scorer", "aligner"}
     graphs = Graphs(Folder(tmp_path, write_variant(exported, tmp_path, "fp32")), "fp32", device=CPU, threads=1)
-    frame = Frame(
+    bounds = InputBounds(
         source_vocabulary=own.source_vocabulary,
         target_vocabulary=own.target_vocabulary,
         start=2,
@@ -178,5 +178,5 @@ def test_exported_graphs_compute_the_same(imported_graphs: Callable[[str], dict[
         max_source_length=own.max_source_length,
         max_target_length=own.max_target_length,
     )
-    report = verify_fp32(own.model, graphs, frame)
+    report = verify_fp32(own.model, graphs, bounds)
     assert [check for check in report.checks if not check.passed] == []
