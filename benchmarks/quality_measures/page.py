@@ -46,11 +46,11 @@ def _introduction(figures: Figures) -> str:
     ]
     return f"""# Quality
 
-Encoder-decoders with several kinds of attention and without it, trained on Multi30k with one vocabulary and one
-schedule: [quality.toml](../benchmarks/quality.toml) has every setting. Each was trained once, with one seed, for as
-many epochs as the table says: the scores are of these runs, not of architectures at their best. In brackets the epoch
-whose checkpoint was best on the validation set, which is the one that is measured. Seconds are of training and
-validation; they depend on what else the machine did.
+Use this page to see the effect of kinds of attention on translation quality, and to repeat the comparison. All models
+are trained on Multi30k with one vocabulary and one schedule; [quality.toml](../benchmarks/quality.toml) has every
+setting. Each model was trained once, with one seed: the scores are those of these runs, not of architectures at their
+best. The epoch in brackets had the best validation score, and its checkpoint is measured. Seconds include validation
+and depend on the load of the machine.
 
 {_table(["model", "what it is", "million parameters", "epochs", "updates", "seconds"], rows)}"""
 
@@ -64,7 +64,7 @@ def _scores(figures: Figures) -> str:
     sentences = next(iter(figures.models.values())).scores[BEST_SETTING.key].sentences
     return f"""## Scores
 
-BLEU and chrF on the {sentences:,} sentences of {TEST}, translated by the exported bundles. sacreBLEU's signatures:
+BLEU and chrF of the exported bundles on the {sentences:,} sentences of {TEST}. sacreBLEU's signatures:
 `{figures.signatures["BLEU"]}` and `{figures.signatures["chrF"]}`.
 
 {_table(["model", *head], rows)}"""
@@ -81,7 +81,7 @@ def _int8(figures: Figures) -> str:
 
     rows = [[name, *(cell for beam in BEAMS for cell in cells(model, beam))] for name, model in figures.models.items()]
     head = [f"{BEAM_NAMES[beam]}: {what}" for beam in BEAMS for what in ("sentences that differ", "BLEU")]
-    return f"""int8 beside fp32: how many sentences are translated otherwise, and the difference in BLEU.
+    return f"""int8 beside fp32: number of sentences with another translation, and difference in BLEU.
 
 {_table(["model", *head], rows)}"""
 
@@ -95,8 +95,8 @@ def _lengths(figures: Figures, images: str) -> str:
     head = ["model", "all", f"{LONG} words ({next(iter(counts), 0)} sentences)"]
     return f"""## Long sentences
 
-BLEU by the number of words of the source, {BEST_SETTING.key}, with 95 % intervals of sacreBLEU's bootstrap. They are of
-each model alone, about the choice of test sentences, and say nothing of other seeds.
+BLEU by the number of words of the source, {BEST_SETTING.key}, with 95 % intervals of sacreBLEU's bootstrap. The
+intervals cover the choice of test sentences, not other seeds.
 
 ![BLEU by length of the source]({images}/{LENGTHS})
 
@@ -115,12 +115,12 @@ def _gradients(figures: Figures, images: str) -> str:
         for name, values in figures.gradients.items()
     ]
     head = ["model", "first tenth", "fifth tenth", "last tenth", "largest over smallest tenth"]
-    return f"""## What reaches the source
+    return f"""## Gradients at the source
 
-The norm of the gradient of a sentence's loss with respect to each embedded source token, over what it would be if all
-tokens of the sentence had the same, by tenths of the sentence: means over the validation sentences of {BAND[0]} to
-{BAND[1]} source tokens, {figures.gradient_sentences} of them. The last token is the end token. The decoder is given the
-reference. An untrained model has its initial weights, and its encoder reads in one direction, to the sentence's end.
+Norm of the gradient of a sentence's loss at each embedded source token, by tenths of the sentence; 1 is the mean over
+the tokens of the sentence. The numbers are means over the {figures.gradient_sentences} validation sentences of
+{BAND[0]} to {BAND[1]} source tokens. The last token is the end token, and the decoder gets the reference. An untrained
+model has its initial weights, and an encoder in one direction.
 
 ![Gradient by place in the source]({images}/{GRADIENTS})
 
@@ -134,8 +134,8 @@ def _entropies(figures: Figures, images: str) -> str:
     ]
     text = f"""## Scaling
 
-Products of vectors of d independent components of variance 1 have variance d; divided by sqrt(d), variance 1. What that
-does to the softmax: its entropy, over that of even weights, for random queries with {KEYS} random keys each:
+Dot products of vectors of d independent components of variance 1 have variance d; divided by sqrt(d), variance 1. The
+table has the entropy of the softmax over that of even weights, for random queries with {KEYS} random keys each:
 
 {_table(["d", "variance of the products", "entropy", "divided by sqrt(d)"], widths)}
 
@@ -145,14 +145,14 @@ does to the softmax: its entropy, over that of even weights, for random queries 
     trained = [[name, f"{value:.3f}"] for name, value in entropy_rows(figures)]
     text += f"""
 
-The same of trained models: cross-attention over the validation sentences, the decoder given the reference, the mean
-over target tokens, layers and heads.
+The same ratio for trained models: cross-attention over the validation sentences with the reference as target, mean over
+target tokens, layers and heads.
 
 {_table(["model", "entropy over that of even weights"], trained)}"""
     if figures.undivided_entropies:
         text += """
 
-"Not divided" is the same Transformer, which was trained with the division, without it in all cross-attention."""
+"Not divided" is the same Transformer, trained with the division, but evaluated without it in all cross-attention."""
     return text
 
 
@@ -175,21 +175,21 @@ def _feeding(figures: Figures) -> str:
     head = [f"{BEAM_NAMES[beam]}{metric}" for beam in BEAMS for metric in ("", ", chrF")]
     return f"""## Teacher forcing and scheduled sampling
 
-Models that differ in what their decoders were fed while they were trained, and in nothing else; BLEU and chrF in fp32:
+Models that differ only in the decoder's inputs during training; BLEU and chrF in fp32:
 
 {_table(["model", "what it is", *head], rows)}"""
 
 
 def _reproduction(figures: Figures) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in figures.versions.items())
-    return f"""## Reproducing
+    return f"""## Reproduce
 
 ```sh
 make quality ARGS="--data corpus"
 ```
 
-trains what is not trained yet, measures, and writes this page; `corpus` is the folder of Multi30k. Runs are kept, and
-resumed where they stopped. Measured with {versions}, on {figures.machine}."""
+trains the missing models, measures, and writes this page; `corpus` is the folder of Multi30k. A run that was stopped is
+resumed. Measured with {versions}, on {figures.machine}."""
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
