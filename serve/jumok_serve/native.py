@@ -1,4 +1,4 @@
-"""The library of native kernels, where it was compiled and can be used."""
+"""The library of native kernels, if it is compiled and usable."""
 
 import ctypes
 import hashlib
@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 logger = logging.getLogger(__name__)
 
 LIBRARY = Path(__file__).parent / "kernels/libjumok_kernels.so"
-"""Custom operators of ONNX Runtime's, in the domain ``jumok``, and functions for Python; an installation compiles them,
-by ``hatch_build.py``."""
+"""Custom operators of ONNX Runtime in the domain ``jumok``, and functions for Python; ``hatch_build.py`` compiles it at
+installation."""
 
 ELF_64 = b"\x7fELF\x02\x01"
-"""How a library begins for a little-endian processor of 64 bits; ONNX Runtime has wheels for no other."""
+"""First bytes of a library for little-endian 64-bit processors, the only ones that ONNX Runtime has wheels for."""
 
 ELF_SECTIONS = struct.Struct("<40xQ10xHH2x")
-"""Of its header: where the table of sections begins, the size of an entry, and their number."""
+"""Fields of the ELF header: offset of the section table, size of an entry, and number of entries."""
 
 
 @cache
 def library() -> Path | None:
-    """The library, or None where graphs without its operators have to do. Logs which, when it is first called."""
+    """Return the library, or None if graphs must do without its operators; the first call logs which."""
     try:
         check(LIBRARY)
-    except Exception as error:  # ONNX Runtime's have no common class; and whatever it is, a server starts
-        level = logging.WARNING if isinstance(error, ValueError) else logging.INFO  # the installation is broken, or old
+    except Exception as error:  # ONNX Runtime's errors have no common class, and a server starts after any
+        level = logging.WARNING if isinstance(error, ValueError) else logging.INFO  # a broken or old installation
         logger.log(level, "native kernels are not used, and translating takes longer: %s", error)
         return None
     logger.info("native kernels are used, where a bundle has graphs for them")
@@ -38,13 +38,12 @@ def library() -> Path | None:
 
 
 def function(name: str, arguments: tuple[Any, ...], *, alone: bool = True) -> Any:
-    """A function of the library's that takes such arguments and returns an int64; None where it is not there.
+    """Return a function of the library that returns an int64; None if the library is missing.
 
     Args:
-        name: of the function.
-        arguments: their types.
-        alone: no other thread runs Python meanwhile. To wait for the interpreter's lock afterwards takes longer than
-            what is over in microseconds.
+        name: name of the function.
+        arguments: ctypes of its arguments.
+        alone: True to keep the interpreter's lock: for calls of microseconds, waiting for it again costs more.
     """
     path = library()
     return None if path is None else _function(path, name, arguments, alone)
@@ -59,12 +58,12 @@ def _function(path: Path, name: str, arguments: tuple[Any, ...], alone: bool) ->
 
 
 def address(array: NDArray[Any]) -> int:
-    """Where the elements of an array lie."""
+    """Return the address of an array's elements."""
     return int(array.ctypes.data)
 
 
 def pointer(array: Any) -> Any:
-    """The same, to be handed to a `function` at once: NumPy's own way takes far longer where memory is busy."""
+    """Return the address for an immediate call of a `function`; NumPy's own way takes far longer on busy memory."""
     if array.size and array.flags.writeable:
         return ctypes.byref(ctypes.c_char.from_buffer(array))
     return address(array)
@@ -74,9 +73,9 @@ def check(path: Path) -> None:
     """Load a library as sessions do.
 
     Raises:
-        FileNotFoundError: it is not there.
-        ValueError: it is cut off, or lies beside sources and is not of these.
-        Exception: what ONNX Runtime raises for what it cannot load, or what is no library of operators.
+        FileNotFoundError: the file is missing.
+        ValueError: the file is cut off, or was compiled from other sources than those beside it.
+        Exception: from ONNX Runtime, for a file that it cannot load or that has no operators.
     """
     if not path.exists():
         raise FileNotFoundError(
@@ -87,9 +86,9 @@ def check(path: Path) -> None:
     size = len(content)
     if content.startswith(ELF_64) and size >= ELF_SECTIONS.size:
         start, entry, entries = ELF_SECTIONS.unpack_from(content)  # the table ends the file
-        if size < start + entry * entries:  # and the process, where the system's loader reads behind the end
+        if size < start + entry * entries:  # the system's loader would read past the end, and crash
             raise ValueError(f"{path} is cut off, {size} of {start + entry * entries} bytes; install jumok again")
-    # An editable installation has the sources there, and `hatch_build.py` has left their digest in the library.
+    # An editable installation has the sources there; `hatch_build.py` stores their digest in the library.
     sources = sorted([*path.parent.glob("*.cc"), *path.parent.glob("*.h")])
     if sources and hashlib.sha256(b"".join(source.read_bytes() for source in sources)).digest() not in content:
         raise ValueError(f"{path} was compiled from other sources than those beside it; install jumok again")

@@ -70,7 +70,7 @@ class GivenModel(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-c
         return {"decoder_input_ids": input_ids}
 
     def hypotheses(self, options: SearchOptions, prefix: Sequence[int] = ()) -> list[Generated]:
-        """What `generate` finds for one sentence, best first; with sampling, what it draws."""
+        """Return the hypotheses of `generate` for one sentence, best first, or its samples."""
         prompt = (START, *prefix)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of combinations that are unusual

@@ -1,8 +1,7 @@
-"""Search written for the eye: dense arrays over all K * V continuations, whole histories, one step function.
+"""Reference search: dense arrays over all K * V continuations, whole histories, one step function.
 
-Written from the semantics alone and sharing no code with the package, so that it can serve as an oracle. ``drive`` runs
-a search of the package on the same step function, doing by hand what a session does for a batch. ``toy_model`` and
-``given_model`` make step functions; ``START`` is their start token.
+It follows the semantics alone and shares no code with the package, so it is an oracle. ``drive`` runs a search of the
+package on the same step function. ``toy_model`` and ``given_model`` make step functions, with start token ``START``.
 """
 
 import itertools
@@ -26,7 +25,7 @@ DEAD = -1e9
 def reference_search(
     step: StepFunction, options: SearchOptions, start_token: int, prefix: Sequence[int] = ()
 ) -> list[FinishedHypothesis]:
-    """The hypotheses that ``options`` ask for, best first."""
+    """Return the hypotheses, best first."""
     prompt = (start_token, *prefix)
     if options.beam_size == 1:
         return [_greedy(step, options, prompt)]
@@ -45,7 +44,7 @@ def log_softmax(logits: Scores) -> Scores:
 
 
 def _process(scores: Scores, prompt: tuple[int, ...], tokens: tuple[int, ...], options: SearchOptions) -> Scores:
-    """The scores of the next token as the processors leave them; they see the prompt too."""
+    """Apply the processors, which see the prompt too, to the scores of the next token."""
     history = prompt + tokens
     scores = scores.copy()
     vocab_size = len(scores)
@@ -186,7 +185,7 @@ def _beam(step: StepFunction, options: SearchOptions, prompt: tuple[int, ...]) -
 
 
 def drive(search: Search, step: StepFunction, *, extra_candidates: int = 0) -> list[FinishedHypothesis]:
-    """Run a search to its end, with the candidates it asks for and no more unless ``extra_candidates`` says so."""
+    """Run a search to its end with the candidates that it needs, and ``extra_candidates`` more."""
     prefixes: list[tuple[int, ...]] = [()]
     while not search.finished:
         assert len(search.tokens) == len(search.parents) == len(search.scores) == search.beam_size
@@ -207,7 +206,7 @@ def drive(search: Search, step: StepFunction, *, extra_candidates: int = 0) -> l
 def candidates(
     search: Search, step: StepFunction, prefixes: Sequence[tuple[int, ...]], number: int
 ) -> tuple[np.ndarray, Scores]:
-    """The best tokens of each row and their sums, [K, C], of a search whose rows have these prefixes."""
+    """Return the best tokens of each row and their sums, [K, C]."""
     scores = np.stack([step(prefix) for prefix in prefixes])  # [K, V]
     if search.acts_on_logits:
         scores = log_softmax(_constrained(scores, search.constraints))

@@ -1,4 +1,4 @@
-"""Searches to try: options made short, and random models with random options and constraints."""
+"""Search options with defaults, and random models with random options and constraints."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +25,7 @@ def make_options(
     suppress_tokens: tuple[int, ...] = (),
     **constraints: Any,
 ) -> SearchOptions:
-    """Options of a search, with defaults for what a request must always say."""
+    """Make search options, with defaults for all."""
     return SearchOptions(
         beam_size=beam_size,
         num_hypotheses=beam_size if num_hypotheses is None else num_hypotheses,
@@ -41,7 +41,7 @@ def make_options(
 
 @dataclass(frozen=True)
 class Case:
-    """A model, what is asked of it, and a target prefix."""
+    """A model, search options, and a target prefix."""
 
     step: StepFunction
     options: SearchOptions
@@ -52,7 +52,7 @@ class Case:
 
 
 def random_case(rng: np.random.Generator, *, least_tokens: int = 4) -> Case:
-    """Options that shape a search, but for constraints."""
+    """Make a random model and options, without constraints."""
     vocab_size = int(rng.integers(least_tokens, 24))
     step = toy_model(rng, vocab_size, int(rng.integers(1, 3)), spread=float(rng.choice([0.3, 1.0, 3.0])))
     beam_size = int(rng.integers(1, 7))
@@ -74,7 +74,7 @@ def random_case(rng: np.random.Generator, *, least_tokens: int = 4) -> Case:
 
 
 def constrained(rng: np.random.Generator, case: Case) -> Case:
-    """The case with some of the constraints added, and with a target prefix."""
+    """Add random constraints and a target prefix to a case."""
     options, tokens = case.options, len(case.step((START,)))
 
     def some(most: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Slots that sentences have left: whether they take part in steps or not, nobody notices."""
+"""Empty slots, part of steps or not, change no result."""
 
 import random
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ SENTENCES = 60
 
 
 def sentences() -> list[Sentence]:
-    """Those with long sources are short, so that memory shrinks while their slots are empty."""
+    """Make sentences; long sources have short targets, so that memory shrinks while their slots are empty."""
     rng = random.Random(8)
     made = []
     for number in range(SENTENCES):
@@ -42,7 +42,7 @@ def sentences() -> list[Sentence]:
 
 @pytest.mark.parametrize("by_slot", [False, pytest.param(True, marks=needs_library)])
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_empty_slots_are_of_no_consequence(listed_bundle: Path, beam_size: int, by_slot: bool) -> None:
+def test_empty_slots_change_no_result(listed_bundle: Path, beam_size: int, by_slot: bool) -> None:
     graphs = Graphs(Bundle.open(listed_bundle), "fp32", device=CPU, threads=1, native=by_slot)
     assert graphs.by_slot == by_slot
     of_size = [sentence for sentence in sentences() if sentence.search.beam_size == beam_size]
@@ -64,7 +64,7 @@ def test_empty_slots_are_of_no_consequence(listed_bundle: Path, beam_size: int, 
         empty += slots - len(batch.sentences)
         batch.remove(batch.done)
         if len(batch.sentences) < 18 and (ahead or waiting):
-            if not ahead:  # of three that are encoded, one leaves before it joins
+            if not ahead:  # three are encoded, and one leaves before it joins
                 ahead = [*waiting[:2], sentences()[0]]
                 batch.encode(ahead)
                 batch.remove([ahead.pop()])
@@ -78,7 +78,7 @@ def test_empty_slots_are_of_no_consequence(listed_bundle: Path, beam_size: int, 
         same(sentence.search.hypotheses(), alone_found)
 
 
-def test_those_of_one_encoder_run_join_at_once(listed_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentences_of_one_encoder_run_are_copied_at_once(listed_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = Batch(Graphs(Bundle.open(listed_bundle), "fp32", device=CPU, threads=1), 1, PAD)
     first, second, third, fourth, *_ = sentences()
     batch.encode([third, first])

@@ -53,7 +53,7 @@ def test_no_split_is_cheaper() -> None:
         ([2000, 2000], [[2000], [2000]]),
     ],
 )
-def test_what_padding_costs_less_than_a_call_is_padded(lengths: list[int], expected: list[list[int]]) -> None:
+def test_sentences_share_a_call_if_padding_costs_less(lengths: list[int], expected: list[list[int]]) -> None:
     assert group_lengths([sentence(length) for length in lengths]) == expected
 
 

@@ -1,4 +1,4 @@
-"""The engine under a test's control: admission, bounds, deadlines, cancellation, sentences that fail, and closing."""
+"""The engine step by step: admission, bounds, deadlines, cancellation, failing sentences, and closing."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ PATIENCE_S = HANG_S
 
 
 class Gate:
-    """Stands before every decoder step: lets through as many as it is told to, and notes rows and longest source."""
+    """Holds every decoder step until a test permits it; notes rows and longest source."""
 
     def __init__(self, translator: Translator) -> None:
         self.rows: list[int] = []
@@ -76,16 +76,16 @@ class Gate:
         self.sources.append(int(source_lengths.max()))
 
     def arrive(self) -> None:
-        """Waits until the engine stands before its next step."""
+        """Wait until the engine is before its next step."""
         assert self._arrived.acquire(timeout=PATIENCE_S)
 
     def step(self) -> None:
-        """Lets the step through before which the engine stands, and waits until it stands before the next."""
+        """Permit a step, and wait until the engine is before the next."""
         self._permits.release()
         self.arrive()
 
     def open(self) -> None:
-        """Lets everything through from now on."""
+        """Permit all steps from now on."""
         self._open = True
         self._permits.release()
 
@@ -104,7 +104,7 @@ def gate(translator: Translator) -> Iterator[Gate]:
 
 
 def wait_until_idle(translator: Translator) -> None:
-    """The last future is done a moment before its rows are counted out."""
+    """Wait until the load is zero: the last future is done a moment before its rows leave."""
     limit = time.monotonic() + PATIENCE_S
     while translator.load() != IDLE:
         assert time.monotonic() < limit, translator.load()
@@ -120,7 +120,7 @@ def test_sentences_join_between_steps_and_rows_follow(translator: Translator, ga
     gate.open()
     first.collect()
     second.collect()
-    # The first joins alone; all three go on together; the first has its 8 steps behind it one step before the others.
+    # The first starts alone, then all three are decoded; the first ends its 8 steps one step before the others.
     assert gate.rows == [3, *[9] * 7, 6]
     wait_until_idle(translator)
 
@@ -156,7 +156,7 @@ def test_a_cancelled_sentence_leaves_before_the_next_step(translator: Translator
     wait_until_idle(translator)
 
 
-def test_nobody_waits_for_what_was_cancelled(translator: Translator, gate: Gate) -> None:
+def test_collecting_ends_with_a_cancellation(translator: Translator, gate: Gate) -> None:
     pending = translator.submit(
         TEXTS[:3], TranslationParameters(options=DecodingOptions(beam_size=1, min_length=20, max_length=20))
     )
@@ -186,7 +186,7 @@ def test_a_cancelled_sentence_never_leaves_the_queue_for_the_batch(tiny_bundle: 
         assert gate.rows == [1] * 4
 
 
-def test_who_leaves_while_others_are_encoded_is_not_encoded(
+def test_a_sentence_cancelled_before_its_encoder_run_is_not_encoded(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, cancelled = threading.Event(), threading.Event()
@@ -212,7 +212,7 @@ def test_who_leaves_while_others_are_encoded_is_not_encoded(
 
 
 def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """So much later it is from now on to all who look at the clock."""
+    """Move the clock ahead."""
     clock = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: clock() + seconds)
 
@@ -244,7 +244,7 @@ def test_a_timeout_of_translate(translator: Translator, gate: Gate) -> None:
     opener.join()
 
 
-def test_what_is_decoded_together_stays_within_the_token_budget(tiny_bundle: Path) -> None:
+def test_a_batch_stays_within_its_tokens(tiny_bundle: Path) -> None:
     budget = 300
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=budget) as translator:
         gate = Gate(translator)
@@ -254,7 +254,7 @@ def test_what_is_decoded_together_stays_within_the_token_budget(tiny_bundle: Pat
         assert max(rows * source for rows, source in zip(gate.rows, gate.sources, strict=True)) <= budget
 
 
-def test_a_sentence_over_the_budget_is_decoded_alone(tiny_bundle: Path) -> None:
+def test_a_sentence_over_the_bound_is_decoded_alone(tiny_bundle: Path) -> None:
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as translator:
         gate = Gate(translator)
         gate.open()
@@ -269,7 +269,7 @@ def test_a_sentence_over_the_budget_is_decoded_alone(tiny_bundle: Path) -> None:
         (1000, 5, "a request takes at most 5 tokens here, got"),
     ],
 )
-def test_a_request_that_never_fits_is_wrong_and_is_not_to_be_tried_again(
+def test_a_request_that_never_fits_is_an_invalid_argument(
     tiny_bundle: Path, most_sentences: int, most_tokens: int, message: str
 ) -> None:
     with Translator(
@@ -343,7 +343,7 @@ def test_a_sentence_for_which_the_model_computes_nan_fails_alone(
 
 
 @pytest.mark.parametrize(("beam_size", "sample"), [(1, False), (1, True), (3, False)])
-def test_constraints_that_leave_no_token_end_a_translation_and_fail_nothing(
+def test_constraints_that_leave_no_token_end_the_translation(
     translator: Translator, beam_size: int, sample: bool
 ) -> None:
     (eos,) = translator.manifest.special_tokens.eos
@@ -414,7 +414,7 @@ def test_no_texts_are_refused(translator: Translator) -> None:
     assert refused.value.field == "contents"
 
 
-def test_what_is_encoded_ahead_is_translated_as_if_alone(
+def test_sentences_encoded_ahead_are_translated_as_if_alone(
     translator: Translator, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [" ".join(TEXTS[: 1 + number % 2]) for number in range(4 * AHEAD_SHARE)]
@@ -442,7 +442,7 @@ def test_what_is_encoded_ahead_is_translated_as_if_alone(
         assert sum(runs) == len(texts) > len(runs)
 
 
-def test_nobody_decodes_what_was_encoded_ahead_for_who_has_left(tiny_bundle: Path) -> None:
+def test_cancelled_sentences_encoded_ahead_are_not_decoded(tiny_bundle: Path) -> None:
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=32) as narrow:
         gate = Gate(narrow)
         pending = narrow.submit(

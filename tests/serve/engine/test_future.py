@@ -13,7 +13,7 @@ def future() -> Future[int]:
     return Future()
 
 
-def test_what_comes_first_stays(future: Future[int]) -> None:
+def test_the_first_outcome_stays(future: Future[int]) -> None:
     assert not future.done()
     assert future.set_result(1)
     assert future.done()
@@ -31,37 +31,37 @@ def test_an_error_is_raised(future: Future[int]) -> None:
         future.result()
 
 
-def test_who_gives_up_gets_nothing(future: Future[int]) -> None:
-    told: list[str] = []
-    future.add_cancel_callback(lambda: told.append("before"))
+def test_a_cancelled_future_has_no_result(future: Future[int]) -> None:
+    calls: list[str] = []
+    future.add_cancel_callback(lambda: calls.append("before"))
     assert future.cancel()
     assert future.cancel()
-    future.add_cancel_callback(lambda: told.append("after"))
+    future.add_cancel_callback(lambda: calls.append("after"))
     assert not future.set_result(1)
-    assert (future.done(), future.cancelled(), told) == (True, True, ["before", "after"])
+    assert (future.done(), future.cancelled(), calls) == (True, True, ["before", "after"])
     with pytest.raises(CancelledError):
         future.result()
     with pytest.raises(CancelledError):
         future.exception()
 
 
-def test_nobody_is_told_of_a_cancellation_that_came_too_late(future: Future[int]) -> None:
-    told: list[None] = []
-    future.add_cancel_callback(lambda: told.append(None))
+def test_a_late_cancellation_calls_nothing(future: Future[int]) -> None:
+    calls: list[None] = []
+    future.add_cancel_callback(lambda: calls.append(None))
     future.set_result(1)
     assert not future.cancel()
-    assert not told
+    assert not calls
 
 
-def test_a_cancellation_is_told_before_callbacks(future: Future[int]) -> None:
-    told: list[str] = []
-    future.add_done_callback(lambda _: told.append("done"))
-    future.add_cancel_callback(lambda: told.append("cancelled"))
+def test_cancel_callbacks_come_before_done_callbacks(future: Future[int]) -> None:
+    calls: list[str] = []
+    future.add_done_callback(lambda _: calls.append("done"))
+    future.add_cancel_callback(lambda: calls.append("cancelled"))
     future.cancel()
-    assert told == ["cancelled", "done"]
+    assert calls == ["cancelled", "done"]
 
 
-def test_callbacks_are_called_once_whatever_others_do(future: Future[int], caplog: pytest.LogCaptureFixture) -> None:
+def test_callbacks_are_called_once_even_if_others_fail(future: Future[int], caplog: pytest.LogCaptureFixture) -> None:
     seen: list[tuple[str, Future[int]]] = []
     future.add_done_callback(lambda done: seen.append(("first", done)))
     future.add_done_callback(lambda _: 1 / 0)
@@ -74,7 +74,7 @@ def test_callbacks_are_called_once_whatever_others_do(future: Future[int], caplo
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_it_is_waited_for(future: Future[int]) -> None:
+def test_result_waits_with_a_bound(future: Future[int]) -> None:
     with pytest.raises(TimeoutError, match=r"0\.001 s"):
         future.result(timeout=0.001)
     found: list[int] = []
@@ -87,7 +87,7 @@ def test_it_is_waited_for(future: Future[int]) -> None:
     assert found == [1, 1, 1]
 
 
-def test_one_of_several_completes_it(future: Future[int]) -> None:
+def test_one_of_several_threads_completes_it(future: Future[int]) -> None:
     together = threading.Barrier(8)
     won: list[int] = []
 
@@ -104,7 +104,7 @@ def test_one_of_several_completes_it(future: Future[int]) -> None:
     assert won == [future.result()]
 
 
-def test_everybody_is_called_who_asks_while_it_is_completed() -> None:
+def test_callbacks_added_during_completion_are_called() -> None:
     for _ in range(200):
         future: Future[int] = Future()
         together = threading.Barrier(4)

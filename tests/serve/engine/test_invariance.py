@@ -1,4 +1,4 @@
-"""Batch invariance: a sentence's translation does not depend on its company, its place, or when it joined."""
+"""Batch invariance: a sentence's translation does not depend on its batch, its slot, or when it joined."""
 
 import random
 from pathlib import Path
@@ -68,5 +68,5 @@ def scores_off(got: dict[tuple[int, int], Translation], alone: dict[tuple[int, i
 
 
 def most_off(precision: str, scores: int) -> int:
-    """How many of so many scores may differ: in fp32 none, in int8 1 in 200."""
+    """Return how many of the scores may differ: none in fp32, 1 in 200 in int8."""
     return 0 if precision == "fp32" else scores // 200

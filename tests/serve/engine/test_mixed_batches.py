@@ -1,4 +1,4 @@
-"""Requests that want different things, decoded together: each gets what it gets alone."""
+"""Requests with different options in one batch: each gets the result that it gets alone."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ Submit = Callable[[tuple[str, list[int], list[int]]], Sentence]
 
 @pytest.fixture(scope="module", params=["all tokens", "shortlists"])
 def submit(request: pytest.FixtureRequest, listed_bundle: Path) -> Iterator[Submit]:
-    """Submits jobs to an engine; with shortlists each may write other tokens, but for every seventh, which has none."""
+    """Submit jobs to an engine; with shortlists, each has its own tokens, and every seventh has all."""
     bundle = Bundle.open(listed_bundle)
     listed = request.param == "shortlists"
     shortlist = bundle.shortlist()
@@ -78,7 +78,7 @@ def submit(request: pytest.FixtureRequest, listed_bundle: Path) -> Iterator[Subm
     engine.close()
 
 
-def test_whatever_is_decoded_together_is_what_it_is_alone(submit: Submit, listed_bundle: Path) -> None:
+def test_mixed_batches_equal_sentences_alone(submit: Submit, listed_bundle: Path) -> None:
     tokenizer = Bundle.open(listed_bundle).tokenizer
     generator = random.Random(3)
     jobs: list[tuple[str, list[int], list[int]]] = []

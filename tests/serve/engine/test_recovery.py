@@ -59,9 +59,7 @@ def test_a_failing_step_fails_its_sentences_and_the_engine_restarts(
     wait_until_idle(translator)
 
 
-def test_a_failing_encoder_fails_the_sentences_that_were_to_join(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_encoder_fails_the_joining_sentences(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         fail_once(patched, translator.graphs, "encode", RuntimeError("no such shape"))
         with pytest.raises(EngineFailedError):

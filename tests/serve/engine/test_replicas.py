@@ -1,4 +1,4 @@
-"""Several replicas over one queue: the results of one, work for all, and failures that stay where they happen."""
+"""Several replicas over one queue: equal results, shared work, and separate failures."""
 
 import random
 import threading
@@ -27,7 +27,7 @@ OPTIONS = DecodingOptions(beam_size=2, min_length=12, max_length=12)
 
 
 class Steps:
-    """Notes the rows of every step by thread; holds all threads before a step until `opened`, and fails one's."""
+    """Notes the rows of every step by thread; holds steps until `opened`, and fails those of `failing` threads."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows: dict[str, list[int]] = defaultdict(list)
@@ -48,7 +48,7 @@ class Steps:
         monkeypatch.setattr(Batch, "step", noted)
 
     def arrive(self) -> None:
-        """Waits until one more thread stands before a step."""
+        """Wait until one more thread is before a step."""
         assert self._arrived.acquire(timeout=PATIENCE_S)
 
 
@@ -69,14 +69,14 @@ def steps(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has every model count as one whose replicas use each other's threads when they are alone."""
+    """Treat every model as large: a replica that runs alone uses the threads of all."""
     monkeypatch.setattr("jumok_serve.runtime.loader.SMALL_WEIGHTS", 0)
     monkeypatch.setattr("jumok_serve.runtime.loader.SEVERAL_IN_FP32", 0)
 
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_the_results_are_those_of_one_replica(
+def test_several_replicas_give_the_results_of_one(
     tiny_bundle: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = sentences()[:80]
@@ -112,7 +112,7 @@ def test_the_results_are_those_of_one_replica(
         wait_until_idle(translator)
 
 
-def test_idle_replicas_divide_a_request_and_load_sums_up(translator: Translator, steps: Steps) -> None:
+def test_idle_replicas_share_a_request_and_load_adds_up(translator: Translator, steps: Steps) -> None:
     pending = translator.submit(TEXTS * 2, TranslationParameters(options=OPTIONS))
     steps.arrive()
     steps.arrive()
@@ -125,7 +125,7 @@ def test_idle_replicas_divide_a_request_and_load_sums_up(translator: Translator,
     wait_until_idle(translator)
 
 
-def test_a_single_text_is_decoded_by_one_and_the_next_by_the_other(translator: Translator, steps: Steps) -> None:
+def test_a_second_text_goes_to_the_other_replica(translator: Translator, steps: Steps) -> None:
     first = translator.submit(TEXTS[:1], TranslationParameters(options=OPTIONS))
     steps.arrive()
     assert list(steps.rows.values()) == [[2]]
@@ -177,7 +177,7 @@ def test_cancelled_and_late_sentences_leave_every_replica_within_one_step(
     assert list(steps.rows.values()) == [[2], [2]]
 
 
-def test_closing_finishes_what_all_replicas_have(tiny_bundle: Path) -> None:
+def test_closing_finishes_the_sentences_of_all_replicas(tiny_bundle: Path) -> None:
     translator = Translator(tiny_bundle, precision="fp32", replicas=3, threads=1, max_batch_tokens=100)
     pending = translator.submit(TEXTS * 5, TranslationParameters(options=DecodingOptions(beam_size=2)))
     translator.close()
@@ -187,7 +187,7 @@ def test_closing_finishes_what_all_replicas_have(tiny_bundle: Path) -> None:
     assert translator.load() == IDLE
 
 
-def test_closing_without_draining_fails_what_all_replicas_have(translator: Translator, steps: Steps) -> None:
+def test_closing_without_draining_fails_the_sentences_of_all_replicas(translator: Translator, steps: Steps) -> None:
     running = translator.submit(TEXTS, TranslationParameters(options=OPTIONS)).futures
     steps.arrive()
     steps.arrive()
@@ -230,7 +230,7 @@ def test_pools_have_workers_for_one_replica_alone_and_for_all(
     ("precision", "cores", "threads", "replicas"),
     [("int8", 1, None, 1), ("int8", 2, None, 2), ("int8", 64, None, 4), ("int8", 8, 4, 2), ("fp32", 8, None, 4)],
 )
-def test_a_small_model_has_several_replicas_where_there_are_cores_for_them(
+def test_a_small_model_has_several_replicas_if_cores_suffice(
     tiny_bundle: Path,
     monkeypatch: pytest.MonkeyPatch,
     precision: str,
@@ -245,7 +245,7 @@ def test_a_small_model_has_several_replicas_where_there_are_cores_for_them(
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize(("precision", "replicas"), [("int8", 4), ("fp32", 1)])
-def test_of_large_models_those_in_int8_have_several_replicas(
+def test_large_models_have_several_replicas_in_int8(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, precision: str, replicas: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))

@@ -166,7 +166,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("sampling", "penalty"), SETTINGS)
-def test_what_is_drawn_follows_the_distribution(engine: Engine, sampling: Sampling, penalty: float) -> None:
+def test_samples_follow_the_distribution(engine: Engine, sampling: Sampling, penalty: float) -> None:
     options = samples(sampling, 64, repetition_penalty=penalty)
     expected = distribution(options)
     drawn = [hypothesis for text in decode(engine, options, many(60)) for hypothesis in text]
@@ -219,7 +219,7 @@ def test_samples_of_one_text_and_of_different_texts_are_independent(engine: Engi
     assert_follows(Counter(tokens[:1] for tokens in one_text), {(token,): p for token, p in enumerate(first)})
 
 
-def test_a_seed_repeats_what_was_drawn_whatever_else_is(engine: Engine) -> None:
+def test_a_seed_repeats_samples_in_any_batch(engine: Engine) -> None:
     options = samples(replace(PLAIN, temperature=3.0), 3)
     texts = many(40)
     alone = [decode(engine, options, [text])[0] for text in texts]
@@ -247,7 +247,7 @@ def test_forced_last_tokens_are_drawn_from_too(engine: Engine) -> None:
     assert all(h.token_scores == pytest.approx((-math.log(2),)) for h in drawn)
 
 
-def test_numbers_depend_on_seed_text_row_and_step_alone() -> None:
+def test_uniform_numbers_depend_only_on_seed_text_row_and_step() -> None:
     numbers = UniformNumbers(3, [5, 6])
     assert numbers.at(4, 3) == UniformNumbers(3, (5, 6)).at(4, 3) == numbers.at(4, 9)[:3]
     others = [UniformNumbers(4, [5, 6]).at(4, 3), UniformNumbers(3, [6, 5]).at(4, 3), numbers.at(5, 3)]

@@ -168,7 +168,7 @@ def test_a_replica_takes_several_or_none_while_more_wait_than_fit(limits: Engine
     assert take(policy, 0) == sentences[:16]
     assert take(policy, 0, sentences[3:16]) == []
     assert take(policy, 0, sentences[4:16]) == sentences[16:20]
-    # The last one that waits has no company to wait for.
+    # The last one waits for no others.
     assert take(policy, 0, sentences[5:20]) == sentences[20:]
 
 

@@ -1,4 +1,4 @@
-"""Searches that advance together do what each does alone, wherever they join, leave and are moved."""
+"""Searches in a batch equal searches alone, while others join, leave and move."""
 
 from dataclasses import dataclass, field, replace
 
@@ -15,8 +15,8 @@ LEAST_TOKENS = 12
 
 
 @pytest.fixture(autouse=True, params=["native", "numpy"])
-def made_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes in a step."""
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Implementation of a step."""
     if request.param == "numpy":
         monkeypatch.setattr(step_arrays, "_native_function", lambda: None)
     elif library() is None:
@@ -25,7 +25,7 @@ def made_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @dataclass(eq=False)
 class Pair:
-    """A search in a table, and the same one alone."""
+    """A search in a batch, and the same search alone."""
 
     case: Case
     together: Search
@@ -49,7 +49,7 @@ def random_pair(rng: np.random.Generator, beam_size: int) -> Pair:
 
 @pytest.mark.parametrize("ring_steps", [3, step_arrays.RING_STEPS])
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
-def test_searches_together_do_what_they_do_alone(
+def test_searches_in_a_batch_equal_searches_alone(
     beam_size: int, ring_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_arrays, "RING_STEPS", ring_steps)
@@ -65,7 +65,7 @@ def test_searches_together_do_what_they_do_alone(
             table.join(places, [new.together for new in joining])
         for place, new in zip(places, joining, strict=True):
             slots[place] = new
-        step(table, slots, everybody=bool(rng.random() < 0.5))
+        step(table, slots, with_empty=bool(rng.random() < 0.5))
         for slot, pair in enumerate(slots):
             if pair is None:
                 continue
@@ -95,10 +95,10 @@ def test_searches_together_do_what_they_do_alone(
     assert left > 5
 
 
-def step(table: BatchSearch, slots: list[Pair | None], *, everybody: bool) -> None:
-    """One step of both sides, with the same candidates; those who are gone are fed something or other, or nothing."""
+def step(table: BatchSearch, slots: list[Pair | None], *, with_empty: bool) -> None:
+    """Advance both by a step with the same candidates; empty slots take part if `with_empty` is true."""
     beam_size, changes = table.beam_size, table.constraints_version
-    taking_part = [slot for slot, pair in enumerate(slots) if everybody or pair is not None]
+    taking_part = [slot for slot, pair in enumerate(slots) if with_empty or pair is not None]
     if not taking_part:
         return
     number = int(table.arrays.num_candidates[taking_part].max())
@@ -148,7 +148,7 @@ def seen(search: Search, tokens: np.ndarray, totals: np.ndarray) -> Continuation
     return best_continuations(tokens, totals, search.beam_size, search.num_continuations)
 
 
-def test_what_searches_share_is_that_of_the_slots_that_are_asked_for() -> None:
+def test_shared_constraints_are_those_of_the_given_slots() -> None:
     rng = np.random.default_rng(6)
     case = random_case(rng, least_tokens=LEAST_TOKENS)
     plain = replace(case.options, beam_size=1, num_hypotheses=1, max_length=15, min_length=0)
@@ -172,8 +172,8 @@ def test_what_searches_share_is_that_of_the_slots_that_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
-def test_a_search_looks_at_candidates_without_numbers(beam_size: int) -> None:
-    """Whoever runs the model must learn of them, even where enough others are left to run on."""
+def test_a_search_with_nan_candidates_is_unsteady(beam_size: int) -> None:
+    """The batch must see NaN even if enough other candidates remain."""
     rng = np.random.default_rng(6)
     case = random_case(rng, least_tokens=LEAST_TOKENS)
     options = replace(case.options, beam_size=beam_size, num_hypotheses=1, max_length=15, min_length=0, eos_ids=(1,))
@@ -195,8 +195,8 @@ def test_a_search_looks_at_candidates_without_numbers(beam_size: int) -> None:
 
 @pytest.mark.parametrize("beam_size", [1, 2])
 @pytest.mark.parametrize("sampling", [None, Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=5)])
-def test_a_search_that_is_not_to_look_stays_where_it_was(beam_size: int, sampling: Sampling | None) -> None:
-    """Such as one whose candidates were computed wrong, while somebody watches it."""
+def test_an_unsteady_search_that_does_not_advance_stays_as_it_is(beam_size: int, sampling: Sampling | None) -> None:
+    """For example, a search with NaN candidates whose progress is read."""
     case = random_case(np.random.default_rng(6), least_tokens=LEAST_TOKENS)
     options = replace(case.options, num_hypotheses=beam_size, max_length=15, min_length=0, eos_ids=(1,))
     options = replace(options, beam_size=1 if sampling else beam_size, sampling=sampling)
@@ -214,8 +214,7 @@ def test_a_search_that_is_not_to_look_stays_where_it_was(beam_size: int, samplin
     assert (search.stable_tokens(), search.position) == (before, position)
 
 
-def test_a_search_that_runs_on_is_not_looked_at() -> None:
-    """Otherwise it would cost Python at every step."""
+def test_a_steady_search_costs_no_python() -> None:
     rng = np.random.default_rng(5)
     for beam_size in (1, 4):
         case = random_case(rng, least_tokens=LEAST_TOKENS)

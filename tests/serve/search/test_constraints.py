@@ -38,7 +38,7 @@ def at(made: ConstraintRules, *histories: tuple[int, ...]) -> Constraints:
     return made.at(len(histories[0]), histories)
 
 
-def test_nothing_asked_for_constrains_nothing() -> None:
+def test_default_options_constrain_nothing() -> None:
     made = rules()
     assert not made.need_history
     assert made.at(1, ()) is NO_CONSTRAINTS
@@ -61,7 +61,7 @@ def test_an_end_is_forbidden_until_the_minimum_length_of_new_tokens() -> None:
     ("prefix", "forced_first", "begin"),
     [((), None, 1), ((), 5, 2), ((8,), None, 2), ((8, 9), None, 3), ((8, 9), 5, 3)],
 )
-def test_begin_suppression_is_of_the_first_token_that_is_free_to_choose(
+def test_begin_suppression_applies_to_the_first_free_token(
     prefix: tuple[int, ...], forced_first: int | None, begin: int
 ) -> None:
     made = rules(prefix, forced_first_token=forced_first, begin_suppress_tokens=(6, 7))
@@ -119,7 +119,7 @@ def test_every_token_that_has_occurred_is_penalised_once() -> None:
     ]
 
 
-def test_what_depends_on_the_history_comes_on_top_of_what_does_not() -> None:
+def test_constraints_from_the_history_are_added_to_the_others() -> None:
     made = rules(rows=2, suppress_tokens=(3,), no_repeat_ngram_size=2, min_length=8)
     assert forbidden(at(made, (0, 4, 5, 4), (0, 6, 7, 8))) == {(0, 3), (1, 3), (0, 1), (1, 1), (0, 5)}
 
@@ -135,7 +135,7 @@ def test_forced_tokens() -> None:
 
 @pytest.mark.parametrize("prefix", [(), (8,), (8, 9, 10)])
 @pytest.mark.parametrize("max_length", [1, 2, 5, 9])
-def test_nothing_changes_before_the_next_change(prefix: tuple[int, ...], max_length: int) -> None:
+def test_constraints_stay_until_the_next_change(prefix: tuple[int, ...], max_length: int) -> None:
     options: dict[str, Any] = {
         "min_length": min(3, max_length),
         "begin_suppress_tokens": (6, 7),
@@ -155,12 +155,12 @@ def test_nothing_changes_before_the_next_change(prefix: tuple[int, ...], max_len
                 assert made.at(length, ()) is made.at(length - 1, ())
 
 
-def test_what_depends_on_the_history_may_change_with_every_token() -> None:
+def test_constraints_from_the_history_may_change_with_every_token() -> None:
     made = rules((8,), no_repeat_ngram_size=2)
     assert [made.next_change(length) for length in range(2, 9)] == [*range(3, 10)]
 
 
-def test_constraints_of_several_searches_are_joined_by_their_first_rows() -> None:
+def test_constraints_of_several_searches_are_concatenated_by_first_row() -> None:
     made = rules(rows=2, suppress_tokens=(4,), repetition_penalty=2.0)
     one = at(made, (0, 5), (0, 6))
     both = concatenate_constraints([(0, one), (2, NO_CONSTRAINTS), (4, one)])
@@ -172,7 +172,7 @@ def test_constraints_of_several_searches_are_joined_by_their_first_rows() -> Non
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_prefix_is_fed_and_counts_for_nothing_but_constraints(beam_size: int) -> None:
+def test_a_prefix_is_fed_and_counts_only_for_constraints(beam_size: int) -> None:
     step = given_model({(2, 3): (1e-12, 0.1, 0.6, 0.3), (): (1e-12, 0.4, 0.3, 0.3)})
     options = make_options(beam_size=beam_size, num_hypotheses=1, max_length=1, min_length=1)
     search = make_search(options, START, (2, 3))

@@ -11,7 +11,7 @@ from jumok_serve.search.options import MAX_TOKEN_LIST, DecodingOptions, Sampling
 
 
 def complete(**changes: Any) -> SearchOptions:
-    """A search's options, all of which are right but those that are given."""
+    """Make search options that are valid except for those given."""
     values: dict[str, Any] = {
         "beam_size": 64,
         "num_hypotheses": 1,
@@ -99,14 +99,14 @@ def test_a_wrong_value_is_refused_by_name(name: str, value: Any, message: str) -
 
 
 @pytest.mark.parametrize(("name", "value", "message"), [*WRONG, *WRONG_OF_SEARCHES])
-def test_a_search_is_not_made_with_a_wrong_value_either(name: str, value: Any, message: str) -> None:
+def test_search_options_refuse_a_wrong_value(name: str, value: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         complete(**{name: value})
     assert caught.value.field == f"options.{name}"
 
 
 @pytest.mark.parametrize(("name", "value", "message"), WRONG_OF_SAMPLING)
-def test_nothing_is_drawn_with_a_wrong_value(name: str, value: Any, message: str) -> None:
+def test_sampling_refuses_a_wrong_value(name: str, value: Any, message: str) -> None:
     values: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": None, name: value}
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         Sampling(**values)
@@ -134,7 +134,7 @@ def test_nothing_is_drawn_with_a_wrong_value(name: str, value: Any, message: str
         {"seed": 2**63 - 1, "top_k": 2**31 - 1, "top_p": 5e-324},
     ],
 )
-def test_the_ends_of_the_ranges_are_in(options: dict[str, Any]) -> None:
+def test_the_ends_of_the_ranges_are_allowed(options: dict[str, Any]) -> None:
     made = DecodingOptions(**options)
     assert {name: getattr(made, name) for name in options} == options
 
@@ -186,7 +186,7 @@ def test_values_that_exclude_each_other_are_refused() -> None:
         ),
     ],
 )
-def test_a_search_is_not_made_of_options_that_exclude_each_other(
+def test_search_options_refuse_values_that_exclude_each_other(
     changes: dict[str, Any], field: str, message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as caught:

@@ -28,7 +28,7 @@ def resolve(
     return options.resolve(defaults, SPECIAL, limits, vocabulary=VOCABULARY, forced_first=forced_first, prefix=prefix)
 
 
-def test_nothing_asked_for_gives_the_defaults() -> None:
+def test_no_options_give_the_defaults() -> None:
     assert resolve(DecodingOptions()) == SearchOptions(
         beam_size=4,
         num_hypotheses=2,
@@ -66,7 +66,7 @@ def test_all_defaults_of_a_model_reach_the_search() -> None:
     )
 
 
-def test_what_is_asked_for_wins_even_where_it_is_zero_or_false() -> None:
+def test_requested_values_win_even_if_zero_or_false() -> None:
     defaults = DEFAULTS.model_copy(update={"no_repeat_ngram_size": 3, "repetition_penalty": 2.0})
     asked = DecodingOptions(
         beam_size=5,
@@ -91,27 +91,27 @@ def test_what_is_asked_for_wins_even_where_it_is_zero_or_false() -> None:
     )
 
 
-def test_tokens_are_suppressed_besides_those_that_the_model_never_writes() -> None:
+def test_requested_suppression_adds_to_the_models() -> None:
     assert resolve(DecodingOptions(suppress_tokens=(8, 7))).suppress_tokens == (0, 7, 8)
 
 
-def test_the_request_forces_before_the_language_and_that_before_the_default() -> None:
+def test_forced_first_token_of_request_then_language_then_default() -> None:
     defaults = DEFAULTS.model_copy(update={"forced_first_token": 10})
     assert resolve(DecodingOptions(), defaults).forced_first_token == 10
     assert resolve(DecodingOptions(), defaults, forced_first=11).forced_first_token == 11
     assert resolve(DecodingOptions(forced_first_token=12), defaults, forced_first=11).forced_first_token == 12
-    # Behind a prefix, of which the forced token is a part, nothing is forced.
+    # After a prefix, which includes the forced token, nothing is forced.
     assert resolve(DecodingOptions(), defaults, forced_first=11, prefix=(11, 5)).forced_first_token is None
 
 
-def test_a_prefix_leaves_less_room() -> None:
+def test_a_prefix_shortens_the_maximum_length() -> None:
     assert resolve(DecodingOptions(), max_target_length=20, prefix=(5,) * 15).max_length == 5
     assert resolve(DecodingOptions(max_length=5), max_target_length=20, prefix=(5,) * 15).max_length == 5
-    behind = "with this model after a target prefix of 15 tokens, got 6"
-    with pytest.raises(InvalidArgumentError, match=f"max_length must be at most 5 {behind}") as caught:
+    prefixed = "with this model after a target prefix of 15 tokens, got 6"
+    with pytest.raises(InvalidArgumentError, match=f"max_length must be at most 5 {prefixed}") as caught:
         resolve(DecodingOptions(max_length=6), max_target_length=20, prefix=(5,) * 15)
     assert caught.value.field == "options.max_length"
-    with pytest.raises(InvalidArgumentError, match=f"min_length must be at most 5 {behind}") as caught:
+    with pytest.raises(InvalidArgumentError, match=f"min_length must be at most 5 {prefixed}") as caught:
         resolve(DecodingOptions(min_length=6), max_target_length=20, prefix=(5,) * 15)
     assert caught.value.field == "options.min_length"
     with pytest.raises(
@@ -122,7 +122,7 @@ def test_a_prefix_leaves_less_room() -> None:
 
 
 @pytest.mark.parametrize("asked", [{"sample": True}, {"temperature": 1.0}, {"top_k": 0}, {"top_p": 1.0}, {"seed": 4}])
-def test_asking_for_what_shapes_samples_asks_for_samples(asked: dict[str, Any]) -> None:
+def test_any_sampling_option_turns_sampling_on(asked: dict[str, Any]) -> None:
     defaults = DEFAULTS.model_copy(update={"temperature": 0.5, "top_k": 7, "top_p": 0.75})
     made = resolve(DecodingOptions(**asked, num_hypotheses=9), defaults)
     assert (made.beam_size, made.num_hypotheses) == (1, 9)
@@ -131,7 +131,7 @@ def test_asking_for_what_shapes_samples_asks_for_samples(asked: dict[str, Any]) 
     assert made.sampling == Sampling(**chosen)
 
 
-def test_a_model_that_samples_by_default_gives_way_to_a_beam() -> None:
+def test_a_beam_turns_default_sampling_off() -> None:
     defaults = GenerationDefaults(sample=True, num_hypotheses=70, top_k=50, max_length=9)
     made = resolve(DecodingOptions(), defaults)
     assert made.num_hypotheses == 64
@@ -159,13 +159,13 @@ def test_tokens_beyond_the_vocabulary_are_refused(options: DecodingOptions, mess
     assert caught.value.field == f"options.{message.partition(':')[0]}"
 
 
-def test_the_defaults_themselves_may_be_asked_for() -> None:
+def test_the_defaults_may_be_requested() -> None:
     values = {name: getattr(DEFAULTS, name) for name in ("temperature", "top_k", "top_p")}
     asked = DecodingOptions(sample=False, beam_size=DEFAULTS.beam_size, **values)
     assert resolve(asked) == resolve(DecodingOptions())
 
 
-def test_defaults_give_way_to_what_was_asked_for() -> None:
+def test_defaults_yield_to_requested_values() -> None:
     assert resolve(DecodingOptions(beam_size=1)).num_hypotheses == 1
     assert resolve(DecodingOptions(max_length=2)).min_length == 2
     assert resolve(DecodingOptions(min_length=55)).max_length == 55
@@ -195,7 +195,7 @@ def test_defaults_give_way_to_what_was_asked_for() -> None:
         (DecodingOptions(min_length=61), "options.min_length", "min_length must be at most 60 with this model, got 61"),
     ],
 )
-def test_what_does_not_fit_the_model_is_refused(options: DecodingOptions, field: str, message: str) -> None:
+def test_options_that_do_not_fit_the_model_are_refused(options: DecodingOptions, field: str, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         resolve(options)
     assert caught.value.field == field

@@ -235,7 +235,7 @@ LONGER_IS_BETTER = given_model(
         ("never", (2,) * 10, 0.075 * 0.98**8, FinishReason.LENGTH),
     ],
 )
-def test_never_looks_as_far_as_the_maximum_length(
+def test_never_considers_scores_up_to_the_maximum_length(
     early_stopping: EarlyStopping, tokens: tuple[int, ...], probability: float, reason: FinishReason
 ) -> None:
     options = make_options(beam_size=2, num_hypotheses=1, early_stopping=early_stopping, max_length=10)
@@ -262,7 +262,7 @@ SHORTER_IS_BETTER = given_model(
     ("early_stopping", "tokens", "probability"),
     [(True, (1,), 0.11), (False, (2, 2, 1), 0.8 * 0.9 * 0.97), ("never", (2, 2, 1), 0.8 * 0.9 * 0.97)],
 )
-def test_never_looks_no_further_than_the_present_where_length_costs(
+def test_never_considers_only_the_present_length_if_length_costs(
     early_stopping: EarlyStopping, tokens: tuple[int, ...], probability: float
 ) -> None:
     options = make_options(beam_size=2, length_penalty=-1.0, early_stopping=early_stopping, max_length=30)
@@ -279,7 +279,7 @@ def test_only_ends_among_the_first_k_count() -> None:
     assert any(h.token_ids == (1,) for h in drive(make_search(replace(three, length_penalty=0.0), START), step))
 
 
-def test_suppression_renormalises_greedy_scores_and_leaves_beam_scores() -> None:
+def test_suppression_renormalizes_greedy_scores_but_not_beam_scores() -> None:
     step = given_model({(): (0.1, 0.5, 0.3, 0.1)})
     greedy = make_options(max_length=2, min_length=2)
     (best,) = drive(make_search(greedy, START), step)
@@ -297,7 +297,7 @@ def test_suppression_renormalises_greedy_scores_and_leaves_beam_scores() -> None
 def test_hypotheses_are_consistent(seed: int) -> None:
     rng = np.random.default_rng(100 + seed)
     for _ in range(60):
-        case = random_case(rng, least_tokens=8)  # so many that something is always left to write
+        case = random_case(rng, least_tokens=8)  # enough that a token is always left
         options, found = case.options, drive(case.search(), case.step)
         assert 1 <= len(found) <= options.num_hypotheses
         assert len({h.token_ids for h in found}) == len(found)
@@ -324,7 +324,7 @@ def test_first_step_feeds_the_start_token_with_one_row_alive() -> None:
     assert all(score <= -1e9 for score in search.scores[1:])
 
 
-def test_rows_that_suppression_leaves_without_a_continuation_stay_dead() -> None:
+def test_rows_without_a_continuation_stay_dead() -> None:
     # Only token 2 can be written, so that two of three rows never come to life; the last token may also be EOS.
     options = make_options(beam_size=3, suppress_tokens=(0, 3), min_length=3, max_length=5, length_penalty=0.0)
     step = given_model({(): (0.25, 0.25, 0.25, 0.25)})

@@ -1,4 +1,4 @@
-"""The tokens that a search is sure of: no continuation takes one back, and no more could be promised."""
+"""Stable tokens: no continuation takes one back, and no more could be promised."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ def begins_with(tokens: Sequence[int], prefix: Sequence[int]) -> bool:
 
 
 def snapshots(case: Case) -> Iterator[tuple[Search, list[FinishedHypothesis]]]:
-    """A copy of the search after every step, with what the search ends with."""
+    """Yield a copy of the search after every step, with the final hypotheses."""
     copies: list[Search] = []
 
     class Watched:
@@ -38,7 +38,7 @@ def snapshots(case: Case) -> Iterator[tuple[Search, list[FinishedHypothesis]]]:
         yield each, hypotheses
 
 
-def test_what_is_sure_stays_and_grows_until_it_is_the_hypothesis() -> None:
+def test_stable_tokens_grow_until_they_are_the_hypothesis() -> None:
     rng = np.random.default_rng(3)
     early = 0
     for _ in range(1500):
@@ -57,7 +57,7 @@ def test_what_is_sure_stays_and_grows_until_it_is_the_hypothesis() -> None:
 
 
 def first_after(case: Case, cut: int, then: StepFunction) -> tuple[int, ...]:
-    """What comes first if the model is another from the step on that writes token number ``cut``."""
+    """Return the first hypothesis if another model takes over at token number ``cut``."""
 
     def step(prefix: tuple[int, ...]) -> Scores:
         return case.step(prefix) if len(prefix) <= cut else then(prefix)
@@ -69,7 +69,7 @@ VOCABULARY = 400
 
 
 def few_likely(rng: np.random.Generator) -> StepFunction:
-    """A model to which eight of many tokens are likely: a row that it spreads over all of them cannot win."""
+    """Make a model in which 8 of many tokens are likely, so that a row spread over all of them cannot win."""
     small = toy_model(rng, 8, 1)
 
     def step(prefix: tuple[int, ...]) -> Scores:
@@ -86,7 +86,7 @@ def in_common(sequences: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def favouring(row: tuple[int, ...], token: int) -> StepFunction:
-    """A model to which nothing but one token can follow one row, and anything everywhere else."""
+    """Make a model in which one token alone can follow one row, and any token the others."""
 
     def step(prefix: tuple[int, ...]) -> Scores:
         logits = np.zeros(VOCABULARY)
@@ -96,8 +96,8 @@ def favouring(row: tuple[int, ...], token: int) -> StepFunction:
     return step
 
 
-def test_it_is_what_all_continuations_have_in_common() -> None:
-    """Nearly all of it: some that could win by their scores cannot, as no model leaves all other rows nothing."""
+def test_stable_tokens_are_common_to_all_continuations() -> None:
+    """Nearly all common tokens are stable: the bound on scores is not tight for every row."""
     rng = np.random.default_rng(4)
     undecided = exact = steps = 0
     for _ in range(150):
@@ -129,13 +129,13 @@ def test_it_is_what_all_continuations_have_in_common() -> None:
     assert exact > 0.8 * steps
 
 
-def test_greedy_search_is_sure_of_all_it_has_written() -> None:
+def test_all_tokens_of_greedy_search_are_stable() -> None:
     case = Case(toy_model(np.random.default_rng(5), 9, 1), make_options(max_length=12, eos_ids=()))
     lengths = [len(search.stable_tokens()) for search, _ in snapshots(case)]
     assert lengths == list(range(1, 13))
 
 
-def test_a_target_prefix_is_no_part_of_it() -> None:
+def test_stable_tokens_leave_out_the_target_prefix() -> None:
     search = make_search(make_options(beam_size=2), START, (5, 6))
     assert search.stable_tokens() == []
     search.advance([3, 4], [-1.0, -2.0], [0, 0])
