@@ -195,9 +195,8 @@ class Translator:
             InvalidArgumentError: a text or an option cannot be used; `field` names it.
             LanguageNotFoundError: the model does not have a language, or not this pair.
             AttentionUnavailableError, SamplingUnavailableError: the bundle lacks the graph.
-            OverloadedError: the queue is full.
+            OverloadedError, UnavailableError: the queue is full; the translator is closed.
             DeadlineExceededError: `timeout_s` has passed.
-            UnavailableError: the translator is closed.
             TypeError: an option does not exist.
         """
         check_names(options)
@@ -262,8 +261,7 @@ class Translator:
         model must write. A text without content has only the empty translation: no tokens, score 0.
 
         Args:
-            texts: a text or a sequence of texts.
-            targets: a translation of each text; never truncated.
+            texts, targets: a text and its translation, or a sequence of each; targets are never truncated.
             source_language, target_language, truncate, timeout_s: see `translate`.
             length_penalty: scores are sums of log-probabilities / length^length_penalty; None: the bundle's default.
 
@@ -337,8 +335,7 @@ class Translator:
             texts: a text or a sequence of texts.
             targets: their translations, never truncated; None or empty: the model's best one with its default options.
             kinds: kinds of attention: "cross", "encoder", "decoder"; see `jumok_proto.alignments.AttentionKind`.
-            layer: index of the only layer to use; None: all.
-            head: index of the only head to use; None: all.
+            layer, head: index of the only layer or head to use; None: all.
             each_head: also return the weights of each layer and head, besides their mean.
             source_language, target_language, truncate, timeout_s: see `translate`.
 
