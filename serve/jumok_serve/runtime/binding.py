@@ -10,7 +10,7 @@ from onnxruntime import OrtValue
 Tensors = dict[str, OrtValue]
 """Encoder memory or decoder state by name: `memory.<name>`, `state.<name>`."""
 
-Place: TypeAlias = tuple[str, int]
+DeviceId: TypeAlias = tuple[str, int]
 """ONNX Runtime's name of a device, and the device's number."""
 
 
@@ -43,9 +43,9 @@ def as_value(array: NDArray[Any]) -> OrtValue:
     return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
 
 
-def on_device(array: NDArray[Any], place: Place) -> OrtValue:
+def on_device(array: NDArray[Any], device_id: DeviceId) -> OrtValue:
     """Copy an array to a device."""
-    return OrtValue.ortvalue_from_numpy(np.array(array, order="C"), *place)
+    return OrtValue.ortvalue_from_numpy(np.array(array, order="C"), *device_id)
 
 
 class Binding:
@@ -53,30 +53,30 @@ class Binding:
 
     Args:
         session: ONNX Runtime's session of a graph.
-        place: device with the memory of inputs and outputs; None: the host.
+        device_id: device with the memory of inputs and outputs; None: the host.
     """
 
-    def __init__(self, session: Any, place: Place | None = None) -> None:
+    def __init__(self, session: Any, device_id: DeviceId | None = None) -> None:
         self._session = session
-        self._place = place
+        self._device_id = device_id
         self._binding = session.io_binding()
         self._held: dict[str, object] = {}  # ONNX Runtime's binding keeps no memory alive
         self._shared: list[tuple[OrtValue, NDArray[Any]]] = []
 
-    def share(self, name: str, array: NDArray[Any]) -> None:
+    def bind_shared_array(self, name: str, array: NDArray[Any]) -> None:
         """Bind an input to an array that the caller changes between runs; a device gets a copy before each run."""
-        if self._place is None:
-            self.input(name, as_value(array))
+        if self._device_id is None:
+            self.bind_input(name, as_value(array))
             return
-        copy = on_device(array, self._place)
+        copy = on_device(array, self._device_id)
         self._shared.append((copy, array))
-        self.input(name, copy)
+        self.bind_input(name, copy)
 
-    def give(self, name: str, array: NDArray[Any]) -> None:
+    def bind_array(self, name: str, array: NDArray[Any]) -> None:
         """Bind an input to the present content of an array."""
-        self.input(name, as_value(array) if self._place is None else on_device(array, self._place))
+        self.bind_input(name, as_value(array) if self._device_id is None else on_device(array, self._device_id))
 
-    def input(self, name: str, value: View | OrtValue) -> None:
+    def bind_input(self, name: str, value: View | OrtValue) -> None:
         """Bind an input; a tensor on the host is copied if the graph reads it on the device."""
         self._held[name] = value
         if isinstance(value, View):
@@ -84,7 +84,7 @@ class Binding:
         else:
             self._binding.bind_ortvalue_input(name, value)
 
-    def output(self, name: str, value: View | OrtValue | None = None) -> None:
+    def bind_output(self, name: str, value: View | OrtValue | None = None) -> None:
         """Bind an output to a tensor, or by default to memory that ONNX Runtime allocates."""
         self._held[f"output {name}"] = value
         if value is None:
@@ -95,8 +95,8 @@ class Binding:
             self._binding.bind_ortvalue_output(name, value)
 
     @property
-    def _device(self) -> Place:
-        return self._place or ("cpu", 0)
+    def _device(self) -> DeviceId:
+        return self._device_id or ("cpu", 0)
 
     def run(self) -> None:
         """Run the session once."""

@@ -293,24 +293,24 @@ class DecoderStep:
         self._totals = np.zeros((self.rows, 0), np.float32)
         for name, array in arrays.items():
             if name in graphs.decoder_inputs:
-                self._binding.share(name, array if graphs.in_place else array.reshape(-1))
+                self._binding.bind_shared_array(name, array if graphs.in_place else array.reshape(-1))
         for name, value in {**memory, **(columns or {}), **state}.items():
             if name in graphs.decoder_inputs:
-                self._binding.input(name, value)
-        self._binding.share("scores", self._scores)
+                self._binding.bind_input(name, value)
+        self._binding.bind_shared_array("scores", self._scores)
         self._bind_sizes()
         self._bind_renormalize(None)
         self._bind_constraints("logit", NO_CONSTRAINTS)
         self._bind_constraints("log_prob", NO_CONSTRAINTS)
-        self._binding.output("logits")
+        self._binding.bind_output("logits")
         for name, value in state.items():
-            self._binding.output(f"next_{name}", value)
+            self._binding.bind_output(f"next_{name}", value)
 
     def give_state(self, state: Tensors) -> None:
         """Bind the state [P, ...] that the next run continues, and release the state that the last run made."""
         for name, value in state.items():
-            self._binding.input(name, value)
-            self._binding.output(f"next_{name}")
+            self._binding.bind_input(name, value)
+            self._binding.bind_output(f"next_{name}")
         self._given = tuple(state)
 
     @property
@@ -351,30 +351,30 @@ class DecoderStep:
 
     def _bind_sizes(self) -> None:
         """Bind sizes on the host; a graph that reads them on the device gets a copy."""
-        self._binding.input("candidates", as_value(np.array([self._candidates])))
-        self._binding.input("logit_rows", as_value(np.array([self.rows if self._with_logits else 0])))
+        self._binding.bind_input("candidates", as_value(np.array([self._candidates])))
+        self._binding.bind_input("logit_rows", as_value(np.array([self.rows if self._with_logits else 0])))
 
     def _bind_candidates(self, candidates: int) -> None:
         self._candidates = candidates
         self._bind_sizes()
         shape = (self.rows, min(candidates, self.width))
         self._tokens, self._totals = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
-        self._binding.output("tokens", as_value(self._tokens))
-        self._binding.output("totals", as_value(self._totals))
+        self._binding.bind_output("tokens", as_value(self._tokens))
+        self._binding.bind_output("totals", as_value(self._totals))
 
     def _return_logits(self, with_logits: bool) -> None:
         self._with_logits = with_logits
         self._bind_sizes()
-        self._binding.output("logits")  # a binding keeps the shape that an output had
+        self._binding.bind_output("logits")  # a binding keeps the shape that an output had
 
     def _bind_constraints(self, stage: str, constraints: Constraints) -> None:
         constraints = never_empty(constraints) if self._for_device else constraints
         for name, array in constraint_arrays(stage, constraints, self.width).items():
-            self._binding.give(name, array)
+            self._binding.bind_array(name, array)
 
     def _bind_renormalize(self, renormalize: NDArray[np.bool_] | None) -> None:
         rows = renormalize_array(renormalize)
         if self._for_device:  # takes no empty tensors: one row at least, that may not ask for it
-            self._binding.give("renormalize.asked", np.full(max(1, len(rows)), len(rows) > 0))
+            self._binding.bind_array("renormalize.asked", np.full(max(1, len(rows)), len(rows) > 0))
             rows = rows if len(rows) else np.zeros(1, np.int64)
-        self._binding.give("renormalize", rows)
+        self._binding.bind_array("renormalize", rows)

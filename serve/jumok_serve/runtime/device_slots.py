@@ -7,7 +7,7 @@ import numpy as np
 from onnxruntime import OrtValue
 
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime.binding import Binding, Place, View, as_value, on_device
+from jumok_serve.runtime.binding import Binding, DeviceId, View, as_value, on_device
 from jumok_serve.runtime.slot_buffers import spec_shape
 
 POSITIONS_STEP = 32
@@ -22,15 +22,15 @@ class DeviceSlots:
     Args:
         specs: inputs of the decoder; axis 0 is the slot.
         axis: symbol of the axis that is as long as the longest sentence needs: "S" or "E".
-        place: the device.
+        device_id: the device.
         grow: session of the graph that copies buffers into longer ones; None without specs.
         write: session of the graph that copies rows into slots; None without specs.
     """
 
-    def __init__(self, specs: Sequence[TensorSpec], axis: str, *, place: Place, grow: Any, write: Any) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], axis: str, *, device_id: DeviceId, grow: Any, write: Any) -> None:
         self._specs = specs
         self._axis = axis
-        self._place = place
+        self._device_id = device_id
         self._grow = grow
         self._write = write
         self._capacity = 0
@@ -65,22 +65,22 @@ class DeviceSlots:
     def _grow_to(self, capacity: int, length: int, used: int) -> None:
         """Copy the first `used` slots into new buffers, and fill the rest with zeros."""
         before = {name: view.first(used) for name, view in self._buffers.items()} if used else self._zeros()
-        binding = Binding(self._grow, self._place)
+        binding = Binding(self._grow, self._device_id)
         for size in self._grow.get_inputs():
             if size.name in {"slots", "length"}:
-                binding.input(size.name, as_value(np.array([capacity if size.name == "slots" else length])))
+                binding.bind_input(size.name, as_value(np.array([capacity if size.name == "slots" else length])))
         for spec in self._specs:
             shape, dtype = spec_shape(spec, capacity, length), np.dtype(spec.dtype)
-            binding.input(f"from.{spec.name}", before[spec.name])
-            buffer = View(OrtValue.ortvalue_from_shape_and_type(shape, dtype, *self._place), dtype, shape)
+            binding.bind_input(f"from.{spec.name}", before[spec.name])
+            buffer = View(OrtValue.ortvalue_from_shape_and_type(shape, dtype, *self._device_id), dtype, shape)
             self._buffers[spec.name] = buffer
-            binding.output(f"grown.{spec.name}", buffer)
+            binding.bind_output(f"grown.{spec.name}", buffer)
         binding.run()
 
     def _zeros(self) -> dict[str, View]:
         """One slot of one position of zeros."""
         return {
-            spec.name: View.whole(on_device(np.zeros(spec_shape(spec, 1, 1), spec.dtype), self._place), spec.dtype)
+            spec.name: View.whole(on_device(np.zeros(spec_shape(spec, 1, 1), spec.dtype), self._device_id), spec.dtype)
             for spec in self._specs
         }
 
@@ -95,13 +95,13 @@ class DeviceSlots:
     def _copy(self, source: Mapping[str, View], rows: Sequence[int], slots: Sequence[int]) -> None:
         if not self._specs:
             return
-        binding = Binding(self._write, self._place)
-        binding.give("rows", np.array(rows, np.int64))
-        binding.give("slots", np.array(slots, np.int64)[:, None])
+        binding = Binding(self._write, self._device_id)
+        binding.bind_array("rows", np.array(rows, np.int64))
+        binding.bind_array("slots", np.array(slots, np.int64)[:, None])
         for name, view in self._buffers.items():
-            binding.input(f"into.{name}", view)
-            binding.input(f"from.{name}", source[name])
-            binding.output(f"written.{name}", view)
+            binding.bind_input(f"into.{name}", view)
+            binding.bind_input(f"from.{name}", source[name])
+            binding.bind_output(f"written.{name}", view)
         binding.run()
 
     def view(self, slots: int) -> dict[str, View]:

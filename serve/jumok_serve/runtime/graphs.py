@@ -124,7 +124,7 @@ class Graphs:
         self._folder = bundle.path
         self._graphs = graphs
         self._device = device
-        self._place = (device.name, 0) if device.own_memory else None
+        self._device_id = (device.name, 0) if device.own_memory else None
         self._options = session_options(threads, device)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
@@ -188,11 +188,11 @@ class Graphs:
         feeds = self._feeds("encoder", {"source_ids": source_ids, "source_lengths": source_lengths})
         names = [spec.name for spec in self._graphs["encoder"].outputs]
         if self.for_device:
-            binding = Binding(self._sessions["encoder"], self._place)
+            binding = Binding(self._sessions["encoder"], self._device_id)
             for name, value in feeds.items():
-                binding.input(name, value)
+                binding.bind_input(name, value)
             for name in names:
-                binding.output(name)
+                binding.bind_output(name)
             binding.run()
             outputs = binding.outputs()
         else:
@@ -226,14 +226,14 @@ class Graphs:
     def make_slots(self, kind: Literal["memory", "state"]) -> Slots:
         """Buffers by slot for encoder memory, or for the KV cache of a decoder in place."""
         specs, axis = self.memory_specs if kind == "memory" else self.state_specs, LENGTH_AXES[kind]
-        if self._place is None:
+        if self._device_id is None:
             return SlotBuffers(specs, axis, ahead=self.native and self.in_place)
         grow, write = (self._sessions.get(f"{kind}_{what}") for what in ("grow", "write"))  # None without specs
-        return DeviceSlots(specs, axis, place=self._place, grow=grow, write=write)
+        return DeviceSlots(specs, axis, device_id=self._device_id, grow=grow, write=write)
 
     def bind_decoder(self) -> Binding:
         """A new binding of the decoder, with nothing bound."""
-        return Binding(self._sessions["decoder"], self._place)
+        return Binding(self._sessions["decoder"], self._device_id)
 
     def select(self, logits: OrtValue, selection: SelectionParameters) -> tuple[Integers, Floats]:
         """Select each row's best candidates outside a decoder, to verify the selection in decoders.

@@ -52,7 +52,7 @@ class Gate:
 
         def gated_bind_decoder() -> Binding:
             binding = bind_decoder()
-            share, run = binding.share, binding.run
+            share, run = binding.bind_shared_array, binding.run
             arrays: dict[str, Integers] = {}
 
             def noted_share(name: str, array: Any) -> None:
@@ -63,7 +63,7 @@ class Gate:
                 self._pass(arrays["token_ids"].ravel(), arrays["source_lengths"])
                 run()
 
-            vars(binding).update(share=noted_share, run=gated_run)
+            vars(binding).update(bind_shared_array=noted_share, run=gated_run)
             return binding
 
         vars(graphs).update(bind_decoder=gated_bind_decoder)

@@ -162,7 +162,7 @@ def slots() -> DeviceSlots:
         return onnxruntime.InferenceSession(graph.model.SerializeToString(), providers=["CPUExecutionProvider"])
 
     grow, write = session(grow_graph(SPECS, "S")), session(write_graph(SPECS, "S"))
-    return DeviceSlots(SPECS, "S", place=("cpu", 0), grow=grow, write=write)
+    return DeviceSlots(SPECS, "S", device_id=("cpu", 0), grow=grow, write=write)
 
 
 def test_slots_on_a_device_hold_what_those_on_the_host_hold(slots: DeviceSlots) -> None:

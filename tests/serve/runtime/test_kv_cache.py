@@ -26,13 +26,13 @@ class InputBinding:
         self._runs = runs
         self._arrays: dict[str, np.ndarray] = {}
 
-    def share(self, name: str, array: np.ndarray) -> None:
+    def bind_shared_array(self, name: str, array: np.ndarray) -> None:
         self._arrays[name] = array
 
-    def give(self, *_: object) -> None:
+    def bind_array(self, *_: object) -> None:
         pass
 
-    input = output = give
+    bind_input = bind_output = bind_array
 
     def run(self) -> None:
         self._runs.append({name: array.copy() for name, array in self._arrays.items()})
