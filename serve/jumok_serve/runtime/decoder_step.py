@@ -52,7 +52,6 @@ from jumok_serve.runtime.step_inputs import (
     SelectionParameters,
     constraint_arrays,
     never_empty,
-    renormalize_array,
 )
 from jumok_serve.search import NO_CONSTRAINTS, Constraints
 
@@ -373,7 +372,7 @@ class DecoderStep:
             self._binding.bind_array(name, array)
 
     def _bind_renormalize(self, renormalize: NDArray[np.bool_] | None) -> None:
-        rows = renormalize_array(renormalize)
+        rows = np.zeros(0, np.int64) if renormalize is None else np.flatnonzero(renormalize)
         if self._for_device:  # takes no empty tensors: one row at least, that may not ask for it
             self._binding.bind_array("renormalize.asked", np.full(max(1, len(rows)), len(rows) > 0))
             rows = rows if len(rows) else np.zeros(1, np.int64)

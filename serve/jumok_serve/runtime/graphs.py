@@ -16,12 +16,12 @@ from jumok_serve.manifest.graph_variants import Target, graphs_by_role
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.native import library
 from jumok_serve.runtime.binding import Binding, Tensors, as_value
-from jumok_serve.runtime.device import CPU, Device
+from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.device_slots import DeviceSlots
 from jumok_serve.runtime.kv_cache import Slots
 from jumok_serve.runtime.sessions import open_session, products_saturate, session_options
 from jumok_serve.runtime.slot_buffers import SlotBuffers
-from jumok_serve.runtime.step_inputs import SelectionParameters, constraint_arrays, never_empty, renormalize_array
+from jumok_serve.runtime.step_inputs import constraint_arrays, never_empty
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
 
 Integers = NDArray[np.int64]
@@ -40,7 +40,7 @@ SATURATES = "saturates"
 LOGIT_ROWS = "logit_rows"
 """Input of a decoder: rows of the logits to return."""
 
-_ONE_PASS = {"select", "scorer", "aligner"}
+_ONE_PASS = {"scorer", "aligner"}
 """Graphs outside the step loop, loaded at their first use."""
 
 _LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
@@ -105,8 +105,6 @@ class Graphs:
         decoder = graphs["decoder"]
         if device.own_memory:
             _check_for_device(decoder, precision, device, listed=listed)
-        if (select := variant.graphs.get("select_shortlist" if listed else "select")) is not None:
-            graphs["select"] = select
         self.listed = listed
         self.native = target == "native" and variant.native
         self.vocabulary = int(_output(variant.graphs["decoder"], "logits").axes[-1])
@@ -139,15 +137,13 @@ class Graphs:
             raise BundleError(bundle.path, problems)
 
     def path(self, name: str) -> Path:
-        """File of the graph that is loaded for a role."""
+        """The file of the graph with a role."""
         return self._folder / self._graphs[name].file
 
     def _load(self, name: str) -> Any:
         spec = self._graphs[name]
         try:
-            # A device's decoder has the selection in it; verification runs the graph that selects on the host.
-            device = CPU if name == "select" else self._device
-            session = open_session(self.path(name), device, self._options, checked=name not in _ONE_PASS)
+            session = open_session(self.path(name), self._device, self._options, checked=name not in _ONE_PASS)
         except DeviceError:
             raise
         except Exception as error:
@@ -234,28 +230,6 @@ class Graphs:
     def bind_decoder(self) -> Binding:
         """A new binding of the decoder, with nothing bound."""
         return Binding(self._sessions["decoder"], self._device_id)
-
-    def select(self, logits: OrtValue, selection: SelectionParameters) -> tuple[Integers, Floats]:
-        """Select each row's best candidates outside a decoder, to verify the selection in decoders.
-
-        Args:
-            logits: [R, U] of a step.
-            selection: parameters of the selection.
-
-        Returns:
-            Columns and running scores [R, C], best first; ties by lower column.
-        """
-        width = logits.shape()[-1]
-        arrays = {
-            "scores": selection.scores.astype(np.float32, copy=False),
-            "candidates": np.array([selection.candidates]),
-            **constraint_arrays("logit", selection.on_logits, width),
-            **constraint_arrays("log_prob", selection.on_log_probs, width),
-            "renormalize": renormalize_array(selection.renormalize),
-        }
-        feeds = {"logits": logits, **{name: as_value(array) for name, array in arrays.items()}}
-        tokens, totals = self._session("select").run_with_ort_values(["tokens", "totals"], feeds)
-        return tokens.numpy(), totals.numpy()
 
     def sample(
         self,

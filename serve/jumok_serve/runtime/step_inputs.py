@@ -76,11 +76,6 @@ def constraint_arrays(stage: str, constraints: Constraints, width: int) -> dict[
     return arrays
 
 
-def renormalize_array(renormalize: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-    """The numbers of the rows to renormalize, [N]."""
-    return np.zeros(0, np.int64) if renormalize is None else np.flatnonzero(renormalize)
-
-
 _FIRST_PLACE = np.zeros((1, 2), np.int64)
 _NEUTRAL_FACTOR = Entries(_FIRST_PLACE, np.ones(1, np.float32))
 _NEUTRAL_BIAS = Entries(_FIRST_PLACE, np.zeros(1, np.float32))
