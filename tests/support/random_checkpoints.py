@@ -120,7 +120,7 @@ def random_checkpoint(name: str) -> Any:
             # Sinusoidal positions are what they are computed to be.
             if not (kind in ("marian", "m2m_100") and "embed_positions" in own):
                 nn.init.normal_(tensor, std=0.3)
-        # As in a checkpoint of version 1.1 of T5: the one thing by which it can be told that they are not tied.
+        # As in a checkpoint of version 1.1 of T5: the only sign that they are not tied.
         if name == "t5-gated-and-untied":
             model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight), requires_grad=False)
     return model

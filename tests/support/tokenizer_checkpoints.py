@@ -169,7 +169,7 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
 }
 """Function and config.json of each kind of checkpoint."""
 
-ASKED = {"marian-codes": ("en", "deu"), "bart": ("en", "de"), "generic": ("en", "de")}
+DIRECTIONS = {"marian-codes": ("en", "deu"), "bart": ("en", "de"), "generic": ("en", "de")}
 """Languages of the kinds of checkpoints that do not name theirs."""
 
 

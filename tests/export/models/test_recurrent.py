@@ -143,9 +143,9 @@ def test_a_padded_batch_is_what_the_equations_give_sentence_by_sentence(sizes: d
     for sentence, length in enumerate(lengths):
         expected, attention = worked(recurrent, source_ids[sentence, :length], target_ids[sentence])
         torch.testing.assert_close(logits[sentence], expected)
-        told = expected.log_softmax(dim=-1)[torch.arange(5), target_ids[sentence]]
-        told[target_lengths[sentence] :] = 0
-        torch.testing.assert_close(scores[sentence], told)
+        of_targets = expected.log_softmax(dim=-1)[torch.arange(5), target_ids[sentence]]
+        of_targets[target_lengths[sentence] :] = 0
+        torch.testing.assert_close(scores[sentence], of_targets)
         assert (attention is None) == (not isinstance(recurrent, AttentiveRecurrent))
         if isinstance(recurrent, AttentiveRecurrent) and attention is not None:
             (weights,) = recurrent.align(source_ids, lengths, start_ids, target_ids, target_lengths)

@@ -132,7 +132,7 @@ def test_a_recurrent_model_is_trained_and_resumed_alike(feeding: str, write: Wri
     train(recurrent("config.toml", "3"), straight, data=DATA)
     train(recurrent("short.toml", "2"), resumed, data=DATA)
     train(recurrent("config.toml", "3"), resumed, data=DATA)
-    if "two_phases" not in feeding:  # whose second phase is told from the end
+    if "two_phases" not in feeding:  # its second phase is counted from the end
         for name, expected in weights(straight).items():
             torch.testing.assert_close(weights(resumed)[name], expected, rtol=0, atol=0)
     checkpoint = load_checkpoint(straight)

@@ -94,8 +94,10 @@ def text_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_marian_through_the_command(marian: Checkpoint, imported: Imported) -> None:
     out = imported.path
     *steps, last = imported.said.splitlines()
-    told = [step.split(" s  ")[1] for step in steps]
-    assert [step for step in told if "calibrat" not in step and "shortlist" not in step and "align" not in step] == [
+    messages = [step.split(" s  ")[1] for step in steps]
+    assert [
+        step for step in messages if "calibrat" not in step and "shortlist" not in step and "align" not in step
+    ] == [
         "reading the checkpoint",
         "exporting the graphs",
         "verifying fp32",

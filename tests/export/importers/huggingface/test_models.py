@@ -101,19 +101,19 @@ def test_steps_are_those_of_transformers_with_rows_at_different_positions(name: 
             state,
         )
         close(logits, expected[0][position].expand(2, -1))
-    # The second sentence joins, three steps behind.
+    # The second sentence joins, three steps later.
     for position in range(lead, inputs.shape[1]):
-        behind = position - lead
+        second_position = position - lead
         logits, state = ours.step(
-            torch.stack((inputs[0, position], inputs[1, behind])),
-            torch.tensor([position, behind]),
+            torch.stack((inputs[0, position], inputs[1, second_position])),
+            torch.tensor([position, second_position]),
             torch.tensor([0, 1]),
             source_lengths[:2],
             memory,
             state,
         )
         close(logits[0], expected[0][position])
-        close(logits[1], expected[1][behind])
+        close(logits[1], expected[1][second_position])
 
 
 @pytest.mark.parametrize("name", ["m2m100", "t5"])

@@ -16,8 +16,8 @@ from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.tokenizers import TokenizerDescription
 from jumok_serve.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tests.support.tokenizer_checkpoints import (
-    ASKED,
     CHECKPOINTS,
+    DIRECTIONS,
     NLLB_CODES,
     UNUSED,
     change,
@@ -89,7 +89,7 @@ def checkpoint(
     reference = load_reference(folder)
     if request.param == "m2m100":
         reference.tgt_lang = "de"  # it refuses target texts without one
-    imported = read(folder, size_of(reference), *ASKED.get(request.param, ()))
+    imported = read(folder, size_of(reference), *DIRECTIONS.get(request.param, ()))
     bundle = tmp_path_factory.mktemp("bundle")
     description = imported.tokenizer.save(bundle)
     assert DESCRIPTION.validate_json(description.model_dump_json()) == description
@@ -135,7 +135,7 @@ def test_spaces_are_cleaned_up_if_the_checkpoint_says_so(checkpoint: Checkpoint,
         (tmp_path / path.name).write_bytes(path.read_bytes())
     change(tmp_path, clean_up_tokenization_spaces=True)
     reference = load_reference(tmp_path)
-    ours = read(tmp_path, size_of(reference), *ASKED.get(checkpoint.kind, ())).tokenizer
+    ours = read(tmp_path, size_of(reference), *DIRECTIONS.get(checkpoint.kind, ())).tokenizer
     changed = 0
     for ids in (ours.encode_target(text) for text in TEXTS):
         assert ours.decode(ids) == expected_text(reference, ids, checkpoint.languages)
