@@ -7,12 +7,12 @@ BUNDLE ?= models/multi30k-en-de-transformer
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 # What an installation compiles.
-KERNELS := $(wildcard serve/jumok_serve/kernels/*.cc serve/jumok_serve/kernels/*.h)
+KERNELS := $(wildcard serve/jumok_serve/kernels/*/*.cc serve/jumok_serve/kernels/*/*.h)
 
 PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all thorough coverage check lint types proto sync bench offline serving step gpu quality regression parity faults format clean
+.PHONY: help kernels-check kernels-asan demo test test-fast test-all thorough coverage check lint types proto sync bench offline serving step gpu quality regression parity faults format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -41,6 +41,7 @@ check: lint types  ## lint, formatting and types
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/clang-format --dry-run --Werror $(KERNELS) $(wildcard tests/serve/kernels/*.cc)
 	$(VENV)/bin/lint-imports --no-cache
 
 types: $(VENV)/installed-dev
@@ -49,6 +50,19 @@ types: $(VENV)/installed-dev
 format: $(VENV)/installed-dev  ## format the code, and mend what can be mended
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
+	$(VENV)/bin/clang-format -i $(KERNELS) $(wildcard tests/serve/kernels/*.cc)
+
+kernels-check: $(VENV)/installed-dev  ## compile the kernels with warnings as errors
+	$(VENV)/bin/python hatch_build.py build/kernels-check -O1 -Wall -Wextra -Werror
+
+# A preloaded libstdc++ lets the sanitizer see exceptions; Python itself leaks.
+kernels-asan: $(VENV)/installed-dev  ## test the kernels under AddressSanitizer and UBSan; ARGS are pytest's
+	$(VENV)/bin/python hatch_build.py build/kernels-asan -O1 -g \
+		-fsanitize=address,undefined -fno-sanitize-recover=undefined
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
+		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+		JUMOK_TEST_LIBRARY=build/kernels-asan/libjumok_kernels.so \
+		$(VENV)/bin/pytest -p no:xdist tests/serve/kernels $(ARGS)
 
 proto: $(VENV)/installed-dev  ## generate the stubs from the .proto files
 	$(VENV)/bin/python proto/generate.py

@@ -1,7 +1,7 @@
-"""Compiles the native kernels of `jumok_serve` while the distribution is built or installed.
+"""Compiles the native kernels of `jumok_serve` when the distribution is built or installed.
 
-Nothing needs them: where they cannot be compiled, translating on a CPU takes longer, and that is all. In the
-environment, ``JUMOK_NATIVE=required`` makes their absence an error, and ``JUMOK_NATIVE=off`` leaves them out.
+Kernels are optional: without them translation on a CPU is slower. In the environment, ``JUMOK_NATIVE=required`` makes
+their absence an error, and ``JUMOK_NATIVE=off`` leaves them out.
 """
 
 import hashlib
@@ -29,18 +29,18 @@ CHOICES = ("auto", "required", "off")
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast")
 OWN_FLAGS = re.compile(r"^// compile: (.+)$", re.MULTILINE)
-"""What a source for some x86-64 processors alone says it is compiled with, besides."""
+"""Further flags of a source for one x86-64 instruction set."""
 
 
 class KernelsError(Exception):
-    """Why there is no library."""
+    """The library cannot be compiled."""
 
 
 class KernelsHook(BuildHookInterface[WheelBuilderConfig]):
-    """Brings the library into wheels, and to the sources of an editable installation."""
+    """Adds the library to wheels, and to the sources of an editable installation."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile it where it is wanted and possible; a wheel that holds it is one for this platform."""
+        """Compile the library if possible; a wheel with it is for this platform only."""
         choice = os.environ.get("JUMOK_NATIVE") or "auto"
         if choice not in CHOICES:
             self.app.abort(f"JUMOK_NATIVE must be one of {', '.join(CHOICES)}, got {choice!r}")
@@ -53,7 +53,7 @@ class KernelsHook(BuildHookInterface[WheelBuilderConfig]):
             if choice == "required":
                 self.app.abort(f"JUMOK_NATIVE is required, but the native kernels were not compiled: {error}")
             if version == "editable":
-                (folder / LIBRARY).unlink(missing_ok=True)  # one of older sources would be used
+                (folder / LIBRARY).unlink(missing_ok=True)  # a library of older sources would be used
             self.app.display_warning(f"jumok works without native kernels, and translates slower on a CPU: {error}")
             return
         build_data["force_include"][str(folder / LIBRARY)] = f"{PACKAGE}/{LIBRARY}"
@@ -62,16 +62,16 @@ class KernelsHook(BuildHookInterface[WheelBuilderConfig]):
 
 
 def compile_library(folder: Path) -> None:
-    """Make the library of the sources in a folder, beside them, unless there is one of them already.
+    """Compile the sources under a folder to a library in it, unless the library is up to date.
 
-    Their digest is its build ID, by which `jumok_serve.native` knows a library of other sources than those beside it.
+    Its build ID is the digest of the sources, by which `jumok_serve.native` refuses a library of other sources.
 
     Raises:
-        KernelsError: there is no compiler for this system, or it fails.
+        KernelsError: no compiler for this system, or a failure of the compiler.
         OSError: the library cannot be written.
     """
     library = folder / LIBRARY
-    sources = sorted([*folder.glob("*.cc"), *folder.glob("*.h")])
+    sources = sorted([*folder.rglob("*.cc"), *folder.rglob("*.h")])
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).digest()
     flags_ns = Path(__file__).stat().st_mtime_ns
     if library.exists() and library.stat().st_mtime_ns > flags_ns and digest in library.read_bytes():
@@ -79,26 +79,36 @@ def compile_library(folder: Path) -> None:
     if sys.platform != "linux":
         raise KernelsError(f"they are for Linux, and this is {sys.platform}")
     compiler = find_compiler()
-    # Beside the library: what is complete takes its name at once, and processes that use an older one keep that.
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as build, ThreadPoolExecutor(os.cpu_count()) as pool:
-        commands = []
-        for source in sorted(folder.glob("*.cc")):
-            own = OWN_FLAGS.search(source.read_text(encoding="utf-8"))
-            if own is None or platform.machine() == "x86_64":
-                made = f"{build}/{source.stem}.o"
-                commands.append([*FLAGS, *shlex.split(own[1] if own else ""), "-c", str(source), "-o", made])
-        list(pool.map(lambda arguments: run([*compiler, *arguments]), commands))
-        objects = [arguments[-1] for arguments in commands]
-        build_id = f"-Wl,--build-id=0x{digest.hex()}"
-        run([*compiler, "-shared", "-Wl,-z,nodelete", build_id, *objects, "-o", f"{build}/{LIBRARY}"])
+    # In the same folder, so that the new library replaces the old one atomically under running processes.
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as build:
+        link_flags = [f"-Wl,--build-id=0x{digest.hex()}"]
+        compile_to(Path(build, LIBRARY), folder, [*compiler, *FLAGS], link_flags)
         Path(build, LIBRARY).replace(library)
 
 
-def find_compiler() -> list[str]:
-    """The command that ``CXX`` holds, or else the first C++ compiler that is there.
+def compile_to(library: Path, folder: Path, compiler: Sequence[str], link_flags: Sequence[str] = ()) -> None:
+    """Compile the sources under a folder that suit this processor, and link them to a library.
 
     Raises:
-        KernelsError: there is none.
+        KernelsError: the compiler fails.
+    """
+    commands = []
+    for source in sorted(folder.rglob("*.cc")):
+        own = OWN_FLAGS.search(source.read_text(encoding="utf-8"))
+        if own is None or platform.machine() == "x86_64":
+            made = f"{library.parent}/{len(commands)}.o"
+            own_flags = shlex.split(own[1] if own else "")
+            commands.append([*compiler, *own_flags, f"-I{folder}", "-c", str(source), "-o", made])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(run, commands))
+    run([*compiler, "-shared", "-Wl,-z,nodelete", *link_flags, *(made for *_, made in commands), "-o", str(library)])
+
+
+def find_compiler() -> list[str]:
+    """Find the command in ``CXX``, or else the first installed C++ compiler.
+
+    Raises:
+        KernelsError: no compiler.
     """
     named = shlex.split(os.environ.get("CXX", ""))
     if named:
@@ -115,8 +125,22 @@ def run(command: Sequence[str]) -> None:
     """Run a compiler.
 
     Raises:
-        KernelsError: it fails; with what it said.
+        KernelsError: its failure, with its messages.
     """
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         raise KernelsError(f"{shlex.join(command)} failed with exit code {done.returncode}\n{done.stderr.strip()}")
+
+
+def main() -> None:
+    """Compile the library to a folder with further flags: ``hatch_build.py FOLDER FLAGS...``."""
+    folder, *flags = sys.argv[1:]
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    try:
+        compile_to(Path(folder, LIBRARY), Path(FOLDER), [*find_compiler(), *FLAGS, *flags])
+    except KernelsError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -89,7 +89,7 @@ def check(path: Path) -> None:
         if size < start + entry * entries:  # the system's loader would read past the end, and crash
             raise ValueError(f"{path} is cut off, {size} of {start + entry * entries} bytes; install jumok again")
     # An editable installation has the sources there; `hatch_build.py` stores their digest in the library.
-    sources = sorted([*path.parent.glob("*.cc"), *path.parent.glob("*.h")])
+    sources = sorted([*path.parent.rglob("*.cc"), *path.parent.rglob("*.h")])
     if sources and hashlib.sha256(b"".join(source.read_bytes() for source in sources)).digest() not in content:
         raise ValueError(f"{path} was compiled from other sources than those beside it; install jumok again")
     onnxruntime.SessionOptions().register_custom_ops_library(str(path))

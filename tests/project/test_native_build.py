@@ -1,4 +1,4 @@
-"""What compiles the native kernels: when there is a library, of what, and what is said where there is none.
+"""Compilation of the native kernels: when there is a library, of which sources, and messages if there is none.
 
 `tests/project/test_packaging.py` builds whole wheels with and without it.
 """
@@ -23,7 +23,7 @@ SOURCE = """#include "answer.h"
 extern "C" __attribute__((visibility("default"))) int Answer() { return kAnswer; }
 extern "C" int Hidden() { return kAnswer; }
 """
-REGISTER_SOURCE = """// What a session asks of a library.
+REGISTER_SOURCE = """// Entry point of a library of operators.
 extern "C" __attribute__((visibility("default"))) void* RegisterCustomOps(void*, const void*) { return nullptr; }
 """
 FAST_SOURCE = """// For processors that have it.
@@ -40,11 +40,11 @@ on_x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the compi
 
 @dataclass
 class Tree:
-    """The sources of a distribution with kernels of their own, and what a build of them was told."""
+    """A distribution with small kernels, and the build data of the last build."""
 
     root: Path
     module: Any
-    said: dict[str, Any] = field(default_factory=dict)
+    build_data: dict[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -55,12 +55,12 @@ class Tree:
         return self.folder / "libjumok_kernels.so"
 
     def build(self, version: str = "standard") -> bool:
-        """Build a wheel as far as this goes; whether it is to have the library."""
+        """Run the build hook; True if the wheel gets the library."""
         hook = self.module.KernelsHook(str(self.root), {}, None, None, str(self.root / "dist"), "wheel")
         before = {"force_include": {}, "pure_python": True}
-        self.said = {"force_include": {}, "pure_python": True}
-        hook.initialize(version, self.said)
-        return self.said != before
+        self.build_data = {"force_include": {}, "pure_python": True}
+        hook.initialize(version, self.build_data)
+        return self.build_data != before
 
 
 @pytest.fixture
@@ -75,20 +75,21 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     tree = Tree(tmp_path, module)
     tree.folder.mkdir(parents=True)
     (tree.folder / "answer.h").write_text(HEADER, encoding="utf-8")
-    (tree.folder / "answer.cc").write_text(SOURCE, encoding="utf-8")
+    (tree.folder / "sources").mkdir()
+    (tree.folder / "sources/answer.cc").write_text(SOURCE, encoding="utf-8")
     return tree
 
 
 @compiles
 def test_the_library_holds_what_is_exported(tree: Tree, capfd: pytest.CaptureFixture[str]) -> None:
     assert tree.build()
-    assert tree.said["force_include"] == {str(tree.library): "jumok_serve/kernels/libjumok_kernels.so"}
-    assert not tree.said["pure_python"]
-    assert tree.said["tag"] == f"py3-none-linux_{os.uname().machine}"
+    assert tree.build_data["force_include"] == {str(tree.library): "jumok_serve/kernels/libjumok_kernels.so"}
+    assert not tree.build_data["pure_python"]
+    assert tree.build_data["tag"] == f"py3-none-linux_{os.uname().machine}"
     library = ctypes.CDLL(str(tree.library))
     assert library.Answer() == 42
     assert not hasattr(library, "Hidden")
-    assert {path.name for path in tree.folder.iterdir()} == {"answer.cc", "answer.h", "libjumok_kernels.so"}
+    assert {path.name for path in tree.folder.iterdir()} == {"sources", "answer.h", "libjumok_kernels.so"}
     assert capfd.readouterr() == ("", "")
 
 
@@ -118,11 +119,11 @@ def test_it_is_compiled_again_only_when_a_source_has_changed(
     assert tree.build(version)
     first = tree.library.stat()
     with monkeypatch.context() as patch:
-        patch.setenv("CXX", "no-such-compiler")  # which nobody misses
+        patch.setenv("CXX", "no-such-compiler")  # not needed
         assert tree.build(version)
     assert tree.library.stat() == first
     (tree.folder / "answer.h").write_text("constexpr int kAnswer = 43;\n", encoding="utf-8")
-    os.utime(tree.folder / "answer.h", ns=(0, 0))  # as what was changed long ago and comes from elsewhere
+    os.utime(tree.folder / "answer.h", ns=(0, 0))  # an old file from elsewhere
     assert tree.build(version)
     assert tree.library.stat().st_ino != first.st_ino
     assert ctypes.CDLL(str(tree.library)).Answer() == 43
@@ -130,7 +131,7 @@ def test_it_is_compiled_again_only_when_a_source_has_changed(
 
 @pytest.fixture
 def served(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The tree's library, where servers look for theirs."""
+    """The tree's library as the server's."""
     (tree.folder / "register.cc").write_text(REGISTER_SOURCE, encoding="utf-8")
     monkeypatch.setattr(native, "LIBRARY", tree.library)
     native.library.cache_clear()
@@ -192,12 +193,12 @@ def test_sources_that_do_not_compile_leave_the_rest_to_be_installed(
     tree: Tree, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert tree.build()
-    (tree.folder / "answer.cc").write_text('#error "as the test has it"\n', encoding="utf-8")
+    (tree.folder / "sources/answer.cc").write_text('#error "as the test has it"\n', encoding="utf-8")
     assert not tree.build()
     assert "as the test has it" in "".join(capfd.readouterr())
     assert tree.library.exists()
     assert not tree.build("editable")
-    assert {path.name for path in tree.folder.iterdir()} == {"answer.cc", "answer.h"}
+    assert {path.name for path in tree.folder.iterdir()} == {"sources", "answer.h"}
 
 
 @compiles

@@ -193,7 +193,7 @@ def test_the_source_distribution_holds_the_kernels_sources(sources: Path) -> Non
         names = {name.partition("/")[2] for name in archive.getnames()}
     held = {name for name in names if name.startswith(f"{KERNELS}/")}
     assert "hatch_build.py" in names
-    assert held == {str(path.relative_to(ROOT)) for path in (ROOT / KERNELS).iterdir() if path.suffix != ".so"}
+    assert held == {str(path.relative_to(ROOT)) for path in (ROOT / KERNELS).rglob("*") if path.suffix in {".cc", ".h"}}
     assert any(name.endswith(".cc") for name in held)
 
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "arena.h"
+#include "runtime/arena.h"
 
 using jumok::Arena;
 

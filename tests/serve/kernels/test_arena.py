@@ -52,7 +52,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if COMPILER is None:
         pytest.skip("there is no C++ compiler")
     made = tmp_path_factory.mktemp("arena") / "driver"
-    sources = (DRIVER, KERNELS / "arena.cc")
+    sources = (DRIVER, KERNELS / "runtime/arena.cc")
     command = (COMPILER, "-std=c++17", "-O2", "-pthread", f"-I{KERNELS}", *map(str, sources), "-o", str(made))
     subprocess.run(command, check=True, timeout=HANG_S)
     return made

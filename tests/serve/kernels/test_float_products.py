@@ -105,7 +105,7 @@ def test_weights_that_vary_or_do_not_fit_are_refused() -> None:
     for name, array in (("weights1", inputs["weights1"][:7]), ("bias1", inputs["bias1"][1:])):
         with pytest.raises(Exception, match="weights, scales and biases of a product do not fit each other"):
             products("ThreeFloatProducts", {**inputs, name: array})
-    with pytest.raises(Exception, match="these kernels do not know the activation behind a product"):
+    with pytest.raises(Exception, match="these kernels do not know the activation of a product"):
         products("FloatProduct", inputs_of((2, 8, 12)), activation=RELU + 1)
     with pytest.raises(Exception, match="rows are not as deep as the weights that they are multiplied with"):
         products("FloatProduct", {**inputs_of((2, 8, 12)), "numbers": np.zeros((2, 7), np.float32)})

@@ -196,7 +196,7 @@ def test_int8_entries_keep_nan(heads: int, width: int, number: float) -> None:
 @pytest.mark.parametrize("by", ["tokens", "heads"])
 def test_int8_entries_check_the_number_of_heads(by: str) -> None:
     given = np.zeros((1, 3, 9) if by == "tokens" else (1, 3, 5, 4), np.float32)
-    with pytest.raises(Exception, match="not those of so many heads"):
+    with pytest.raises(Exception, match="do not match the number of heads"):
         run("Int8Entries", {"given": given}, {"entries": np.int8}, num_heads=2)
 
 

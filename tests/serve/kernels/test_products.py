@@ -216,7 +216,7 @@ def test_a_norm_that_does_not_fit_its_product_is_refused() -> None:
         with pytest.raises(Exception, match="a product does not fit the weights of its norm"):
             run("ProductAddNorm", {**inputs, **norm, name: np.ones(11, np.float32)}, {"sum": np.float32}, **settings)
     wrong = {**inputs, **norm, "added": np.zeros((3, 12), np.float32)}
-    with pytest.raises(Exception, match="what is added does not fit the product"):
+    with pytest.raises(Exception, match="the residual does not match the product"):
         run("ProductAddNorm", wrong, {"sum": np.float32}, **settings)
 
 

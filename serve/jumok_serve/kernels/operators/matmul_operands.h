@@ -1,0 +1,143 @@
+// Constant weights that multiply the same inputs, and the epilogue of each product.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include "isa/gemm.h"
+#include "operators/operator.h"
+#include "operators/packed_weights.h"
+
+namespace jumok {
+
+// kParts matrices; their inputs are those of the kernel from 0 on. Quantized: inputs, their scale and zero point, and
+// for each matrix weights, scales and bias. Floats: inputs, and for each matrix weights and bias.
+template <typename Number, int kParts>
+class MatmulOperands {
+ public:
+  static constexpr bool kQuantized = std::is_same_v<Number, uint8_t>;
+  static constexpr size_t kFirst = kQuantized ? 3 : 1, kInputsOfPart = kQuantized ? 3 : 2,
+                          kInputs = kFirst + kInputsOfPart * kParts;
+
+  explicit MatmulOperands(Settings& settings) {
+    const bool transposed = settings.get<int64_t>("transposed") != 0, biased = settings.get<int64_t>("biased") != 0;
+    all_.activation = static_cast<Activation>(settings.get<int64_t>("activation"));
+    if (all_.activation < Activation::kNone || all_.activation > Activation::kRelu)
+      settings.fail("these kernels do not know the activation of a product; install a newer jumok");
+    for (size_t i = 0; i < kParts && !settings.failed(); ++i) {
+      const size_t at = kFirst + kInputsOfPart * i;
+      const Tensor matrix = settings.constant(at);
+      Part& part = parts_[i];
+      if (kQuantized) part.scales = settings.constant(at + 1);
+      if (biased) part.bias = settings.constant(at + kInputsOfPart - 1);
+      const int64_t columns = matrix.sizes[transposed ? 0 : 1], depth = matrix.sizes[transposed ? 1 : 0];
+      if (matrix.axes != 2 || (i > 0 && depth != all_.depth) || (kQuantized && part.scales.count() != columns) ||
+          (biased && part.bias.count() != columns))
+        settings.fail("weights, scales and biases of a product do not fit each other");
+      if (settings.failed()) return;
+      all_.depth = depth;
+      part.weights = Weights::of(matrix.as<Weight>(), depth, columns, transposed);
+      needs_int16_ |= part.weights->needs_int16();
+      panels_ += part.weights->panels();
+      work_ += columns * depth * static_cast<int64_t>(sizeof(Weight)) / kBytesPerUnit;
+    }
+    if constexpr (kQuantized) {
+      const Tensor scale = settings.constant(1), zero_point = settings.constant(2);
+      if (settings.failed()) return;
+      all_.scale = *scale.as<float>();
+      all_.zero_point = *zero_point.as<uint8_t>();
+    }
+  }
+
+  // Quantizes the results.
+  void quantize_results(Quantization quantization) { all_.quantization = quantization; }
+
+  // Number of rows of inputs [.., depth], or -1 and a failed call.
+  int64_t rows(Call& call, const Tensor& numbers) const {
+    if (call.failed()) return -1;
+    if (numbers.axes > 0 && numbers.sizes[numbers.axes - 1] == all_.depth) return numbers.count() / all_.depth;
+    call.fail("rows are not as deep as the weights that they are multiplied with");
+    return -1;
+  }
+
+  int64_t columns(size_t part) const { return parts_[part].weights->columns(); }
+
+  // Each product [rows, columns], quantized if `Result` is uint8_t.
+  template <typename Result>
+  void multiply(Call& call, const Tensor& numbers, int64_t rows, const std::array<Result*, kParts>& out) const {
+    const int64_t blocks = (rows + kRowsPerBlock - 1) / kRowsPerBlock;
+    // With overflow groups, inputs of a block of rows are prepared once for all panels; else a panel is read once for
+    // all blocks.
+    const bool by_blocks = kQuantized && gemm_kernels().overflow_groups;
+    call.parallel_for(panels_ * blocks, work_ * std::max(rows / kRowsPerUnit, int64_t{1}),
+                      [&](int64_t first, int64_t last) {
+                        PanelGemm<Number> own = all_;
+                        for (int64_t i = first, known = -1; i < last; ++i) {
+                          const int64_t block = by_blocks ? i / panels_ : i % blocks, row = block * rows / blocks;
+                          own.rows = (block + 1) * rows / blocks - row;
+                          if (block != known) prepare(numbers.as<Number>() + row * own.depth, own);
+                          known = block;
+                          int64_t panel = by_blocks ? i % panels_ : i / blocks;
+                          size_t at = 0;
+                          for (; panel >= parts_[at].weights->panels(); ++at) panel -= parts_[at].weights->panels();
+                          multiply(own, parts_[at], panel, out[at] + row * columns(at));
+                        }
+                      });
+  }
+
+ private:
+  using Weight = WeightOf<Number>;
+  using Weights = PackedWeights<Weight>;
+
+  struct Part {
+    std::shared_ptr<const Weights> weights;
+    Tensor scales, bias;
+  };
+
+  // Rows for which weights are read once. Without VNNI their uint8 and int16 copies fit into L2.
+  static constexpr int64_t kRowsPerBlock = 96;
+  // A unit of work takes as long as reading a float: these bytes of weights, for these rows.
+  static constexpr int64_t kBytesPerUnit = 4, kRowsPerUnit = 8;
+
+  void prepare(const Number* numbers, PanelGemm<Number>& product) const {
+    product.inputs = numbers;
+    if constexpr (kQuantized) {
+      const PreparedInputs prepared = gemm_kernels().prepare(numbers, product.rows, product.depth, needs_int16_);
+      product.inputs = prepared.uint8;
+      product.inputs_int16 = prepared.int16;
+    }
+  }
+  static void multiply(PanelGemm<Number>& product, const Part& part, int64_t panel, float* out) {
+    product.out = out + panel * gemm_kernels().columns;
+    multiply(product, part, panel);
+  }
+  static void multiply(PanelGemm<Number>& product, const Part& part, int64_t panel, uint8_t* out) {
+    product.quantized_out = out + panel * gemm_kernels().columns;
+    multiply(product, part, panel);
+  }
+  static void multiply(PanelGemm<Number>& product, const Part& part, int64_t panel) {
+    const int64_t column = panel * gemm_kernels().columns;
+    product.weights = part.weights->panel(panel);
+    product.overflow_groups = part.weights->overflow_groups(panel);
+    product.depth_offsets = part.weights->depth_offsets(panel);
+    product.weight_sums = part.weights->sums() + column;
+    if (kQuantized) product.scales = part.scales.template as<float>() + column;
+    product.bias = part.bias ? part.bias.template as<float>() + column : nullptr;
+    product.stride = part.weights->columns();
+    product.columns = std::min(gemm_kernels().columns, product.stride - column);
+    if constexpr (kQuantized)
+      gemm_kernels().multiply(product);
+    else
+      gemm_kernels().multiply_floats(product);
+  }
+
+  PanelGemm<Number> all_{};  // fields common to all panels
+  std::array<Part, kParts> parts_;
+  int64_t panels_ = 0, work_ = 0;
+  bool needs_int16_ = false;  // true if some panel needs int16 inputs
+};
+
+}  // namespace jumok

@@ -1,0 +1,239 @@
+// Makes an ONNX Runtime operator of a C++ class, and gives its kernel tensors.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/ort_api.h"
+
+namespace jumok {
+
+constexpr int kMaxAxes = 4;
+
+// A contiguous tensor; an absent optional one has no data.
+struct Tensor {
+  void* data = nullptr;
+  int64_t sizes[kMaxAxes] = {};
+  size_t axes = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+  template <typename Element>
+  Element* as() const {
+    return static_cast<Element*>(data);
+  }
+  int64_t count() const {
+    int64_t product = 1;
+    for (size_t axis = 0; axis < axes; ++axis) product *= sizes[axis];
+    return product;
+  }
+};
+
+// Reads a value's shape and data; returns the first error, or null.
+inline ort::Status* read(const ort::Api& api, const ort::Value* value, Tensor& tensor) {
+  ort::Shape* shape = nullptr;
+  if (ort::Status* status = api.GetShape(value, &shape)) return status;
+  ort::Status* status = api.GetAxes(shape, &tensor.axes);
+  if (status == nullptr && tensor.axes > kMaxAxes)
+    status = api.CreateStatus(ort::Code::kInvalidArgument, "a tensor has too many axes");
+  if (status == nullptr) status = api.GetSizes(shape, tensor.sizes, tensor.axes);
+  if (status == nullptr) status = api.GetData(const_cast<ort::Value*>(value), &tensor.data);
+  api.ReleaseShape(shape);
+  return status;
+}
+
+// One call of a kernel; keeps the first error, after which nothing should be computed.
+class Call {
+ public:
+  Call(const ort::Api& api, ort::KernelContext* context) : api_(api), context_(context) {}
+
+  Tensor input(size_t index) {
+    Tensor tensor;
+    const ort::Value* value = nullptr;
+    if (!ok(api_.GetInput(context_, index, &value)) || value == nullptr) return tensor;
+    ok(read(api_, value, tensor));
+    return tensor;
+  }
+
+  Tensor output(size_t index, const int64_t* sizes, size_t axes) {
+    Tensor tensor;
+    ort::Value* value = nullptr;
+    if (!ok(api_.GetOutput(context_, index, sizes, axes, &value)) || value == nullptr) return tensor;
+    ok(api_.GetData(value, &tensor.data));
+    std::copy(sizes, sizes + axes, tensor.sizes);
+    tensor.axes = axes;
+    return tensor;
+  }
+
+  Tensor output(size_t index, std::initializer_list<int64_t> sizes) {
+    return output(index, sizes.begin(), sizes.size());
+  }
+
+  // Calls `part(first, last)` for parts of 0 .. count-1, on several threads if there is enough work. An exception fails
+  // the call: it must not reach ONNX Runtime's threads, nor unwind while other parts run.
+  template <typename Part>
+  void parallel_for(int64_t count, int64_t work, Part part) {
+    const int64_t parts = std::min({count, work / kMinWorkPerPart, kMaxParts});
+    if (parts <= 1) {
+      part(0, count);
+      return;
+    }
+    struct Parallel {
+      Part* part;
+      int64_t count, parts;
+      std::atomic<bool> failed;
+    } parallel{&part, count, parts, {false}};
+    ok(api_.ParallelFor(
+        context_,
+        [](void* data, size_t index) {
+          auto& all = *static_cast<Parallel*>(data);
+          const int64_t i = static_cast<int64_t>(index);
+          try {
+            (*all.part)(i* all.count / all.parts, (i + 1) * all.count / all.parts);
+          } catch (...) {
+            all.failed = true;
+          }
+        },
+        static_cast<size_t>(parts), &parallel));
+    if (parallel.failed) fail("a kernel ran out of memory");
+  }
+
+  void fail(const char* message) {
+    if (status_ == nullptr) status_ = api_.CreateStatus(ort::Code::kInvalidArgument, message);
+  }
+  bool failed() const { return status_ != nullptr; }
+  ort::Status* status() const { return status_; }
+
+ private:
+  static constexpr int64_t kMinWorkPerPart = 1 << 14;  // in floats read: some microseconds
+  static constexpr int64_t kMaxParts = 16;
+
+  bool ok(ort::Status* status) {
+    if (status_ == nullptr) status_ = status;
+    return status == nullptr;
+  }
+
+  const ort::Api& api_;
+  ort::KernelContext* context_;
+  ort::Status* status_ = nullptr;
+};
+
+// Input or output of an operator.
+struct Argument {
+  ort::Type type;
+  ort::Presence presence = ort::Presence::kRequired;
+};
+
+// Attributes and constant inputs of a node.
+class Settings {
+ public:
+  Settings(const ort::Api& api, const ort::KernelInfo* info) : api_(api), info_(info) {}
+
+  template <typename Number>
+  Number get(const char* name) {
+    Number value{};
+    ort::Status* status = api_.GetAttribute(info_, name, &value);
+    keep(status);
+    return value;
+  }
+
+  Tensor constant(size_t index) {
+    Tensor tensor;
+    int constant = 0;
+    const ort::Value* value = nullptr;
+    if (!keep(api_.GetConstant(info_, index, &constant, &value))) return tensor;
+    if (constant == 0 || value == nullptr)
+      fail("weights, scales, zero points and biases have to be constant");
+    else
+      keep(read(api_, value, tensor));
+    return tensor;
+  }
+
+  // Scale and zero point of a quantized result.
+  template <typename Quantization>
+  Quantization quantization(size_t scale, size_t zero_point) {
+    const Tensor one = constant(scale), zero = constant(zero_point);
+    return failed() ? Quantization{} : Quantization{*one.as<float>(), *zero.as<uint8_t>()};
+  }
+
+  void fail(const char* message) {
+    if (status_ == nullptr) status_ = api_.CreateStatus(ort::Code::kInvalidArgument, message);
+  }
+  bool failed() const { return status_ != nullptr; }
+  ort::Status* status() const { return status_; }
+
+ private:
+  bool keep(ort::Status* status) {
+    if (status_ == nullptr) status_ = status;
+    return status == nullptr;
+  }
+
+  const ort::Api& api_;
+  const ort::KernelInfo* info_;
+  ort::Status* status_ = nullptr;
+};
+
+// An operator whose kernel is made by `Kernel(Settings&)` and computes by `kernel.compute(Call&)`.
+template <typename Kernel>
+class Operator : public ort::CustomOp {
+ public:
+  Operator(std::string name, std::vector<Argument> inputs, std::vector<Argument> outputs)
+      : CustomOp{}, name_(std::move(name)), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {
+    version = ort::kStructVersion;
+    GetName = [](const CustomOp* op) { return self(op).name_.c_str(); };
+    GetExecutionProviderType = [](const CustomOp*) -> const char* { return nullptr; };  // the CPU
+    GetInputType = [](const CustomOp* op, size_t index) { return self(op).inputs_[index].type; };
+    GetInputTypeCount = [](const CustomOp* op) { return self(op).inputs_.size(); };
+    GetOutputType = [](const CustomOp* op, size_t index) { return self(op).outputs_[index].type; };
+    GetOutputTypeCount = [](const CustomOp* op) { return self(op).outputs_.size(); };
+    GetInputCharacteristic = [](const CustomOp* op, size_t index) { return self(op).inputs_[index].presence; };
+    GetOutputCharacteristic = [](const CustomOp* op, size_t index) { return self(op).outputs_[index].presence; };
+    GetInputMemoryType = [](const CustomOp*, size_t) { return 0; };
+    GetVariadicInputMinArity = GetVariadicOutputMinArity = [](const CustomOp*) { return 1; };
+    GetVariadicInputHomogeneity = GetVariadicOutputHomogeneity = [](const CustomOp*) { return 1; };
+    GetStartVersion = [](const CustomOp*) { return 1; };
+    GetEndVersion = [](const CustomOp*) { return 1; };
+    CreateKernelV2 = [](const CustomOp*, const ort::Api* api, const ort::KernelInfo* info, void** kernel) {
+      Settings settings(*api, info);
+      try {
+        auto* made = new Node{*api, Kernel(settings)};
+        if (settings.failed())
+          delete made;
+        else
+          *kernel = made;
+      } catch (const std::exception& error) {
+        settings.fail(error.what());
+      }
+      return settings.status();
+    };
+    KernelComputeV2 = [](void* kernel, ort::KernelContext* context) {
+      const auto& node = *static_cast<Node*>(kernel);
+      Call call(node.api, context);
+      try {
+        node.kernel.compute(call);
+      } catch (const std::exception& error) {  // must not leave the library; most likely memory ran out
+        call.fail(error.what());
+      }
+      return call.status();
+    };
+    KernelDestroy = [](void* kernel) { delete static_cast<Node*>(kernel); };
+  }
+
+ private:
+  struct Node {
+    const ort::Api& api;
+    Kernel kernel;
+  };
+
+  static const Operator& self(const CustomOp* op) { return *static_cast<const Operator*>(op); }
+
+  std::string name_;
+  std::vector<Argument> inputs_, outputs_;
+};
+
+}  // namespace jumok
