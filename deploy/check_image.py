@@ -1,7 +1,7 @@
-"""Check an image as it is run: ``python deploy/check_image.py [--engine docker] [--image jumok]``.
+"""Check a container image: ``python deploy/check_image.py [--engine docker] [--image jumok]``.
 
-It starts with a read-only root and no capabilities, and the bundles in models/ mounted. Its health check must pass,
-calls from outside must be answered, and so must a call that runs when SIGTERM arrives; the exit code is then 0.
+The container runs with a read-only root, no capabilities, and the bundles of models/ mounted. Its health check must
+pass, and calls from outside must succeed, also a call that is open when SIGTERM arrives. The exit code is then 0.
 """
 
 import argparse
@@ -24,10 +24,9 @@ MODELS = Path(__file__).resolve().parents[1] / "models"
 SENTENCE = "A man in a red jacket is riding a bicycle through the snow."
 BEAM_SIZE = 16
 FEW_TEXTS, MOST_TEXTS = 32, 1024
-"""Of calls; a server takes no more by default."""
+"""Texts of a call; the most is the server's default limit."""
 RUN_S = 10.0
-"""How long the call should take that runs when SIGTERM arrives: longer than it takes to send that, less than the grace
-period."""
+"""Target duration of the call at SIGTERM: longer than sending the signal, shorter than the grace period."""
 USER = "10001"
 START_S = 120.0
 CALL_S = 120.0
@@ -35,23 +34,23 @@ POLL_S = 0.2
 
 
 class CheckError(Exception):
-    """What is wrong with the image, for people."""
+    """A failed check of the image."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """One of an engine that has Docker's command line."""
+    """A container of an engine with Docker's command line."""
 
     engine: str
     name: str
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of the engine to its end, whatever that is."""
+        """Run a command of the engine, successful or not."""
         command = [self.engine, *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
 
     def must(self, *arguments: str) -> str:
-        """Run a command of the engine that has to succeed; give what it wrote."""
+        """Run a command of the engine that must succeed; return its output."""
         done = self.call(*arguments)
         if done.returncode != 0:
             raise CheckError(f"{self.engine} {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}")
@@ -59,19 +58,19 @@ class Container:
 
     @property
     def healthy(self) -> bool:
-        """Whether the image's own health check passes."""
+        """True if the image's own health check passes."""
         if "podman" in Path(self.engine).name:  # which runs it by itself only where there is systemd
             return self.call("healthcheck", "run", self.name).returncode == 0
         return self.must("inspect", "--format", "{{.State.Health.Status}}", self.name) == "healthy"
 
     @property
     def ended(self) -> bool:
-        """Whether it does not run any more."""
+        """True if the container has stopped."""
         return self.must("inspect", "--format", "{{.State.Running}}", self.name) == "false"
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A free port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     return port
@@ -79,7 +78,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(container: Container, image: str, port: int, metrics_port: int, *, host_network: bool) -> Iterator[None]:
-    """Run the image in a locked container while the block runs; say what it logged where that fails."""
+    """Run the image in a locked-down container; raise with its log if that fails."""
     if host_network:
         network = ["--network", "host"]
         network += ["--env", f"JUMOK_PORT={port}", "--env", f"JUMOK_SERVER=localhost:{port}"]
@@ -101,7 +100,7 @@ def running(container: Container, image: str, port: int, metrics_port: int, *, h
 
 
 def wait_until_healthy(container: Container) -> float:
-    """Wait for the health check; give the seconds that it took."""
+    """Wait for the health check; return the seconds waited."""
     start = time.monotonic()
     while not container.healthy:
         if container.ended:
@@ -113,7 +112,7 @@ def wait_until_healthy(container: Container) -> float:
 
 
 def check_confinement(container: Container) -> None:
-    """It is not root, cannot write, and holds nothing that only building needs."""
+    """Check the user, the read-only root and the absence of build tools."""
     user = container.must("exec", container.name, "id", "-u")
     if user != USER:
         raise CheckError(f"the server's user is {user}, not {USER}")
@@ -127,7 +126,7 @@ def check_confinement(container: Container) -> None:
 
 
 def wait_until_called(metrics: str) -> None:
-    """Wait until the server's metrics say that a call is open."""
+    """Wait for an open call in the server's metrics."""
     start = time.monotonic()
     while time.monotonic() - start < START_S:
         try:
@@ -140,7 +139,7 @@ def wait_until_called(metrics: str) -> None:
 
 
 def check_drain(container: Container, client: jumok.Client, metrics: str) -> int:
-    """SIGTERM while a call runs: it is answered, and the exit code is 0; how many texts the call has."""
+    """Check that an open call survives SIGTERM, with exit code 0; return its number of texts."""
     start = time.monotonic()
     client.translate([SENTENCE] * FEW_TEXTS, beam_size=BEAM_SIZE)
     texts = int(FEW_TEXTS * RUN_S / (time.monotonic() - start))
@@ -161,7 +160,7 @@ def check_drain(container: Container, client: jumok.Client, metrics: str) -> int
 
 
 def main() -> None:
-    """Run the check; exit with 1 and a reason where any part of it fails."""
+    """Run the check; exit with code 1 and a reason if any part fails."""
     parser = argparse.ArgumentParser(description="Check an image as it is run.")
     parser.add_argument("--engine", default="docker", help="docker, podman, or a path; default: %(default)s")
     parser.add_argument("--image", default="jumok", help="default: %(default)s")

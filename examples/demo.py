@@ -1,4 +1,4 @@
-"""Serve a bundle in a process of its own and translate through the SDK: ``python examples/demo.py [BUNDLE]``."""
+"""Serve a bundle in another process and translate through the SDK: ``python examples/demo.py [BUNDLE]``."""
 
 import argparse
 import re
@@ -31,12 +31,12 @@ STOP_S = 60.0
 
 
 class DemoError(Exception):
-    """What went wrong, for people."""
+    """A failure of the demonstration."""
 
 
 @contextmanager
 def serving(bundle: Path) -> Iterator[str]:
-    """Serve a bundle while the block runs; gives the server's address, and checks that it ends well."""
+    """Serve a bundle while the block runs; yields the address, and checks the exit code."""
     command = [sys.executable, "-m", "jumok", "serve", str(bundle), "--port", "0"]
     with (
         tempfile.TemporaryFile("w+") as log,
@@ -48,7 +48,7 @@ def serving(bundle: Path) -> Iterator[str]:
             return DemoError(f"{what}; it wrote:\n{log.read().strip() or '(nothing)'}")
 
         assert server.stdout is not None
-        # Killing a server that never says its address ends the reading of it.
+        # Killing a server that never prints its address ends the read.
         limit = threading.Timer(START_S, server.kill)
         limit.start()
         try:
@@ -70,7 +70,7 @@ def serving(bundle: Path) -> Iterator[str]:
 
 
 def show(client: jumok.Client) -> None:
-    """Translate sentences one by one, then all in one request, with their times."""
+    """Translate sentences one by one, then all in one request, and print the times."""
     milliseconds = []
     for sentence in SENTENCES:
         start = time.perf_counter()
@@ -86,8 +86,10 @@ def show(client: jumok.Client) -> None:
 
 
 def main() -> None:
-    """Run the demonstration; exit with 1 and a reason where any part of it fails."""
-    parser = argparse.ArgumentParser(description="Translate English sentences through a server of its own.")
+    """Run the demonstration; exit with code 1 and a reason if any part fails."""
+    parser = argparse.ArgumentParser(
+        description="Translate English sentences through a server that this program starts."
+    )
     parser.add_argument("bundle", nargs="?", type=Path, default=BUNDLE, help="default: %(default)s")
     bundle: Path = parser.parse_args().bundle
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""No duration is taken from a clock that can be set: a jump of the system's time does no harm."""
+"""Durations come from monotonic clocks, so that a change of the system time does no harm."""
 
 import ast
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ ROOT = Path(__file__).parents[2]
 SETTABLE = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 ENDS = {name.rpartition(".")[2] for name in SETTABLE}
 DATES = {
-    "serve/jumok_serve/service/telemetry/tracing.py": "when a span has ended; its duration was measured otherwise",
-    "export/jumok_export/bundles/export.py": "when a bundle was made",
+    "serve/jumok_serve/service/telemetry/tracing.py": "end of a span; its duration comes from a monotonic clock",
+    "export/jumok_export/bundles/export.py": "creation date of a bundle",
 }
-"""Files that say when something was, and why."""
+"""Files that need a date, and the reason."""
 
 
 def settable_clocks(source: str) -> Iterator[str]:
-    """Every use of such a clock, however it was imported."""
+    """Uses of settable clocks under any import."""
     names: dict[str, str] = {}
     nodes = list(ast.walk(ast.parse(source)))
     for node in nodes:
@@ -48,11 +48,11 @@ def settable_clocks(source: str) -> Iterator[str]:
         ("from datetime import datetime\ndatetime.fromtimestamp(1.0)", []),
     ],
 )
-def test_they_are_found(source: str, found: list[str]) -> None:
+def test_uses_are_found(source: str, found: list[str]) -> None:
     assert list(settable_clocks(source)) == found
 
 
-def test_only_dates_are_read_from_a_clock_that_can_be_set() -> None:
+def test_only_dates_come_from_settable_clocks() -> None:
     files = [
         path
         for folder in ("proto", "clients", "serve", "export", "benchmarks")

@@ -35,7 +35,7 @@ def load(path: str) -> dict[str, Any]:
 
 
 def instructions(stage: str) -> dict[str, str]:
-    """What a stage of the Dockerfile says, by instruction; of several equal ones the last."""
+    """The last argument of each instruction of a stage of the Dockerfile."""
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     lines = re.sub(r"\\\n\s*", "", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)).splitlines()
     found: dict[str, dict[str, str]] = {}
@@ -54,7 +54,7 @@ def image_variables(stage: str = "cpu") -> dict[str, str]:
 
 
 def settings(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
-    """What `jumok serve` would do where ``models/`` is mounted at /models; it refuses what it does not know."""
+    """Settings of a `jumok serve` command with ``models/`` mounted at /models; unknown ones fail."""
     models = str(ROOT / "models")
     environment = {name: value.replace("/models", models) for name, value in variables.items()}
     given = [argument.replace("/models", models) for argument in arguments]

@@ -1,4 +1,4 @@
-"""Compilation of the native kernels: when there is a library, of which sources, and messages if there is none.
+"""Compilation of the native kernels: when it runs, from the right sources, and messages if it cannot.
 
 `tests/project/test_packaging.py` builds whole wheels with and without it.
 """

@@ -1,4 +1,4 @@
-"""Certificates of an authority that only tests know."""
+"""Certificates of a test authority."""
 
 import os
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Authority:
         return self.folder / "ca.pem"
 
     def issue(self, name: str, host: str = "localhost") -> tuple[Path, Path]:
-        """Make a certificate for a host, in place of the one of the same file name; gives it and its key."""
+        """Issue a certificate for a host, replacing the files of that name; returns certificate and key."""
         issued = self.ca.issue_cert(host)
         certificate, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         for path, content in (

@@ -1,4 +1,4 @@
-"""An engine that answers when a test says, and a gRPC server around it."""
+"""Fake model whose results the test controls, and a gRPC server around it."""
 
 import asyncio
 import threading
@@ -38,7 +38,7 @@ FILES = ("graph.onnx", "weights.bin", "spm.model")
 
 
 def manifest(name: str, version: str = "1") -> Manifest:
-    """Describe a model that has no files."""
+    """Manifest of a model without files."""
     return Manifest(
         name=name,
         version=version,
@@ -60,7 +60,7 @@ def manifest(name: str, version: str = "1") -> Manifest:
 
 
 class Answer:
-    """Texts whose futures the test completes; their translations are the texts in capitals."""
+    """Pending texts that the test completes; their translations are the texts in capitals."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
@@ -78,7 +78,7 @@ class Answer:
             future.set_result(None)
 
     def write(self, sure: str) -> None:
-        """Have come so far."""
+        """Report a stable beginning."""
         self.sure = sure
         self.on_progress()
 
@@ -114,7 +114,7 @@ class Answer:
 
 
 class FakeScoring:
-    """Targets that are scored when the test says, as long as nobody has given them up."""
+    """Scoring under the test's control until it is cancelled."""
 
     def __init__(self, targets: Sequence[str], on_collect: Callable[["FakeScoring"], None]) -> None:
         self.targets = targets
@@ -142,7 +142,7 @@ class FakeScoring:
 
 
 class FakeAligning:
-    """Texts whose translations the test completes, and aligns when it says, as long as nobody has given them up."""
+    """Aligning under the test's control until it is cancelled."""
 
     def __init__(self, texts: Sequence[str], on_collect: Callable[["FakeAligning"], None]) -> None:
         self.texts = texts
@@ -170,7 +170,7 @@ class FakeAligning:
 
 
 class FakeModel:
-    """An engine that answers when, and as, the test says."""
+    """Model whose results the test controls."""
 
     precision = "fp32"
     device = "cpu"
@@ -189,7 +189,7 @@ class FakeModel:
         self.scoring_parameters = ScoringParameters()
         self.aligning_arguments: dict[str, object] = {}
         self.closed = threading.Event()
-        """By a server that was told to replace or unload it."""
+        """Set when the server closes the model."""
         self.counted = EngineCounters()
         self.full = False
         self._ready = True
@@ -235,7 +235,7 @@ class FakeModel:
         self._tell = tell
 
     def become_ready(self, ready: bool) -> None:
-        """Fail, or decode again."""
+        """Change ``ready``, as after a failure or a restart."""
         self._ready = ready
         self._tell()
 
@@ -252,7 +252,7 @@ class FakeModel:
 
 @asynccontextmanager
 async def serving(*models: FakeModel, **settings: Any) -> AsyncIterator[tuple[Server, grpc.aio.Channel]]:
-    """Serve models on a free port, with a channel to it."""
+    """Serve models on a free port; yields the server and a channel."""
     server = Server(models, port=0, **settings)
     await server.start()
     async with grpc.aio.insecure_channel(server.address) as channel:
@@ -267,7 +267,7 @@ def hold(answer: Answer) -> None:
 
 
 def fail(error: Exception) -> Callable[[Answer], None]:
-    """Refuse whatever is submitted."""
+    """Raise an error at every submit."""
 
     def refuse(answer: Answer) -> None:
         raise error
@@ -277,7 +277,7 @@ def fail(error: Exception) -> Callable[[Answer], None]:
 
 @dataclass
 class Failure:
-    """What a failed call said."""
+    """Status and details of a failed call."""
 
     code: grpc.StatusCode
     message: str

@@ -1,4 +1,4 @@
-"""A real server in a thread of the test's own process, so that a test can look at its engine."""
+"""Real server in a thread of the test process, so that tests can inspect its engine."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
 
 @contextmanager
 def serving(*translators: Translator, **settings: Any) -> Iterator[str]:
-    """Serve in a thread of its own; gives the address. Models that it was told to load are closed at the end."""
+    """Serve in another thread; yields the address. Closes models loaded meanwhile."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -39,7 +39,7 @@ def serving(*translators: Translator, **settings: Any) -> Iterator[str]:
 
 
 def check_idle(translator: Translator) -> None:
-    """Nothing waits and no row is in use, a few steps later at most."""
+    """Assert that queue and batch are empty within a few steps."""
     for _ in range(10):
         if translator.load() == IDLE:
             return

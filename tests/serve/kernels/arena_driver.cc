@@ -46,7 +46,7 @@ void exchange(Arena& arena, unsigned seed) {
   std::map<unsigned char*, std::pair<size_t, unsigned char>> held;
   const auto give_back = [&](auto each) {
     for (size_t i = 0; i < each->second.first; ++i)
-      expect(each->first[i] == each->second.second, "somebody else has written to a block");
+      expect(each->first[i] == each->second.second, "a block was overwritten");
     Arena::give_back(each->first);
     held.erase(each);
   };

@@ -1,4 +1,4 @@
-"""Two servers in processes of their own under one ``translate_iter``: killed and restarted, and nobody notices."""
+"""Failover of ``translate_iter`` between two server processes that are killed and restarted."""
 
 import asyncio
 import signal
@@ -57,7 +57,7 @@ def test_a_server_that_is_killed_is_not_missed(start: Serve, expected: list[str]
 
 
 def restart(start: Serve, process: subprocess.Popen[str], address: str) -> tuple[subprocess.Popen[str], str]:
-    """Have a server finish what runs, and serve again where it did."""
+    """Stop a server gracefully, and restart it on its port."""
     end(process, signal.SIGTERM)
     assert process.returncode == 0
     return start("--port", address.rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""A client in another language, from another implementation of gRPC, that has only the .proto files: grpc-js."""
+"""A client of another language and gRPC implementation, from the .proto files only: grpc-js."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ PROGRAM = Path(__file__).parent / "grpc_js"
 PROTO = Path(__file__).parents[3] / "proto"
 GOOGLE = Path(next(iter(google.rpc.__path__))).parents[1]
 CALLS_BEFORE = 6
-"""Calls of the program before the one that is to be refused as one too many."""
+"""Calls of the program before the one to be refused by the rate limit."""
 TEXT = "a man in a blue shirt"
 
 
@@ -67,7 +67,7 @@ def test_a_client_with_nothing_but_the_proto_files_is_served(program: Path, tiny
 
 
 def check_stream(messages: list[dict[str, Any]], expected: str) -> None:
-    """What is sure grows to the whole."""
+    """Stable texts grow to the translation."""
     sure = [message["stableText"] for message in messages]
     assert all(after.startswith(before) for before, after in pairwise(sure))
     assert sure[-1] == expected
@@ -75,7 +75,7 @@ def check_stream(messages: list[dict[str, Any]], expected: str) -> None:
 
 
 def check_errors(found: dict[str, Any]) -> None:
-    """Every detail that an error has was read."""
+    """All details of an error were read."""
     for name, code, reason in (
         ("badOption", "INVALID_ARGUMENT", "INVALID_REQUEST"),
         ("unknownModel", "NOT_FOUND", "MODEL_NOT_FOUND"),

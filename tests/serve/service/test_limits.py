@@ -1,4 +1,4 @@
-"""What one request, one caller and one connection may ask of the server, and which deadlines are refused at once."""
+"""Limits of requests, callers and connections, and deadlines that are refused at once."""
 
 import asyncio
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_calls_beyond_the_most_are_told_to_come_back() -> None:
 
 
 def test_where_no_queue_has_room_calls_are_refused_unread_and_counted() -> None:
-    """Bytes that are no request would be refused for that, had anybody read them."""
+    """Refused before the request is read: its bytes are invalid."""
 
     async def scenario() -> None:
         models = [FakeModel("one"), FakeModel("two")]
@@ -140,7 +140,7 @@ def test_where_no_queue_has_room_calls_are_refused_unread_and_counted() -> None:
     asyncio.run(scenario())
 
 
-def test_a_full_queue_lets_nobody_in_who_may_not_call(tmp_path: Path) -> None:
+def test_a_full_queue_still_checks_tokens(tmp_path: Path) -> None:
     async def scenario() -> None:
         model = FakeModel()
         model.full = True
@@ -195,7 +195,7 @@ def test_a_caller_who_calls_too_often_is_told_when_to_come_back() -> None:
 
 
 def test_a_bucket_fills_at_its_rate_up_to_its_burst() -> None:
-    """Against a bucket that is refilled by the clock, as the name says."""
+    """Compared with a token bucket that the clock refills."""
     now = 0.0
     limiter = RateLimiter(4.0, 3, clock=lambda: now)
     filled, at = 3.0, 0.0

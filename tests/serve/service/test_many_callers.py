@@ -1,4 +1,4 @@
-"""Many callers at once through the server: every answer right and in order, and nothing left behind."""
+"""Many concurrent callers: correct results in order, and an idle engine at the end."""
 
 import random
 import threading
@@ -20,7 +20,7 @@ WORDS = "a the two old young man dog girl runs reads plays in on with red street
 
 
 def sentences(client: int) -> list[str]:
-    """A client's own sentences, 1 to 12 words."""
+    """Sentences of a client, 1 to 12 words."""
     generator = random.Random(client)
     return [" ".join(generator.choices(WORDS, k=generator.randint(1, 12))) for _ in range(SENTENCES)]
 

@@ -1,4 +1,4 @@
-"""A server as an operator runs it: configured by a file, over TLS, with tokens, scraped, and asked by the commands."""
+"""A server in operation: configuration file, TLS, tokens, metrics, and commands."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The server around an engine whose futures the test holds: its address, its end, and the standard services."""
+"""The server with a fake model: address, stop, and standard services."""
 
 import asyncio
 from typing import Any

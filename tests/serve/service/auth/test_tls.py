@@ -41,7 +41,7 @@ def client(port: int, **settings: Any) -> jumok.AsyncClient:
 
 
 async def presented(port: int, authority: Authority) -> bytes:
-    """The certificate that a new connection is shown, in DER."""
+    """Certificate shown to a new connection, in DER."""
     context = ssl.create_default_context(cafile=str(authority.root))
     context.set_alpn_protocols(H2)
     _, writer = await asyncio.open_connection("localhost", port, ssl=context)
@@ -105,7 +105,7 @@ def test_mutual_tls_wants_a_certificate_of_the_right_authority(authority: Author
     asyncio.run(scenario())
 
 
-def test_replaced_certificates_are_shown_to_new_connections_and_disturb_nobody(
+def test_replaced_certificates_reach_new_connections_only(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old_certificate, old_key = authority.issue("old")

@@ -1,4 +1,4 @@
-"""Bearer tokens: how they are made, kept, found, and what a call needs of them."""
+"""Bearer tokens: creation, token file, lookup, and scopes of calls."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def write(file: Path, *lines: str) -> None:
-    """Replace the file at once, as one should."""
+    """Replace the file atomically."""
     new = file.with_suffix(".new")
     new.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     os.replace(new, file)

@@ -1,4 +1,4 @@
-"""AdminService: what it loads and refuses, and what requests and watchers see of models that come, change or go."""
+"""AdminService: loads, refusals, and the effects on requests and health watchers."""
 
 import asyncio
 import errno
@@ -32,7 +32,7 @@ REQUEST = TranslateTextRequest(model="held", contents=["a"])
 
 
 class Root:
-    """A model root whose bundles have manifests and nothing else; what is loaded are models that the test holds."""
+    """Model root of bundles with manifests only, loaded as fake models."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

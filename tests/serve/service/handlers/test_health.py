@@ -85,7 +85,7 @@ def test_one_that_stops_is_not() -> None:
     asyncio.run(scenario())
 
 
-def test_where_nobody_listens_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_connection_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["health", "--server", "127.0.0.1:1", "--timeout", "5"]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""

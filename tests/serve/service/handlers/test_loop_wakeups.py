@@ -1,4 +1,4 @@
-"""Tasks that wait for what threads complete: when they go on, and how often the event loop is woken for them."""
+"""Tasks that wait for futures of other threads, and the number of wake-ups."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""AlignText against texts whose translation and alignment the test holds: what is asked, cancellation, bounds."""
+"""AlignText with a fake model: arguments, cancellation, bounds."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ def complete(aligning: FakeAligning) -> None:
 
 
 async def aligned(call: Awaitable[alignment_pb2.AlignTextResponse], model: FakeModel) -> str:
-    """The first text's translation, once the model's own is complete."""
+    """Alignment of the first text, after completing its translation."""
     answer = asyncio.ensure_future(_answer(call))
     complete(await model.aligned.get())
     return (await answer).alignments[0].target

@@ -1,4 +1,4 @@
-"""Requests for attention whose computing the test holds: they stay in bounds, and hold up nobody else."""
+"""Requests for attention with a fake model: bounded, and no delay for other calls."""
 
 import asyncio
 import threading

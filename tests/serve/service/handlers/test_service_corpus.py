@@ -1,4 +1,4 @@
-"""TranslateCorpus against an engine whose futures the test holds."""
+"""TranslateCorpus with a fake model."""
 
 import asyncio
 from contextlib import suppress
@@ -27,7 +27,7 @@ def opening(*texts: str, **settings: Any) -> pb.TranslateCorpusRequest:
 
 
 async def results(call: Any, count: int) -> list[tuple[int, str]]:
-    """The next answers: ids, and translations or errors."""
+    """Next results: ids, and translations or errors."""
     found: list[tuple[int, str]] = []
     while len(found) < count:
         message = await asyncio.wait_for(call.read(), 30)
@@ -92,7 +92,7 @@ def test_no_more_is_read_than_the_window_holds() -> None:
     asyncio.run(scenario())
 
 
-def test_answers_that_nobody_reads_stop_the_reading() -> None:
+def test_unread_results_stop_the_reading_of_items() -> None:
     async def scenario() -> None:
         model = FakeModel()
         async with serving(model) as (_, channel):

@@ -1,4 +1,4 @@
-"""From the SDK through gRPC into a real model of several languages and back."""
+"""SDK, gRPC and a real model of several languages, end to end."""
 
 from pathlib import Path
 from typing import Any

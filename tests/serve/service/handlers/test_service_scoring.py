@@ -1,4 +1,4 @@
-"""ScoreText against targets whose scoring the test holds: order, cancellation, bounds."""
+"""ScoreText with a fake model: order, cancellation, bounds."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""StreamTranslateText against an engine whose futures the test holds."""
+"""StreamTranslateText with a fake model."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ EOF: Any = vars(grpc.aio)["EOF"]
 
 
 def stub_of(channel: grpc.aio.Channel) -> Any:
-    """The service's methods; what types there are for streams lack most of what these can do."""
+    """Methods of the service; gRPC's types of streams lack most of their methods."""
     return TranslationServiceStub(channel)
 
 
@@ -27,7 +27,7 @@ async def received(call: AsyncIterator[Any]) -> list[Any]:
 
 
 async def cancelled(answer: Answer) -> None:
-    """Wait until the server has given up a text."""
+    """Wait until the server has cancelled a text."""
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
     answer.futures[0].add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
@@ -57,7 +57,7 @@ def test_what_is_sure_comes_as_it_grows_and_then_the_translation() -> None:
     asyncio.run(scenario())
 
 
-def test_a_slow_reader_gets_the_newest_and_holds_nobody_up() -> None:
+def test_a_slow_reader_gets_the_newest_text_and_delays_no_other_call() -> None:
     async def scenario() -> None:
         model = FakeModel(on_submit=hold)
         async with serving(model) as (_, channel):

@@ -1,4 +1,4 @@
-"""From the SDK through gRPC into a real model and back: the same answers as in process, and every bad input."""
+"""SDK, gRPC and a real model, end to end: results as in process, and bad inputs."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ def client(address: str) -> Iterator[jumok.Client]:
 
 
 def check_same(answers: Sequence[jumok.Translation], expected: Sequence[jumok.Translation]) -> None:
-    """The same hypotheses; scores as far as floating point promises, whatever shared the batch."""
+    """Equal hypotheses; scores within the tolerance of batch invariance."""
     assert [[h.text for h in answer.hypotheses] for answer in answers] == [
         [h.text for h in answer.hypotheses] for answer in expected
     ]
@@ -282,7 +282,7 @@ def test_the_model_describes_itself(translator: Translator, client: jumok.Client
 
 
 def slow(translator: Translator) -> dict[str, Any]:
-    """Options that decode for as long as the model can."""
+    """Options of the longest possible decoding."""
     longest = translator.manifest.limits.max_target_length
     return {"beam_size": 16, "min_length": longest - 1, "max_length": longest}
 

@@ -1,4 +1,4 @@
-"""Streams of a real model: what they end with is what TranslateText answers, and what they said before begins it."""
+"""Streams of a real model: stable texts are prefixes of the final translation, which equals that of TranslateText."""
 
 import subprocess
 import sys
@@ -70,7 +70,7 @@ def test_a_stream_ends_with_the_translation_and_begins_it(
 
 
 def test_greedy_tokens_come_one_by_one(translator: Translator, address: str) -> None:
-    """Those of the target prefix first, which take a step each too; no step is made before the last was read."""
+    """Steps one at a time, each after its text was read; tokens of the target prefix come first."""
     tokenizer = translator.tokenizer
     options: dict[str, Any] = {"beam_size": 1, "min_length": 9, "max_length": 9}
     (best,) = translator.translate(TEXTS[0], target_prefix="Ein Mann", **options).hypotheses
@@ -98,7 +98,7 @@ def test_greedy_tokens_come_one_by_one(translator: Translator, address: str) -> 
         assert [message.stable_text for message in call][-1] == best.text
 
 
-def test_a_text_that_nobody_watches_is_not_looked_at(translator: Translator) -> None:
+def test_a_text_without_progress_callback_costs_nothing(translator: Translator) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jumok_serve.search.beam.BeamSearch.stable_tokens", lambda _: 1 / 0)
         assert translator.translate(TEXTS[0], beam_size=3).text

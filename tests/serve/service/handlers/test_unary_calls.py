@@ -1,4 +1,4 @@
-"""The gRPC service against an engine whose futures the test holds: statuses, details, cancellation."""
+"""Unary calls with a fake model: statuses, details, cancellation."""
 
 import asyncio
 import threading

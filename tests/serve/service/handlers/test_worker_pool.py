@@ -1,4 +1,4 @@
-"""Threads with a bound on what waits for them: order, the bound, and jobs that are cancelled or fail."""
+"""Worker pool: order, bound, and cancelled or failing jobs."""
 
 import gc
 import threading
@@ -13,7 +13,7 @@ from jumok_serve.service.handlers.worker_pool import WorkerPool
 
 
 class Work:
-    """Something that a job holds on to."""
+    """Object that a job refers to."""
 
     def __call__(self) -> int:
         return 1

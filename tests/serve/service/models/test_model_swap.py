@@ -1,4 +1,4 @@
-"""Versions of a real model that replace each other under load: nobody notices, and their memory is given back."""
+"""Replacing versions of a real model under load, without failed calls and without leaks."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ COMMITTED = Path(__file__).parents[4] / "models/multi30k-en-de-transformer"
 
 
 class Loader:
-    """Loads as a server does, and remembers what it has loaded as long as anybody else does."""
+    """Loads models as a server does, and keeps weak references to them."""
 
     def __init__(self) -> None:
         self.graphs: list[weakref.ref[Graphs]] = []
@@ -41,7 +41,7 @@ class Loader:
 
 @pytest.fixture
 def root(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """Two versions of the tiny model, and one whose weights were cut off."""
+    """Two versions of the tiny model, and one with truncated weights."""
     root = tmp_path / "root"
     for folder, version in (("one", "1"), ("two", "2"), ("cut", "3")):
         shutil.copytree(tiny_bundle, root / folder)
@@ -107,7 +107,7 @@ def test_requests_see_no_error_while_models_are_replaced(address: str, loader: L
 
 
 def served_by(version: str, seen: list[jumok.Translation]) -> None:
-    """Wait until callers have answers of a version."""
+    """Wait for translations by a version."""
     limit = time.monotonic() + 60
     while not seen or seen[-1].model_version != version:
         assert time.monotonic() < limit

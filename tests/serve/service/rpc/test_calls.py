@@ -1,4 +1,4 @@
-"""What is told of calls: their ids, in metadata, errors and logs; log lines; traces."""
+"""Observation of calls: request ids, logs and traces."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ def named(request_id: str) -> tuple[tuple[str, str], ...]:
 
 
 async def request_id(call: Any) -> str:
-    """What a call that has ended is named."""
+    """Request id of an ended call."""
     return str(dict(await call.trailing_metadata())["x-request-id"])
 
 
@@ -130,7 +130,7 @@ def test_a_call_whose_deadline_passes_ends_with_that() -> None:
 
 @pytest.fixture
 def logged() -> Iterator[list[logging.LogRecord]]:
-    """What the log of calls has."""
+    """Records of the call log."""
     records: list[logging.LogRecord] = []
 
     class Handler(logging.Handler):
@@ -214,7 +214,7 @@ def spans_of(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
 
 
 async def exported(exporter: InMemorySpanExporter, spans: int) -> None:
-    """A caller has its answer a moment before the call has ended."""
+    """Wait for the end of a call, which follows its response."""
     while len(exporter.get_finished_spans()) < spans:
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Every error that is documented, provoked at a server of real models, and all that it says."""
+"""Every documented error, provoked at a server of real models, with its details."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -44,7 +44,7 @@ ONE = TranslateTextRequest(contents=["a man"], options=DecodingOptions(beam_size
 
 @dataclass(frozen=True, kw_only=True)
 class Provoked:
-    """An error, how it is provoked, and what it says besides its reason and the request's id.
+    """An error, its cause, and its details beside reason and request id.
 
     Attributes:
         code: of its status.
@@ -76,7 +76,7 @@ def load(bundle: str) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
 
 
 async def one_too_many(channel: grpc.aio.Channel) -> object:
-    """A call beside a corpus that is open."""
+    """A call during an open corpus."""
     stub: Any = TranslationServiceStub(channel)
     corpus = stub.TranslateCorpus()
     await corpus.write(TranslateCorpusRequest(settings=CorpusSettings(options=ONE.options)))
@@ -198,7 +198,7 @@ def plain(root: Path) -> Any:
 
 @asynccontextmanager
 async def serving(provoked: Provoked, model: Any, root: Path, tokens: Path) -> AsyncIterator[grpc.aio.Channel]:
-    """A server of the model, and a channel whose calls carry the token."""
+    """Server of the model, and a channel that sends the token."""
     settings, interceptors = dict(provoked.settings), list[Any]()
     if provoked.tokens is not None:
         secret, token = make_token("caller", provoked.tokens or ("translate",))
@@ -215,7 +215,7 @@ async def serving(provoked: Provoked, model: Any, root: Path, tokens: Path) -> A
 
 
 class Bearer(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]  # has arguments for type checkers alone
-    """Adds a token to calls, which gRPC itself does over TLS only."""
+    """Adds a token to calls; gRPC itself does so over TLS only."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret

@@ -1,4 +1,4 @@
-"""Prometheus metrics: what is scraped is what happened, and the dashboard asks for nothing else."""
+"""Prometheus metrics: values, and queries of the dashboard."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ Scraped = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 async def scrape(port: MetricsPort) -> Scraped:
-    """All samples, by name and labels, as Prometheus reads them."""
+    """All samples by name and labels, as Prometheus parses them."""
 
     def get() -> str:
         with urllib.request.urlopen(f"http://{port.address}/metrics", timeout=HANG_S) as answer:
@@ -77,7 +77,7 @@ async def measured(*models: FakeModel) -> AsyncIterator[tuple[MetricsPort, jumok
 
 
 def test_what_was_decoded_is_counted_as_it_happened(tiny_bundle: Path) -> None:
-    """Against the answers: greedy texts, one at a time, take a step of one row for every token."""
+    """Greedy texts, one at a time, take a step of one row for every token."""
     texts = ["a man", "two dogs run in the park", "a girl reads a book"]
 
     async def scenario() -> None:
