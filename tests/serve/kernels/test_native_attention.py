@@ -376,12 +376,12 @@ def test_slots_out_of_range_are_refused(slot: int) -> None:
     query, keys = np.ones((1, 1, 8), np.float32), np.ones((3, 1, 4, 8), np.float32)
     places = np.array([[[slot, 0, 0]]])
     inputs = {"query": query, "key": keys, "value": keys, "lengths": np.array([2]), "places": places}
-    with pytest.raises(Exception, match="than places in slots"):
+    with pytest.raises(Exception, match="does not match the slots of the KV cache"):
         run("CrossAttention", inputs, {"output": np.float32}, num_heads=1, scale=1.0)
     visible = np.ones((3, 1, 4), bool)
     inputs = {"query": query, "new_key": query, "new_value": query, "key": keys, "value": keys, "places": places}
     outputs = {"output": np.float32, "keys": np.float32, "values": np.float32}
-    with pytest.raises(Exception, match="than places in slots"):
+    with pytest.raises(Exception, match="does not match the slots of the KV cache"):
         run("SelfAttention", {**inputs, "visible": visible}, outputs, num_heads=1, scale=1.0)
 
 
