@@ -92,7 +92,7 @@ def compile_to(library: Path, folder: Path, compiler: Sequence[str], link_flags:
     Raises:
         KernelsError: the compiler fails.
     """
-    commands = []
+    commands: list[list[str]] = []
     for source in sorted(folder.rglob("*.cc")):
         own = OWN_FLAGS.search(source.read_text(encoding="utf-8"))
         if own is None or platform.machine() == "x86_64":
