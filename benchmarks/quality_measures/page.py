@@ -1,4 +1,4 @@
-"""The page of measurements: tables, plots, and text that holds for any numbers."""
+"""The page of measured quality: tables, plots, and words that hold for any numbers."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,11 +13,11 @@ BEAM_NAMES = {beam: "greedy" if beam == 1 else f"beam {beam}" for beam in BEAMS}
 
 
 def page(figures: Figures, images: str) -> str:
-    """The page in Markdown.
+    """The page, Markdown.
 
     Args:
-        figures: the measurements.
-        images: folder of the plots, as the page links to it.
+        figures: what was measured.
+        images: where its plots are, as links from it name their folder.
     """
     sections = [
         _introduction(figures),
