@@ -17,12 +17,13 @@ OPENERS = re.compile(r"(What|Whether|Who|Whom|Whose|How|Which|Why)\b")
 def docstrings(text: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of every docstring of a module."""
     for node in ast.walk(ast.parse(text)):
-        for previous, expression in zip([None, *getattr(node, "body", [])], getattr(node, "body", []), strict=False):
-            is_first = previous is None and not isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try)
-            if (is_first or isinstance(previous, ast.Assign | ast.AnnAssign)) and isinstance(expression, ast.Expr):
-                value = expression.value
-                if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    yield value.lineno, value.value
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            documented = [None, *node.body]
+            for previous, statement in zip(documented, node.body, strict=False):
+                if previous is None or isinstance(previous, ast.Assign | ast.AnnAssign):
+                    value = statement.value if isinstance(statement, ast.Expr) else None
+                    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                        yield value.lineno, value.value
 
 
 def test_no_filler_words() -> None:

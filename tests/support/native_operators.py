@@ -34,7 +34,7 @@ def run(
     /,
     **attributes: Any,
 ) -> list[Any]:
-    """What an operator gives, with two threads; outputs that are None are not asked for."""
+    """Run an operator with two threads; outputs named None are omitted."""
     model = model_of(operator, inputs, outputs, constants, **attributes)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
@@ -87,7 +87,7 @@ def rounding(scale: float, zero_point: int) -> dict[str, NDArray[Any]]:
 
 
 def levels(numbers: NDArray[Any], scale: float, zero_point: int) -> NDArray[np.uint8]:
-    """What QuantizeLinear makes of numbers, but that it divides."""
+    """Quantize as QuantizeLinear does, but by multiplication."""
     share = np.float32(1) / np.float32(scale)
     found: NDArray[np.uint8] = np.clip(np.rint(numbers * share) + zero_point, 0, 255).astype(np.uint8)
     return found

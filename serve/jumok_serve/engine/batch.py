@@ -35,7 +35,7 @@ class SlotTable(Protocol):
         """Empty slots."""
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
-        """Move the entries of some slots to others, none of which is among them."""
+        """Move the entries of some slots to other, disjoint slots."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

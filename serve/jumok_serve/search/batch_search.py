@@ -14,7 +14,7 @@ _ON_LOGITS, _RENORMALIZES = 1, 2
 
 
 class SharedConstraints(NamedTuple):
-    """Constraints that several searches share, none of which draws."""
+    """Constraints of several searches without sampling."""
 
     constraints: Constraints
     on_logits: bool

@@ -35,7 +35,7 @@ def graphs(tiny_bundle: Path, request: pytest.FixtureRequest) -> Graphs:
 
 @pytest.fixture
 def forge(tiny_bundle: Path, tmp_path: Path) -> Callable[[str, Callable[[onnx.ModelProto], None]], Path]:
-    """Change a graph in a copy of the bundle, with its size and hash in the manifest, so that only the graph is wrong."""
+    """Change a graph in a copy of the bundle, with its size and hash in the manifest kept right."""
 
     def change(file: str, edit: Callable[[onnx.ModelProto], None]) -> Path:
         path = tmp_path / "forged"

@@ -116,7 +116,7 @@ def language_ids(languages: Languages) -> set[int]:
 
 
 def expected_text(reference: Any, ids: list[int], languages: Languages) -> str:
-    """Decode with transformers, without language tokens, some of which it would spell out."""
+    """Decode with transformers, without language tokens, since it would spell some out."""
     silent = language_ids(languages)
     return str(reference.decode([token for token in ids if token not in silent], skip_special_tokens=True))
 
