@@ -12,7 +12,7 @@ KERNELS := $(wildcard serve/jumok_serve/kernels/*/*.cc serve/jumok_serve/kernels
 PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help kernels-check kernels-asan demo test test-fast test-all thorough coverage check lint types proto sync bench offline serving step gpu quality regression parity faults format clean
+.PHONY: help kernels-check kernels-asan demo test test-fast test-all test-slow thorough check lint types proto sync bench offline serving step gpu quality regression parity faults format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -31,10 +31,10 @@ test-fast: $(VENV)/installed-dev  ## run the tests that neither train, export no
 test-all: $(VENV)/installed-dev  ## run all tests, slow ones too
 	$(PYTEST) $(ARGS)
 
-thorough: test-all parity faults  ## run all tests, parity on its whole grid and all fault scenarios: hours
+test-slow: $(VENV)/installed-dev  ## run the slow tests alone
+	$(PYTEST) -m slow $(ARGS)
 
-coverage: $(VENV)/installed-dev  ## run the tests, and print the coverage of each file
-	$(PYTEST) -m "not slow" --cov --cov-report term $(ARGS)
+thorough: test-all parity faults  ## run all tests, parity on its whole grid and all fault scenarios: hours
 
 check: lint types  ## lint, formatting and types
 
