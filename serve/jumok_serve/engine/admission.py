@@ -1,4 +1,4 @@
-"""Admission to the queue: refuse sentences that do not fit, or that cannot be done in time."""
+"""Admission: refuse sentences that do not fit or would be too late."""
 
 from collections.abc import Sequence
 
@@ -50,7 +50,7 @@ class DrainRate:
             self._window_start = None
 
     def min_wait_s(self, work: int) -> float:
-        """Return the least seconds until `work` has left the queue; 0 before anything was measured."""
+        """Return the minimum seconds until `work` leaves the queue; 0 if unmeasured."""
         if not self._fastest:
             return 0.0
         return max(0, work - self._at_once) / (self._fastest * CAUTION)
@@ -68,7 +68,7 @@ class AdmissionPolicy:
         self.drain_rate = DrainRate(limits.max_batch_tokens)
 
     def is_full(self, queue: RequestQueue) -> bool:
-        """True if less than `MIN_FREE_SHARE` of the queue is free, or no place at all."""
+        """True if the queue is full, or less than `MIN_FREE_SHARE` free."""
         return any(
             present + max(1, bound // MIN_FREE_SHARE) > bound
             for present, bound in (
@@ -99,7 +99,7 @@ class AdmissionPolicy:
                 )
 
     def check_deadlines(self, queue: RequestQueue, sentences: Sequence[Sentence], now: float) -> None:
-        """Check that the sentences of a request can meet their deadlines if the queue drains as fast as it ever could.
+        """Refuse sentences that miss their deadline even at the fastest drain.
 
         Raises:
             DeadlineExceededError: one sentence cannot.

@@ -1,4 +1,4 @@
-"""Continuous batching: sentences of one beam size that are decoded together, and join and leave between steps."""
+"""Continuous batching: sentences join and leave a batch between steps."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -40,7 +40,7 @@ class SlotTable(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _EncoderRun:
-    """Outputs of the encoder for several sentences: memory and first state of the decoder, [B, ...]."""
+    """Encoder outputs: the decoder's memory and first state, [B, ...]."""
 
     memory: Tensors
     first_state: Tensors
@@ -66,7 +66,10 @@ class SourceTable:
         self.tokens = 0
 
     def join(self, slots: Sequence[int], sentences: Sequence[Sentence], longest: int) -> None:
-        """Fill slots; their memory is then written by encoder run. `longest` is the longest source decoded so far."""
+        """Fill slots; the caller then copies the memory of each encoder run.
+
+        `longest` is the longest source decoded so far.
+        """
         lengths = [len(sentence.source_ids) for sentence in sentences]
         used, last = len(self.sentences), slots[-1] + 1
         self.memory.reserve(max(used, last), max(longest, *lengths), used)
@@ -137,7 +140,7 @@ class Batch:
 
     @property
     def graphs(self) -> Graphs:
-        """The model; between two steps the same graphs in other sessions may take its place."""
+        """The model; between steps, sessions with the same graphs may replace it."""
         return self._decoder.graphs
 
     @graphs.setter
@@ -274,7 +277,7 @@ class Batch:
         self._empty = []
 
     def step(self) -> None:
-        """Decode one token of every row. Sentences that are `done` stay until they are removed."""
+        """Decode one token of every row; done sentences stay until removed."""
         slots, searches, arrays = self._find_step_slots(), self._searches, self._searches.arrays
         selection = self._selection(slots)
         inputs, lengths = self._inputs, self._sources.lengths
@@ -295,7 +298,10 @@ class Batch:
                 sentence.progress.update(searches.search(slot))
 
     def _draw(self, slots: Integers, selection: SelectionParameters, tokens: Integers, totals: Floats) -> None:
-        """Replace the best candidates [n * K, C] of rows that draw, in slots [n], by drawn tokens."""
+        """Replace the best candidates of sampling rows by drawn tokens.
+
+        `tokens` and `totals` are the candidates of the rows in `slots`, [n * K, C].
+        """
         size, searches = self.beam_size, self._searches
         indices = np.flatnonzero(searches.arrays.draws[slots])
         drawing = slots[indices].tolist()

@@ -32,11 +32,11 @@ class CancellationWatch:
                 self._first_deadline = min(self._first_deadline, one.deadline)
 
     def triggered(self, now: float) -> bool:
-        """True if work was cancelled since the last `reset`, or the first deadline has passed."""
+        """True after a cancellation since `reset`, or after the first deadline."""
         return self._cancelled or now > self._first_deadline
 
     def reset(self, work: Iterable[Cancellable], now: float) -> None:
-        """Start anew before a scan of all watched work: cancellations from here on trigger again."""
+        """Reset before a scan of all work; later cancellations trigger again."""
         self._cancelled = False
         deadlines = (one.deadline for one in work if one.deadline is not None and one.deadline >= now)
         self._first_deadline = min(deadlines, default=math.inf)

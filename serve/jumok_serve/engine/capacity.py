@@ -1,4 +1,4 @@
-"""Capacity of replicas: rows and padded source positions in use, and room for more sentences."""
+"""Capacity of replicas: rows and padded source positions, in use and free."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ Encoding and joining a few sentences costs hardly less than several. With a mode
 
 
 class Occupancy:
-    """Sentences that a replica decodes or is about to: number and longest source for each beam size.
+    """Number and longest source of a replica's sentences, by beam size.
 
     Args:
         batches: batches of the replica, one a beam size.
@@ -74,7 +74,7 @@ class Capacity:
         self._parts = replicas
 
     def fits(self, sentence: Sentence, occupied: Occupancy, others: TotalOccupancy) -> bool:
-        """True if replica and engine stay within bounds with one more sentence, or decode nothing else."""
+        """True if one more sentence fits, or if nothing else is decoded."""
         for wanted, others_have, bound in (
             (occupied.rows + sentence.search.beam_size, others.rows, self._limits.max_batch_rows),
             (occupied.tokens_with(sentence), others.tokens, self._limits.max_batch_tokens),
@@ -100,7 +100,7 @@ class Capacity:
         )
 
     def is_scarce(self, occupied: Occupancy, *, rows: int, work: int) -> bool:
-        """True if a replica has little free capacity, and less than the waiting sentences need without padding.
+        """True if free capacity is small, and less than waiting sentences need.
 
         Args:
             occupied: sentences that the replica decodes.

@@ -40,7 +40,9 @@ class Deadline:
         self._cancelled = True
 
     def check(self, doing: str) -> None:
-        """Check that the work is still wanted; ``doing`` names the present part in the message.
+        """Raise if the work was cancelled or is late.
+
+        `doing` names the present part of the work in the message.
 
         Raises:
             CancelledError: of ``concurrent.futures``, the work was cancelled.

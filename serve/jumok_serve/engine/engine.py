@@ -59,7 +59,7 @@ class Engine:
         self._scheduler.add(sentences)
 
     def check_room(self, sentences: int) -> None:
-        """Refuse this many sentences if `submit` would, so that a full queue costs no tokenizing."""
+        """Refuse sentences before tokenizing, if `submit` would refuse them."""
         self._scheduler.check_room(sentences)
 
     @property
@@ -73,7 +73,10 @@ class Engine:
         return self._scheduler.ready
 
     def on_ready_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback` if `ready` may have changed, in a thread that it must not block; replaces the last one."""
+        """Set the callback for changes of `ready`; it must not block.
+
+        A later callback replaces an earlier one. Calls come from any thread.
+        """
         self._scheduler.on_ready_change = callback
 
     def load(self) -> Load:
@@ -85,7 +88,10 @@ class Engine:
         return EngineCounters.sum([self._scheduler.counters, *(replica.counters for replica in self._replicas)])
 
     def close(self, *, drain: bool = True) -> None:
-        """Accept no more sentences, finish or (without `drain`) fail the others, and end the threads."""
+        """Refuse new sentences, finish the others and end the threads.
+
+        Without `drain` the others fail at once.
+        """
         for sentence in self._scheduler.close(drain=drain):
             sentence.fail(UnavailableError("the model was stopped", retry_after_s=RETRY_AFTER_S))
         for replica in self._replicas:

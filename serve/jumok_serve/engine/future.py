@@ -16,7 +16,7 @@ object that cancels a future."""
 
 
 class Future(Generic[T]):
-    """A result that is still to come, or an error; calls may come from any thread.
+    """A result or error that may still be missing; safe in any thread.
 
     It works like one of ``concurrent.futures`` that never starts to run, except that a late result is ignored. Those
     have a lock and a condition each, memory that every read touches. Functions for those do not accept this one.
@@ -66,7 +66,10 @@ class Future(Generic[T]):
         return True
 
     def add_done_callback(self, callback: Callable[["Future[T]"], object]) -> None:
-        """Call `callback` with this future once it is done, in the thread that completes it; at once if it is done."""
+        """Call `callback` with this future when done; at once if it is.
+
+        The callback runs in the thread that completes the future.
+        """
         while not self._done:
             before = self._callbacks
             after = (*before, callback)

@@ -24,7 +24,7 @@ MAX_RESTART_S = 10.0
 
 
 class Replica:
-    """A thread with one batch for every beam size in use; the batches take turns.
+    """A thread with one batch per beam size; the batches take turns.
 
     If a step fails for any reason but its sentences, the replica fails all its sentences with EngineFailedError and
     drops its batches. Then it decodes a probe, at once and after longer and longer waits, until one succeeds.
@@ -118,7 +118,10 @@ class Replica:
         return self._fail_all(failure)
 
     def _restart(self, *, at_once: bool) -> bool:
-        """Probe, the first time `at_once`, until it succeeds; False if the scheduler is closed before."""
+        """Probe until it succeeds; False if the scheduler is closed first.
+
+        With `at_once` the first probe does not wait.
+        """
         failed = time.monotonic()
         while True:
             if at_once and self._recovered():

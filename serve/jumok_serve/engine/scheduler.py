@@ -1,4 +1,4 @@
-"""The scheduler that an engine's replicas share: `SchedulingPolicy` under one lock, with waiting and waking."""
+"""The scheduler of an engine's replicas: `SchedulingPolicy` under one lock."""
 
 import threading
 import time
@@ -60,7 +60,7 @@ class Scheduler:
 
     @property
     def full(self) -> bool:
-        """True if the queue has no room worth reading requests for. Takes no lock, so it never delays replicas."""
+        """True if the queue is nearly full; takes no lock."""
         return self._policy.full and not self._closing and self._policy.ready
 
     @property
@@ -75,7 +75,7 @@ class Scheduler:
             return self._policy.load()
 
     def take(self, replica: int, occupied: Occupancy) -> list[Sentence] | None:
-        """Give a replica the sentences to admit now; blocks while it has nothing to do.
+        """Return the sentences that a replica admits now; blocks while idle.
 
         The replica has none encoded ahead.
 
@@ -105,7 +105,7 @@ class Scheduler:
             return taken if taken or decoding else None
 
     def take_ahead(self, replica: int, taken: Sequence[Sentence]) -> list[Sentence]:
-        """Give a replica sentences to encode together with those `taken`, before it has capacity for them.
+        """Return sentences to encode with those `taken`, ahead of free capacity.
 
         A few sentences take hardly less time to encode than several, and with beams only a few fit at once.
 
@@ -117,7 +117,7 @@ class Scheduler:
             return self._policy.take_ahead(replica, taken, time.monotonic())
 
     def take_fitting(self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence]) -> list[Sentence]:
-        """Give a replica those of the sentences encoded ahead that it has capacity for now.
+        """Return a replica's sentences encoded ahead that it has capacity for.
 
         Blocks until there are some, if the replica decodes nothing.
 
@@ -189,7 +189,10 @@ class Scheduler:
             raise UnavailableError("the model was stopped", retry_after_s=RETRY_AFTER_S)
 
     def _wake_replicas(self) -> None:
-        """Wake one idle replica if sentences wait; all if some may wait for capacity, or for the end."""
+        """Wake one idle replica for the queue; all for encoded sentences.
+
+        At the end of a drain all wake too.
+        """
         if self._policy.has_ahead or (self._closing and not self._policy.queue):
             self._changed.notify_all()
         elif self._policy.queue:

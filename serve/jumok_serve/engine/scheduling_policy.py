@@ -99,7 +99,7 @@ class SchedulingPolicy:
         self._occupied[replica], self._ahead[replica] = occupied, ahead
 
     def take(self, replica: int, now: float) -> list[Sentence]:
-        """Remove from the queue, in order, the sentences that a replica is to admit now."""
+        """Take from the queue, in order, the sentences a replica admits now."""
         occupied = self._occupied[replica]
         work = self.queue.work
         self._sweep(now)
@@ -150,7 +150,7 @@ class SchedulingPolicy:
         return ahead
 
     def take_fitting(self, replica: int, now: float) -> list[Sentence]:
-        """Take the first sentences encoded ahead by a replica that it has capacity for now."""
+        """Take the first sentences encoded ahead that a replica has capacity for."""
         work = self.queue.work
         self._sweep(now)
         self._record_drain(work, now)
@@ -194,7 +194,7 @@ class SchedulingPolicy:
         self.occupy(replica, Occupancy())
 
     def give_up(self, replica: int, retry_at: float) -> list[Sentence]:
-        """Note the next restart of a replica set aside; return all waiting sentences if no replica is left for them."""
+        """Record a replica's next restart; return the queue if no replica remains."""
         self._retry_at[replica] = retry_at
         return [] if self.ready else self.queue.clear()
 
@@ -204,7 +204,7 @@ class SchedulingPolicy:
         self._retry_at.pop(replica, None)
 
     def _would_take(self, replica: int, sentence: Sentence) -> bool:
-        """True if a replica will take the first waiting sentence when it asks for more."""
+        """True if the next call of `replica` takes the first waiting sentence."""
         occupied = self._occupied[replica]
         others = (number for number in range(len(self._occupied)) if number not in {replica, *self._aside})
         return (
@@ -215,7 +215,7 @@ class SchedulingPolicy:
         )
 
     def _claimed(self, replica: int) -> Occupancy:
-        """Return the occupancy of a replica, or that of its first sentence encoded ahead if it decodes nothing."""
+        """Return a replica's occupancy; if idle, that of its first encoded sentence."""
         occupied = self._occupied[replica]
         if occupied.rows or not self._ahead[replica]:
             return occupied
@@ -239,7 +239,7 @@ class SchedulingPolicy:
             self._admission.drain_rate.record(work_before - self.queue.work, now, waiting=bool(self.queue))
 
     def _sweep(self, now: float) -> None:
-        """Drop abandoned sentences anywhere in the queue; not at every call, because it scans all."""
+        """Drop abandoned sentences from the queue; rarely, because it scans all."""
         if now < self._next_sweep or not self._watch.triggered(now):
             return
         self._next_sweep = now + SWEEP_INTERVAL_S
@@ -247,7 +247,7 @@ class SchedulingPolicy:
         self.queue.remove_if(lambda sentence: self._abandon_if_due(sentence, now))
 
     def _drop_if_abandoned(self, sentence: Sentence, now: float) -> bool:
-        """Abandon a sentence if its caller is gone; the watch spares the look at each."""
+        """Abandon a sentence that is cancelled or late; the watch saves checks."""
         return self._watch.triggered(now) and self._abandon_if_due(sentence, now)
 
     def _abandon_if_due(self, sentence: Sentence, now: float) -> bool:

@@ -91,7 +91,7 @@ class Sentence:
         return self.admitted - self.arrived - self.encode_s
 
     def deliver(self, outcome: Decoded | None) -> None:
-        """Complete the future with `decoded`'s result, or with the failure; a future that is done stays as it is."""
+        """Complete the future, if it is not done, with a result or failure."""
         if outcome is None:
             assert self.failure is not None
             self.fail(self.failure)

@@ -1,4 +1,4 @@
-"""Counters, load and progress of an engine: plain values that one thread writes and any may read."""
+"""Counters, load and progress of an engine: one writer, any readers."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -103,7 +103,7 @@ class EngineCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Waiting and running work of an engine at one moment; all zero when it is idle."""
+    """Waiting and running work of an engine at one moment."""
 
     queued_requests: int
     queued_tokens: int
@@ -121,7 +121,7 @@ class Load:
 
 
 class Progress:
-    """Stable tokens of a running translation; the engine's thread writes them, and any thread may read them.
+    """Stable tokens of a running translation; any thread may read them.
 
     Only the newest are kept, so a slow reader neither holds up the engine nor takes memory.
 

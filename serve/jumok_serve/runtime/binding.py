@@ -1,4 +1,4 @@
-"""Bindings: a session's inputs and outputs, bound once for many runs, on the host or on a device."""
+"""Bindings: inputs and outputs of a session, bound once for many runs."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -39,7 +39,7 @@ class View:
 
 
 def as_value(array: NDArray[Any]) -> OrtValue:
-    """Wrap an array as a tensor of ONNX Runtime; a contiguous array is not copied."""
+    """Wrap an array as an ONNX Runtime tensor, without a copy if contiguous."""
     return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
 
 
@@ -64,7 +64,10 @@ class Binding:
         self._shared: list[tuple[OrtValue, NDArray[Any]]] = []
 
     def bind_shared_array(self, name: str, array: NDArray[Any]) -> None:
-        """Bind an input to an array that the caller changes between runs; a device gets a copy before each run."""
+        """Bind an input to an array that the caller changes between runs.
+
+        A device gets a copy before each run.
+        """
         if self._device_id is None:
             self.bind_input(name, as_value(array))
             return
@@ -77,7 +80,7 @@ class Binding:
         self.bind_input(name, as_value(array) if self._device_id is None else on_device(array, self._device_id))
 
     def bind_input(self, name: str, value: View | OrtValue) -> None:
-        """Bind an input; a tensor on the host is copied if the graph reads it on the device."""
+        """Bind an input; copies host tensors that the device reads."""
         self._held[name] = value
         if isinstance(value, View):
             self._binding.bind_input(name, *self._device, value.dtype, value.shape, value.buffer.data_ptr())
@@ -85,7 +88,7 @@ class Binding:
             self._binding.bind_ortvalue_input(name, value)
 
     def bind_output(self, name: str, value: View | OrtValue | None = None) -> None:
-        """Bind an output to a tensor, or by default to memory that ONNX Runtime allocates."""
+        """Bind an output to a tensor; default: ONNX Runtime allocates it."""
         self._held[f"output {name}"] = value
         if value is None:
             self._binding.bind_output(name, *self._device)
@@ -105,6 +108,6 @@ class Binding:
         self._session.run_with_iobinding(self._binding)
 
     def outputs(self) -> list[OrtValue]:
-        """All outputs of the last run, in the order in which they were first bound."""
+        """All outputs of the last run, in the order of their binding."""
         values: list[OrtValue] = self._binding.get_outputs()
         return values

@@ -1,4 +1,4 @@
-"""Checks of CUDA before ONNX Runtime uses it: a GPU, a driver that is new enough, and the libraries."""
+"""Checks of CUDA before ONNX Runtime uses it: GPU, driver, libraries."""
 
 import contextlib
 import ctypes
@@ -91,6 +91,6 @@ def _built_for() -> str:
 
 
 def _major(version: str) -> int:
-    """The major version of CUDA; of most builds if the version is empty or unknown."""
+    """The major version of CUDA; 12 if the version is unknown."""
     match = re.match(r"\d+", version)
     return int(match[0]) if match and int(match[0]) in LIBRARIES else _DEFAULT_MAJOR

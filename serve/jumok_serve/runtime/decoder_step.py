@@ -60,7 +60,7 @@ _FEED_ARGUMENTS = (ctypes.c_void_p, *[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 
 
 
 class Decoder(ABC):
-    """The decoder of one batch, with the state of its sentences in slots, K rows each.
+    """The decoder of one batch, with its state by slot.
 
     Args:
         graphs: the model.
@@ -97,7 +97,7 @@ class Decoder(ABC):
     def step(
         self, slots: Integers, inputs: DecoderInputs, memory: Slots, columns: Columns, selection: SelectionParameters
     ) -> tuple[Integers, Floats]:
-        """Decode one token of every row of some sentences, and find the candidates of the next token.
+        """Decode one token of every row, and find the next token's candidates.
 
         Args:
             slots: slot ids, ascending, [n]: any if `Graphs.by_slot`, else 0 .. n-1.
@@ -133,7 +133,10 @@ class Decoder(ABC):
 
 
 def make_decoder(graphs: Graphs, beam_size: int) -> Decoder:
-    """The decoder of a batch: in place if the graph has cache entries by slot, else with state gathered by row."""
+    """Make a batch's decoder: in place if its cache is by slot.
+
+    Otherwise the decoder gathers its state by row.
+    """
     return InPlaceDecoder(graphs, beam_size) if graphs.in_place else GatheringDecoder(graphs, beam_size)
 
 
@@ -201,7 +204,7 @@ class InPlaceDecoder(Decoder):
 
 
 class GatheringDecoder(Decoder):
-    """A decoder that makes a new state at every step, gathering the row that each row continues by `parents`."""
+    """A decoder that gathers a new state at every step by `parents`."""
 
     def __init__(self, graphs: Graphs, beam_size: int) -> None:
         super().__init__(graphs, beam_size)
@@ -243,7 +246,7 @@ class GatheringDecoder(Decoder):
 
 
 class DecoderStep:
-    """A decoder step with its selection, over tensors whose contents change between runs but not their addresses.
+    """A decoder step with its selection, over tensors with constant addresses.
 
     Args:
         graphs: the model.
@@ -306,7 +309,7 @@ class DecoderStep:
             self._binding.bind_output(f"next_{name}", value)
 
     def give_state(self, state: Tensors) -> None:
-        """Bind the state [P, ...] that the next run continues, and release the state that the last run made."""
+        """Bind the state [P, ...] of the next run; release the last one."""
         for name, value in state.items():
             self._binding.bind_input(name, value)
             self._binding.bind_output(f"next_{name}")
@@ -342,14 +345,14 @@ class DecoderStep:
         return self._tokens, self._totals
 
     def logits(self) -> OrtValue:
-        """The logits [R, U] of the last run. If that run did not return them, the decoder runs again."""
+        """The logits [R, U] of the last run, decoded again if necessary."""
         if not self._with_logits:
             self._return_logits(True)
             self._binding.run()
         return self._binding.outputs()[0]
 
     def _bind_sizes(self) -> None:
-        """Bind sizes on the host; a graph that reads them on the device gets a copy."""
+        """Bind sizes on the host; copies them if the device reads them."""
         self._binding.bind_input("candidates", as_value(np.array([self._candidates])))
         self._binding.bind_input("logit_rows", as_value(np.array([self.rows if self._with_logits else 0])))
 

@@ -36,7 +36,7 @@ class CudaSettings:
     allow_copies: bool = False
 
     def provider_options(self) -> dict[str, str]:
-        """Options of ONNX Runtime's CUDA provider; TF32 is off, so that fp32 products keep all digits."""
+        """Options of the CUDA provider; no TF32, which rounds fp32 products."""
         options = {"device_id": "0", "use_tf32": "0", "arena_extend_strategy": _ARENAS[self.arena]}
         if self.memory_limit_mib is not None:
             options["gpu_mem_limit"] = str(self.memory_limit_mib * 2**20)
@@ -85,7 +85,7 @@ def cuda_device(settings: CudaSettings | None = None) -> Device:
 
 
 def candidate_devices(requested: str, settings: CudaSettings | None = None) -> tuple[Device, ...]:
-    """The devices to try, in order: one for "cpu" and "cuda", CUDA before the CPU for "auto".
+    """The devices to try, in order; "auto" is CUDA, then the CPU.
 
     If "auto" leaves CUDA out, the log gives the reason.
 
@@ -107,7 +107,7 @@ def candidate_devices(requested: str, settings: CudaSettings | None = None) -> t
 
 
 def _cuda_problem() -> str | None:
-    """The reason why CUDA cannot be used, with a remedy; None: no reason is known before a session starts."""
+    """The known reason why CUDA cannot be used, with remedy, or None."""
     available = onnxruntime.get_available_providers()
     if CUDA_PROVIDER not in available:
         return (

@@ -40,7 +40,7 @@ def optimized_graph(options: Any) -> Iterator[Sequence[bytes]]:
 
 
 def find_copies(model: bytes) -> list[str]:
-    """Describe the copies between device and host in a graph, with the operators that cause them.
+    """Describe a graph's copies between device and host, with their operators.
 
     Such an operator has no kernel on the device, or reads a value of the device on the host.
 

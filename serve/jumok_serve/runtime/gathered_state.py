@@ -1,4 +1,4 @@
-"""Decoder state that every step makes anew: the graph gathers, for each row, the row that it continues."""
+"""Decoder state that every step makes anew, gathered by row."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,9 @@ TIME_SLACK = 32
 
 
 class GatheredState:
-    """State of the P rows of the last step, for recurrent models and for caches without entries by slot.
+    """State of the P rows of the last step.
+
+    Recurrent models have it, and caches without entries by slot.
 
     Args:
         specs: the decoder's inputs `state.*`, [P, ...].
@@ -45,18 +47,18 @@ class GatheredState:
             self._first_rows[other] = self._first_rows[slot]
 
     def first_rows(self, sentences: int) -> NDArray[np.int64]:
-        """The first row in P of the sentences in slots 0 .. n-1, [n, 1]."""
+        """The first row in P of the sentences in slots, [n, 1]."""
         return np.array([self._first_rows[slot] for slot in range(sentences)])[:, None]
 
     def tensors(self, longest: int) -> Tensors:
-        """The state [P, ...]; the time axis is cut if it is much longer than the longest row's position needs."""
+        """The state [P, ...]; cuts a much too long time axis."""
         cached = max((_time(spec, self._tensors[spec.name]) for spec in self._specs), default=0)
         if cached <= longest + TIME_SLACK:
             return self._tensors
         return {spec.name: _cut(spec, self._tensors[spec.name], longest) for spec in self._specs}
 
     def replace(self, tensors: Tensors, sentences: int) -> None:
-        """Take the state that a step made, [R, ...], with the rows of slots 0 .. n-1 in order."""
+        """Take a step's new state, [R, ...], with rows in order of slots."""
         self._tensors = tensors
         self._first_rows = {slot: slot * self._beam_size for slot in range(sentences)}
 

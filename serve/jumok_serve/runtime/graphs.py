@@ -1,4 +1,4 @@
-"""A bundle's graphs as ONNX Runtime sessions on one device: encode, decode, sample, score and align."""
+"""A bundle's graphs as ONNX Runtime sessions on one device."""
 
 import copy
 import threading
@@ -49,7 +49,7 @@ _DTYPES = {"float32": np.float32, "float16": np.float16, "int64": np.int64, "int
 
 
 class GraphFolder(Protocol):
-    """A folder with graphs: an opened `Bundle`, or the folder that becomes a bundle once it is verified."""
+    """A folder with graphs: an opened `Bundle`, or one being made."""
 
     @property
     def path(self) -> Path:
@@ -60,7 +60,7 @@ class GraphFolder(Protocol):
 
 
 class Graphs:
-    """The graphs of one precision, loaded for one device. Several threads may call at once.
+    """The graphs of one precision on one device; safe in any thread.
 
     Args:
         bundle: an opened bundle, or another folder with graphs.
@@ -200,7 +200,7 @@ class Graphs:
         )
 
     def columns(self, tokens: Integers) -> Tensors:
-        """The decoder's inputs that give the logits columns for some tokens: their part of the output weights.
+        """Gather the part of the output projection for some tokens.
 
         Args:
             tokens: token ids in the order of the columns, [U].
@@ -213,14 +213,14 @@ class Graphs:
         return gathered
 
     def empty_state(self) -> Tensors:
-        """One dummy row of decoder state, [1, ...], for the first step; not for a decoder in place."""
+        """One dummy row of a gathered decoder state, for the first step."""
         return {
             spec.name: as_value(np.zeros([_empty_size(axis) for axis in spec.axes], _DTYPES[spec.dtype]))
             for spec in self.state_specs
         }
 
     def make_slots(self, kind: Literal["memory", "state"]) -> Slots:
-        """Buffers by slot for encoder memory, or for the KV cache of a decoder in place."""
+        """Make buffers by slot for encoder memory or an in-place KV cache."""
         specs, axis = self.memory_specs if kind == "memory" else self.state_specs, LENGTH_AXES[kind]
         if self._device_id is None:
             return SlotBuffers(specs, axis, ahead=self.native and self.in_place)
@@ -342,7 +342,7 @@ class Graphs:
         return [value.numpy() for value in values]
 
     def _feeds(self, graph: str, arrays: Mapping[str, Integers]) -> Tensors:
-        """The arrays that are inputs of a graph; a graph lacks the inputs that its model does not read."""
+        """The arrays that a graph has inputs for; others are dropped."""
         inputs = {spec.name for spec in self._graphs[graph].inputs}
         return {name: as_value(array) for name, array in arrays.items() if name in inputs}
 

@@ -1,4 +1,4 @@
-"""KV cache by slot: the entries that the rows of a sentence write and see."""
+"""KV cache by slot: the entries that rows write and see."""
 
 import ctypes
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _PLACE_ARGUMENTS = (*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3, ctypes.c_void
 
 
 class KVCache:
-    """KV cache of the sentences in slots 0 .. n-1, with K rows and E entries each.
+    """KV cache of slots 0 .. n-1, with K rows and E entries each.
 
     An entry holds one token's keys and values. The rows that continue the row that wrote an entry share it; the entry
     is free once no row sees it. A new token takes the lowest free entry. So the entries in use stay few and low:
@@ -70,7 +70,7 @@ class KVCache:
         self.entry_positions[free] = self.entry_positions[moved]
 
     def allocate(self, inputs: DecoderInputs, slots: int) -> NDArray[np.int64]:
-        """Choose an entry for the next token of each row of the first slots; the row sees the entry from now on.
+        """Choose and make visible an entry for each row's next token.
 
         Args:
             inputs: positions and parents of the rows.
@@ -129,7 +129,7 @@ def _end(visible: NDArray[np.bool_]) -> int:
 
 
 def _resized(array: NDArray[Any], slots: int, shape: Sequence[int]) -> NDArray[Any]:
-    """Copy the first slots of an array into a larger or smaller array of zeros."""
+    """Copy the first slots of an array into another, padded with zeros."""
     resized = np.zeros(shape, array.dtype)
     kept = array[:slots, ..., : shape[-1]]
     resized[: len(kept), ..., : kept.shape[-1]] = kept

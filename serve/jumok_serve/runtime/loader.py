@@ -1,4 +1,4 @@
-"""Loading of a bundle's graphs in the best precision, on the best device, for one or several replicas."""
+"""Load a bundle's graphs in the best precision on the best device."""
 
 import logging
 import os

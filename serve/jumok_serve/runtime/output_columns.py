@@ -1,4 +1,4 @@
-"""Columns of the logits: one for every target token, or one for each token of the batch's shortlists."""
+"""Columns of the logits: all target tokens, or the batch's shortlists."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -26,7 +26,7 @@ class Columns(Protocol):
         """The number of columns, U; up to date after `inputs`."""
 
     def join(self, slots: Sequence[int], lists: Sequence[Integers | None]) -> None:
-        """Note the shortlists of new sentences: ascending token ids, or None for the whole vocabulary."""
+        """Add new sentences' shortlists: ascending token ids; None: the whole vocabulary."""
 
     def leave(self, slots: Sequence[int]) -> None:
         """Empty some slots; their sentences need no columns any more."""
@@ -35,10 +35,10 @@ class Columns(Protocol):
         """Move sentences to other slots; no slot is in both lists."""
 
     def inputs(self, sentences: int) -> Mapping[str, OrtValue]:
-        """The decoder's inputs that describe the columns for n sentences; the same object until they change."""
+        """The decoder's inputs for the columns; the same object until they change."""
 
     def to_columns(self, constraints: Constraints) -> Constraints:
-        """Convert constraints on tokens to constraints on columns; entries of tokens without a column are dropped."""
+        """Convert constraints from tokens to columns; drops tokens without a column."""
 
     def tokens(self, columns: Integers) -> Integers:
         """Convert columns to token ids."""
@@ -88,7 +88,7 @@ class VocabularyColumns:
 
 
 class ShortlistColumns:
-    """Columns of the tokens in any shortlist of the batch, ascending, padded to a multiple of `WIDTH_STEP`.
+    """Union of the batch's shortlists, ascending, padded to `WIDTH_STEP`.
 
     Tokens outside a sentence's own list have -inf in the sentence's rows, so that its results do not depend on the
     batch. Weights are gathered when sentences join, and when half of the sentences have left.

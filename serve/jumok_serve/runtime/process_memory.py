@@ -1,4 +1,4 @@
-"""Memory of the process: garbage collection, arenas of malloc, and the return of free memory."""
+"""Memory of the process: garbage collection, malloc arenas, free memory."""
 
 import ctypes
 import gc
@@ -44,7 +44,7 @@ def freeze_objects() -> None:
 
 
 def give_back_memory() -> None:
-    """Free unreferenced objects, and return the free pages of the C library and of native kernels to the system."""
+    """Free unreferenced objects, and return free memory to the system."""
     was_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     gc.collect()
@@ -57,5 +57,5 @@ def give_back_memory() -> None:
 
 
 def _glibc_function(name: str) -> Callable[..., int] | None:
-    """A function of glibc; None with another C library, such as musl, which keeps less memory."""
+    """A function of glibc; None with another C library."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

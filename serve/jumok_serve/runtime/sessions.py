@@ -29,7 +29,7 @@ PROBE = (
 
 @cache
 def products_saturate() -> bool:
-    """True if sums of two int8 products saturate at 16 bits, as on processors without VNNI.
+    """True if int8 products saturate at 16 bits, as without VNNI.
 
     Sessions convert signed weights to unsigned ones then. With VNNI unsigned weights take twice the time, so bundles do
     not store them.

@@ -48,12 +48,14 @@ def padded_length(length: int) -> int:
 
 
 def spec_shape(spec: TensorSpec, slots: int, length: int) -> tuple[int, ...]:
-    """The shape of a tensor with some slots, and with some positions on each axis that has a symbol."""
+    """The shape of a tensor with `slots` slots and `length` positions."""
     return (slots, *(axis if isinstance(axis, int) else length for axis in spec.axes[1:]))
 
 
 class SlotBuffers:
-    """Tensors by slot. Slots 0 .. n-1 are in use; writing or moving a slot copies one sentence.
+    """Tensors by slot; slots 0 .. n-1 are in use.
+
+    Writing or moving a slot copies one sentence.
 
     Memory is kept for later sentences: new memory costs as much as a copy of it.
 
@@ -128,13 +130,15 @@ class SlotBuffers:
         return tuple(slice(length) if axis == self._axis else slice(None) for axis in spec.axes[1:])
 
     def join(self, slots: Sequence[int], values: Mapping[str, OrtValue], rows: Sequence[int]) -> None:
-        """Copy rows of `values` [B, ...] into slots, one row for each slot; see `write`."""
+        """Copy rows of `values` [B, ...] into slots, as `write` does."""
         self.write(slots, {name: value.numpy() for name, value in values.items()}, rows)
 
     def write(
         self, slots: Sequence[int], values: Mapping[str, NDArray[np.generic]], rows: Sequence[int] | None = None
     ) -> None:
-        """Copy rows of `values` [B, ...] into slots. The decoder masks positions after a sentence's length.
+        """Copy rows of `values` [B, ...] into slots.
+
+        The decoder masks positions after a sentence's length.
 
         Args:
             slots: slot ids, [n].
@@ -153,7 +157,10 @@ class SlotBuffers:
             copies.copy(buffer, buffer, self._axis_of[spec.name], length)
 
     def view(self, slots: int) -> dict[str, OrtValue]:
-        """The first slots as inputs of the decoder, [slots, ...], without a copy; the same object until they move."""
+        """The first slots as decoder inputs, [slots, ...], without a copy.
+
+        The object stays the same until the slots move.
+        """
         if slots not in self._views:
             self._views[slots] = {
                 name: OrtValue.ortvalue_from_numpy(buffer[:slots]) for name, buffer in self._buffers.items()
@@ -162,7 +169,7 @@ class SlotBuffers:
 
 
 class _RowCopies:
-    """Copies of rows of tensors [B, ...] over slots of others, each row over the slot at its index."""
+    """Copies of rows of tensors [B, ...] over slots of other tensors."""
 
     def __init__(self, rows: Sequence[int], slots: Sequence[int]) -> None:
         self._rows, self._slots = np.array(rows, np.int64), np.array(slots, np.int64)
@@ -209,7 +216,7 @@ def _size(spec: TensorSpec, capacity: int, length: int) -> int:
 
 
 def _allocate(size: int) -> mmap.mmap:
-    """Reserve `GROWTH_FACTOR` times the bytes, or just the bytes if the process may not have more.
+    """Reserve `GROWTH_FACTOR` times the bytes, or fewer if memory is limited.
 
     Pages of a private mapping take no memory until they are written.
     """
@@ -221,7 +228,7 @@ def _allocate(size: int) -> mmap.mmap:
 
 
 def _carry_over(before: NDArray[np.generic], after: NDArray[np.generic]) -> None:
-    """Copy slots [n, ...] to their new distance, within the same memory or to other memory."""
+    """Copy slots [n, ...] to a new distance, in place or elsewhere."""
     slots = range(len(before))
     # One by one, so that no slot is overwritten before it is copied; NumPy takes care of overlap within a slot.
     for slot in reversed(slots) if after.strides[0] > before.strides[0] else slots:

@@ -1,4 +1,4 @@
-"""Inputs of a decoder step: tokens by slot, and parameters of the selection that ends it."""
+"""Inputs of a decoder step: tokens by slot, and selection parameters."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from jumok_serve.search import NO_CONSTRAINTS, Constraints, Entries
 
 
 class DecoderInputs:
-    """Arrays by slot that decoder steps read. They stay where they are; other arrays need another object.
+    """Decoder inputs by slot, in arrays that stay where they are.
 
     Args:
         tokens: the last token of each row, [slots, K].
@@ -82,7 +82,7 @@ _NEUTRAL_BIAS = Entries(_FIRST_PLACE, np.zeros(1, np.float32))
 
 
 def never_empty(constraints: Constraints) -> Constraints:
-    """Put a neutral entry into each empty list: graphs for devices take no empty tensors."""
+    """Put a neutral entry into empty lists, which devices refuse."""
     factors, biases = constraints
     return Constraints(
         factors if len(factors.values) else _NEUTRAL_FACTOR, biases if len(biases.values) else _NEUTRAL_BIAS

@@ -1,4 +1,4 @@
-"""Greedy search, beam search and sampling over candidate tokens and scores; they know no model."""
+"""Greedy search, beam search and sampling over candidate tokens and scores."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ __all__ = [
 def make_search(
     options: SearchOptions, start_token: int, prefix: Sequence[int] = (), source_ids: Sequence[int] = ()
 ) -> Search:
-    """Start the search for one sentence: beam search, or greedy search or sampling with a beam of one.
+    """Start the search for one sentence: beam, greedy, or sampling.
 
     Args:
         options: of the search.

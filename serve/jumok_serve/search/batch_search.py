@@ -68,7 +68,7 @@ class BatchSearch:
         self._set_inputs(at, searches)
 
     def leave(self, slots: Sequence[int]) -> None:
-        """Empty slots; until others join there, the slots take part as searches at their first step."""
+        """Empty slots, which then take part like searches at their first step."""
         for slot in slots:
             self._searches[slot] = None
         self._kinds[list(slots)] = np.abs(self._kinds[list(slots)])
@@ -84,7 +84,7 @@ class BatchSearch:
         self.constraints_version += 1
 
     def shared_constraints(self, slots: NDArray[np.int64]) -> SharedConstraints | None:
-        """Return the constraints that all searches in `slots` share; None if one draws, or has its own."""
+        """Return the constraints that all searches in `slots` share, or None."""
         kinds = self._kinds[slots]
         kind = int(kinds[0])
         if kind < 0 or np.logical_or.reduce(kinds != kind):
@@ -100,7 +100,7 @@ class BatchSearch:
         return self._unsteady.has_nan
 
     def search(self, slot: int) -> Search:
-        """Return the search in a slot, which knows all steps, except a last one that it did not `advance` by."""
+        """Return the search in a slot, with all its finished steps."""
         return self._caught_up(slot)
 
     def _caught_up(self, slot: int, *, except_last: int = 0) -> Search:
@@ -128,7 +128,7 @@ class BatchSearch:
         return self._unsteady.slots
 
     def advance(self, slots: Sequence[int]) -> list[int]:
-        """Advance unsteady searches by the last step; those not in `slots` stay as they are.
+        """Advance the unsteady searches in `slots` by the last step.
 
         Returns:
             Slots of the searches that finished.
@@ -163,6 +163,6 @@ class BatchSearch:
 
 
 def _kind(search: Search) -> int:
-    """Return a number that is equal for searches with the same `SharedConstraints`, and below 0 if tokens are drawn."""
+    """Return a number for equal `SharedConstraints`, negative if tokens are drawn."""
     kind = 4 * id(search.constraints) + _ON_LOGITS * search.acts_on_logits + _RENORMALIZES * search.renormalizes
     return kind if search.draws is None else -kind

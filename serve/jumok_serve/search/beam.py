@@ -19,7 +19,9 @@ _WrittenStep: TypeAlias = tuple[Sequence[int], Sequence[float], Sequence[int]]
 
 
 class BeamSearch:
-    """Beam search as Hugging Face's ``_beam_search`` defines it, with K beams and E EOS ids.
+    """Beam search as in Hugging Face's ``_beam_search``.
+
+    The beam size is K, and E is the number of EOS ids.
 
     A step looks at the best max(2, 1 + E) * K continuations of all rows. Those among the first K that end with EOS, or
     reach the maximum length, become ended hypotheses, and the K best of them by normalized score are kept. The first K
@@ -131,7 +133,7 @@ class BeamSearch:
     def _split_ended(
         self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int], length: int
     ) -> tuple[list[int], list[float], list[int]]:
-        """Keep the continuations that end; return tokens, scores and rows of the first K that do not."""
+        """Keep ended continuations; return the first K others: tokens, scores, rows."""
         beam_size, options = self.beam_size, self._options
         at_maximum = length == options.max_length
         running: list[int] = []
@@ -163,7 +165,7 @@ class BeamSearch:
         return running, sums, parents
 
     def _is_settled(self, length: int) -> bool:
-        """True if no running hypothesis, of ``length`` new tokens, can enter the full list of ended ones."""
+        """True if no running hypothesis can enter the full list of ended."""
         options = self._options
         if options.early_stopping is True:
             return True
@@ -196,7 +198,10 @@ class BeamSearch:
         return stable
 
     def _best_score_of(self, row: int) -> float:
-        """Return the upper bound of scores in reach of the row: log-probabilities are at most 0."""
+        """Return the upper bound of the scores that a row can reach.
+
+        The bound holds because log-probabilities are at most 0.
+        """
         options = self._options
         lengths = (len(self._steps) + 1, options.max_length)  # the score is monotonic in the length
         return max(normalized_score(self.scores[row], length, options.length_penalty) for length in lengths)
@@ -226,7 +231,7 @@ class BeamSearch:
 
 
 class _Ended(NamedTuple):
-    """An ended hypothesis: the first ``length`` new tokens of a row, and the token that ended it, if any."""
+    """A row's first ``length`` new tokens, and the token that ended it."""
 
     score: float  # normalized
     length: int

@@ -18,7 +18,7 @@ from jumok_serve.search.options import SearchOptions
 
 
 class Entries(NamedTuple):
-    """Sparse entries of a matrix of scores: rows and tokens [N, 2], and values [N]."""
+    """Sparse entries of a score matrix: (row, token) [N, 2], values [N]."""
 
     places: NDArray[np.int64]
     values: NDArray[np.float32]
@@ -108,7 +108,7 @@ class ConstraintRules:
         )
 
     def forced(self, length: int) -> tuple[int, ...] | None:
-        """Return the tokens that are forced, all equally likely, after ``length`` tokens; None: none is forced."""
+        """Return the tokens forced after ``length`` tokens, equally likely, or None."""
         options = self._options
         tokens: tuple[int, ...] = ()
         if length == 1 and options.forced_first_token is not None:
@@ -163,7 +163,7 @@ rules_of = lru_cache(maxsize=64)(ConstraintRules)
 
 @lru_cache(maxsize=16)
 def _forbidding(tokens: Sequence[int], rows: int) -> Constraints:
-    """Forbid tokens in all rows; most searches share the result, because they have the same options."""
+    """Forbid tokens in all rows; cached, because most searches share options."""
     return Constraints(NO_ENTRIES, _entries([tokens] * rows, -math.inf))
 
 

@@ -109,7 +109,10 @@ class GreedySampling:
         self.position += len(tokens)
 
     def _choose_forced(self, index: int, forced: Sequence[int]) -> tuple[int, float]:
-        """Return the first of equally likely tokens, or a drawn one, and its score: -inf if there is none."""
+        """Choose among forced tokens: the first or a drawn one, with its score.
+
+        The score is -inf if there is no token.
+        """
         if not forced:
             return self.tokens[index], -math.inf
         choice = 0
@@ -138,7 +141,7 @@ class _Row:
         self.finish_reason: FinishReason | None = None
 
     def append(self, token: int, score: float, options: SearchOptions) -> bool:
-        """Append a token, unless ``score`` (the sum with its score) is dead; True if the row runs on."""
+        """Append a token unless its score is dead; True if the row continues."""
         if not score > DEAD_SCORE:  # all tokens are suppressed: the score is -inf, or NaN from -inf - -inf
             self.finish_reason = FinishReason.LENGTH
             return False
@@ -175,7 +178,7 @@ class UniformNumbers:
         )
 
     def at(self, step: int, rows: int) -> list[float]:
-        """Return one number in [0, 1) for each row; a row's number does not depend on the number of rows."""
+        """Return one number in [0, 1) per row, whatever the number of rows."""
         counter = np.array([0, step, 0, 0], np.uint64)
         generator = np.random.Generator(np.random.Philox(key=self._key, counter=counter))
         return [float(number) for number in generator.random(rows)]

@@ -16,7 +16,9 @@ MAX_TOKEN_LIST: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Sampling from softmax(logits / temperature), cut to the ``top_k`` most likely tokens (0: all), then to ``top_p``.
+    """Sampling from softmax(logits / temperature), cut to ``top_k``, then to ``top_p``.
+
+    The value 0 of ``top_k`` keeps all tokens.
 
     ``top_p`` keeps the fewest most likely tokens whose probabilities reach it (1: all). Equal seeds draw equal tokens.
 
@@ -35,7 +37,9 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """The complete options of a search. Lengths count new tokens: EOS, but neither start token nor target prefix.
+    """The complete options of a search.
+
+    Lengths count new tokens: EOS, but neither start token nor target prefix.
 
     Args:
         min_length: tokens before EOS becomes possible, as Hugging Face's ``min_new_tokens``.
@@ -222,7 +226,7 @@ class DecodingOptions:
         return bool(self._sampling_options) or (generation.sample and (self.beam_size or 1) == 1)
 
     def _check_sampling(self, generation: GenerationDefaults) -> None:
-        """Refuse sampling options if ``sample`` is False; the model's own values, sent back, are no options."""
+        """Refuse sampling options if ``sample`` is False, except the model's own values."""
         if self.sample is not False:
             return
         for name in self._sampling_options:

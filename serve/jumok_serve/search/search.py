@@ -16,7 +16,7 @@ DEAD_SCORE = -1e9
 
 
 class Draw(NamedTuple):
-    """Sampling parameters of a row's next token: as in ``Sampling``, with a uniform random number in [0, 1)."""
+    """Sampling parameters and uniform random number of a row's next token."""
 
     temperature: float
     top_k: int
@@ -25,7 +25,7 @@ class Draw(NamedTuple):
 
 
 class FinishedHypothesis(NamedTuple):
-    """One result of a search: the tokens after start token and target prefix, EOS included if reached."""
+    """One result: tokens after start token and target prefix, maybe with EOS."""
 
     token_ids: tuple[int, ...]
     token_scores: tuple[float, ...]
@@ -48,7 +48,7 @@ class Search(Protocol):
 
     @property
     def num_continuations(self) -> int:
-        """Best continuations of all rows that ``advance`` needs; 0: it takes the best one of every row."""
+        """Number of best continuations that ``advance`` needs; 0: one per row."""
 
     @property
     def acts_on_logits(self) -> bool:
@@ -68,11 +68,11 @@ class Search(Protocol):
 
     @property
     def parents(self) -> Sequence[int]:
-        """Row of the sentence's previous step that each row continues, [K]; 0 at the first step."""
+        """Row of the previous step that each row continues, [K]; 0 at first."""
 
     @property
     def scores(self) -> Sequence[float]:
-        """Sum of token scores of every row, [K]; at or below `DEAD_SCORE` for a dead row."""
+        """Sum of token scores per row, [K]; at most `DEAD_SCORE` if dead."""
 
     @property
     def position(self) -> int:
@@ -88,7 +88,7 @@ class Search(Protocol):
 
     @property
     def draws(self) -> Sequence[Draw] | None:
-        """Sampling parameters of each row, [K]; None in a search that takes the best candidates."""
+        """Sampling parameters of each row, [K]; None without sampling."""
 
     @property
     def steady_steps(self) -> int:
@@ -119,7 +119,7 @@ class Search(Protocol):
         """
 
     def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
-        """Take in the K best continuations of steady steps, at most ``steady_steps``, as ``advance`` at each would.
+        """Take in steady steps as ``advance`` would, at most ``steady_steps``.
 
         Args:
             tokens: tokens written, [steps, K].
@@ -135,7 +135,9 @@ class Search(Protocol):
         """
 
     def hypotheses(self) -> list[FinishedHypothesis]:
-        """Return the ``num_hypotheses`` best, best first, or the drawn ones in order; fewer if constraints leave fewer.
+        """Return the ``num_hypotheses`` results: best first, or in order of drawing.
+
+        Constraints may leave fewer.
 
         Raises:
             RuntimeError: the search has not finished.

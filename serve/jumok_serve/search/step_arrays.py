@@ -1,4 +1,4 @@
-"""Arrays by slot that advance many searches at once: the inputs of the next step, and the steps just decoded.
+"""Arrays by slot that advance many searches at once.
 
 A step of a search is written in one of two places, and `BatchSearch` alone moves steps from the second to the first:
 
@@ -172,7 +172,7 @@ class StepArrays:
         self._steady_steps[slots] = [min(search.steady_steps, RING_STEPS - 1) for search in searches]
 
     def take_unknown_steps(self, slot: int, *, except_last: int = 0) -> WrittenSteps | None:
-        """Return the steps that a search does not know yet, and mark all as known.
+        """Return the steps that a search has not seen, and mark them.
 
         Args:
             slot: of the search, which was steady at all of these steps.
@@ -231,7 +231,7 @@ class StepArrays:
     def _unsteady(
         self, slots: NDArray[np.int64], running: Continuations, totals: NDArray[np.float32], has_nan: bool
     ) -> list[int]:
-        """Return the indices in `slots` of searches that are not steady at this step, or have NaN candidates."""
+        """Return the indices in `slots` of unsteady searches or NaN candidates."""
         steady = self._steady_steps[slots] > 0
         steady &= running.scores[:, -1] > DEAD_SCORE
         for row in running.tokens.T:
@@ -243,13 +243,13 @@ class StepArrays:
         return unsteady
 
     def _bind_native(self) -> None:
-        """Bind the native function, if the library has it, to the arrays as they are now."""
+        """Bind the native function, if there is one, to the present arrays."""
         run = _native_function()
         self._native = None if run is None else NativeStep(run, self)
 
 
 class _Searches(ctypes.Structure):
-    """``Searches`` of the native library; each pointer is the array of `StepArrays` that `_ARRAYS` names."""
+    """``Searches`` of the native library; pointers to the arrays of `StepArrays`."""
 
     _fields_ = (
         ("beam_size", ctypes.c_int64),

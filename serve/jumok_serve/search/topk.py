@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 class Continuations(NamedTuple):
-    """Tokens, sums of token scores, and rows that they continue, of B sentences: [B, N] each."""
+    """Tokens, sums of token scores and parent rows of B sentences, [B, N]."""
 
     tokens: NDArray[np.int64]
     scores: NDArray[np.floating[Any]]
@@ -26,7 +26,9 @@ class Continuations(NamedTuple):
 def best_continuations(
     tokens: NDArray[np.int64], scores: NDArray[np.floating[Any]], beam_size: int, number: int
 ) -> Continuations:
-    """Merge the candidates of each sentence's rows, best first; ties by lower row, then lower token; NaN last.
+    """Merge the candidates of each sentence's rows, best first.
+
+    Equal scores are ordered by row, then by token. NaN comes last.
 
     Args:
         tokens: candidates of each row, best first, ties by lower token, [B * K, C].
