@@ -16,7 +16,7 @@ TOOLS = {"grpcio-tools": "1.72.1", "mypy-protobuf": "3.7.0"}
 
 
 def generate(out: Path) -> None:
-    """Write the stubs of every .proto file under this folder into ``out``, which mirrors the folder."""
+    """Write the stubs of all .proto files here into ``out``."""
     for name, wanted in TOOLS.items():
         if (found := version(name)) != wanted:
             raise SystemExit(f"stubs are generated with {name} {wanted}, found {found}: pip install {name}=={wanted}")

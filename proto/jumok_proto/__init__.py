@@ -1,3 +1,3 @@
-"""The wire contract: protobuf stubs, and the result types that the server and its callers share."""
+"""The wire contract: protobuf stubs, and result types for both sides."""
 
 __version__ = "0.1.0"

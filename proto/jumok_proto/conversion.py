@@ -43,7 +43,12 @@ _EARLY_STOPPING_BACK = {number: value for value, number in _EARLY_STOPPING.items
 
 
 def options_to_proto(options: Options) -> decoding_pb2.DecodingOptions:
-    """Make the message of options; raise TypeError or ValueError for a value that does not fit."""
+    """Make the message of options.
+
+    Raises:
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of range.
+    """
     return decoding_pb2.DecodingOptions(
         beam_size=options.get("beam_size"),
         num_hypotheses=options.get("num_hypotheses"),

@@ -59,13 +59,13 @@ def error_from_proto(status: status_pb2.Status) -> JumokError:
 
 
 def make_error(code: grpc.StatusCode, message: str, details: Details) -> JumokError:
-    """Make the error for a status and its details, of the class that code and reason stand for."""
+    """Make the error of a status, in the class for its reason."""
     kind = ERRORS.get((code, details.reason)) or _GENERAL.get(code, JumokError)
     return kind(message, details=details, code=code)
 
 
 def read_details(packed: bytes) -> Details:
-    """Read the details of a serialized status message; what a proxy garbled counts as none."""
+    """Read the details of a serialized status message; none if it is damaged."""
     try:
         return _details(status_pb2.Status.FromString(packed))
     except DecodeError:

@@ -1,4 +1,4 @@
-"""The exceptions of jumok: one tree for a call to a server and for a translator in this process.
+"""The exceptions of jumok: one tree for servers and in-process translators.
 
 JumokError
 ├── InvalidArgumentError (ValueError)
@@ -43,7 +43,7 @@ class FieldViolation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A resource that was not found: its type and name, and a list of those available."""
+    """A resource that was not found, and a list of available ones."""
 
     type: str
     name: str
@@ -63,7 +63,7 @@ class Details:
 
 
 class JumokError(Exception):
-    """The base of all errors that jumok raises on purpose; the message is fit for users.
+    """The base of all jumok errors; the message is fit for users.
 
     Args:
         message: the problem and its remedy.
@@ -124,7 +124,7 @@ NO_DETAILS = Details()
 
 
 class InvalidArgumentError(JumokError, ValueError):
-    """A text or an option is wrong; ``field`` names it, and a retry cannot help."""
+    """A text or an option, named by ``field``, is wrong; retries fail too."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
     reason = "INVALID_REQUEST"
@@ -149,7 +149,7 @@ class ModelNotFoundError(NotFoundError):
 
     @classmethod
     def of(cls, name: str, available: Sequence[str]) -> Self:
-        """Make the error from the name and the names of the models that are loaded; an empty name means any."""
+        """Make the error from a name (maybe empty) and the loaded models' names."""
         problem = f"model {name!r} is not loaded" if name else "no model is loaded"
         return cls._missing(problem, "jumok.v1.Model", name, available)
 
@@ -161,12 +161,12 @@ class BundleNotFoundError(NotFoundError):
 
     @classmethod
     def of(cls, name: str, available: Sequence[str]) -> Self:
-        """Make the error from the name and the names of the bundles in the model root."""
+        """Make the error from a name and the model root's bundle names."""
         return cls._missing(f"the model root has no bundle {name!r}", "jumok.v1.BundleSummary", name, available)
 
 
 class LanguageNotFoundError(NotFoundError):
-    """The model does not have the language, or not this pair of languages; the message lists those it has."""
+    """The model lacks the language or pair; the message lists available ones."""
 
     reason = "LANGUAGE_NOT_FOUND"
 
@@ -178,7 +178,7 @@ class FailedPreconditionError(JumokError):
 
 
 class AttentionUnavailableError(FailedPreconditionError):
-    """The bundle has no aligner, or the model has no attention of the requested kind."""
+    """The bundle has no aligner, or not the requested kind of attention."""
 
     reason = "ATTENTION_UNAVAILABLE"
 

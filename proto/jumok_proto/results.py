@@ -48,7 +48,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """The translation of one text: its hypotheses, best first or in the order of drawing."""
+    """The translation of one text; hypotheses are best first, or as drawn."""
 
     hypotheses: tuple[Hypothesis, ...]
     source_token_count: int
@@ -99,7 +99,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguagePair:
-    """A source and a target language: BCP 47 tags, or the model's own codes with hyphens."""
+    """A source and a target language, as BCP 47 tags or model codes."""
 
     source: str
     target: str
@@ -107,7 +107,7 @@ class LanguagePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingDefaults:
-    """The default options of a model, as in ``Options``; requests cannot change the last four."""
+    """The default options of a model; requests cannot change the last four."""
 
     beam_size: int
     num_hypotheses: int

@@ -63,7 +63,7 @@ SPELLINGS = (
 
 
 def spelling(pieces: Iterable[str]) -> Spelling:
-    """Find the spelling of pieces; if no piece has a mark, each piece is a word."""
+    """Find the spelling of pieces; without marks, each piece is a word."""
     listed = tuple(pieces)
     return next((kind for kind in SPELLINGS if any(map(kind.marks, listed))), Spelling())
 
@@ -111,7 +111,7 @@ def _from_bytes(spelled: str) -> str:
 
 @cache
 def _byte_characters() -> dict[str, int]:
-    """Map GPT-2's characters to bytes: printable Latin-1 to itself, U+0100 and above to other bytes.
+    """Map GPT-2's characters to bytes: printable Latin-1 to itself, others from U+0100.
 
     See ``bytes_to_unicode`` of https://github.com/openai/gpt-2/blob/master/src/encoder.py.
     """

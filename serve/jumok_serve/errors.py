@@ -28,7 +28,7 @@ class BundleError(JumokError, ValueError):
 
 
 class DuplicateModelError(JumokError, ValueError):
-    """Two bundles of one server have the same model name, so requests could not name one of them."""
+    """Two bundles of one server have the same model name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"two bundles are named {name!r}: a server holds one model of a name")
@@ -44,7 +44,7 @@ class ListenError(JumokError):
 
 
 class ConfigurationError(JumokError, ValueError):
-    """The settings of a server cannot be used; ``problems`` lists all that is wrong with them."""
+    """The settings of a server are unusable; ``problems`` lists the reasons."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         listing = "".join(f"\n  - {problem}" for problem in problems)

@@ -26,7 +26,7 @@ ELF_SECTIONS = struct.Struct("<40xQ10xHH2x")
 
 @cache
 def library() -> Path | None:
-    """Return the library, or None if graphs must do without its operators; the first call logs which."""
+    """Return the library, or None; the first call logs which."""
     try:
         check(LIBRARY)
     except Exception as error:  # ONNX Runtime's errors have no common class, and a server starts after any
@@ -38,7 +38,7 @@ def library() -> Path | None:
 
 
 def function(name: str, arguments: tuple[Any, ...], *, alone: bool = True) -> Any:
-    """Return a function of the library that returns an int64; None if the library is missing.
+    """Return an int64 function of the library; None without library.
 
     Args:
         name: name of the function.

@@ -255,7 +255,7 @@ class Translator:
         truncate: bool = False,
         timeout_s: float | None = None,
     ) -> Score | list[Score]:
-        """Score given translations of one text or of several, in this thread and outside the queue.
+        """Score given translations of one text or several, in this thread.
 
         Scores are the model's own. Options and the bundle's constraints do not apply, except a first token that the
         model must write. A text without content has only the empty translation: no tokens, score 0.
@@ -329,7 +329,9 @@ class Translator:
         truncate: bool = False,
         timeout_s: float | None = None,
     ) -> Alignment | list[Alignment]:
-        """Compute the attention between one text, or several, and translations, in this thread; see also `translate`.
+        """Compute the attention of texts and translations, in this thread.
+
+        See `translate` for other arguments.
 
         Args:
             texts: a text or a sequence of texts.
@@ -391,7 +393,10 @@ class Translator:
         targets: Sequence[str | Sequence[int]],
         parameters: ScoringParameters = ScoringParameters(),  # noqa: B008 - frozen
     ) -> PendingScores:
-        """Read texts and their translations (texts, or token ids to score unchanged); `collect` scores them."""
+        """Prepare texts and translations for scoring; `collect` scores them.
+
+        A translation is a text, or token ids to score unchanged.
+        """
         return prepare_scoring(self._model, texts, targets, parameters)
 
     def aligning(
@@ -401,11 +406,18 @@ class Translator:
         query: AttentionQuery,
         parameters: TextParameters = TextParameters(),  # noqa: B008 - frozen
     ) -> PendingAlignments:
-        """Read texts and their translations, and queue the texts without; `collect` aligns them. See `align`."""
+        """Prepare texts and translations for `align`; `collect` computes the attention.
+
+        Texts without a translation are queued.
+        """
         return prepare_alignment(self._model, self._engine, texts, targets, query, parameters)
 
     def warm_up(self) -> None:
-        """Decode made-up sentences of several shapes with every session; BundleError if that fails or gives NaN."""
+        """Decode made-up sentences of several shapes with every session.
+
+        Raises:
+            BundleError: decoding fails or gives NaN.
+        """
         started = time.monotonic()
         shapes = [shape for shape in WARM_UP_SHAPES if not shape.sample or self._model.can_sample]
         try:
@@ -426,7 +438,10 @@ class Translator:
         return self._engine.ready
 
     def on_ready_change(self, tell: Callable[[], None]) -> None:
-        """Set the function that is called, in a thread of the engine, when `ready` may have changed."""
+        """Set the function to call when `ready` may have changed.
+
+        An engine thread calls it.
+        """
         self._engine.on_ready_change(tell)
 
     def load(self) -> Load:

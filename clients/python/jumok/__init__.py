@@ -1,4 +1,4 @@
-"""The client SDK: translate, score translations, see attention, and change models, through a jumok server.
+"""The client SDK: translate, score, see attention and change models.
 
 Results are frozen dataclasses, the same that an in-process translator gives; errors form one tree, drawn
 in `jumok_proto.errors`, which the translator raises too.

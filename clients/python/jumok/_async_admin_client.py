@@ -1,4 +1,4 @@
-"""The client for operators built on asyncio: load models into a server and unload them."""
+"""The client for operators built on asyncio: load and unload models."""
 
 from types import TracebackType
 from typing import Self
@@ -19,7 +19,9 @@ DEFAULT_TIMEOUT_S = 600.0
 
 
 class AsyncAdminClient:
-    """A connection to the one server whose models are to change; shared by the tasks of one event loop.
+    """A connection to one server, to change its models.
+
+    Shared by the tasks of one event loop.
 
     Calls are never retried. Loading goes on if the caller stops waiting.
 
@@ -53,7 +55,7 @@ class AsyncAdminClient:
         return [bundle_from_proto(bundle) for bundle in response.bundles]
 
     async def load_model(self, bundle: str, *, timeout_s: float | None = None) -> LoadResult:
-        """Load a bundle and wait until it serves; it replaces a model of the same name.
+        """Load a bundle and wait for it; it replaces a namesake.
 
         Args:
             bundle: name of a folder in the model root.
@@ -72,7 +74,11 @@ class AsyncAdminClient:
         return loaded_from_proto(response)
 
     async def unload_model(self, name: str, *, timeout_s: float | None = None) -> Model:
-        """Unload a model after its accepted requests; raise ModelNotFoundError if the server does not hold it."""
+        """Unload a model after its accepted requests.
+
+        Raises:
+            ModelNotFoundError: the server does not hold the model.
+        """
         request = UnloadModelRequest(name=check_text("name", name))
         try:
             response = await self._stub.UnloadModel(request, timeout=self._limit(timeout_s))

@@ -23,7 +23,9 @@ DEFAULT_TIMEOUT_S = 60.0
 
 
 class Client:
-    """A connection to a server, or to several with the same models; shared by the threads of a program.
+    """A connection to a server, or to several with the same models.
+
+    Shared by the threads of a program.
 
         with Client("localhost:50051") as client:
             print(client.translate("A man sleeps.").text)
@@ -174,7 +176,7 @@ class Client:
         model: str = "",
         timeout_s: float | None = None,
     ) -> Score | list[Score]:
-        """Score a given translation of one text, or of each of several in one request.
+        """Score given translations of one text, or of several in one request.
 
         Scores are the model's own log-probabilities; decoding options and constraints do not change them. A text
         without content has only the empty translation, with score 0. Other arguments are those of ``translate``.
@@ -246,7 +248,7 @@ class Client:
         model: str = "",
         timeout_s: float | None = None,
     ) -> Alignment | list[Alignment]:
-        """Compute the attention of one text and its translation, or of several in one request.
+        """Compute attention for one text and translation, or several in one request.
 
         Other arguments are those of ``translate``.
 
@@ -293,7 +295,9 @@ class Client:
         timeout_s: float | None = None,
         **options: Unpack[Options],
     ) -> Generator[TranslationUpdate, None, None]:
-        """Translate one text, and return its stable beginning while it is decoded; the last update has all.
+        """Translate one text, and yield its stable beginning during decoding.
+
+        The last update has the whole translation.
 
         Greedy search and sampling return token by token. Beam search returns what all hypotheses that can still win
         share, so nothing is taken back; that can be little until the end. A slow reader gets fewer updates. Arguments

@@ -12,7 +12,7 @@ from jumok_proto.parameters import name_parameter
 
 
 def call_error(error: grpc.RpcError, server: str) -> JumokError:
-    """Make the error of a failed call to a server, through either kind of channel."""
+    """Make the error of a failed call through any channel."""
     code = error.code()
     trailing = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
     packed = dict(trailing).get("grpc-status-details-bin", b"")

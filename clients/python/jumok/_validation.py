@@ -1,4 +1,7 @@
-"""Checks of arguments before a request is sent; each raises InvalidArgumentError with the parameter's name."""
+"""Checks of arguments before a request is sent.
+
+Each raises InvalidArgumentError with the parameter's name.
+"""
 
 from collections.abc import Mapping, Sequence, Set
 from typing import SupportsFloat, SupportsIndex
@@ -13,7 +16,10 @@ LONGEST_TIMEOUT_S = 365.0 * 24 * 3600
 
 
 def invalid_field(field: str, problem: str) -> InvalidArgumentError:
-    """Make the error for a field; the message names the parameter, ``field`` is the path in the request."""
+    """Make the error for a field, with the parameter's name in the message.
+
+    The attribute ``field`` is the path in the request.
+    """
     violation = FieldViolation(field=field, description=problem)
     details = Details(reason=InvalidArgumentError.reason, field_violations=(violation,))
     return InvalidArgumentError(f"{parameter_name(field)}: {problem}", details=details)
@@ -33,7 +39,7 @@ def check_text(field: str, text: object) -> str:
 
 
 def check_texts(field: str, texts: str | Sequence[str]) -> list[str]:
-    """Check one text or a sequence of texts; a set or a dict has no order that results could follow."""
+    """Check one text, or several in a sequence, which has an order."""
     if isinstance(texts, str):
         return [check_text(f"{field}[0]", texts)]
     if isinstance(texts, Mapping) or not hasattr(texts, "__getitem__"):
@@ -42,7 +48,10 @@ def check_texts(field: str, texts: str | Sequence[str]) -> list[str]:
 
 
 def check_optional_texts(field: str, values: object, count: int) -> list[str]:
-    """Check ``count`` texts, each possibly None, which is sent as an empty text; None for all sends none."""
+    """Check ``count`` optional texts; None becomes an empty text.
+
+    If ``values`` is None, no texts are sent.
+    """
     if values is None:
         return []
     if isinstance(values, str) or not isinstance(values, Sequence):
@@ -59,7 +68,7 @@ def check_length(field: str, values: list[str], count: int) -> list[str]:
 
 
 def check_lines(lines: object) -> None:
-    """Check the texts of ``translate_iter``: an iterable in a definite order; a str would be read letter by letter."""
+    """Check the texts of ``translate_iter``: no str, and a definite order."""
     if isinstance(lines, str | bytes | Mapping | Set):
         raise invalid_field("lines", f"must be an iterable of texts in order, got a {type(lines).__name__}")
 
@@ -73,7 +82,11 @@ def check_kinds(kinds: Sequence[AttentionKind]) -> Sequence[AttentionKind]:
 
 
 def check_options(options: Options) -> Options:
-    """Convert decoding options to the types of the message; raise TypeError for an unknown name."""
+    """Convert decoding options to the message's types.
+
+    Raises:
+        TypeError: an unknown option.
+    """
     check_names(options)
     return Options(
         beam_size=check_integer("options.beam_size", options.get("beam_size")),

@@ -1,4 +1,4 @@
-"""A fake server for tests of programs that use the SDK: real gRPC, canned translations.
+"""A fake server for tests: real gRPC, canned translations.
 
 with FakeServer({"A dog runs.": "Ein Hund rennt."}) as server, Client(server.address) as client:
     assert client.translate("A dog runs.").text == "Ein Hund rennt."

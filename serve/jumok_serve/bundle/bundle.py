@@ -1,4 +1,4 @@
-"""Bundles on disk: opened only if all files match the manifest, written completely or not at all."""
+"""Open bundles whose files match the manifest; write bundles atomically."""
 
 import hashlib
 import json
@@ -89,7 +89,11 @@ class Bundle:
         return cls(path=folder, manifest=manifest, tokenizer=tokenizer)
 
     def variant(self, precision: str) -> PrecisionVariant:
-        """Return the graphs and weights of a precision; ``BundleError`` if the bundle does not have it."""
+        """Return the graphs and weights of a precision.
+
+        Raises:
+            BundleError: the bundle does not have the precision.
+        """
         try:
             return self.manifest.precisions[precision]
         except KeyError:
@@ -117,7 +121,11 @@ class Bundle:
             raise BundleError(self.path, [f"{described.file} is not a shortlist of this model: {exc}"]) from exc
 
     def graph_path(self, precision: str, name: str) -> Path:
-        """Return the ONNX file of a graph; ``BundleError`` if the bundle has no such precision or graph."""
+        """Return the ONNX file of a graph.
+
+        Raises:
+            BundleError: the bundle has no such precision or graph.
+        """
         graphs = self.variant(precision).graphs
         if name not in graphs:
             raise BundleError(self.path, [f"has no graph {name!r} in {precision}; it has {', '.join(graphs)}"])
@@ -249,11 +257,11 @@ def _read_manifest(folder: Path) -> bytes:
 
 
 class _UnreadableManifestError(ValueError):
-    """The file is not a manifest of a known format, so its parts cannot be checked."""
+    """The file is not a manifest of a known format."""
 
 
 def _parse_manifest(raw: bytes) -> tuple[Manifest | None, dict[str, FileEntry], list[str]]:
-    """Return the manifest, if it is valid, its files as far as they can be read, and its problems."""
+    """Return the manifest if valid, its readable files, and its problems."""
     try:
         fields = json.loads(raw)
     except (ValueError, RecursionError) as exc:  # not JSON, not UTF-8, or nested too deeply
@@ -278,7 +286,7 @@ def _parse_manifest(raw: bytes) -> tuple[Manifest | None, dict[str, FileEntry], 
 
 
 def _schema_problems(error: ValidationError) -> list[str]:
-    """Return one line per problem: its place in the manifest, the problem and the value."""
+    """Return one line per problem: place, problem and value."""
     problems = []
     for details in error.errors(include_url=False):
         where = "".join(map(_path_text, details["loc"])).lstrip(".")
@@ -321,7 +329,7 @@ def _measure(path: Path) -> FileEntry:
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    """Yield relative paths of a bundle's files; names that begin with a dot belong to other tools (``.git``)."""
+    """Yield relative paths of a bundle's files, except names with leading dot."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
@@ -355,7 +363,7 @@ def _sibling(target: Path, role: str) -> Path:
 
 
 def _move_into_place(draft: Path, target: Path) -> None:
-    """Rename ``draft`` to ``target``; a bundle that is there already is kept aside until the new one stands."""
+    """Rename ``draft`` to ``target``; if that fails, an old ``target`` stays."""
     replaced = _sibling(target, "replaced") if target.exists() else None
     if replaced is not None:
         target.rename(replaced)
@@ -371,7 +379,7 @@ def _move_into_place(draft: Path, target: Path) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """Make files and folders durable, so that the rename cannot be on disk before its content."""
+    """Flush files and folders to disk, before a rename makes them visible."""
     for parent, _, files in os.walk(folder):
         for name in files:
             _flush_one(Path(parent) / name)

@@ -15,7 +15,7 @@ MAIN_SETTINGS = ("beam_size", "num_hypotheses", "length_penalty", "early_stoppin
 
 
 def as_json(bundle: Bundle) -> dict[str, Any]:
-    """Return the manifest as JSON values, with the size, verdict and native graphs of every precision."""
+    """Return the manifest as JSON values, with sizes, verdicts and native graphs."""
     manifest = bundle.manifest
     return manifest.model_dump(mode="json") | {
         "path": str(bundle.path),
@@ -26,7 +26,10 @@ def as_json(bundle: Bundle) -> dict[str, Any]:
 
 
 def describe(bundle: Bundle) -> str:
-    """Return sections of aligned lines, at most 100 columns wide unless a word is longer."""
+    """Return sections of aligned lines, at most 100 columns wide.
+
+    Only a longer word makes a longer line.
+    """
     manifest = bundle.manifest
     sections = [
         _overview(bundle),
@@ -173,7 +176,7 @@ def _pairs(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _wrapped(label: str, text: str) -> list[str]:
-    """Wrap ``label text``, further lines indented under the text; words are never cut, so they can be copied."""
+    """Wrap ``label text`` with an indent; words stay whole, to be copied."""
     indent = "  " + " " * len(label)
     return textwrap.wrap(
         text,
@@ -197,7 +200,7 @@ def _table(rows: Sequence[tuple[str, ...]], *, numeric: set[int]) -> Iterator[st
 
 
 def _settings(values: Iterable[tuple[str, object]]) -> str:
-    """Join ``name=value`` pairs, without spaces in a pair so that lines never break inside it."""
+    """Join ``name=value`` pairs, each without spaces, so that none is broken."""
     return ", ".join(f"{name}={_setting(value)}" for name, value in values)
 
 

@@ -14,7 +14,7 @@ MAX_NAME_LENGTH = 255
 
 
 class FoundBundle(NamedTuple):
-    """A bundle in the root: folder name, and name and version of the model, or the problem with its manifest."""
+    """A bundle in the root: folder and model, or the manifest's problem."""
 
     folder: str
     model: str = ""
@@ -33,7 +33,7 @@ class ModelRoot:
         self._path = path
 
     def find(self, name: str) -> Path:
-        """Return a bundle's folder, links resolved, so that a changed link has no effect after the check.
+        """Return a bundle's folder, links resolved so that later changes are harmless.
 
         Raises:
             InvalidArgumentError: the name is not a plain name, or is a link out of the root.
@@ -64,7 +64,7 @@ class ModelRoot:
         return folder
 
     def bundles(self) -> list[FoundBundle]:
-        """Return all bundles, sorted by folder: folders with a manifest whose names do not begin with a dot."""
+        """Return all bundles by folder name, without names with a leading dot."""
         return sorted(self._bundles())
 
     def _bundles(self) -> Iterator[FoundBundle]:

@@ -1,4 +1,4 @@
-"""Lexical shortlists: the target tokens that a text may be translated with, by its source tokens."""
+"""Lexical shortlists: target tokens that may translate a text's source tokens."""
 
 import zipfile
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ WIDTH_STEP = 128
 
 
 class Shortlist:
-    """A list of target tokens for each source token, and tokens that are in every list.
+    """Target tokens for each source token, and tokens in every list.
 
     A text may be translated with the tokens of all its source tokens' lists, as in "Vocabulary manipulation for neural
     machine translation" (Mi et al., 2016).

@@ -31,7 +31,7 @@ the event loop wait for each other, and an overloaded server translates a tenth 
 
 
 def _settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for every setting; their values are validated with those of file and environment."""
+    """Give a command a flag for every setting, validated with other settings."""
     for name in reversed(NAMES):
         command = _setting(name)(command)
     return command

@@ -1,4 +1,4 @@
-"""Settings of a server: one schema for the file, the environment and the flags of ``jumok serve``.
+"""Server settings: one schema for file, environment and flags.
 
 Every setting has one name: ``max_queue_tokens`` in the file, ``JUMOK_MAX_QUEUE_TOKENS`` in the environment, and
 ``--max-queue-tokens`` as a flag. Flags override the environment, the environment the file, and the file the defaults.
@@ -189,7 +189,7 @@ class Effective:
     given: Mapping[str, GivenValue]
 
     def toml(self) -> str:
-        """Return a file that gives the same configuration; settings without a value are left out."""
+        """Return a file with the same configuration, without unset settings."""
         lines = []
         for name, value in self.configuration.model_dump(mode="json").items():
             if value is not None:
@@ -264,7 +264,7 @@ def _flag_origin(name: str) -> str:
 
 
 def _suggestion(name: str, spelled: Callable[[str], str]) -> str:
-    """Suggest the setting that an unknown name may stand for, in the spelling of its origin."""
+    """Suggest the nearest setting to an unknown name, spelled alike."""
     near = difflib.get_close_matches(name, NAMES, n=1)
     return f"the nearest known name is {spelled(near[0])}" if near else "'jumok serve --help' has all settings"
 

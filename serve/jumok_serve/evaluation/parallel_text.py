@@ -12,7 +12,7 @@ class CorpusError(JumokError, ValueError):
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a UTF-8 file; one whose name ends in .gz is decompressed.
+    """Read the lines of a UTF-8 file; decompresses .gz files.
 
     Raises:
         CorpusError: the file cannot be read, or a line is not UTF-8.
@@ -34,7 +34,11 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    """Read two files of equally many lines; raise CorpusError if the numbers differ or are 0."""
+    """Read two files with equal numbers of lines, not 0.
+
+    Raises:
+        CorpusError: the numbers differ or are 0.
+    """
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise CorpusError(

@@ -1,4 +1,4 @@
-"""Names of a precision's graphs in the manifest: one for each role, target and vocabulary."""
+"""Names of a precision's graphs: one per role, target and vocabulary."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
@@ -70,7 +70,7 @@ def name_for_target(name: str, target: Target) -> str:
 
 
 def graphs_by_role(graphs: Mapping[str, Graph], target: Target, *, shortlist: bool) -> dict[str, Graph]:
-    """The graphs to run: for each role the one for the target, or else the plain one for the CPU.
+    """The graphs to run, by role: the target's, or else the CPU's.
 
     Args:
         graphs: a precision's graphs by name.

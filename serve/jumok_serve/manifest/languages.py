@@ -14,7 +14,7 @@ MAX_LISTED = 24
 
 
 class SourceLanguage(Part):
-    """Token ids before and after a text of this language, such as a language token and EOS."""
+    """Token ids around a text, such as a language token and EOS."""
 
     prefix: tuple[TokenId, ...] = ()
     suffix: tuple[TokenId, ...] = ()
@@ -59,7 +59,10 @@ class Languages(Part):
 
     @classmethod
     def of_pair(cls, source: str, target: str, *, suffix: tuple[int, ...]) -> Self:
-        """Return the languages of a model with one direction; ``suffix`` ends every source, usually EOS."""
+        """Return the languages of a model with one direction.
+
+        The tokens ``suffix`` end every source, usually EOS.
+        """
         return cls(
             sources={source: SourceLanguage(suffix=suffix)},
             targets={target: TargetLanguage()},

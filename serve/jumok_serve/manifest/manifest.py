@@ -29,7 +29,7 @@ class Architecture(Part):
 
 
 class SpecialTokens(Part):
-    """Token ids with a role: ``start`` is the decoder's start token, ``suppress`` are never generated."""
+    """Token ids with a role: ``start`` begins decoding, ``suppress`` never occur."""
 
     pad: TokenId
     start: TokenId
@@ -84,7 +84,9 @@ DType: TypeAlias = Literal["float32", "float16", "int64", "int32", "int8", "uint
 
 
 class TensorSpec(Part):
-    """Input or output of a graph: name, element type, and a symbol (``B``) or a constant size for each axis.
+    """Input or output of a graph: name, type and axes.
+
+    An axis is a symbol (``B``) or a constant size.
 
     An axis of size 0 means that the model lacks such data, as self-attention in recurrent models.
     """
@@ -224,14 +226,14 @@ class Score(Part):
 
 
 class TrainingData(Part):
-    """Training data of a model: a description, and the SHA-256 of each file by name."""
+    """Training data of a model: description and SHA-256 by file name."""
 
     description: str
     files: dict[str, Sha256] = Field(default_factory=dict)
 
 
 class SourceCheckpoint(Part):
-    """Checkpoint that a model was imported from: folder name, and the SHA-256 of each weights file by name.
+    """Imported checkpoint: folder name, and SHA-256 by weights file name.
 
     ``transformers_version`` is the version that wrote it, if known.
     """

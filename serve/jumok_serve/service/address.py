@@ -12,7 +12,7 @@ def format_address(host: str, port: int) -> str:
 
 
 def check_address(host: str, port: int, setting: str) -> None:
-    """Bind an address once; gRPC itself logs the reason of a failure instead of raising it.
+    """Bind an address once, because gRPC logs failures instead of raising them.
 
     Args:
         host: address to listen on.

@@ -67,7 +67,9 @@ class Administration:
 
 
 class Server:
-    """Serves models over gRPC; made inside a running event loop. The caller closes the models.
+    """Serves models over gRPC; made inside a running event loop.
+
+    The caller closes the models.
 
     Args:
         models: initial models.

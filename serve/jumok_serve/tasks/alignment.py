@@ -61,13 +61,15 @@ class PendingAlignments:
         self.futures: Sequence[Future[Any]] = () if own is None else own.futures
 
     def cancel(self) -> None:
-        """Cancel translations that are not done, and stop before the next batch; safe in any thread."""
+        """Cancel pending translations, and stop before the next batch; thread-safe."""
         self._deadline.cancel()
         if self._own is not None:
             self._own.cancel()
 
     def collect(self) -> list[Alignment]:
-        """Wait for translations, compute attention in this thread and return it in the order of the texts.
+        """Wait for translations, and return attention in the order of the texts.
+
+        The calling thread computes it.
 
         Raises:
             DeadlineExceededError: the deadline has passed.
@@ -128,14 +130,14 @@ class PendingAlignments:
         )
 
     def _source_tokens(self, token_ids: Sequence[int]) -> Iterator[AlignedToken]:
-        """Yield the tokens of a source; those that the language adds around the text are special."""
+        """Yield the tokens of a source; those around the text are special."""
         first = len(self._direction.source_prefix)
         end = len(token_ids) - len(self._direction.source_suffix)
         for index, text in enumerate(self._model.tokenizer.source_tokens(token_ids)):
             yield AlignedToken(text, special=not first <= index < end)
 
     def _target_tokens(self, token_ids: Sequence[int]) -> Iterator[AlignedToken]:
-        """Yield the tokens of a target; padding, start, EOS and a forced first token are special."""
+        """Yield a target's tokens; padding, start, EOS and forced first are special."""
         tokens = self._model.manifest.special_tokens
         special = {*tokens.eos, tokens.pad, tokens.start, self._start}
         for index, (token, text) in enumerate(zip(token_ids, self._model.tokenizer.tokens(token_ids), strict=True)):

@@ -34,7 +34,7 @@ class GivenTarget(NamedTuple):
 
 
 class TeacherForcing:
-    """Runs a model's scorer and aligner over targets, in batches of similar lengths and limited size.
+    """Runs scorer and aligner over targets, in limited batches of similar lengths.
 
     Args:
         graphs: the model's graphs.
@@ -60,7 +60,7 @@ class TeacherForcing:
         return "aligner" in self._variant.graphs
 
     def heads(self, kind: AttentionKind) -> tuple[int, int]:
-        """Return the numbers of layers and of heads per layer with this attention; 0, 0 if the aligner has none."""
+        """Return the numbers of layers and of heads each; 0, 0 without attention."""
         aligner = self._variant.graphs.get("aligner")
         for spec in aligner.outputs if aligner is not None else ():
             if spec.name == ATTENTION_OUTPUTS[kind]:
@@ -87,7 +87,7 @@ class TeacherForcing:
         return scores
 
     def attention(self, given: Sequence[GivenTarget], deadline: Deadline) -> list[Floats]:
-        """Compute the cross-attention of every target, the mean over all layers and heads, [T, S] each.
+        """Compute the mean cross-attention of each target, [T, S].
 
         No target may be empty.
 
@@ -142,7 +142,10 @@ class TeacherForcing:
         return attention
 
     def _padded(self, given: Sequence[GivenTarget]) -> tuple[Integers, Integers, Integers, Integers, Integers]:
-        """Return the inputs of scorer and aligner: source ids and lengths, start ids, target ids and lengths."""
+        """Return the inputs of scorer and aligner for sources and targets.
+
+        These are source ids and lengths, start ids, and target ids and lengths.
+        """
         source_ids, source_lengths = _rectangle([one.source_ids for one in given], self._pad)
         # The padding token may be in the source vocabulary only; any token can pad a target.
         target_ids, target_lengths = _rectangle([one.target_ids for one in given], 0)

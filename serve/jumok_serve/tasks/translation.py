@@ -35,7 +35,7 @@ class Pending(Protocol):
 
     @property
     def futures(self) -> Sequence[Future[Any]]:
-        """One future per sentence in the engine; cancelling it frees its rows before the next step."""
+        """One future per sentence; cancelling one frees its rows within a step."""
 
     def cancel(self) -> None:
         """Cancel all sentences and attention that are not done."""
@@ -58,7 +58,7 @@ class Pending(Protocol):
         """
 
     def timings(self) -> Timings:
-        """Return the longest queue, encode and decode times of a sentence; waits until all are done.
+        """Wait for all sentences; return the longest queue, encode and decode times.
 
         The total ends at the first call.
         """
@@ -193,7 +193,7 @@ class PendingTranslations:
         )
 
     def _with_attention(self, hypotheses: Sequence[tuple[Hypothesis, ...]]) -> list[tuple[Hypothesis, ...]]:
-        """Add the attention of their tokens to hypotheses, without the rows of start token and prefix."""
+        """Add attention to hypotheses, without rows of start token and prefix."""
         given = {}
         for text, (job, of_text) in enumerate(zip(self._jobs, hypotheses, strict=True)):
             start, *prefix = job.prompt

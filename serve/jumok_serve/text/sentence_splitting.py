@@ -24,14 +24,14 @@ WITHOUT_SPACES = frozenset("zh zho cmn yue wuu ja jpn th tha lo lao km khm my my
 
 @dataclass(frozen=True, slots=True)
 class SplitText:
-    """A text's sentences, at least one, and the white space before, between and after them."""
+    """A text's sentences, at least one, and all white space around them."""
 
     sentences: tuple[str, ...]
     spaces: tuple[str, ...]
 
 
 def split(text: str, language: str) -> SplitText:
-    """Split a text into sentences, by the rules of sentencex for the language; a line break ends a sentence.
+    """Split a text into sentences by sentencex and at line breaks.
 
     Sentences and spaces joined in turn are the text. A text of white space is its only sentence.
     """
@@ -90,7 +90,7 @@ class PendingSplitTexts:
         return self._pending.timings()
 
     def stable_texts(self) -> list[str]:
-        """Return the stable text of each translation; it ends in the first sentence that is not decoded yet."""
+        """Return each translation's stable text, up to the first undecoded sentence."""
         return [
             self._stable_text(text, first, decoded)
             for text, first, decoded in zip(self._texts, self._firsts, self._decoded, strict=True)
@@ -195,7 +195,7 @@ def _is_text(text: object) -> bool:
 def _first_sentence_prefixes(
     prefixes: Sequence[str | None] | None, texts: Sequence[SplitText]
 ) -> list[str | None] | None:
-    """Return the target prefix of each sentence: the text's for its first sentence, None for the others."""
+    """Return the target prefix of each sentence: only first sentences have one."""
     if prefixes is None:
         return None
     check_count("target_prefixes", prefixes, len(texts))

@@ -52,7 +52,11 @@ def _without_end(text: str, beginnings: Sequence[str]) -> str:
 
 
 def checked_ids(ids: Sequence[int], size: int) -> list[int]:
-    """Plain integers (NumPy's are accepted too); ``IndexError`` for one beyond a vocabulary of ``size`` tokens."""
+    """Plain integers, also from NumPy's.
+
+    Raises:
+        IndexError: an id beyond a vocabulary of ``size`` tokens.
+    """
     checked = list(map(int, ids))
     if checked and not (min(checked) >= 0 and max(checked) < size):
         beyond = next(token for token in checked if not 0 <= token < size)

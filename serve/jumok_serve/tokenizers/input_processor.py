@@ -1,4 +1,4 @@
-"""Texts of a request as token ids: checked, tokenized, framed for their language and truncated."""
+"""Token ids of a request's texts: checked, tokenized, completed, truncated."""
 
 import re
 import time
@@ -25,7 +25,7 @@ _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text as the model reads it; `token_ids` is empty if the text has no content."""
+    """A text as token ids; none if it has no content."""
 
     token_ids: tuple[int, ...]
     truncated: bool
@@ -71,7 +71,7 @@ class InputProcessor:
     def sources(
         self, texts: Sequence[str], direction: Direction, *, truncate: bool, deadline: float | None
     ) -> list[Source]:
-        """Tokenize texts and add the direction's task prefix and the token ids around a text.
+        """Tokenize texts, with task prefix and token ids of the direction.
 
         A text has no content if it is white space, has no tokens, or has only tokens that follow every text, as EOS.
 
@@ -93,7 +93,7 @@ class InputProcessor:
     def prefixes(
         self, prefixes: Sequence[str | None] | None, texts: int, forced_first: int | None
     ) -> list[tuple[int, ...]]:
-        """Tokenize target prefixes; a forced first token comes before a prefix that is not empty.
+        """Tokenize target prefixes, after a forced first token if not empty.
 
         Raises:
             InvalidArgumentError: a prefix cannot be used, or their number is not that of the texts.
@@ -222,7 +222,11 @@ class InputProcessor:
 
 
 def check_texts(texts: object) -> None:
-    """Raise InvalidArgumentError unless texts are an ordered sequence; a str would be read letter by letter."""
+    """Check that texts are an ordered sequence, not a str.
+
+    Raises:
+        InvalidArgumentError: they are not.
+    """
     if isinstance(texts, str | bytes | Mapping) or not hasattr(texts, "__getitem__"):
         raise InvalidArgumentError(
             f"texts must be a str, or a sequence of them for several texts, got {texts!r}", field="contents"
@@ -230,7 +234,11 @@ def check_texts(texts: object) -> None:
 
 
 def check_text(text: str, field: str) -> None:
-    """Raise InvalidArgumentError if a text is no string, or has a NUL or a lone surrogate."""
+    """Check that a text is a string without NUL or lone surrogate.
+
+    Raises:
+        InvalidArgumentError: it is not.
+    """
     if not isinstance(text, str):
         raise InvalidArgumentError(f"{field} must be a string, got {type(text).__name__}", field=field)
     found = _UNUSABLE.search(text)

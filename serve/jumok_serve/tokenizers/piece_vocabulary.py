@@ -1,4 +1,4 @@
-"""Tokenizer of SentencePiece pieces with a separate vocabulary of ids, as in Marian and M2M100."""
+"""Tokenizer of SentencePiece pieces with separate ids (Marian, M2M100)."""
 
 import json
 from collections.abc import Mapping, Sequence, Set
@@ -84,7 +84,11 @@ class PieceVocabularyTokenizer:
 
     @classmethod
     def load(cls, description: PieceVocabularyDescription, folder: Path) -> Self:
-        """Load the described tokenizer from its files in ``folder``; ``ValueError`` if they do not load."""
+        """Load the described tokenizer from its files in ``folder``.
+
+        Raises:
+            ValueError: the files do not load.
+        """
         target_model, target_vocabulary = description.target_model, description.target_vocabulary
         return cls(
             folder / description.source_model,
@@ -122,7 +126,11 @@ class PieceVocabularyTokenizer:
         return self._target.encode(self._target_model, text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of target token ids; ``IndexError`` for an id over the model's size."""
+        """Return the text of target token ids.
+
+        Raises:
+            IndexError: an id over the model's size.
+        """
         text = self._joined(ids)
         return clean_up_spaces(text) if self._clean_up_spaces else text
 
@@ -139,11 +147,19 @@ class PieceVocabularyTokenizer:
         return stable_text(self._joined(ids), clean_up=self._clean_up_spaces)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of target token ids, "" for none; ``IndexError`` for an id over the model's size."""
+        """Return the pieces of target token ids, "" for none.
+
+        Raises:
+            IndexError: an id over the model's size.
+        """
         return list(map(self._target.spelling.get, checked_ids(ids, self.vocab_size), repeat("")))
 
     def source_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of source token ids, "" for none; ``IndexError`` for an id over the model's size."""
+        """Return the pieces of source token ids, "" for none.
+
+        Raises:
+            IndexError: an id over the model's size.
+        """
         return list(map(self._source.spelling.get, checked_ids(ids, self.source_vocab_size), repeat("")))
 
     def save(self, folder: Path) -> PieceVocabularyDescription:
@@ -210,7 +226,11 @@ def _is_code(piece: str) -> bool:
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Read the id of every piece from a JSON object; ``ValueError`` if the file is not one."""
+    """Read the id of every piece from a JSON object.
+
+    Raises:
+        ValueError: the file is not such an object.
+    """
     try:
         return _VOCABULARY.validate_json(path.read_bytes(), strict=True)
     except ValidationError as exc:

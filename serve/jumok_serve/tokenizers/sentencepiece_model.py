@@ -52,7 +52,7 @@ class SentencePieceModel:
         return ids
 
     def split(self, text: str) -> list[str]:
-        """Return the most likely pieces of ``text``; an unknown one is spelled as in the text."""
+        """Return the most likely pieces of ``text``, unknown ones as in it."""
         pieces: list[str] = self._processor.EncodeAsPieces(text)
         return pieces
 
@@ -80,7 +80,7 @@ class SentencePieceModel:
 
 
 class _Pieces(dict[int, str]):
-    """Cache of the pieces of ids: in the library, one look-up takes as long as decoding a word."""
+    """Cache of the pieces of ids, because the library's look-up is slow."""
 
     def __init__(self, processor: SentencePieceProcessor) -> None:
         self._processor = processor

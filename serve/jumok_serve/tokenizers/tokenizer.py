@@ -37,16 +37,24 @@ class Tokenizer(Protocol):
         """``encode`` several texts, possibly in less time."""
 
     def encode_target(self, text: str) -> list[int]:
-        """Return the target token ids of a translation or of its beginning, without special tokens."""
+        """Return the token ids of a translation (beginning), without special tokens."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of target token ids, without special tokens; ``IndexError`` for an id of V or more."""
+        """Return the text of target token ids, without special tokens.
+
+        Raises:
+            IndexError: an id of V or more.
+        """
 
     def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """``decode`` several texts, possibly in less time."""
 
     def decode_stable(self, ids: Sequence[int]) -> str:
-        """Return the part of ``decode(ids)`` that further ids cannot change; ``IndexError`` for an id of V or more."""
+        """Return the part of ``decode(ids)`` that further ids cannot change.
+
+        Raises:
+            IndexError: an id of V or more.
+        """
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the vocabulary's spelling of target token ids, special tokens included."""
@@ -59,7 +67,7 @@ class Tokenizer(Protocol):
 
 
 class SentencePieceTokenizer:
-    """One SentencePiece model for both languages, or one for each; safe in any number of threads.
+    """One SentencePiece model for both languages, or one each; thread-safe.
 
     An unknown character becomes the unknown token, which decodes to ``" ⁇ "``. Control tokens (padding, start, end)
     decode to nothing. Text that spells ``</s>`` is only text. The model defines the normalization of Unicode and space.
@@ -99,7 +107,11 @@ class SentencePieceTokenizer:
         return self._target.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of target token ids, without control tokens; ``IndexError`` for an id of V or more."""
+        """Return the text of target token ids, without control tokens.
+
+        Raises:
+            IndexError: an id of V or more.
+        """
         return self._target.decode(checked_ids(ids, self.vocab_size))
 
     def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -111,11 +123,19 @@ class SentencePieceTokenizer:
         return stable_text(self.decode(ids), clean_up=False)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of target token ids, such as ``▁Haus``; ``IndexError`` for an id of V or more."""
+        """Return the pieces of target token ids, such as ``▁Haus``.
+
+        Raises:
+            IndexError: an id of V or more.
+        """
         return self._target.pieces(ids)
 
     def source_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of source token ids, such as ``▁house``; ``IndexError`` for an unknown id."""
+        """Return the pieces of source token ids, such as ``▁house``.
+
+        Raises:
+            IndexError: an unknown id.
+        """
         return self._source.pieces(ids)
 
     @classmethod
@@ -148,7 +168,11 @@ class SentencePieceTokenizer:
 
 
 def load_tokenizer(description: TokenizerDescription, folder: Path) -> Tokenizer:
-    """Load the tokenizer of the bundle in ``folder``; ``ValueError`` if it does not load or differs."""
+    """Load the tokenizer of the bundle in ``folder``.
+
+    Raises:
+        ValueError: it does not load, or differs from its description.
+    """
     match description:
         case PieceVocabularyDescription():
             return PieceVocabularyTokenizer.load(description, folder)

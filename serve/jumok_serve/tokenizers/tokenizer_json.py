@@ -74,7 +74,11 @@ class TokenizerJson:
 
     @classmethod
     def load(cls, description: TokenizerJsonDescription, folder: Path) -> Self:
-        """Load the described tokenizer from its file in ``folder``; ``ValueError`` if it does not load."""
+        """Load the described tokenizer from its file in ``folder``.
+
+        Raises:
+            ValueError: the file does not load.
+        """
         return cls(
             folder / description.file,
             source_vocab_size=description.source_vocab_size,
@@ -105,7 +109,11 @@ class TokenizerJson:
         return self.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of target token ids; ``IndexError`` for an id over the model's size."""
+        """Return the text of target token ids.
+
+        Raises:
+            IndexError: an id over the model's size.
+        """
         text = self._decoded(checked_ids(ids, self.vocab_size))
         return clean_up_spaces(text) if self._clean_up_spaces else text
 
@@ -128,11 +136,19 @@ class TokenizerJson:
         return text
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the spelling of target token ids, "" for none; ``IndexError`` for an id over the model's size."""
+        """Return the spelling of target token ids, "" for none.
+
+        Raises:
+            IndexError: an id over the model's size.
+        """
         return self._spelled(checked_ids(ids, self.vocab_size))
 
     def source_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the spelling of source token ids, "" for none; ``IndexError`` for an id over the model's size."""
+        """Return the spelling of source token ids, "" for none.
+
+        Raises:
+            IndexError: an id over the model's size.
+        """
         return self._spelled(checked_ids(ids, self.source_vocab_size))
 
     def _spelled(self, ids: list[int]) -> list[str]:

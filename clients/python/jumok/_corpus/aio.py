@@ -129,7 +129,7 @@ class AsyncCorpusRun:
 
 
 async def _each(texts: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[str, None]:
-    """Iterate over either kind of iterable; other tasks run between the texts of a plain one."""
+    """Iterate over either kind of iterable, letting other tasks run between."""
     if isinstance(texts, AsyncIterable):
         async for text in texts:
             yield text

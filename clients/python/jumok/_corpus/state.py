@@ -1,4 +1,4 @@
-"""The state of a corpus: texts read, sent, answered and returned; without threads, waits or calls.
+"""The state of a corpus call: texts read, sent, answered and returned.
 
 If a call breaks, the next call sends its unanswered texts again, so no text is lost. Each text takes one answer, and
 results are returned in the order of the texts.
@@ -146,7 +146,10 @@ class Corpus:
         self._call_answered = False
 
     def take(self, *, first: bool) -> TranslateCorpusRequest:
-        """Make the next message of a call, with as many texts as fit; the first has the settings."""
+        """Make the next message of a call, with all texts that fit.
+
+        Only the first message has the settings.
+        """
         request = TranslateCorpusRequest(settings=self._settings if first else None)
         characters = 0
         while self._unsent and len(request.items) < MAX_MESSAGE_ITEMS:
@@ -212,7 +215,10 @@ class Corpus:
         return ready or self.failure is not None or (self._ended and not self._texts)
 
     def take_result(self) -> TextResult | None:
-        """Give the next result, or None after the last; raise the failure after the results before it."""
+        """Return the next result, or None after the last.
+
+        The failure is raised after the results before it.
+        """
         if self._texts and (outcome := self._texts[0].outcome) is not None:
             entry = self._texts.popleft()
             return TextResult(index=entry.index, text=entry.text, outcome=outcome)

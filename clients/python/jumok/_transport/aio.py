@@ -35,7 +35,10 @@ class AsyncStubs:
 
 
 class AsyncConnection:
-    """A channel to each server of a client, whose arguments these are; shared by the tasks of one event loop."""
+    """A channel to each server of a client.
+
+    Shared by the tasks of one event loop. Arguments are those of the client.
+    """
 
     def __init__(
         self, server: str | Sequence[str], *, tls: Tls | None, token: str | None, timeout_s: float, max_attempts: int

@@ -65,7 +65,12 @@ def addresses(server: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def open_channel(address: str, *, tls: Tls | None = None, token: str | None = None) -> grpc.Channel:
-    """Open a channel; raise ValueError for a token without TLS, and OSError for files that cannot be read."""
+    """Open a channel to a server.
+
+    Raises:
+        ValueError: a token without TLS.
+        OSError: a file cannot be read.
+    """
     credentials = _credentials(tls, token)
     if credentials is None:
         return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)

@@ -1,4 +1,4 @@
-"""The end of a connection: for threads, which wait for it, and for tasks, whose calls it cancels."""
+"""The end of a connection: wakes waiting threads, and cancels calls of tasks."""
 
 import asyncio
 import threading
@@ -50,7 +50,7 @@ class AsyncClosing:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Enclose a call; raise CallCancelledError if the end, and not the task's own cancellation, cancels it."""
+        """Enclose a call; the end of the connection raises CallCancelledError."""
         try:
             yield
         except asyncio.CancelledError as error:
@@ -62,7 +62,7 @@ class AsyncClosing:
 
 @contextmanager
 def cancelled_at_exit(call: Any) -> Iterator[None]:
-    """Cancel a call of either kind at the end of the block; after its own end this does nothing."""
+    """Cancel a call at the end of the block, unless it has ended."""
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ LONGEST_REST_S = 30.0
 
 
 class Endpoints:
-    """The servers of a client, called in turn; a server that could not be reached rests.
+    """The servers of a client, called in turn; unreachable servers rest.
 
     The rest is one second, and doubles with each failure in a row. Failures during the rest, such as those of all calls
     that were running, count once.
@@ -30,7 +30,7 @@ class Endpoints:
         self._rests_until = [0.0] * count
 
     def pick(self, now: float) -> int:
-        """Give the number of the server to call now; if all rest, the one whose rest ends first."""
+        """Return the next server's number; if all rest, the first to return."""
         count = len(self._failures)
         order = [(self._next + step) % count for step in range(count)]
         picked = min(order, key=lambda number: max(self._rests_until[number] - now, 0.0))
@@ -105,7 +105,7 @@ class Attempts:
         self._endpoints.succeeded(self.endpoint)
 
     def failed(self, error: JumokError, now: float) -> float:
-        """Give the seconds to wait before the next attempt; raise the error if there is none."""
+        """Return the seconds until the next attempt; raises after the last."""
         unreachable = isinstance(error, UnavailableError)
         if unreachable:
             self._endpoints.failed(self.endpoint, now)

@@ -36,7 +36,10 @@ class Stubs:
 
 
 class Connection:
-    """A channel to each server of a client, whose arguments these are; shared by the threads of a program."""
+    """A channel to each server of a client.
+
+    Shared by the threads of a program. Arguments are those of the client.
+    """
 
     def __init__(
         self, server: str | Sequence[str], *, tls: Tls | None, token: str | None, timeout_s: float, max_attempts: int

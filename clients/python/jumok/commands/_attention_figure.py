@@ -1,4 +1,4 @@
-"""A figure of attention: a cell per pair of tokens, a panel for the mean or per head."""
+"""A figure of attention: a cell per token pair, panels by head."""
 
 import math
 import warnings
@@ -61,7 +61,9 @@ class Drawing:
 
 
 def draw(alignment: Alignment, kind: AttentionKind, *, unit: str = "token") -> Drawing:
-    """Draw attention of one kind: of each layer and head if the alignment has them, else the mean.
+    """Draw attention of one kind, of each head if available.
+
+    Otherwise the mean is drawn.
 
     Rows attend to columns, as in Bahdanau, Cho and Bengio (2015), figure 3. All panels share one colour scale, from 0
     to the largest weight.

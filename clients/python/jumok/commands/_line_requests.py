@@ -1,4 +1,4 @@
-"""Lines of input as requests: many lines in one, two in flight, results in order."""
+"""Requests of many input lines each, two in flight, results in order."""
 
 import re
 import threading
@@ -71,7 +71,7 @@ class Batch(Generic[Answer]):
 
 
 def read_lines(stream: BinaryIO) -> Iterator[Line]:
-    """Read the lines of standard input; a line that is too long or not UTF-8 has a ``problem``."""
+    """Read the lines of standard input; unusable ones have a ``problem``."""
     number = 0
     while data := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -92,7 +92,7 @@ def read_lines(stream: BinaryIO) -> Iterator[Line]:
 
 
 def answer_lines(lines: Iterable[Line], request: Request[Answer], *, retry_s: float) -> Iterator[Batch[Answer]]:
-    """Request answers as lines arrive; an error is raised after the answers to the lines before it.
+    """Request answers as lines arrive; an error comes after earlier answers.
 
     A request that an overloaded server refuses is retried, for ``retry_s`` seconds.
     """
@@ -166,7 +166,10 @@ def _answer_halves(lines: list[Line], request: Request[Answer], retry_s: float) 
 
 
 def _before_error(lines: list[Line], error: JumokError, request: Request[Answer], retry_s: float) -> Batch[Answer]:
-    """Answer the lines before the one that a refusal blames; the error names that line."""
+    """Answer the lines before the one that an error blames.
+
+    The error is changed to name that line.
+    """
     index = blamed_line(error)
     if index is None or index >= len(lines):
         return Batch([], [], error)
@@ -199,7 +202,7 @@ def by_server(lines: Iterable[Line], translate_iter: TranslateIter) -> Iterator[
 def in_process(
     lines: Iterable[Line], translate: Request[Translation], *, retry_s: float
 ) -> Iterator[tuple[Line, Outcome]]:
-    """Translate lines with a bundle, in requests of several; in order, and as they arrive."""
+    """Translate lines with a bundle, in batches, in order, as they arrive."""
 
     def each(texts: list[str]) -> list[Translation | JumokError]:
         found: list[Translation | JumokError] = []
@@ -253,7 +256,10 @@ class _LineQueue:
             self._changed.notify_all()
 
     def take(self) -> list[Line]:
-        """Wait for lines and take up to a request's limits; at the end give none, or raise its error."""
+        """Wait for lines, and take up to a request's limits.
+
+        At the end no lines are returned, or the error of the input is raised.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._ended or bool(self._lines))
             taken: list[Line] = []

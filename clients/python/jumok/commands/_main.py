@@ -1,4 +1,4 @@
-"""The command line: sub-commands of all packages; a failure is one line and an exit code."""
+"""The command line: sub-commands of all packages, one-line failures, exit codes."""
 
 import os
 import sys
@@ -53,7 +53,10 @@ def jumok() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit code: 0, 1 (failure), 2 (usage), 130 (Ctrl-C), 141 (broken pipe)."""
+    """Run a command line and return its exit code.
+
+    The codes are 0, 1 (failure), 2 (usage), 130 (Ctrl-C) and 141 (broken pipe).
+    """
     try:
         with jumok.make_context("jumok", list(arguments)) as context:
             jumok.invoke(context)
@@ -64,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Report a failure in one line and return its exit code; a bug keeps its traceback."""
+    """Report a failure in one line, a bug with traceback; returns the exit code."""
     code = 1
     match error:
         case click.exceptions.Exit():
@@ -98,7 +101,10 @@ def missing(error: ImportError, entry_point: EntryPoint | None = None) -> str:
 
 
 def _unavailable(name: str, reason: str) -> click.Command:
-    """Make a stand-in for a command that cannot be imported; help and failure give the reason."""
+    """Make a stand-in for a command that cannot be imported.
+
+    Its help and its failure give the reason.
+    """
 
     def fail(_arguments: tuple[str, ...]) -> NoReturn:
         raise click.ClickException(f"'jumok {name}' {reason}")

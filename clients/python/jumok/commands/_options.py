@@ -18,7 +18,7 @@ EARLY_STOPPING: dict[str, EarlyStopping] = {"false": False, "true": True, "never
 
 
 class LocalTranslator(AbstractContextManager["LocalTranslator"], Protocol):
-    """A translator in this process: that of the server package; parameters are those of ``Client``."""
+    """An in-process translator of the server package; parameters as of ``Client``."""
 
     def translate(self, texts: Sequence[str], **parameters: Any) -> list[Translation]:
         """Translate texts in one request."""

@@ -19,7 +19,7 @@ def plain(translation: Translation) -> str:
 
 
 def n_best(translation: Translation, number: int) -> str:
-    """Format each hypothesis on one line: number of the text, rank, score and translation, separated by tabs."""
+    """Format each hypothesis as a line: number, rank, score, translation, with tabs."""
     return "\n".join(
         f"{number}\t{rank}\t{hypothesis.score:.6f}\t{_one_line(hypothesis.text)}"
         for rank, hypothesis in enumerate(translation.hypotheses, start=1)
@@ -74,7 +74,9 @@ def write_line(line: str) -> None:
 
 @contextmanager
 def progress(source: int | None, label: str) -> Iterator[Callable[[list[Line]], None]]:
-    """Show progress through the file of a descriptor on standard error; gives a function that takes finished lines.
+    """Show progress through a file on standard error.
+
+    Yields a function that takes finished lines.
 
     Shows nothing without a terminal, or if input or output uses the same terminal.
     """

@@ -28,7 +28,7 @@ class RateLimiter:
         self._full_at: dict[str, float] = {}  # when each caller's bucket will be full again
 
     def take(self, caller: str) -> float:
-        """Count a call and return 0, or return the seconds until the caller's next call is allowed."""
+        """Count a call and return 0, or seconds until one is allowed."""
         now = self._clock()
         full_at = max(self._full_at.get(caller, now), now)
         wait_s = full_at - now - self._tolerance_s

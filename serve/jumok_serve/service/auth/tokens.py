@@ -1,4 +1,4 @@
-"""Bearer tokens: random secrets whose hashes stand in a file that is read again after a change.
+"""Bearer tokens: random secrets, with hashes in a file that may change.
 
 A line is a name, scopes and the SHA-256 of a token: ``reports translate sha256:9f86...``. Empty lines, and lines that
 begin with ``#``, are ignored. A token has 256 random bits, so guessing cannot find it from its hash. A slow hash, as

@@ -198,7 +198,7 @@ class Corpus:
         return ready
 
     async def _write(self, ready: Sequence[_Item]) -> None:
-        """Write results; items stay in the window until then, so a slow reader stops the reading."""
+        """Write results; until then they fill the window, which slows reading."""
         message = await self._run(partial(_response, ready))
         await self._context.write(message)
         for item in ready:

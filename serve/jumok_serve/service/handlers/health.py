@@ -13,7 +13,9 @@ Context = grpc.aio.ServicerContext[HealthCheckRequest, HealthCheckResponse]
 
 
 class Health(HealthServicer):  # type: ignore[misc]  # its package has no types
-    """Health of services by name, and of the whole server under the empty name; event loop only.
+    """Health of services by name; the empty name is the whole server.
+
+    Used in the event loop only.
 
     Unlike grpcio-health-checking it ends its watchers' streams when the server stops. A graceful stop waits for every
     running call, so open streams would use up the grace period.

@@ -36,7 +36,10 @@ class LoopWakeups:
         self._woken = False
 
     async def wait(self, futures: Sequence[Future[Any]]) -> None:
-        """Wait until all futures are done or one has failed, and raise its error; cancels none."""
+        """Wait for all futures or the first failure, which is raised.
+
+        No future is cancelled.
+        """
         if not futures:
             return
         waiter = _Waiter(self._loop.create_future(), len(futures))

@@ -121,7 +121,7 @@ class TranslationService(TranslationServiceServicer):
             translation_pb2.StreamTranslateTextRequest, translation_pb2.StreamTranslateTextResponse
         ],
     ) -> None:
-        """Translate a text, and write the stable beginning of its translation as it grows, skipping old states."""
+        """Translate a text, and write its growing stable prefix, skipping old states."""
         reject_unknown_fields(request)
         with self._models.use(request.model) as model:
             parsed = parse_request(model, request, context.time_remaining())
@@ -180,7 +180,7 @@ class TranslationService(TranslationServiceServicer):
             translation_pb2.TranslateCorpusRequest, translation_pb2.TranslateCorpusResponse
         ],
     ) -> None:
-        """Translate a stream of items, a window at a time; a cancelled call frees all rows."""
+        """Translate a stream of items, window by window; cancellation frees all rows."""
         first = await next_request(context)
         if first is None or not first.HasField("settings"):
             raise InvalidArgumentError("the first message must carry settings", field="settings")
@@ -218,7 +218,7 @@ class TranslationService(TranslationServiceServicer):
             await corpus.run(first.items)
 
     def stop(self) -> None:
-        """Read no further items of any corpus, and end these calls after the results of read ones."""
+        """Read no further corpus items, and end calls after pending results."""
         self._stopping.set()
 
     async def ScoreText(  # noqa: N802
@@ -296,7 +296,7 @@ class TranslationService(TranslationServiceServicer):
     async def _run(
         self, work: Callable[[], Result], attention: bool, max_tokens: int = MAX_INLINE_TOKENS + 1
     ) -> Result:
-        """Make a response of at most ``max_tokens`` tokens: short ones here, others in a thread."""
+        """Make a response with at most ``max_tokens`` tokens, long ones in a thread."""
         if attention:
             return await asyncio.wrap_future(self._attention.submit(partial(copy_context().run, work)))
         if max_tokens <= MAX_INLINE_TOKENS:

@@ -48,7 +48,7 @@ def describe(entry: ModelEntry) -> Model:
 
 
 def _default_pair(languages: Languages) -> LanguagePair | None:
-    """Direction of a request that names no language, or None if it must name one."""
+    """Direction of a request without languages, or None if there is none."""
     try:
         direction = languages.direction()
     except (InvalidArgumentError, LanguageNotFoundError):

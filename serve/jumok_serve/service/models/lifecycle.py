@@ -28,7 +28,9 @@ Result = TypeVar("Result")
 
 
 class Lifecycle:
-    """Loads models into a registry one at a time, and drains and frees the old ones; event loop only.
+    """Loads models one at a time, drains and frees old ones.
+
+    Used in the event loop only.
 
     Args:
         models: registry to change.
@@ -61,7 +63,7 @@ class Lifecycle:
         return await self._in_thread(self._root.bundles)
 
     async def load(self, bundle: str) -> LoadResult:
-        """Load a bundle of the root and route the requests for its model to it.
+        """Load a bundle of the root and route its model's requests there.
 
         A load that has begun goes on after a cancellation.
 
@@ -77,7 +79,7 @@ class Lifecycle:
         return await asyncio.shield(loading)
 
     async def unload(self, name: str) -> Model:
-        """Route no more requests to a model, and free it after its calls have ended.
+        """Route no more requests to a model; free it after its calls.
 
         Raises:
             ModelNotFoundError: no such model.

@@ -131,7 +131,7 @@ class ModelRegistry:
             yield model
 
     def register(self, model: LoadedModel) -> ModelEntry | None:
-        """Route requests for the model's name to it; return the replaced model, which must be drained."""
+        """Route a name's requests to a model; return the replaced model to drain."""
         entry = ModelEntry(model)
         serving, draining, past = self._models
         replaced = serving.get(entry.name)

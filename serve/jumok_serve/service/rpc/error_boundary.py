@@ -61,7 +61,11 @@ def require_valid(request: Request | None) -> Request:
 
 
 async def next_request(context: "grpc.aio.ServicerContext[Request, Response]") -> Request | None:
-    """Read the next request of a stream; None at its end, InvalidArgumentError for invalid bytes."""
+    """Read the next request of a stream, or None at its end.
+
+    Raises:
+        InvalidArgumentError: invalid bytes.
+    """
     request: Request | None = await context.read()
     return None if request is EOF else require_valid(request)
 
@@ -111,7 +115,7 @@ async def abort(context: Context, error: Exception) -> None:
 
 
 def _none_if_invalid(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | None]:
-    """Deserialize to None on failure; gRPC turns an exception here into UNKNOWN with Python's message."""
+    """Deserialize, to None on failure, which gRPC would report as UNKNOWN."""
 
     def read(data: bytes) -> Message | None:
         try:

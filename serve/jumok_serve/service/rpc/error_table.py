@@ -42,7 +42,7 @@ class Ending(NamedTuple):
 
 
 def is_expected(error: Exception) -> bool:
-    """True if the caller sees the error as it is; any other is a fault of the server."""
+    """True if the caller sees the error; others are server faults."""
     return type(error) in EXPECTED
 
 
@@ -65,14 +65,14 @@ def to_ending(error: Exception, request_id: str) -> Ending:
 def _split_at_id(
     kind: type[ResourceExhaustedError | UnavailableError], message: str, retry_after_s: float | None, id_length: int
 ) -> tuple[str, list[bytes]]:
-    """Give a status message, and the serialized status split at each place of the request id."""
+    """Return a status message, and the serialized status without its request ids."""
     placeholder = "\0" * id_length  # no other byte of a status is 0
     status = to_status(kind(message, retry_after_s=retry_after_s), placeholder)
     return status.message, status.SerializeToString().split(placeholder.encode())
 
 
 def to_status(error: Exception, request_id: str) -> status_pb2.Status:
-    """Describe an error to the caller; a fault of the server shows nothing but the request id."""
+    """Describe an error to the caller; server faults show only the request id."""
     if not isinstance(error, JumokError) or not is_expected(error):
         message = f"internal error; the server's log has it under request id {request_id}"
         return status_to_proto(InternalError.code, message, Details(reason=InternalError.reason, request_id=request_id))

@@ -43,7 +43,7 @@ CANCELLED_CALLS = _CancelledCalls()
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a JSON object: time, level, logger, message, and request id within a call."""
+    """Formats a record as JSON: time, level, logger, message, request id."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""

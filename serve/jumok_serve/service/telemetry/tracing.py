@@ -1,4 +1,4 @@
-"""OpenTelemetry traces: a span for every call and for each stage of a translation; no texts.
+"""OpenTelemetry traces: a span per call and stage, without texts.
 
 The stages queue, encode and decode come from the timings of the response, laid end to end.
 """
@@ -43,7 +43,7 @@ class CallTracer:
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
 
     def ended(self, call: Call) -> None:
-        """Make the spans of a call, within the caller's trace if the metadata has a W3C ``traceparent``."""
+        """Make the spans of a call, within the caller's W3C ``traceparent``."""
         if call.method.startswith(HEALTH_METHODS):
             return
         ended = time.time_ns()
