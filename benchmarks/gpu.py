@@ -43,7 +43,7 @@ def main() -> int:
     """Run the checks, print a line for each, and write JSON."""
     parser = argparse.ArgumentParser(description="Check and measure decoding on a GPU.")
     parser.add_argument("--bundle", type=Path, help="with fp32 and fp16; default: a model as OPUS-MT's, untrained")
-    parser.add_argument("--source", type=Path, help="sentences for --bundle, one a line, for BLEU")
+    parser.add_argument("--source", type=Path, help="sentences for --bundle, one per line, for BLEU")
     parser.add_argument("--reference", type=Path, help="their translations")
     parser.add_argument("--budget", type=float, default=450, help="seconds; default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found to a file too")

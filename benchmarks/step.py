@@ -328,7 +328,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512, help="of its layers; default: %(default)s")
     parser.add_argument("--feed-forward", type=int, default=2048, help="its inner width; default: %(default)s")
     parser.add_argument("--vocabulary", type=int, default=32000, help="its tokens; default: %(default)s")
-    parser.add_argument("--uncalibrated", action="store_true", help="give its int8 one activation scale a row")
+    parser.add_argument("--uncalibrated", action="store_true", help="give its int8 one activation scale per row")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help="default: all available")
     parser.add_argument(
         "--cases",

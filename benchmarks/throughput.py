@@ -1,6 +1,6 @@
 """Measure the throughput of fp32 and int8 bundles against PyTorch's greedy decoding; also of recurrent models.
 
-The contenders take turns, so other load meets all of them. Each round gives one ratio of tokens a second. All three
+The contenders take turns, so other load meets all of them. Each round gives one ratio of tokens per second. All three
 tokenize, decode greedily with a KV cache, and detokenize. The load before the run is printed.
 """
 
@@ -115,7 +115,7 @@ def measure(
     """Let the contenders translate the texts in turns; the first round warms up."""
     requests = [texts[start : start + sentences_a_request] for start in range(0, len(texts), sentences_a_request)]
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    rates: dict[str, list[float]] = {name: [] for name in contenders}  # tokens a second
+    rates: dict[str, list[float]] = {name: [] for name in contenders}  # tokens per second
     for _ in range(1 + rounds):
         for name, translate in contenders.items():
             start = time.perf_counter()
@@ -163,7 +163,7 @@ def main() -> None:
         metavar="KEY=VALUE",
         help="a size of the untrained model, such as width=1024",
     )
-    parser.add_argument("--source", type=Path, help="sentences to translate, one a line; default: made-up ones")
+    parser.add_argument("--source", type=Path, help="sentences to translate, one per line; default: made-up ones")
     parser.add_argument("--sentences", type=int, default=64, help="number of them; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
     parser.add_argument(

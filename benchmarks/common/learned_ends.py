@@ -3,7 +3,7 @@
 Speed depends on sizes and on the distribution of weights; batching depends on lengths too, and random weights never
 end. A Transformer's hidden states hold its position and, through cross-attention, the source length. So ridge
 regression (Hoerl and Kennard, 1970) finds a row of the output layer, that of the end token, that counts the tokens
-left. Its logit rises by one a token and meets the maximum of the others at the end.
+left. Its logit rises by one per token and meets the maximum of the others at the end.
 """
 
 from collections.abc import Sequence

@@ -33,7 +33,7 @@ CALIBRATION_TEXTS = 64
 BATCH_SENTENCES = (32, 16)
 """Sentences a batch for CTranslate2, besides equal shares of its workers: small batches stay in the caches."""
 BATCH_TOKENS = (1024, 2048, 4096, 8192)
-"""Source tokens a batch for CTranslate2, with sentences of several lengths."""
+"""Source tokens per batch for CTranslate2, with sentences of several lengths."""
 GENERATE_BATCH = 64
 """Sentences a batch for ``generate``: with the trained model the fastest of 32, 64, 128 and 250."""
 

@@ -36,7 +36,7 @@ class Figures:
         setting: thread setting, or None.
         sentences_a_second: throughput.
         tokens_a_second: throughput in tokens, end tokens included.
-        tokens_a_sentence: tokens a sentence, end token included.
+        tokens_a_sentence: tokens per sentence, end token included.
         p50_ms: median latency at the client.
         p95_ms: 95th percentile.
         p99_ms: 99th percentile.

@@ -118,7 +118,7 @@ def measure_memory(
 ) -> Iterator[Memory]:
     """Measure the peak memory of fresh processes that translate every cell once, the smallest first.
 
-    Measured are jumok and the programs that were the fastest peer of a cell, each with its best batches.
+    Programs are jumok and those that were the fastest peer of a cell, each with its best batches.
     """
     for precision, ours in contenders.ours.items():
         of_precision = {each.cell: each for each in results if (each.cell.model, each.precision) == (model, precision)}
@@ -182,7 +182,7 @@ def useful_environments(trials: Sequence[Trial], precision: str) -> list[Mapping
     cells = dict.fromkeys(trial.cell for trial in trials if trial.precision == precision)
 
     def gain(environment: Mapping[str, str]) -> float:
-        """The least share of the time without it, each with its best threads."""
+        """The lowest share, over cells, of the time without the environment; best threads each."""
         shares = [1.0]
         for cell in cells:
             times = {

@@ -81,8 +81,8 @@ def read_arguments(description: str | None) -> argparse.Namespace:
     """Parse the servers' arguments, named as CTranslate2's."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="a folder of CTranslate2's converters")
-    parser.add_argument("--source", type=Path, required=True, help="the SentencePiece model that texts are cut by")
-    parser.add_argument("--target", type=Path, required=True, help="that of translations")
+    parser.add_argument("--source", type=Path, required=True, help="SentencePiece model of the texts")
+    parser.add_argument("--target", type=Path, required=True, help="SentencePiece model of the translations")
     parser.add_argument("--inter-threads", type=int, default=1, help="batches at a time; default: %(default)s")
     parser.add_argument("--intra-threads", type=int, default=1, help="threads of a batch; default: %(default)s")
     parser.add_argument("--beam-size", type=int, default=4, help="default: %(default)s")

@@ -45,7 +45,7 @@ class Report:
         """Add a line."""
         line = Line(name=name, verdict=verdict, found=found, numbers=numbers)
         self.lines.append(line)
-        self._show(_told(line))
+        self._show(_format_line(line))
 
     def check(self, name: str, passed: bool, found: str, **numbers: float) -> None:
         """Add a line with a verdict."""
@@ -77,7 +77,7 @@ class Report:
         return json.dumps({"about": dict(about), "lines": [asdict(line) for line in self.lines]}, indent=2)
 
 
-def _told(line: Line) -> str:
+def _format_line(line: Line) -> str:
     return f"{line.verdict:8}  {line.name:44}  {line.found}"
 
 

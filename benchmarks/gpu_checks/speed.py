@@ -95,7 +95,7 @@ def throughput(
     tokens: int,
     peers: Mapping[str, Generate],
 ) -> None:
-    """Measure tokens a second, encoding included, by batch size, against other programs."""
+    """Measure tokens per second, encoding included, by batch size, against other programs."""
     for sentences, beam_size in shapes:
         drawn = sources(model, sentences, (source, source))
 
@@ -115,7 +115,7 @@ def throughput(
                 first = next(iter(rates.values()))
                 beside = "" if len(rates) == 1 else f"; jumok is {first / rates[program]:.2f} times as fast"
                 report.add(
-                    name, "measured", f"{rates[program]:.0f} tokens a second{beside}", tokens_per_s=rates[program]
+                    name, "measured", f"{rates[program]:.0f} tokens per second{beside}", tokens_per_s=rates[program]
                 )
 
 
@@ -163,7 +163,7 @@ def load(
         report.add(
             name,
             "measured",
-            f"{count / taken:.1f} sentences and {count * tokens / taken:.0f} tokens a second; a request takes "
+            f"{count / taken:.1f} sentences and {count * tokens / taken:.0f} tokens per second; a request takes "
             f"{median:.2f} s, one in 20 more than {late:.2f} s",
             sentences_per_s=count / taken,
             tokens_per_s=count * tokens / taken,

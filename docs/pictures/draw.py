@@ -164,7 +164,7 @@ def translation_path() -> Picture:
     picture.frame((10, 10, 880, 120), "event loop: jumok_serve.service")
     picture.box((30, 45, 130, 62), ("1 interceptor", "id, token, rate,", "full queue"), "blue")
     picture.box((200, 45, 130, 62), ("2 handler", "TranslateText:", "read, check limits"), "blue")
-    picture.box((570, 45, 130, 62), ("8 wake-up", "once a step, for", "all futures"), "blue")
+    picture.box((570, 45, 130, 62), ("8 wake-up", "once per step, for", "all futures"), "blue")
     picture.box((740, 45, 130, 62), ("9 answer", "detokenize,", "to protobuf"), "blue")
     picture.arrow((162, 76), (196, 76))
     picture.arrow((702, 76), (736, 76))
@@ -173,7 +173,7 @@ def translation_path() -> Picture:
     picture.box((290, 187, 180, 62), ("4 Translator.submit", "a search and a future", "for each sentence"), "violet")
     picture.arrow((210, 109), (210, 183))
     picture.arrow((222, 218), (286, 218))
-    picture.frame((10, 290, 880, 140), "engine thread, one a replica")
+    picture.frame((10, 290, 880, 140), "engine thread, one per replica")
     picture.box((30, 328, 220, 80), ("5 queue, scheduler", "which sentence joins", "which replica, and when"), "violet")
     picture.box((290, 328, 120, 80), ("6 encoder", "memory [B, ..., S]", "into a slot"), "violet")
     picture.arrow((380, 251), (380, 278), (235, 278), (235, 324))
@@ -197,10 +197,10 @@ def decoder_step() -> Picture:
     picture.label(20, 202, "KV cache: written in place")
     cache = ("places [B, K, 3]", "visible [B, K, E]", "state.*: [B, heads, E, D]")
     picture.boxes((20, 210, 240, 28), 32, cache, "green")
-    picture.label(20, 332, "from the encoder, once a sentence")
+    picture.label(20, 332, "from the encoder, once per sentence")
     memory = ("source_lengths [B]", "memory.*: [B, heads, S, D]")
     picture.boxes((20, 340, 240, 28), 32, memory, "amber")
-    picture.frame((320, 30, 280, 400), "decoder graph, one run a token")
+    picture.frame((320, 30, 280, 400), "decoder graph, one run per token")
     parts = (
         ("embedding", "token_ids, positions"),
         ("self-attention", "over the visible entries"),
@@ -236,7 +236,7 @@ def threads() -> Picture:
     picture.box((20, 30, 200, 74), ("event loop", "calls, health, limits;", "never computes"), "blue")
     picture.box((20, 128, 200, 74), ("workers", "2 tokenize, 1 scores,", "1 computes attention"), "green")
     picture.box((20, 226, 200, 74), ("model threads", "load, try, drain", "and free models"), "grey")
-    queue = ("queue, one a model", "one lock; bounded in", "sentences and tokens")
+    queue = ("queue, one per model", "one lock; bounded in", "sentences and tokens")
     picture.box((310, 30, 220, 90), queue, "amber")
     shared = (
         "read-only; a session for",

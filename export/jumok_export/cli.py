@@ -81,8 +81,8 @@ calibration_option = click.option(
     "--calibration",
     metavar="FILE",
     type=FILE,
-    help="Source sentences, one a line, for the scales of int8 activations and the verification of fp16; a few hundred "
-    "are enough.",
+    help="Source sentences, one per line, for the scales of int8 activations and the verification of fp16; a few "
+    "hundred are enough.",
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
 SHORTLIST_OPTIONS = (
@@ -90,10 +90,10 @@ SHORTLIST_OPTIONS = (
         "--shortlist-source",
         metavar="FILE",
         type=FILE,
-        help="Source sentences, one a line, to make a shortlist from: the target tokens that a text may use.",
+        help="Source sentences, one per line, to make a shortlist from: the target tokens that a text may use.",
     ),
     click.option(
-        "--shortlist-target", metavar="FILE", type=FILE, help="Translations of --shortlist-source, one a line."
+        "--shortlist-target", metavar="FILE", type=FILE, help="Translations of --shortlist-source, one per line."
     ),
     click.option(
         "--lexical-table",

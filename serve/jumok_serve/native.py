@@ -33,7 +33,7 @@ def library() -> Path | None:
         level = logging.WARNING if isinstance(error, ValueError) else logging.INFO  # a broken or old installation
         logger.log(level, "native kernels are not used, and translating takes longer: %s", error)
         return None
-    logger.info("native kernels are used, where a bundle has graphs for them")
+    logger.info("native kernels are used if a bundle has graphs for them")
     return LIBRARY
 
 

@@ -55,7 +55,7 @@ class AsyncAdminClient:
         return [bundle_from_proto(bundle) for bundle in response.bundles]
 
     async def load_model(self, bundle: str, *, timeout_s: float | None = None) -> LoadResult:
-        """Load a bundle and wait for it; it replaces a namesake.
+        """Load a bundle and wait; it replaces the model of its name.
 
         Args:
             bundle: name of a folder in the model root.

@@ -35,9 +35,9 @@ class AsyncClient:
             to the addresses of a name in turn; a server that cannot be reached rests for some seconds.
         tls: TLS settings; None: plain text.
         token: the caller's token, sent over TLS only.
-        timeout_s: timeout of each call that does not bring its own.
+        timeout_s: timeout of each call without its own.
         max_attempts: attempts within the timeout, if no server can be reached or the queue is full. The wait between
-            two attempts grows, or is what the server says.
+            two attempts grows, unless the server sets it.
 
     Raises:
         JumokError: a subclass for each failure of a call; see ``jumok_proto.errors``.
@@ -299,10 +299,10 @@ class AsyncClient:
 
         The last update has the whole translation.
 
-        Greedy search and sampling return token by token. Beam search returns what all hypotheses that can still win
-        share, so nothing is taken back; that can be little until the end. A slow reader gets fewer updates. Arguments
-        are those of ``translate``. Close an iteration that you leave early, with ``contextlib.aclosing``: this cancels
-        the call.
+        Greedy search and sampling return token by token. Beam search returns the common beginning of all hypotheses
+        that can still win, so no text is taken back. This beginning may stay short until the end. A slow reader gets
+        fewer updates. Arguments are those of ``translate``. Close an iteration that you leave early, with
+        ``contextlib.aclosing``: this cancels the call.
 
             async for update in client.translate_stream("A man sleeps."):
                 print(update.added, end="", flush=True)

@@ -96,7 +96,7 @@ Native graphs are made from the finished ones for the CPU, together: all with an
 """
 NATIVE_SOURCES: Final = ("encoder", "decoder", "decoder_shortlist")
 ANY_TARGET: Final = ("scorer", "aligner")
-"""Roles that every target has: they run once a sentence."""
+"""Roles that every target has: they run once per sentence."""
 
 
 def make_graphs(

@@ -28,7 +28,7 @@ _PAIR = (
 def with_one_pass(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
     """Add `scorer` and `aligner`, made of encoder and decoder, if there is no scorer.
 
-    Both encode the sources and repeat the decoder's step along the targets, one row a sentence. The aligner needs a
+    Both encode the sources and repeat the decoder's step along the targets, one row per sentence. The aligner needs a
     decoder with the output `attention`, which the decoder that serves loses here.
     """
     if "scorer" in graphs:

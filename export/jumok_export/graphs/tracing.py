@@ -283,9 +283,9 @@ def _spec(
     )
 
 
-@functools.cache  # once a process
+@functools.cache  # once per process
 def _keep_operators() -> None:
-    """Cache the operators that PyTorch's exporter parses anew for every graph: a sixth of a small export."""
+    """Cache operators that PyTorch's exporter otherwise parses for every graph."""
     with contextlib.suppress(ImportError, KeyError, AttributeError):  # without it exports are only slower
         from torch.onnx._internal import _lazy_import  # noqa: PLC0415 - PyTorch's own business, which may move
 

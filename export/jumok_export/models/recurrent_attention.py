@@ -30,7 +30,7 @@ class RecurrentAttention(nn.Module, ABC):
         self.key_width = key_width
 
     def keys(self, encoded: Tensor) -> Tensor | None:
-        """Compute the keys of the encoder's states [B, S, key_width], once a sentence.
+        """Compute the keys of the encoder's states [B, S, key_width], once per sentence.
 
         Returns:
             [B, S, D]; None if the states themselves are the keys.
@@ -84,7 +84,7 @@ class ScaledDotAttention(DotAttention):
 class GeneralAttention(RecurrentAttention):
     """Product with a matrix W [query_width, key_width]: "general" in equation 8 of Luong et al. (2015).
 
-    W k is computed once a sentence.
+    W k is computed once per sentence.
     """
 
     def __init__(self, query_width: int, key_width: int) -> None:
@@ -105,8 +105,8 @@ class GeneralAttention(RecurrentAttention):
 class AdditiveAttention(RecurrentAttention):
     """A tanh layer over both states: equation 8 of Bahdanau et al. (2015), "concat" of Luong et al. (2015).
 
-    Luong's W [q; k] is the sum of a projection of the query and one of the key, which is computed once a sentence. The
-    papers differ in the state that queries and in the use of the context: see `RecurrentSizes`.
+    Luong's W [q; k] is the sum of a projection of the query and one of the key. The latter is computed once per
+    sentence. The papers differ in the state that queries and in the use of the context: see `RecurrentSizes`.
     """
 
     def __init__(self, query_width: int, key_width: int) -> None:

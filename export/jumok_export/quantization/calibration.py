@@ -83,7 +83,7 @@ class Calibration:
 
 
 def read_calibration(path: Path) -> list[str]:
-    """Read the texts of a file, one a line, plain or gzip; skips blank lines.
+    """Read the texts of a file, one per line, plain or gzip; skips blank lines.
 
     Raises:
         CalibrationError: the file is unreadable, not UTF-8, or empty.
@@ -93,7 +93,7 @@ def read_calibration(path: Path) -> list[str]:
     except CorpusError as error:
         raise CalibrationError(f"calibration: {error}") from error
     if not texts:
-        raise CalibrationError(f"{path} has no line to calibrate on; give some hundreds of sentences, one a line")
+        raise CalibrationError(f"{path} has no line to calibrate on; give some hundreds of sentences, one per line")
     return texts
 
 
@@ -175,7 +175,7 @@ def best_scale(counts: Integers, activation_range: QuantizedRange) -> float:
     """Find the scale that quantizes magnitudes with the least squared error; larger magnitudes are clipped.
 
     Chosen by measurement on the Transformer of `models/` (3 + 3 layers, 300 calibration sentences). Relative error of
-    the logits of 250 other sentences: 0.0109 with one scale a row; constant scales 0.0189 (maximum), 0.0437 (99.9th
+    the logits of 250 other sentences: 0.0109 with one scale per row; constant scales 0.0189 (maximum), 0.0437 (99.9th
     percentile), 0.0167 (99.99th), 0.0163 (least squared error). Percentiles depend on the number of values; least
     squared error was the same on 10 sentences.
 

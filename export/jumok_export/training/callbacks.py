@@ -97,7 +97,7 @@ class Record(Checkpoint):
 
 
 def read_metrics(run: Path) -> list[dict[str, str]]:
-    """Read the rows of a run's `metrics.csv`, one an epoch; none if the file does not exist."""
+    """Read the rows of a run's `metrics.csv`, one per epoch; none without the file."""
     path = run / METRICS
     if not path.exists():
         return []

@@ -59,7 +59,7 @@ def verify_int8(
         calibration: calibration of the activation scales, or None.
     """
     trial = _Trial(model, graphs, bounds)
-    arithmetic, activations = Int8Arithmetic(rectified=rectified), "one scale a row"
+    arithmetic, activations = Int8Arithmetic(rectified=rectified), "one scale per row"
     if calibration is not None:
         trial.samples = SentenceSamples(bounds, trial.torch, calibration)
         arithmetic = Int8Arithmetic(calibration.scales, rectified)

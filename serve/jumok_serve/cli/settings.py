@@ -264,7 +264,7 @@ def _flag_origin(name: str) -> str:
 
 
 def _suggestion(name: str, spelled: Callable[[str], str]) -> str:
-    """Suggest the nearest setting to an unknown name, spelled alike."""
+    """Suggest the nearest setting to an unknown name, in its spelling."""
     near = difflib.get_close_matches(name, NAMES, n=1)
     return f"the nearest known name is {spelled(near[0])}" if near else "'jumok serve --help' has all settings"
 

@@ -18,7 +18,7 @@ class Occupancy:
     """Number and longest source of a replica's sentences, by beam size.
 
     Args:
-        batches: batches of the replica, one a beam size.
+        batches: batches of the replica, one per beam size.
 
     Attributes:
         sentences: number of sentences.

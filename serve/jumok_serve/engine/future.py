@@ -18,8 +18,9 @@ object that cancels a future."""
 class Future(Generic[T]):
     """A result or error that may still be missing; safe in any thread.
 
-    It works like one of ``concurrent.futures`` that never starts to run, except that a late result is ignored. Those
-    have a lock and a condition each, memory that every read touches. Functions for those do not accept this one.
+    It works like a ``concurrent.futures.Future`` that never starts to run, except that a late result is ignored. The
+    library's class has a lock and a condition in each object, which cost memory and time. The library's functions,
+    such as ``wait``, do not accept this class.
     """
 
     __slots__ = ("_callbacks", "_cancel_callbacks", "_cancelled", "_done", "_error", "_result")

@@ -112,7 +112,7 @@ class Replica:
     def _break_down(self, error: BaseException) -> int:
         """Fail all sentences because of an unexpected error; return their number."""
         self._scheduler.set_aside(self._number)
-        logger.error("the engine failed: its sentences are lost, and it is started anew", exc_info=error)
+        logger.error("the engine failed: its sentences are lost, and it restarts", exc_info=error)
         failure = EngineFailedError("the engine failed while it translated", retry_after_s=RETRY_AFTER_S)
         failure.__cause__ = error
         return self._fail_all(failure)
@@ -127,7 +127,7 @@ class Replica:
             if at_once and self._recovered():
                 self._scheduler.restore(self._number)
                 self._scheduler.on_ready_change()
-                logger.info("the engine was started anew, %.2f s after it failed", time.monotonic() - failed)
+                logger.info("the engine restarted %.2f s after it failed", time.monotonic() - failed)
                 return True
             at_once = True
             for sentence in self._scheduler.give_up(self._number, self._restart_s):
@@ -142,9 +142,7 @@ class Replica:
         try:
             self._probe(self._graphs)
         except BaseException as error:
-            logger.error(
-                "the engine cannot be started anew; the next attempt is in %g s", self._restart_s, exc_info=error
-            )
+            logger.error("the engine cannot restart; the next attempt is in %g s", self._restart_s, exc_info=error)
             return False
         return True
 

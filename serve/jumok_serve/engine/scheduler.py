@@ -88,7 +88,7 @@ class Scheduler:
             and nothing is left to do.
 
         Raises:
-            UnavailableError: running sentences are to be given up.
+            UnavailableError: the scheduler was closed without drain.
         """
         with self._changed:
             self._policy.occupy(replica, occupied)
@@ -127,7 +127,7 @@ class Scheduler:
             ahead: sentences encoded ahead, in the order of arrival.
 
         Raises:
-            UnavailableError: running sentences are to be given up.
+            UnavailableError: the scheduler was closed without drain.
         """
         with self._changed:
             self._policy.occupy(replica, occupied, ahead)

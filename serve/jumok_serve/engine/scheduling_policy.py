@@ -18,7 +18,7 @@ SWEEP_INTERVAL_S = 0.05
 MIN_RETRY_AFTER_S = 0.1
 """Least seconds that a caller should wait while all replicas have failed."""
 
-ENGINE_FAILED = "the engine of the model has failed, and is being started anew"
+ENGINE_FAILED = "the engine of the model failed and is restarting"
 
 MAX_JOINING_TOKENS = 512
 """Most source tokens that a decoding replica encodes between two steps, so that running sentences are not held up."""

@@ -49,7 +49,7 @@ def on_device(array: NDArray[Any], device_id: DeviceId) -> OrtValue:
 
 
 class Binding:
-    """Inputs and outputs of a session. Each stays bound until it is bound anew.
+    """Inputs and outputs of a session. Each stays bound until the next binding of its name.
 
     Args:
         session: ONNX Runtime's session of a graph.

@@ -116,7 +116,7 @@ class Decoder(ABC):
         return self._last.logits()
 
     def _bound_step(self, sentences: int, memory: Mapping[str, Any], columns: Columns) -> "DecoderStep":
-        """The step for n sentences, bound anew if memory or columns have moved."""
+        """The step for n sentences, bound again if memory or columns have moved."""
         column_inputs = columns.inputs(sentences)
         step = self._steps.get((self.graphs, sentences))
         if step is None or step.memory is not memory or step.columns is not column_inputs:
@@ -322,7 +322,7 @@ class DecoderStep:
         return dict(zip(self._given, values, strict=True))
 
     def run(self, selection: SelectionParameters) -> tuple[Integers, Floats]:
-        """Run the decoder; only what has changed since the last run is bound anew.
+        """Run the decoder, after binding the inputs that have changed.
 
         Returns:
             Columns and running scores [R, C] of the best candidates. The next run overwrites them.

@@ -103,7 +103,7 @@ def candidate_devices(requested: str, settings: CudaSettings | None = None) -> t
     if requested == "auto":
         logger.info("device auto takes the CPU: %s", missing)
         return (CPU,)
-    raise DeviceError(f"device 'cuda' was asked for, but {missing}")
+    raise DeviceError(f"device 'cuda' was requested, but {missing}")
 
 
 def _cuda_problem() -> str | None:
@@ -129,7 +129,7 @@ def check_active(device: Device, active: list[str]) -> None:
     """
     if device.providers[0] not in active:
         raise DeviceError(
-            f"device {device.name!r} was asked for, but ONNX Runtime could not start {device.providers[0]} and "
+            f"device {device.name!r} was requested, but ONNX Runtime could not start {device.providers[0]} and "
             f"fell back to {', '.join(active)}: its log above names what is missing, such as cuDNN 9, which "
             "'onnxruntime-gpu[cuda,cudnn]' installs; or use --device cpu"
         )

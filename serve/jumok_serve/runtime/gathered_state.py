@@ -1,4 +1,4 @@
-"""Decoder state that every step makes anew, gathered by row."""
+"""Gathered decoder state: every step makes a new one."""
 
 from collections.abc import Sequence
 

@@ -349,7 +349,9 @@ class Graphs:
 
 def _check_for_device(decoder: GraphSpec, precision: str, device: Device, *, listed: bool) -> None:
     if listed:
-        raise DeviceError(f"device {device.name!r} has no use for a shortlist: leave it out, or use --device cpu")
+        raise DeviceError(
+            f"device {device.name!r} does not support shortlists: leave the shortlist out, or use --device cpu"
+        )
     if not decoder.for_device:
         raise DeviceError(
             f"the bundle has no graphs in {precision} for device {device.name!r}: export or import the model again "

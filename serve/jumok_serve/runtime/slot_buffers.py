@@ -25,7 +25,7 @@ KEPT_LENGTH = 32
 KEPT_AHEAD = 256
 """Positions that a buffer with spare positions keeps; spare positions cost next to nothing.
 
-Up to this length the buffer also keeps its slots if memory suffices: steps are bound anew to a buffer that moves.
+Up to this length the buffer also keeps its slots if memory suffices: steps must be bound again to a buffer that moves.
 """
 
 GIL_HELD_BYTES = 2**20

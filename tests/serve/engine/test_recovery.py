@@ -54,7 +54,7 @@ def test_a_failing_step_fails_its_sentences_and_the_engine_restarts(
     assert failed.value.__cause__ is error
     assert failed.value.retry_after_s
     assert "out of memory, say" in caplog.text
-    assert "started anew" in caplog.text
+    assert "the engine restarted" in caplog.text
     assert translator.ready
     wait_until_idle(translator)
 
@@ -118,7 +118,7 @@ def test_requests_fail_at_once_while_restarts_fail_more_and_more_rarely(
     for _ in range(9):
         breakdown.wait_for_restart()
         assert not translator.ready
-        with pytest.raises(EngineFailedError, match="being started anew") as refused:
+        with pytest.raises(EngineFailedError, match="is restarting") as refused:
             translator.translate("A dog runs.")
         assert refused.value.retry_after_s is not None
         assert 0.1 <= refused.value.retry_after_s <= breakdown.waits[-1] + 0.1
@@ -157,7 +157,7 @@ def test_waiting_texts_fail_with_the_first_restart(
         assert translator.ready
         waiting = translator.submit(["A dog runs."], TranslationParameters(options=DecodingOptions()))
         fails.set()
-        with pytest.raises(EngineFailedError, match="being started anew"):
+        with pytest.raises(EngineFailedError, match="is restarting"):
             waiting.collect()
 
 

@@ -60,7 +60,7 @@ def test_a_library_that_loads_is_used_and_logged_once(
 ) -> None:
     library_path.write_bytes(good)
     assert native.library() == native.library() == library_path
-    assert logged_line() == "native kernels are used, where a bundle has graphs for them"
+    assert logged_line() == "native kernels are used if a bundle has graphs for them"
 
 
 def test_without_a_library_the_log_names_the_remedy(library_path: Path, logged_line: Callable[[], str]) -> None:

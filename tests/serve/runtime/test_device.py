@@ -99,7 +99,7 @@ def test_with_the_provider_the_machine_decides(providers: Callable[..., None]) -
         assert candidate_devices("auto") == (CPU,)
         with pytest.raises(DeviceError) as error:
             candidate_devices("cuda")
-        assert str(error.value) == f"device 'cuda' was asked for, but {missing}"
+        assert str(error.value) == f"device 'cuda' was requested, but {missing}"
 
 
 def test_settings_become_options_of_the_provider() -> None:

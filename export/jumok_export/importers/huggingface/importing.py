@@ -63,7 +63,7 @@ def import_checkpoint(
         precisions: precisions to write, of "fp32", "fp16" and "int8".
         source_language: default source language of requests; names the source language if the checkpoint does not.
         target_language: default target language of requests; names the target language if the checkpoint does not.
-        calibration: source texts for constant int8 scales of activations; default: one scale a row.
+        calibration: source texts for constant int8 scales of activations; default: one scale per row.
         shortlist: plan of a shortlist; default: none.
         name: name of the model; default: the folder's name.
         version: version of the model.
