@@ -1,4 +1,4 @@
-"""``jumok serve`` under load, beside servers that its users could have written around CTranslate2.
+"""``jumok serve`` under load, compared with simple servers around CTranslate2.
 
 Every contender is a process of its own, serves the same weights in int8 on the same cores, and answers the same
 clients: a number of requests of one sentence each, kept outstanding. They take turns, round after round, while the
@@ -124,7 +124,7 @@ class Servers:
         async def turn(name: str, what: str, server: Server) -> Measured:
             measured = await load(server, self.texts, DECODING, outstanding=outstanding, sentences=sentences)
             rate = measured.sentences / measured.wall_s
-            progress(f"{self.name}, {outstanding} outstanding, {name}, {what}: {rate:.1f} sentences a second")
+            progress(f"{self.name}, {outstanding} outstanding, {name}, {what}: {rate:.1f} sentences per second")
             return measured
 
         servers, chosen = {JUMOK: self.jumok, BARE: self.bare}, {}

@@ -158,10 +158,10 @@ def comparisons(model: str, outstanding: int, rounds: Mapping[str, Sequence[Meas
 
     many = outstanding == MANY
     return [
-        compare("sentences a CPU-second", OFFLINE, _efficiency, ">= 0.9" if many else None),
+        compare("sentences per CPU-second", OFFLINE, _efficiency, ">= 0.9" if many else None),
         compare("CPU time a sentence", BARE, lambda measured: 1 / _efficiency(measured), "<= 1.05" if many else None),
-        compare("sentences a second", PLAIN, _throughput, ">= 5" if many else None),
-        compare("sentences a second", BATCHING, _throughput, ">= 1.4" if many else None),
+        compare("sentences per second", PLAIN, _throughput, ">= 5" if many else None),
+        compare("sentences per second", BATCHING, _throughput, ">= 1.4" if many else None),
         *(
             compare(f"p{percent} latency", contender, _latency(percent), "< 1" if percent in wanted else None)
             for wanted in [(99,) if many else (50,) if outstanding == 1 else ()]
@@ -257,8 +257,8 @@ def save_serving_plot(found: Sequence[Figures], title: str, path: Path) -> None:
                 continue
             latency.plot(outstanding, [one.p50_ms for one in own], "o-", color=color)
             latency.plot(outstanding, [one.p99_ms for one in own], "x--", color=color)
-        throughput.set(title=model, ylabel="sentences a second", ylim=(0, None))
-        cost.set(title=model, ylabel="sentences a CPU-second", ylim=(0, None))
+        throughput.set(title=model, ylabel="sentences per second", ylim=(0, None))
+        cost.set(title=model, ylabel="sentences per CPU-second", ylim=(0, None))
         latency.set(title=model, ylabel="latency, ms; p50 solid, p99 dashed", yscale="log")
         for axes in pictures:
             axes.set(xlabel="outstanding requests", xscale="log")

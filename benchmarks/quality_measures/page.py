@@ -81,7 +81,7 @@ def _int8(figures: Figures) -> str:
 
     rows = [[name, *(cell for beam in BEAMS for cell in cells(model, beam))] for name, model in figures.models.items()]
     head = [f"{BEAM_NAMES[beam]}: {what}" for beam in BEAMS for what in ("sentences that differ", "BLEU")]
-    return f"""int8 beside fp32: number of sentences with another translation, and difference in BLEU.
+    return f"""int8 compared with fp32: number of sentences with another translation, and difference in BLEU.
 
 {_table(["model", *head], rows)}"""
 

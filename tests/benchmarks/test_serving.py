@@ -262,7 +262,7 @@ def test_ratios_are_taken_round_by_round_and_held_against_goals() -> None:
     offline, bare, plain, batching, *latencies = found
     assert offline == Comparison(
         model="Marian",
-        what="sentences a CPU-second",
+        what="sentences per CPU-second",
         contender=OFFLINE,
         outstanding=64,
         goal=">= 0.9",

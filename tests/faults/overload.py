@@ -85,14 +85,14 @@ async def _overload(plan: Plan, bundle: Path, findings: Findings, sentences: int
     async with jumok_serve(bundle) as server:
         best = await most(server, plan, sentences)
     found = _Labelled(findings, f"calls of {sentences}: ")
-    found.expect("most that it can do, sentences a second", f"{best:.1f}", "> 0", best > 0)
+    found.expect("most that it can do, sentences per second", f"{best:.1f}", "> 0", best > 0)
     if not best:  # no call was answered within `BEST_S`
         return
     queue = max(sentences, math.ceil(best))
     async with jumok_serve(bundle, "--max-queue-requests", str(queue)) as server:
         await most(server, plan, sentences, measured_s=1.0)  # which warms it up
         before_mib, alone_s = server.peak_rss_mib(), await _alone_s(server, plan, sentences)
-        progress(f"overload in calls of {sentences}: {best:.1f} sentences a second at best; now {TIMES * best:.0f}")
+        progress(f"overload in calls of {sentences}: {best:.1f} sentences per second at best; now {TIMES * best:.0f}")
         before = await metrics(server)
         offered = await _offer(server, plan, sentences, TIMES * best, plan.overload_s)
         back_s = await _seconds_until_normal(server, plan, sentences, alone_s)

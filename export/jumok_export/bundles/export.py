@@ -73,7 +73,7 @@ def export_bundle(
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
-    """Export a model, verify its graphs against it, and write a bundle that can be served.
+    """Export a model, verify its graphs, and write a bundle.
 
     Args:
         model: a module with the methods of `jumok_export.graphs.tracing.TranslationModel`; `align` is optional.
@@ -190,7 +190,10 @@ def export_bundle(
 
 
 def describe_architecture(model: nn.Module, family: str = "", **sizes: int | float | str | bool) -> Architecture:
-    """The manifest's entry for a model: family (default: the class's name), sizes, number of parameters."""
+    """The manifest's entry for a model: family, sizes, number of parameters.
+
+    The default family is the name of the class.
+    """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Architecture(family=family or type(model).__name__, sizes=sizes, parameters=parameters)
 
@@ -242,7 +245,10 @@ def _always_listed(
 
 
 def _never_written(special_tokens: SpecialTokens, generation: GenerationDefaults) -> tuple[int, ...]:
-    """Tokens that no translation has by default: suppressed ones, and bad words of one token but for end tokens."""
+    """Suppressed tokens and one-token bad words, except for end tokens.
+
+    No translation has them by default.
+    """
     words = (word[0] for word in generation.bad_words if len(word) == 1)
     return (*special_tokens.suppress, *(token for token in words if token not in special_tokens.eos))
 

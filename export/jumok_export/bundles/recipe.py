@@ -66,7 +66,10 @@ def _memory_slots(make: Callable[[Sequence[TensorSpec], str], Graph], decoder: G
 
 
 def _state_slots(make: Callable[[Sequence[TensorSpec], str], Graph], decoder: Graph) -> Graph | None:
-    """Make a graph for the state of a decoder that writes in place; other decoders return a new state."""
+    """Make a graph for the state of an in-place decoder.
+
+    Other decoders return a new state.
+    """
     specs = [spec for spec in decoder.inputs if spec.name.startswith("state.")]
     in_place = any(spec.name == "visible" for spec in decoder.inputs)
     return make(specs, "E") if specs and in_place else None
@@ -131,7 +134,9 @@ def make_graphs(
 
 
 def make_native_graphs(graphs: Mapping[str, Graph], precision: str) -> dict[str, Graph]:
-    """Make the native forms of a precision's finished CPU graphs, by name; none if they replace nothing.
+    """Make native forms of finished CPU graphs, by name.
+
+    Empty if nothing would be replaced.
 
     Keys and values are kept in int8 if the precision is "int8".
     """
@@ -153,7 +158,9 @@ def write_variant(
     targets: tuple[Target, ...] = ("cpu",),
     shortlist: bool = False,
 ) -> PrecisionVariant:
-    """Make the graphs of a precision, native ones if there are kernels, and write them into `folder / precision`.
+    """Make and write a precision's graphs into `folder / precision`.
+
+    Native graphs are among them if there are kernels.
 
     Returns:
         The precision's entry in the manifest.

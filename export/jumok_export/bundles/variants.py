@@ -1,4 +1,4 @@
-"""Write the graphs of a model in each precision, and verify them where they are written."""
+"""Write the graphs of a model in each precision, and verify them."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence

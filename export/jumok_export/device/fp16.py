@@ -1,4 +1,4 @@
-"""fp16 form of a graph: weights, memory, state and products in 16 bits, long sums in 32."""
+"""fp16 form of a graph; long sums stay in 32 bits."""
 
 import onnx
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16

@@ -87,7 +87,10 @@ def _constrain(scores: str, stage: str, output: str) -> list[NodeProto]:
 
 
 def _candidates(scores: str, vocabulary: int) -> list[NodeProto]:
-    """Find the best of every row as `best`, in order, and their `tokens`; see `jumok_export.graphs.selection`."""
+    """Find each row's best scores and `tokens`, in order.
+
+    See `jumok_export.graphs.selection`.
+    """
     node = helper.make_node
     count = [
         node("Shape", [scores], ["vocabulary"], start=1),

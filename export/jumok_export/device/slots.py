@@ -64,7 +64,10 @@ def write_graph(specs: Sequence[TensorSpec], axis: str) -> Graph:
 def _resize(
     spec: TensorSpec, axis: str, source: str, output: str, *, slots: str | None, length: str
 ) -> list[NodeProto]:
-    """Cut a tensor or fill it up with zeros, to `slots` (None: unchanged) and `length` positions."""
+    """Cut or zero-pad a tensor to `slots` and `length` positions.
+
+    None for `slots` leaves them unchanged.
+    """
     node = helper.make_node
     nodes, rank = [], len(spec.axes)
     sizes = {} if slots is None else {0: slots}
@@ -92,7 +95,10 @@ def _resize(
 
 
 def _named(name: str, spec: TensorSpec, symbols: tuple[str, str, str]) -> TensorSpec:
-    """Rename a spec; `symbols` name its slots, the growing axis, and that axis in the new spec."""
+    """Rename a spec and the symbols of its axes.
+
+    `symbols` name its slots, the growing axis, and that axis in the new spec.
+    """
     slots, axis, renamed = symbols
     axes = tuple(renamed if size == axis else size for size in spec.axes[1:])
     return spec.model_copy(update={"name": name, "axes": (slots, *axes)})

@@ -52,7 +52,10 @@ def fuse_selection(decoder: Graph, select: Graph) -> Graph:
 
 
 def _requested_logits() -> list[NodeProto]:
-    """Output the requested rows of logits, and only then give the shape in which they are overwritten."""
+    """Output the requested rows of logits before logits are overwritten.
+
+    The overwriting nodes need the shape `_FLAT`, which depends on this output.
+    """
     node = helper.make_node
     return [
         node("Constant", [], ["logits.first"], value_ints=[0]),

@@ -34,7 +34,7 @@ def logits_width(decoder: Graph) -> int | None:
 
 
 def declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Declare the inputs and outputs of a graph, and drop the exporter's notes and intermediate shapes."""
+    """Declare a graph's inputs and outputs; drops notes and intermediate shapes."""
     for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):
         del values[:]
         values.extend(

@@ -1,4 +1,4 @@
-"""Producers and readers of a graph's tensors, for rules that replace several operators by one."""
+"""Producers and readers of a graph's tensors, for fusion rules."""
 
 from typing import Any
 
@@ -41,12 +41,12 @@ class Found:
         return node if node is not None and node.op_type == operator else None
 
     def only_reader(self, name: str) -> NodeProto | None:
-        """The only node that reads a tensor, if the tensor is not an output of the graph."""
+        """The only reader of a tensor that is no output of the graph."""
         readers = self.readers.get(name, [])
         return readers[0] if len(readers) == 1 and name not in self.outputs else None
 
     def constant(self, name: str) -> NDArray[Any] | None:
-        """The value of a small constant; None if it is computed, or stored in the weights file."""
+        """The value of a small constant in the graph itself, or None."""
         tensor = self.constants.get(name)
         if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
             return None
@@ -57,7 +57,10 @@ class Found:
         return name in self.outputs or any(each is not reader for each in self.readers[name])
 
     def in_heads(self, key: str, value: str) -> bool:
-        """True if keys and values are graph inputs of the same shape, split into heads."""
+        """True if keys and values are graph inputs split into heads.
+
+        Both have the same shape.
+        """
         return len(self._axes.get(key, ())) == 4 and self._axes[key] == self._axes.get(value)
 
     def unsqueezed(self, name: str) -> str | None:
@@ -66,7 +69,7 @@ class Found:
         return None if node is None else node.input[0]
 
     def rounding(self, name: str) -> NodeProto | None:
-        """The first node that quantizes a tensor to 8 bits by a constant scale, or None."""
+        """The first node that quantizes a tensor to constant-scale int8, or None."""
         for node in self.readers.get(name, []):
             if node.op_type == "QuantizeLinear" and len(node.input) == 3:
                 scale, zero_point = (self.constant(each) for each in node.input[1:])

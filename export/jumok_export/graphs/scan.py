@@ -1,4 +1,4 @@
-"""Scorer and aligner of models that decode given targets step by step: a Scan over the decoder."""
+"""Scorer and aligner of step-by-step models: a Scan over the decoder."""
 
 from collections.abc import Mapping, Sequence
 

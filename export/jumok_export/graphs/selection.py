@@ -1,4 +1,4 @@
-"""The graphs that choose tokens: `select` finds each row's best candidates, `sampler` draws one token a row.
+"""Selection graphs: `select` finds each row's best candidates, `sampler` draws one token.
 
 Constraints are sparse: factors (scores below 0 are multiplied, others divided), then biases (added), as in the logits
 processors of Hugging Face's `generate`.
@@ -174,7 +174,10 @@ def _width(width: int | None) -> list[NodeProto]:
 
 
 def constraint_specs(stage: str) -> tuple[TensorSpec, ...]:
-    """Factors and biases of one stage: values, and their positions in the flat scores, row * width + token."""
+    """Factors and biases of one stage, with positions in flat scores.
+
+    A position is row * width + token.
+    """
     return tuple(
         spec
         for kind in ("factors", "biases")
@@ -211,7 +214,7 @@ def _flat_names(stage: str) -> tuple[str, ...]:
 
 
 def _flat_values(stage: str) -> list[ValueInfoProto]:
-    """Shapes that tell ONNX Runtime that flat scores keep their size; without them nothing happens in place."""
+    """Shapes that let ONNX Runtime update flat scores in place."""
     size = f"{stage}_scores"
     return [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in _flat_names(stage)]
 
@@ -254,7 +257,7 @@ def _candidates(scores: str, vocabulary: int | None) -> list[NodeProto]:
 
 
 def block_width(vocabulary: int) -> int | None:
-    """Tokens a block that leave the fewest scores to sort; None if blocks do not pay."""
+    """Tokens per block for the fewest scores to sort; None: no blocks."""
 
     def to_order(width: int) -> int:
         return vocabulary // width + TYPICAL_CANDIDATES * width
@@ -289,7 +292,10 @@ def _if(
     otherwise: list[NodeProto],
     output: str,
 ) -> list[NodeProto]:
-    """Compute `then` if a number is not 0, else `otherwise`; each branch outputs the first output of its last node."""
+    """Compute `then` if a number is not 0, else `otherwise`.
+
+    Each branch outputs the first output of its last node.
+    """
     ways = [
         helper.make_graph(
             nodes,

@@ -65,7 +65,7 @@ class _Projection:
 
     @classmethod
     def of(cls, graph: onnx.GraphProto) -> "_Projection":
-        """Find the projection at the end of a decoder: a product, optional factors and an optional bias."""
+        """Find the output projection of a decoder, with factors and bias."""
         constants = {tensor.name: tensor for tensor in graph.initializer}
         producers = {name: node for node in graph.node for name in node.output}
         readers = Counter(name for node in graph.node for name in node.input)
@@ -206,7 +206,10 @@ def _decoder_with_given_projection(projection: _Projection, model: onnx.ModelPro
 
 
 def _int8_product(product: NodeProto) -> list[NodeProto]:
-    """A product with a signed weight in blocks, [N, R, 128]; the weight becomes unsigned where products saturate."""
+    """A product with signed weight blocks, [N, R, 128].
+
+    The weight becomes unsigned if products saturate.
+    """
     node, [output], domain = helper.make_node, product.output, "com.microsoft"
     activation, _, scale, _, zero_point, weight_zero_point = product.input[:6]
     unsigned, centre = f"{WEIGHT}.unsigned", f"{WEIGHT}.centre"

@@ -56,7 +56,7 @@ class _Weights:
         self._offsets: dict[tuple[bytes, tuple[int, ...]], tuple[int, int]] = {}  # offset and length by content
 
     def store(self, tensor: TensorProto, graph: GraphProto) -> None:
-        """Move a tensor of a graph into the file, unless it is small or stored already."""
+        """Move a large tensor of a graph into the file, once."""
         array = numpy_helper.to_array(tensor)
         if array.nbytes < SMALLEST_EXTERNAL:
             return

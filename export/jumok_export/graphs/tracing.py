@@ -39,7 +39,10 @@ class TranslationModel(Protocol):
     """
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
-        """Encode source ids [B, S] of lengths [B] into memory [B, ...] and first state [B, ...] or none."""
+        """Encode source ids [B, S] of lengths [B].
+
+        Returns memory [B, ...], and first state [B, ...] or nothing.
+        """
 
     def empty_state(self) -> Tensors:
         """One row [1, ...] of decoder state before any token."""
@@ -53,7 +56,10 @@ class TranslationModel(Protocol):
         memory: Tensors,
         state: Tensors,
     ) -> tuple[Tensor, Tensors]:
-        """Decode one token a row, continuing rows `parents` of `state`; returns logits [R, V] and state [R, ...]."""
+        """Decode one token per row, continuing rows `parents` of `state`.
+
+        Returns logits [R, V] and state [R, ...].
+        """
 
     def score(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
@@ -130,7 +136,7 @@ def _step_of(model: TranslationModel) -> str:
 
 @dataclass(frozen=True)
 class _GraphExample:
-    """Inputs of one graph at one set of sizes, and its names of inputs and outputs."""
+    """Inputs of one graph at one set of sizes, with tensor names."""
 
     arguments: tuple[Any, ...]
     inputs: dict[str, Tensor]
@@ -212,7 +218,10 @@ class _Example:
 
 
 def _enlarge(row: Tensor, rows: int, time: int, generator: torch.Generator) -> Tensor:
-    """Random state like `row` [1, ...] with `rows` rows; an axis of size 0 gets the size `time`."""
+    """Random state like `row` [1, ...] with `rows` rows and given time.
+
+    An axis of size 0 gets the size `time`.
+    """
     shape = [rows, *(size or time for size in row.shape[1:])]
     return torch.randn(shape, generator=generator).to(row.dtype)
 

@@ -193,7 +193,7 @@ class MultiHeadAttention(nn.Module):
         return per_head.transpose(-3, -2).flatten(-2)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Project `memory` [B, T, memory_width] to the KV cache's keys and values, [B, heads, T, D] each."""
+        """Project `memory` [B, T, memory_width] to keys and values, [B, heads, T, D]."""
         return self.split(self.key_projection(memory)), self.split(self.value_projection(memory))
 
     def empty_keys_values(self) -> tuple[Tensor, Tensor]:
@@ -256,7 +256,7 @@ class MultiHeadAttention(nn.Module):
 
 @contextmanager
 def scaled_queries(model: nn.Module) -> Iterator[None]:
-    """Fold attention scales into the query projections of a model for the time of an export.
+    """Fold attention scales into query projections during an export.
 
     ONNX Runtime multiplies one query with its keys in half the time then. Only powers of two are folded, because the
     model's results must not change by a bit.

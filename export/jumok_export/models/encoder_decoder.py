@@ -63,7 +63,10 @@ class EncoderDecoder(Seq2Seq):
         return cast(Iterable[DecoderLayer], self.decoder)
 
     def run_encoder(self, source_ids: Tensor, source_mask: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Encode sources; returns [B, S, width] and each layer's self-attention weights [B, heads, S, S]."""
+        """Encode sources.
+
+        Returns [B, S, width], and each layer's self-attention weights [B, heads, S, S].
+        """
         x = self.embed_source(source_ids)
         bias = self.encoder_position_bias(torch.arange(source_ids.shape[1], device=source_ids.device))
         attention = []
@@ -160,7 +163,7 @@ class EncoderDecoder(Seq2Seq):
         memory: Tensors,
         state: Tensors,
     ) -> tuple[Tensor, Tensors]:
-        """Decode one token of every row, writing into KV caches that stay where they are.
+        """Decode one token of every row, writing into fixed KV caches.
 
         The rows of a sentence share E cache entries. An entry holds one token of one row or of several.
 
@@ -190,7 +193,9 @@ class EncoderDecoder(Seq2Seq):
     def align(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the attention weights of given targets, in one pass; the arguments are those of `score`.
+        """Compute the attention weights of given targets, in one pass.
+
+        Arguments are those of `score`.
 
         Returns:
             Cross-attention [B, layers, heads, T, S], and the self-attention of the encoder [B, layers, heads, S, S] and

@@ -1,4 +1,4 @@
-"""The KV cache of one decoder step: where its rows write and what they may attend to."""
+"""KV cache of one decoder step: where rows write and attend."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from jumok_export.models.operators import write
 
 
 class KVCacheStep:
-    """Writes and masks of one decoder step over KV caches that are shared by the rows of a sentence.
+    """Writes and masks of one step over sentence-wide KV caches.
 
     A row's past is not moved when the row continues another one: both rows see the entries of their common past.
 
@@ -30,6 +30,9 @@ class KVCacheStep:
         self._indices = places[:, :, None] + by_head  # [B, K, heads, 3]: sentence, head and entry
 
     def write(self, cache: Tensor, new: Tensor) -> Tensor:
-        """Write each row's new key or value, [B, K, heads * D], into `cache` [B, heads, E, D]."""
+        """Write each row's new key or value into `cache` [B, heads, E, D].
+
+        New keys or values are [B, K, heads * D].
+        """
         written: Tensor = write(cache, self._indices, new, self._heads)
         return written

@@ -155,7 +155,10 @@ class _Layer(nn.Module):
     feed_forward_residual: Residual
 
     def attend_to_itself(self, x: Tensor, mask: Tensor, position_bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Apply self-attention to `x` [B, T, width]; returns the sum and the weights [B, heads, T, T]."""
+        """Apply self-attention to `x` [B, T, width].
+
+        Returns the sum and the weights [B, heads, T, T].
+        """
         return self.self_attention_residual.around(x, lambda y: self.self_attention(y, y, mask, position_bias))
 
     def feed(self, x: Tensor) -> Tensor:
@@ -174,7 +177,10 @@ class EncoderLayer(_Layer):
         self.feed_forward_residual = Residual(sizes)
 
     def forward(self, x: Tensor, mask: Tensor, position_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Apply the layer to `x` [B, S, width]; returns the output and attention weights [B, heads, S, S]."""
+        """Apply the layer to `x` [B, S, width].
+
+        Returns the output and attention weights [B, heads, S, S].
+        """
         x, weights = self.attend_to_itself(x, mask, position_bias)
         return self.feed(x), weights
 

@@ -93,7 +93,9 @@ def recurrent_layer(  # noqa: PLR0917 - the operator's arguments
     kind: str,
     backwards: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Run a recurrent layer over whole sequences, as `run_cell` does: ONNX's `LSTM`, `GRU` or `RNN`.
+    """Run a recurrent layer over whole sequences, as `run_cell` does.
+
+    In ONNX this is `LSTM`, `GRU` or `RNN`.
 
     Args:
         x: [B, S, inputs], padded.

@@ -70,7 +70,10 @@ class RecurrentSizes:
 
     @property
     def read_width(self) -> int:
-        """Width of the output projection's input: a state, an attentional vector, or a context and a state."""
+        """Width of the output projection's input.
+
+        The input is a state, an attentional vector, or a context and a state.
+        """
         if self.attention == "none" or self.readout == "attentional":
             return self.width
         return self.width + (self.encoder_width or self.width)
@@ -304,7 +307,7 @@ class AttentiveRecurrent(Recurrent):
         memory: Tensors,
         state: Tensors,
     ) -> tuple[Tensor, Tensors, Tensor]:
-        """Do a `step` and give out its attention weights: one layer and one head, [R, 1, 1, S]."""
+        """Do a `step`, and return its attention weights, [R, 1, 1, S]."""
         logits, new, weights = self._step(token_ids, parents, source_lengths, memory, state)
         assert weights is not None
         return logits, new, weights.reshape(token_ids.shape[0], 1, 1, weights.shape[-1])

@@ -39,7 +39,10 @@ class RecurrentAttention(nn.Module, ABC):
 
     @abstractmethod
     def scores(self, query: Tensor, key: Tensor) -> Tensor:
-        """Compute scores [B, K, S] of queries [B, K, query_width] and keys [B, S, D]."""
+        """Compute scores [B, K, S] of queries and keys.
+
+        Queries are [B, K, query_width], keys [B, S, D].
+        """
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Attend to the encoder's states.

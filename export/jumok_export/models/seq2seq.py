@@ -97,5 +97,5 @@ class Seq2Seq(nn.Module, ABC):
 
     @staticmethod
     def shift(start_ids: Tensor, target_ids: Tensor) -> Tensor:
-        """The decoder's input [B, T]: start tokens [B], then targets [B, T] without their last token."""
+        """The decoder's input [B, T]: start tokens, then targets without the last."""
         return torch.cat((start_ids[:, None], target_ids), dim=1)[:, :-1]

@@ -1,4 +1,4 @@
-"""The Transformer of "Attention Is All You Need", with absolute positions and options of its descendants."""
+"""The Transformer of "Attention Is All You Need", with later options."""
 
 import math
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ UNSEEN = -1e38
 
 
 def self_attention(found: Found, node: NodeProto) -> NodeProto | None:
-    """Replace self-attention over the visible cache entries, with the write of the rows' new entries."""
+    """Replace self-attention over visible cache entries, including the cache write."""
     inputs = _attention_inputs(node)
     if inputs is None or inputs[4]:
         return None
@@ -27,7 +27,10 @@ def self_attention(found: Found, node: NodeProto) -> NodeProto | None:
 
 
 def cross_attention(found: Found, node: NodeProto) -> NodeProto | None:
-    """Replace attention over memory, or of a source over itself, up to the source lengths."""
+    """Replace attention over memory, or a source over itself.
+
+    Attention goes up to the source lengths.
+    """
     inputs = _attention_inputs(node)
     if inputs is None or inputs[5]:
         return None
@@ -41,7 +44,10 @@ def cross_attention(found: Found, node: NodeProto) -> NodeProto | None:
 
 
 def _attention_inputs(node: NodeProto) -> list[str] | None:
-    """Query, key, value, nothing, lengths and bias of fused attention, "" if absent; None for other nodes."""
+    """Inputs of a fused attention, "" if absent; None for other nodes.
+
+    They are query, key, value, nothing, lengths and bias.
+    """
     if node.op_type != "MultiHeadAttention":
         return None
     inputs = [*node.input, *[""] * (6 - len(node.input))]
@@ -49,7 +55,10 @@ def _attention_inputs(node: NodeProto) -> list[str] | None:
 
 
 def _attention(found: Found, node: NodeProto, operator: str, inputs: list[str], caches: Sequence[str]) -> NodeProto:
-    """The native operator for a fused attention; quantizes its output if nothing else reads that."""
+    """The native operator for a fused attention, with following quantization.
+
+    The output is quantized if nothing else reads it.
+    """
     given, output = attributes(node), node.output[0]
     rounding = found.rounding(output) if found.only_reader(output) else None
     if rounding is not None:
@@ -61,7 +70,10 @@ def _attention(found: Found, node: NodeProto, operator: str, inputs: list[str], 
 
 
 def _entry(found: Found, written: str, heads: int) -> tuple[str, str] | None:
-    """The new keys or values [B, K, W] and the old state, if attention alone reads the new state."""
+    """New keys or values [B, K, W] and old state of an attention.
+
+    Attention must be the only reader of the new state.
+    """
     scatter = found.maker(written, "ScatterND")
     if scatter is None or len(found.readers[written]) != 1 or scatter.input[0] not in found.inputs:
         return None
@@ -75,7 +87,10 @@ def _entry(found: Found, written: str, heads: int) -> tuple[str, str] | None:
 
 
 def _position_bias(found: Found, bias: str) -> str | None:
-    """The bias besides the visibility mask, "" if there is none; None if there is no such mask."""
+    """The bias besides the visibility mask, or "".
+
+    None if there is no such mask.
+    """
     if _masks(found, bias):
         return ""
     both = found.maker(bias, "Add")
@@ -87,7 +102,7 @@ def _position_bias(found: Found, bias: str) -> str | None:
 
 
 def _masks(found: Found, bias: str) -> bool:
-    """True if a bias is 0 for visible entries and the lowest number for others."""
+    """True if a bias is 0 for visible entries, lowest for others."""
     where = found.maker(bias, "Where")
     if where is None or found.unsqueezed(where.input[0]) != "visible":
         return False

@@ -10,7 +10,7 @@ TOKENS = ("token_ids", "source_ids")
 
 
 def embedding(found: Found, node: NodeProto) -> NodeProto | None:
-    """Replace a lookup in an int8 or fp32 table and its multiplication by a constant."""
+    """Replace an int8 or fp32 table look-up and its constant factor."""
     if node.op_type != "Mul":
         return None
     factor, rows = 1.0, node

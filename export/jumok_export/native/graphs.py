@@ -102,7 +102,10 @@ def native_graph(graph: Graph) -> Graph | None:
 
 
 def _round_first(graph: onnx.GraphProto) -> None:
-    """Quantize before a reshape instead of after it, so that the operator before can do it."""
+    """Quantize before a reshape instead of after.
+
+    The operator before the reshape can then quantize.
+    """
     found = Found(graph)
     for node in graph.node:
         reshaped = node.input[0] if node.op_type == "QuantizeLinear" else ""
@@ -118,7 +121,10 @@ def _round_first(graph: onnx.GraphProto) -> None:
 
 
 def _add_norm(found: Found, node: NodeProto) -> NodeProto | None:
-    """Replace a sum, its norm and the norm's quantization; outputs only what other nodes read."""
+    """Replace a sum, its norm and the norm's quantization.
+
+    Outputs are only those that other nodes read.
+    """
     added = list(node.input) if found.of_rows.issuperset(node.input) else _with_positions(found, node)
     if node.op_type != "Add" or not added:
         return None
@@ -156,7 +162,7 @@ def _with_positions(found: Found, node: NodeProto) -> list[str]:
 
 
 def _normalises(found: Found, node: NodeProto, total: str) -> bool:
-    """True if a node normalizes a tensor over its last axis, with constant weights and biases."""
+    """True if a node normalizes the last axis with constant parameters."""
     return (
         node.op_type == "LayerNormalization"
         and node.input[0] == total
@@ -176,7 +182,10 @@ def _select(found: Found) -> NodeProto | None:
 
 
 def _with_int8_cache(decoder: Graph) -> Graph | None:
-    """A decoder with memory and state in int8; None if other operators than attention read them."""
+    """A decoder with int8 memory and state, or None.
+
+    None if other operators than attention read them.
+    """
     kept = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state."))}
     model = onnx.ModelProto()
     model.CopyFrom(decoder.model)
@@ -198,7 +207,9 @@ def _with_int8_cache(decoder: Graph) -> Graph | None:
 
 
 def _by_slot(decoder: Graph) -> Graph:
-    """A decoder whose sentences may have any slots; unchanged if other operators than attention read memory and state.
+    """A decoder whose sentences may have any slots.
+
+    Unchanged if other operators than attention read memory and state.
 
     Self-attention knows the slots already, from the positions of new tokens.
     """
@@ -243,7 +254,7 @@ def _with_int8_memory(encoder: Graph, plain: Graph, decoder: Graph) -> Graph:
 
 
 def _tokens(found: Found, memory: TensorSpec) -> str | None:
-    """The tensor of memory [B, heads, S, D] before it is split into heads, or None."""
+    """The tensor of memory [B, heads, S, D] before head splitting, or None."""
     turned = found.maker(memory.name, "Transpose")
     split = found.maker(turned.input[0], "Reshape") if turned is not None else None
     if not memory.name.startswith("memory.") or turned is None or split is None:

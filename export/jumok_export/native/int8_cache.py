@@ -1,4 +1,4 @@
-"""Keys and values in int8: each entry has its quantized values, followed by its scale."""
+"""Keys and values in int8: quantized values, then their scale."""
 
 from typing import Any
 
@@ -24,7 +24,10 @@ def floats_spec(spec: TensorSpec) -> TensorSpec:
 
 
 def to_entries(floats: NDArray[Any]) -> NDArray[np.int8]:
-    """Quantize floats [..., W] to entries [..., W + 4]; an entry's largest magnitude becomes ±127."""
+    """Quantize floats [..., W] to entries [..., W + 4].
+
+    An entry's largest magnitude becomes ±127.
+    """
     floats = floats.astype(np.float32)
     most = np.abs(floats).max(axis=-1, keepdims=True, initial=0)
     share = np.divide(np.float32(LARGEST), most, out=np.zeros_like(most), where=most != 0)

@@ -20,7 +20,10 @@ AT_ONCE = 3
 
 
 def product(found: Found, node: NodeProto) -> NodeProto | None:
-    """Replace an int8 product, with its activation and quantization if nothing else reads its output."""
+    """Replace an int8 product.
+
+    Activation and quantization are included if nothing else reads the output before them.
+    """
     inputs = _product_inputs(found, node)
     if inputs is None:
         return None
@@ -42,7 +45,10 @@ def product(found: Found, node: NodeProto) -> NodeProto | None:
 
 
 def float_product(matrices: Matrices, found: Found, node: NodeProto) -> NodeProto | None:
-    """Replace an fp32 product with its bias, and with its activation if nothing else reads its output."""
+    """Replace an fp32 product with its bias.
+
+    The activation is included if nothing else reads the output of the product.
+    """
     made = matrices.product(node)
     if made is None:
         return None
@@ -105,7 +111,7 @@ def fuse_threes(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
 
 
 def _product_inputs(found: Found, node: NodeProto) -> list[str] | None:
-    """The six inputs of an int8 product, or None; the bias is "" if absent."""
+    """The six inputs of an int8 product, bias maybe ""; or None."""
     if node.op_type != "MatMulIntegerToFloat":
         return None
     activations, weights, scale, weight_scales, zero_point, weight_zero_point, bias = [*node.input, *[""] * 7][:7]

@@ -83,7 +83,7 @@ class Calibration:
 
 
 def read_calibration(path: Path) -> list[str]:
-    """Read the texts of a file, one per line, plain or gzip; skips blank lines.
+    """Read the non-blank lines of a file, plain or gzip.
 
     Raises:
         CalibrationError: the file is unreadable, not UTF-8, or empty.
@@ -172,7 +172,9 @@ def calibrate(
 
 
 def best_scale(counts: Integers, activation_range: QuantizedRange) -> float:
-    """Find the scale that quantizes magnitudes with the least squared error; larger magnitudes are clipped.
+    """Find the quantization scale with the least squared error.
+
+    Larger magnitudes are clipped.
 
     Chosen by measurement on the Transformer of `models/` (3 + 3 layers, 300 calibration sentences). Relative error of
     the logits of 250 other sentences: 0.0109 with one scale per row; constant scales 0.0189 (maximum), 0.0437 (99.9th

@@ -33,7 +33,7 @@ Scales = Mapping[str, float]
 
 
 def quantize_graph(graph: Graph, scales: Scales = MappingProxyType({})) -> Graph:
-    """Quantize a graph to int8: products with constant weights, and embeddings; the rest stays fp32.
+    """Quantize a graph's constant-weight products and embeddings to int8.
 
     Weights have one scale per output channel, embeddings one per token: a tied embedding is stored once. Activations
     have the calibrated scale of their matrix, or one scale per row.
@@ -111,7 +111,10 @@ class _Quantizer:
         self._add("Mul", [f"{output}.values", f"{output}.scale"], output)
 
     def _quantize_by_constant(self, product: Product, scale: float) -> tuple[str, str]:
-        """Quantize a product's activation by a calibrated scale; returns both names. Shared by all its readers."""
+        """Quantize a product's activation by a calibrated scale; returns both names.
+
+        All readers share the result.
+        """
         name = product.activation
         if (name, scale) not in self.quantized_inputs:
             q = f"{name}.int8.calibrated{len(self.quantized_inputs)}"
@@ -122,7 +125,9 @@ class _Quantizer:
         return self.quantized_inputs[name, scale]
 
     def _quantize_rows(self, product: Product) -> tuple[str, str]:
-        """Quantize a product's activation by row; returns its name and that of the rows' largest magnitudes, [..., 1].
+        """Quantize a product's activation by row.
+
+        Returns its name and that of the rows' largest magnitudes, [..., 1].
 
         Shared by all its readers. A row of zeros, divided by 0, gives undefined values, which are multiplied by 0.
         """
@@ -143,7 +148,10 @@ class _Quantizer:
         return self.quantized_inputs[name, None]
 
     def _quantize_weight(self, name: str, stored: str, *, channels: int) -> tuple[str, str]:
-        """Add a weight matrix in int8 with scales along the axis `channels`; returns their names."""
+        """Add an int8 weight matrix with scales along the axis `channels`.
+
+        Returns their names.
+        """
         scale = f"{name}.scale.{channels}"
         values, scales = quantize_weight(numpy_helper.to_array(self.matrices.constants[name]), channels)
         self.added[stored] = numpy_helper.from_array(values, stored)

@@ -41,7 +41,7 @@ RECTIFIED = QuantizedRange(zero_point=0, largest=255)
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """A product of an activation with a constant weight matrix, in a graph in fp32.
+    """A product of an activation with a constant matrix, in fp32.
 
     Attributes:
         activation: name of the activation, [..., K].
@@ -89,7 +89,7 @@ class Matrices:
         }
 
     def product(self, node: onnx.NodeProto) -> Product | None:
-        """The product that a node computes with a matrix, with the bias that is added next, or None."""
+        """The product of a node with a matrix, and its bias, or None."""
         if node.op_type not in {"MatMul", "Gemm"} or (node.op_type == "Gemm" and not _is_plain(node)):
             return None
         weight = self._transposed.get(node.input[1], node.input[1])
@@ -122,7 +122,7 @@ class Matrices:
         return (product for node in self._model.graph.node if (product := self.product(node)))
 
     def embedding(self, node: onnx.NodeProto) -> str | None:
-        """The matrix that a node looks rows up in, if it is large enough to be quantized."""
+        """The matrix of a node's row look-up, if large enough to quantize."""
         table = self.constants.get(node.input[0]) if node.op_type == "Gather" else None
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
         return None if table is None or axis != 0 or table.dims[0] < EMBEDDING_ROWS else table.name
@@ -153,14 +153,17 @@ def rectified_keys(graphs: Iterable[Graph]) -> Set[str]:
 
 
 def weight_key(weight: NDArray[np.float32]) -> str:
-    """A key for a matrix [K, N] by its content: graphs of one model share no names."""
+    """A key for a matrix [K, N] by its content.
+
+    Graphs of one model share no names.
+    """
     digest = hashlib.sha256(np.ascontiguousarray(weight).tobytes())
     digest.update(repr(weight.shape).encode())
     return digest.hexdigest()
 
 
 def _is_plain(node: onnx.NodeProto) -> bool:
-    """True if a Gemm is a product plus a bias, as linear layers are exported."""
+    """True if a Gemm is a product plus bias, as in linear layers."""
     return all(
         (attribute.name == "transB")
         or (attribute.name in ("alpha", "beta") and attribute.f == 1)

@@ -40,7 +40,9 @@ class Bar(TQDMProgressBar):
 
 
 class Record(Checkpoint):
-    """Write every epoch's metrics to `metrics.csv` and standard error, and draw `curves.png` at the end.
+    """Write each epoch's metrics to `metrics.csv`, and draw `curves.png`.
+
+    The metrics also go to standard error.
 
     Epochs are counted from 1; their seconds are of training and validation together. A resumed run keeps the rows of
     earlier epochs. As the last `Checkpoint` callback it reports an epoch after its checkpoint was written.
@@ -97,7 +99,7 @@ class Record(Checkpoint):
 
 
 def read_metrics(run: Path) -> list[dict[str, str]]:
-    """Read the rows of a run's `metrics.csv`, one per epoch; none without the file."""
+    """Read the rows of a run's `metrics.csv`; none if missing."""
     path = run / METRICS
     if not path.exists():
         return []

@@ -30,7 +30,9 @@ class _Section(BaseModel):
 
 
 class DataSection(_Section):
-    """`[data]`: parallel text files, one sentence a line, plain or gzip, relative to the data folder.
+    """`[data]`: parallel text files, one sentence per line, plain or gzip.
+
+    Paths are relative to the data folder.
 
     Attributes:
         source_language: tag of the source language, such as "en".
@@ -129,7 +131,10 @@ class RecurrentSection(_Section):
 
 
 def _family(values: Any) -> str:
-    """Tag of the branch of `ModelSection` for some values; no key can have this name."""
+    """Tag of the branch of `ModelSection` for some values.
+
+    No key can have this name.
+    """
     family = values.get("family", "transformer") if isinstance(values, dict) else getattr(values, "family", "")
     return f"({family})"
 

@@ -139,12 +139,12 @@ def corpus_files(configuration: Configuration, folder: Path) -> dict[str, str]:
 
 
 def is_first_process() -> bool:
-    """True if this is the only process of a run or the first of several."""
+    """True if this is the only or first process of a run."""
     return not getattr(rank_zero_only, "rank", 0)
 
 
 def _made_by_first_process(path: Path, make: Callable[[], bytes]) -> bytes:
-    """Read a file that the first of several processes makes if it does not exist."""
+    """Read a file that the first process makes if it is missing."""
     if is_first_process() and not path.exists():
         partial = path.with_suffix(".partial")
         partial.write_bytes(make())

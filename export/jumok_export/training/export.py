@@ -91,7 +91,7 @@ def export_checkpoint(
 
 
 def read_scores(path: Path) -> tuple[Score, ...]:
-    """Read scores from a JSON file: a list of objects with the manifest's fields of a score.
+    """Read scores from a JSON list with the manifest's fields.
 
     Raises:
         ExportError: an invalid file; the message lists every problem.
@@ -106,7 +106,7 @@ def read_scores(path: Path) -> tuple[Score, ...]:
 
 
 def _configuration_text(checkpoint: Checkpoint) -> str:
-    """The configuration as it was written, if the checkpoint's folder has it; else as JSON."""
+    """The configuration as written in the checkpoint's folder, else as JSON."""
     beside = checkpoint.path.with_name("config.toml")
     try:
         if load_configuration(beside) == checkpoint.configuration:

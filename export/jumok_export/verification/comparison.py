@@ -38,7 +38,7 @@ def largest_difference(expected: NDArray[Any], found: NDArray[Any]) -> float:
 
 
 def same_candidates(expected: Candidates, found: Candidates) -> bool:
-    """True if the candidates found are the best; equally good ones may replace each other.
+    """True if the candidates are the best; equal ones may be swapped.
 
     Args:
         expected: tokens and running scores, best first, with some spare candidates, [R, D].

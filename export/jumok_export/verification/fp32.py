@@ -38,7 +38,9 @@ def verify_fp32(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> Verifi
 
 
 def verify_device(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> tuple[Check, ...]:
-    """Compare fp32 device graphs with the model; they run on the CPU, bound as on a device.
+    """Compare fp32 device graphs with the model.
+
+    The graphs run on the CPU, bound as on a device.
 
     Scorer and aligner, which the CPU shares, are not compared again.
     """

@@ -1,4 +1,4 @@
-"""The selection of a written decoder, cut out of it to be run on any logits."""
+"""The selection of a written decoder, to run on any logits."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from jumok_serve.search import Entries
 
 
 class FusedSelection:
-    """The nodes of a decoder that select tokens from its logits, as a session on the CPU.
+    """A decoder's selection nodes, as a session on the CPU.
 
     Args:
         path: file of the decoder.

@@ -1,4 +1,7 @@
-"""Verify int8 graphs: against PyTorch, against the same arithmetic in PyTorch, and for batch invariance."""
+"""Verify int8 graphs: accuracy, arithmetic and batch invariance.
+
+Graphs are compared with PyTorch in fp32, and with the same int8 arithmetic in PyTorch.
+"""
 
 from collections.abc import Sequence, Set
 

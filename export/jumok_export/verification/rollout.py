@@ -1,4 +1,6 @@
-"""Random decodes of several steps, as in a server: rows are reordered, dropped, duplicated and admitted.
+"""Random decodes of several steps, as in a server.
+
+Rows are reordered, dropped, duplicated and admitted.
 
 A rollout is planned once and then played on both sides of a verification: they decode the same tokens, each over its
 own memory and state.
@@ -258,7 +260,7 @@ class RowScores:
 
 
 def pad(sequences: Sequence[Integers], token: int, extra: int = 0) -> tuple[Integers, Integers]:
-    """Pad token ids with `token` to the longest plus `extra`: ids [B, T] and lengths [B]."""
+    """Pad token ids to the longest plus `extra`: [B, T], lengths [B]."""
     lengths = np.array([len(sequence) for sequence in sequences])
     padded = np.full((len(sequences), int(lengths.max()) + extra), token)
     for row, sequence in zip(padded, sequences, strict=True):

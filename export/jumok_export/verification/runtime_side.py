@@ -1,4 +1,4 @@
-"""The ONNX Runtime side of a verification: exported graphs, in the sessions that serve them."""
+"""Exported graphs, in the ONNX Runtime sessions that serve them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ class GraphFailedError(Exception):
 
 
 class RuntimeSide:
-    """The exported graphs in the sessions that serve them; fp16 and int8 tensors are fp32 outside.
+    """The exported graphs in serving sessions, with fp32 tensors outside.
 
     Args:
         graphs: graphs of one precision. With shortlists, `memory` includes the listed columns.
@@ -56,7 +56,10 @@ class RuntimeSide:
 
     @property
     def state_specs(self) -> tuple[TensorSpec, ...]:
-        """Names, types and axes of the state of `step`, [P, ...], whatever the graph's own form."""
+        """Names, types and axes of the state of `step`, [P, ...].
+
+        The graph's own form may differ.
+        """
         specs = map(_in_fp32, self._graphs.state_specs)
         if not self._graphs.in_place:
             return tuple(specs)
@@ -104,7 +107,7 @@ class RuntimeSide:
         return DecoderStep(self._graphs, inputs, memory_values, state_values, width=width)
 
     def _logits(self, step: DecoderStep) -> Floats:
-        """Run a step and return its logits [R, U]; its candidates must be the best of these."""
+        """Run a step, check its candidates, and return the logits [R, U]."""
         choice = _any_choice(step.rows, step.width)
         candidates = step.run(choice)
         logits: Floats = step.logits().numpy()
@@ -129,7 +132,7 @@ class RuntimeSide:
         memory: Arrays,
         state: Arrays,
     ) -> tuple[Floats, Arrays]:
-        """Run a step over entries where the rows' histories take turns, as sharing could have placed them."""
+        """Run a step over cache entries with the rows' histories interleaved."""
         rows, sentences = len(token_ids), len(source_lengths)
         beam_size, time = rows // sentences, padded_length(int(positions.max()) + 1)
         times, row = np.arange(time), np.arange(rows)[:, None]
@@ -176,7 +179,7 @@ class RuntimeSide:
         return FusedSelection(self._graphs.path("decoder"), threads=1)
 
     def select(self, selection: Selection) -> tuple[Integers, Floats]:
-        """Token ids and running scores [R, C] of every row's best candidates, by the decoder's selection."""
+        """Best candidates of every row: token ids and running scores [R, C]."""
         with _running("decoder's selection"):
             return self._selection.run(selection)
 
@@ -217,7 +220,7 @@ class RuntimeSide:
 
 
 def _turned(positions: Integers, time: int) -> Integers:
-    """Turns [B, K, T] of the tokens of rows at positions [B, K]: one further at each time.
+    """Turns [B, K, T] of rows' tokens, one further at each time.
 
     At the time of a row's new token, all rows have their own turn.
     """
@@ -259,7 +262,10 @@ def _arrays(values: Mapping[str, OrtValue]) -> Arrays:
 
 
 def _values(arrays: Arrays, specs: Iterable[TensorSpec]) -> dict[str, OrtValue]:
-    """Arrays as ONNX Runtime tensors of the graphs' types, without a copy if they match."""
+    """Arrays as ONNX Runtime tensors of the graphs' types.
+
+    Arrays of the right type are not copied.
+    """
     kinds = {spec.name: spec.dtype for spec in specs}
     return {
         name: OrtValue.ortvalue_from_numpy(np.ascontiguousarray(_narrowed(array, kinds.get(name, array.dtype.name))))
@@ -274,7 +280,7 @@ def _in_fp32(spec: TensorSpec) -> TensorSpec:
 
 
 def _narrowed(array: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Convert an array to the type of memory or state, without a copy if it matches."""
+    """Convert an array to the type of memory or state, if necessary."""
     if dtype == "int8" and array.dtype == np.float32:
         return to_entries(array)
     return array.astype(dtype, copy=False)

@@ -106,7 +106,7 @@ class Samples:
             )
 
     def longest(self) -> tuple[Pairs, StepInputs]:
-        """The longest source with the longest target, and the step at that target's last token."""
+        """The longest source and target, and the step at its last token."""
         random = np.random.default_rng(4)
         source, target = self._bounds.max_source_length, self._bounds.max_target_length
         ids = random.integers(self._bounds.source_vocabulary, size=(1, source))
@@ -191,7 +191,7 @@ class SentenceSamples(Samples):
             yield *sources, np.full(size, self._start), *targets
 
     def longest(self) -> tuple[Pairs, StepInputs]:
-        """Sentences one after another, up to the limits; the state is that of one sentence, repeated."""
+        """Sentences one after another, up to the limits, with repeated state."""
         source = np.resize(np.concatenate(self._sources), (1, self._bounds.max_source_length))
         target = np.resize(np.concatenate(self._targets), (1, self._bounds.max_target_length))
         lengths, last = np.array([source.shape[1]]), target.shape[1] - 1
@@ -200,7 +200,7 @@ class SentenceSamples(Samples):
         return pair, (target[:, -1], np.array([last]), np.array([0]), lengths, memory, self._state(last))
 
     def rollout(self, *, sentences: int, beam_size: int) -> Rollout:
-        """A decode of several steps; rows follow their sentence's translation, sometimes with another of its tokens."""
+        """A decode of several steps along translations, with some other tokens."""
         random = np.random.default_rng(beam_size)
         planned = []
         for sentence in np.linspace(0, len(self._sources) - 1, sentences).astype(int).tolist():
@@ -237,6 +237,9 @@ def _padded(random: np.random.Generator, shape: tuple[int, int], vocabulary: int
 
 
 def _random_state(random: np.random.Generator, row: NDArray[np.generic], rows: int, time: int) -> NDArray[np.generic]:
-    """Random state like `row` [1, ...] with `rows` rows; an axis of size 0 gets the size `time`."""
+    """Random state like `row` [1, ...] with `rows` rows.
+
+    An axis of size 0 gets the size `time`.
+    """
     shape = (rows, *(size or time for size in row.shape[1:]))
     return random.standard_normal(shape).astype(row.dtype)

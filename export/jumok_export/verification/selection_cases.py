@@ -131,7 +131,9 @@ def drawings(vocabulary: int, unlisted: float = 0.0) -> Iterator[Drawing]:
 
 
 def nucleus(logits: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """Logits [V] divided by the temperature, -inf for tokens outside top-k or top-p (Holtzman et al., 2020).
+    """Logits [V] over the temperature, -inf outside top-k or top-p.
+
+    See Holtzman et al. (2020).
 
     Ties with the last token that stays, stay too.
     """
@@ -147,7 +149,7 @@ def nucleus(logits: Tensor, *, temperature: float, top_k: int, top_p: float) -> 
 
 
 def _best(scores: Tensor, number: int) -> Tensor:
-    """The tokens of the best scores [V], in order; of equal scores the lower token comes first."""
+    """The tokens of the best scores [V], ties by lower token."""
     least = scores.topk(min(number, len(scores))).values[-1]
     tokens = torch.nonzero(~(scores < least))[:, 0]  # NaN is not less
     return tokens[scores[tokens].sort(descending=True, stable=True).indices[:number]]
@@ -163,7 +165,7 @@ def _logits(random: np.random.Generator, rows: int, vocabulary: int, unlisted: f
 def _constraints(
     random: np.random.Generator, rows: int, vocabulary: int, biases: tuple[float, float] = (-1.6, 3.1)
 ) -> Constraints:
-    """Up to a dozen entries of each kind; some forbid a token, some forbid it twice.
+    """Up to twelve entries per kind; some forbid a token, maybe twice.
 
     Biases lie off the logits' grid, and differ before and after the log-softmax, so that no two tokens become nearly
     equal.

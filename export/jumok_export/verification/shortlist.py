@@ -46,7 +46,10 @@ def verify_shortlist(
 
 
 def listed_steps(samples: Samples, whole: Side, graphs: Graphs, others: str) -> Check:
-    """Compare the logits of a decoder for shortlists with those of a side without, which is named `others`."""
+    """Compare a shortlist decoder's logits with those of a whole one.
+
+    `others` names the latter in the report.
+    """
     logits, random, runtime = Differences("shortlist logits"), np.random.default_rng(7), RuntimeSide(graphs)
     for tokens, positions, parents, lengths, memory, state in samples.steps():
         sentences = len(lengths)

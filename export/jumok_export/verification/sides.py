@@ -1,4 +1,4 @@
-"""The two sides of a verification behind one interface of NumPy arrays, and the PyTorch side."""
+"""The interface of both sides of a verification, and PyTorch's."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -18,7 +18,10 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Side(Protocol):
-    """A model that computes what its graphs compute. Shapes are those of the graph contract."""
+    """A model that computes what its graphs compute.
+
+    Shapes are those of the graph contract.
+    """
 
     def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
         """Memory and the decoder's first state, [B, ...]."""

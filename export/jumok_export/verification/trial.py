@@ -77,7 +77,10 @@ class Trial:
         return play(rollout, side, self.runtime.memory_specs, self.runtime.state_specs)
 
     def recounts(self, rollout: Rollout, together: RowScores) -> Iterator[tuple[Floats, Floats, Floats]]:
-        """Yield the running scores of each sentence's first row: in the batch, alone, and by the scorer."""
+        """Yield the running scores of each sentence's first row.
+
+        Each is computed three times: in the batch, alone, and by the scorer.
+        """
         rows, scores = rollout.rows[:: rollout.beam_size], together.totals[:: rollout.beam_size]
         in_one_pass = self._scores(rows)
         for sentence, (row_scores, one_pass) in enumerate(zip(scores, in_one_pass, strict=True)):
@@ -126,6 +129,6 @@ def _all_equal(name: str, cases: int, wrong: int) -> Check:
 
 
 def centre(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Subtract the mean of each row: a constant added to a row's logits changes nothing."""
+    """Subtract each row's mean, because constants in logits change nothing."""
     shifted: NDArray[np.float32] = logits - logits.mean(axis=-1, keepdims=True)
     return shifted

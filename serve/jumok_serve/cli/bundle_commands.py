@@ -160,5 +160,5 @@ def evaluate(
     click.echo(f"chrF {scores.chrf:.2f}  {scores.chrf_signature}")
     click.echo(
         f"{scores.sentences} sentences ({scores.truncated} cut), {scores.output_tokens} tokens, "
-        f"{scores.duration_s:.1f} s: {rate:.1f} sentences a second"
+        f"{scores.duration_s:.1f} s: {rate:.1f} sentences per second"
     )

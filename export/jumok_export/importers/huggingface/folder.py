@@ -46,7 +46,7 @@ class CheckpointFolder:
 
     @property
     def name(self) -> str:
-        """Name of the folder; for a snapshot in Hugging Face's cache, name of the model."""
+        """Name of the folder, or of the model in Hugging Face's cache."""
         folder = self.path.resolve()
         cached = _cached(folder)
         return folder.name if cached is None else cached.name.rpartition("--")[2]
@@ -62,7 +62,7 @@ class CheckpointFolder:
 
 
 def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
-    """Read the settings of a checkpoint in a local folder and open its weights; executes nothing.
+    """Read a checkpoint's settings and open its weights; executes nothing.
 
     Weights are in model.safetensors or pytorch_model.bin, in one file or in several with an index.
 
@@ -123,14 +123,14 @@ def _index(whole: str) -> str:
 
 
 def _inside(folder: Path, path: Path) -> bool:
-    """True if a path stays in the folder, or among the model's files in Hugging Face's cache."""
+    """True if a path stays in the folder or its model's cache."""
     cached = _cached(folder.resolve())
     roots = [folder.resolve(), *([] if cached is None else [cached / "blobs"])]
     return any(path.resolve().is_relative_to(root) for root in roots)
 
 
 def _cached(folder: Path) -> Path | None:
-    """Model's folder in Hugging Face's cache, if `folder` is a snapshot of links to its blobs."""
+    """Model folder in Hugging Face's cache, if `folder` is a snapshot there."""
     model = folder.parent.parent
     return model if folder.parent.name == "snapshots" and model.name.startswith("models--") else None
 

@@ -226,7 +226,7 @@ class _Fields:
         return default
 
     def tokens(self, name: str, *, bound: bool = True) -> tuple[int, ...]:
-        """Read one token or a list of tokens; with `bound` each must be in the vocabulary."""
+        """Read a token or a list; with `bound` within the vocabulary."""
         value = self.get(name)
         if value is None:
             return ()
@@ -277,7 +277,10 @@ def _start(fields: _Fields, default: int | None) -> int:
 
 
 def _lengths(fields: _Fields, limit: int, notes: list[str]) -> tuple[int, int]:
-    """Read the most and least new tokens; `max_length` and `min_length` count the start token too."""
+    """Read the limits of new tokens.
+
+    `max_length` and `min_length` count the start token too.
+    """
     new, total = fields.integer("max_new_tokens", 0, least=1), fields.integer("max_length", 0, least=2)
     wanted = new or total - 1
     if wanted < 1:

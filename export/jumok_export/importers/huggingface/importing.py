@@ -203,7 +203,7 @@ def _stated_sizes(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _language_start(languages: Languages) -> int | None:
-    """Start token of the default or any target language, if every target has its own."""
+    """Default start token, if every target language has its own."""
     starts = {tag: target.start for tag, target in languages.targets.items()}
     if None in starts.values():
         return None

@@ -29,7 +29,10 @@ LanguageRoles = Callable[[int], tuple[SourceLanguage, TargetLanguage]]
 
 
 def prefixed(eos: int) -> LanguageRoles:
-    """M2M100, NLLB, mBART-50: language token, text, EOS; the first new token is the target language's."""
+    """M2M100, NLLB and mBART-50: language token, text, EOS.
+
+    The first new token is the target language's.
+    """
     return lambda token: (SourceLanguage(prefix=(token,), suffix=(eos,)), TargetLanguage(forced_first=token))
 
 
@@ -44,7 +47,7 @@ def starting(eos: int) -> LanguageRoles:
 
 
 def language_tag(code: str) -> str | None:
-    """Convert a language code such as ``eng_Latn`` to a tag; returns None if it is no language."""
+    """Convert a code such as ``eng_Latn`` to a tag, or None."""
     try:
         return _TAG.validate_python(code.replace("_", "-"))
     except ValidationError:
@@ -78,7 +81,9 @@ def every_language(
 def one_source(
     source: SourceLanguage, codes: Mapping[str, int], *, requested: Directions, configured: Directions
 ) -> Languages:
-    """Make one source language, and a target for each code before a text; without codes, one target.
+    """Make one source language, and targets for the codes before texts.
+
+    Without codes there is one target.
 
     Args:
         source: special tokens of the source language.
@@ -124,7 +129,9 @@ def task_pairs(config: Mapping[str, Any]) -> tuple[LanguagePair, ...]:
 
 
 def tasks(source: SourceLanguage, pairs: tuple[LanguagePair, ...], *, requested: Directions) -> Languages:
-    """Make the languages of a checkpoint whose task is a text prefix; all sources have the same tokens.
+    """Make the languages of a checkpoint with task prefixes.
+
+    All sources have the same tokens.
 
     Raises:
         CheckpointError: an unknown default pair.

@@ -27,7 +27,10 @@ class Weights:
         return name in self._tensors
 
     def take(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Take a tensor in float32; returns zeros and notes a problem if it is missing or does not fit."""
+        """Take a tensor in float32.
+
+        A missing or unfit tensor becomes zeros and a noted problem.
+        """
         if name not in self._tensors:
             self.problems.append(f"{name} is missing")
             return torch.zeros(()).expand(*shape)

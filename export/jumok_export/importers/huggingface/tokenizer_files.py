@@ -76,7 +76,7 @@ class TokenizerFiles:
         return _spelling(self.settings.get(name)) or default
 
     def special_tokens(self, defaults: Mapping[str, str]) -> tuple[str, ...]:
-        """Special tokens with and without a role; ``defaults`` are those of the class, by role."""
+        """Special tokens with and without a role; ``defaults`` by role."""
         by_role = {**defaults, **{role: value for role, value in self.settings.items() if role.endswith("_token")}}
         more = self.settings.get("extra_special_tokens") or self.settings.get("additional_special_tokens") or ()
         values = [*by_role.values(), *(more.values() if isinstance(more, dict) else more)]
@@ -94,7 +94,7 @@ class TokenizerFiles:
 
 
 def _spelling(token: object) -> str | None:
-    """Spelling of a token in a settings file: a string, or an object with `content`."""
+    """Spelling of a token in settings: a string, or an object's `content`."""
     spelled = token.get("content") if isinstance(token, dict) else token
     return spelled if isinstance(spelled, str) and spelled else None
 

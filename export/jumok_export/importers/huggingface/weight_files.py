@@ -91,7 +91,10 @@ class _Safetensors(Mapping[str, Tensor]):
 
 
 def _damage(path: Path, reason: str) -> str:
-    """Describe damage of a safetensors file: 8 bytes of header length, a JSON header, and tensors."""
+    """Describe damage of a safetensors file.
+
+    A file is 8 bytes of header length, a JSON header, and tensors.
+    """
     size = path.stat().st_size
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -107,7 +110,7 @@ def _damage(path: Path, reason: str) -> str:
 
 
 def _read_pickle(path: Path) -> Mapping[str, Tensor]:
-    """Read a file of `torch.save`; PyTorch maps its tensors unless the format is the oldest."""
+    """Read a `torch.save` file, mapped unless its format is the oldest."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         zipped = stream.read(len(_ZIP)) == _ZIP
