@@ -11,8 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from jumok_export.quantization.int8 import Scales, quantize_weight
-from jumok_export.quantization.matrices import EMBEDDING_ROWS, RECTIFIED, SIGNED, QuantizedRange, weight_key
+from jumok_export.quantization.int8 import Scales
+from jumok_export.quantization.matrices import (
+    EMBEDDING_ROWS,
+    RECTIFIED,
+    SIGNED,
+    QuantizedRange,
+    quantize_weight,
+    weight_key,
+)
 
 
 class Int8Arithmetic(TorchFunctionMode):

@@ -21,12 +21,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from jumok_export.graphs.graph import Graph, drop_unread
-from jumok_export.quantization.matrices import Matrices, Product, QuantizedRange
-
-MAX_WEIGHT = 72
-"""The largest quantized value of a weight."""
-SMALLEST_SCALE = 1e-30
-"""The scale of a channel of zeros."""
+from jumok_export.quantization.matrices import Matrices, Product, QuantizedRange, quantize_weight
 
 Scales = Mapping[str, float]
 """Activation scales by the `weight_key` of the matrix that the activation is multiplied with."""
@@ -173,14 +168,3 @@ class _Quantizer:
 
     def _add(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> None:
         self.nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
-
-
-def quantize_weight(weight: NDArray[np.float32], channels: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Quantize a weight matrix, symmetrically, with one scale per index of the axis `channels`.
-
-    Returns:
-        Quantized values within ±`MAX_WEIGHT`, of the matrix's shape, and scales [channels]: weight ≈ value * scale.
-    """
-    largest = np.abs(weight).max(axis=1 - channels)
-    scales = np.maximum(largest / MAX_WEIGHT, SMALLEST_SCALE).astype(np.float32)
-    return np.rint(weight / np.expand_dims(scales, 1 - channels)).astype(np.int8), scales

@@ -26,6 +26,7 @@ class BeamSearch:
     A step looks at the best max(2, 1 + E) * K continuations of all rows. Those among the first K that end with EOS, or
     reach the maximum length, become ended hypotheses, and the K best of them by normalized score are kept. The first K
     that do not end run on. Ties go to the lower row, then the lower token id, and to the earlier ended hypothesis.
+    `_stops` is the stopping rule, by `early_stopping`.
 
     K + E candidates of each row are enough. The first K continuations hold at most the best K candidates of a row. At
     most E candidates of a row are EOS, so its best K + E hold its best K that run on. (1 + E) * K continuations are
@@ -90,7 +91,7 @@ class BeamSearch:
     def steady_steps(self) -> int:
         if self._live_rows < self.beam_size or self._forced is not None or self.finished:
             return 0
-        if self.position + 1 < len(self._prompt) or len(self._ended) == self.beam_size:  # then it may be settled
+        if self.position + 1 < len(self._prompt) or len(self._ended) == self.beam_size:  # then the search may stop
             return 0
         return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(self._steps) - 1))
 
@@ -128,7 +129,7 @@ class BeamSearch:
         self._steps.append((running, sums, parents))
         self._live_rows = alive
         self.tokens, self.scores, self.parents = running, sums, parents
-        self.finished = not alive or (len(self._ended) == beam_size and self._is_settled(length))
+        self.finished = not alive or (len(self._ended) == beam_size and self._stops(length))
 
     def _split_ended(
         self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int], length: int
@@ -164,8 +165,8 @@ class BeamSearch:
             ]
         return running, sums, parents
 
-    def _is_settled(self, length: int) -> bool:
-        """True if no running hypothesis can enter the full list of ended."""
+    def _stops(self, length: int) -> bool:
+        """Stopping rule: true if no running hypothesis can enter the full list of ended ones."""
         options = self._options
         if options.early_stopping is True:
             return True

@@ -1,7 +1,6 @@
-"""Import of a checkpoint's tokenizer and of the special tokens of its languages."""
+"""Import of a checkpoint's tokenizer: Marian, M2M100, or any tokenizer.json."""
 
-import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,14 +8,12 @@ from typing import Any
 import tokenizers
 
 from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_export.importers.huggingface.language_codes import M2M100_LANGUAGES, MARIAN_CODE, roles_and_code_pattern
 from jumok_export.importers.huggingface.languages import (
     Directions,
-    LanguageRoles,
     every_language,
     one_source,
     prefixed,
-    starting,
-    suffixed,
     task_pairs,
     tasks,
 )
@@ -25,22 +22,6 @@ from jumok_serve.manifest.languages import Languages, SourceLanguage
 from jumok_serve.tokenizers.piece_vocabulary import PieceVocabularyTokenizer, read_vocabulary
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
-
-M2M100_LANGUAGES = {
-    "m2m100": (
-        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu "
-        "hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt "
-        "ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
-    ),
-    "wmt21": "en ha is ja cs ru zh de",
-}
-"""Languages by the value of `language_codes`, in the order of their ids after the vocabulary file's."""
-
-_NLLB_CODE = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
-_MBART_CODE = re.compile(r"[a-z]{2,3}_[A-Z]{2}")
-_ONLY_IN_MBART_50 = "gl_ES"
-_LANGUAGE_CLASSES = {"NllbTokenizer", "MBartTokenizer", "MBart50Tokenizer"}
-_MARIAN_CODE = re.compile(r">>(.+)<<")
 
 
 @dataclass(frozen=True)
@@ -97,7 +78,7 @@ def _marian(files: TokenizerFiles, requested: Directions, sizes: tuple[int, int]
     separate = bool(files.settings.get("separate_vocabs", False))
     files.require(["source.spm", "target.spm", "vocab.json", *(["target_vocab.json"] if separate else [])])
     vocabulary = read_vocabulary(files.folder / "vocab.json")
-    codes = {match[1]: token for piece, token in vocabulary.items() if (match := _MARIAN_CODE.fullmatch(piece))}
+    codes = {match[1]: token for piece, token in vocabulary.items() if (match := MARIAN_CODE.fullmatch(piece))}
     _check_pieces(files, {f">>{code}<<" for code in codes})
     eos = _end(files, vocabulary)
     tokenizer = PieceVocabularyTokenizer(
@@ -179,7 +160,7 @@ def _tokenizer_json(
     library = tokenizers.Tokenizer.from_str(backend.content.decode("utf-8"))
     added = library.get_added_tokens_decoder().items()
     special = {token.content: number for number, token in added if token.special and number < min(sizes)}
-    by_class = _roles_and_pattern(files, config, special.keys())
+    by_class = roles_and_code_pattern(files, config, special.keys())
     if by_class is None:
         source = _added_tokens(library)
         pairs = task_pairs(config)
@@ -192,26 +173,6 @@ def _tokenizer_json(
     return ImportedTokenizer(
         tokenizer, every_language(languages, roles(eos), requested=requested, configured=_configured(files))
     )
-
-
-def _roles_and_pattern(
-    files: TokenizerFiles, config: Mapping[str, Any], special: Set[str]
-) -> tuple[Callable[[int], LanguageRoles], re.Pattern[str]] | None:
-    """Roles and spelling of language tokens in the tokenizer's class; None without language tokens.
-
-    A general class, which runs any tokenizer.json, is recognized by its tokens.
-    """
-    name = files.class_name
-    if name not in _LANGUAGE_CLASSES and config.get("model_type") in {"m2m_100", "mbart"}:
-        if any(_NLLB_CODE.fullmatch(token) for token in special):
-            name = "NllbTokenizer"
-        elif any(_MBART_CODE.fullmatch(token) for token in special):
-            name = "MBart50Tokenizer" if _ONLY_IN_MBART_50 in special else "MBartTokenizer"
-    if name == "NllbTokenizer":
-        return (suffixed if files.settings.get("legacy_behaviour") else prefixed), _NLLB_CODE
-    if name == "MBart50Tokenizer":
-        return prefixed, _MBART_CODE
-    return (starting, _MBART_CODE) if name == "MBartTokenizer" else None
 
 
 def _added_tokens(library: tokenizers.Tokenizer) -> SourceLanguage:

@@ -11,7 +11,7 @@ import sentencepiece
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
 from jumok_export.importers.huggingface.errors import CheckpointError
-from jumok_export.importers.huggingface.tokenizer import M2M100_LANGUAGES
+from jumok_export.importers.huggingface.language_codes import M2M100_LANGUAGES
 from tests.support.tokenizer_checkpoints import ALL, CHECKPOINTS, change, lines, load_reference, pieces, read, size_of
 
 TEXTS = (
