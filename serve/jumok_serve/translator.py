@@ -331,8 +331,6 @@ class Translator:
     ) -> Alignment | list[Alignment]:
         """Compute the attention of texts and translations, in this thread.
 
-        See `translate` for other arguments.
-
         Args:
             texts: a text or a sequence of texts.
             targets: their translations, never truncated; None or empty: the model's best one with its default options.
@@ -393,10 +391,7 @@ class Translator:
         targets: Sequence[str | Sequence[int]],
         parameters: ScoringParameters = ScoringParameters(),  # noqa: B008 - frozen
     ) -> PendingScores:
-        """Prepare texts and translations for scoring; `collect` scores them.
-
-        A translation is a text, or token ids to score unchanged.
-        """
+        """Prepare scoring of translations (texts or token ids); `collect` computes it."""
         return prepare_scoring(self._model, texts, targets, parameters)
 
     def aligning(
@@ -406,18 +401,11 @@ class Translator:
         query: AttentionQuery,
         parameters: TextParameters = TextParameters(),  # noqa: B008 - frozen
     ) -> PendingAlignments:
-        """Prepare texts and translations for `align`; `collect` computes the attention.
-
-        Texts without a translation are queued.
-        """
+        """Prepare `align`, and queue texts without translation; `collect` computes the attention."""
         return prepare_alignment(self._model, self._engine, texts, targets, query, parameters)
 
     def warm_up(self) -> None:
-        """Decode made-up sentences of several shapes with every session.
-
-        Raises:
-            BundleError: decoding fails or gives NaN.
-        """
+        """Decode made-up sentences with every session; BundleError if that fails."""
         started = time.monotonic()
         shapes = [shape for shape in WARM_UP_SHAPES if not shape.sample or self._model.can_sample]
         try:
@@ -438,10 +426,7 @@ class Translator:
         return self._engine.ready
 
     def on_ready_change(self, tell: Callable[[], None]) -> None:
-        """Set the function to call when `ready` may have changed.
-
-        An engine thread calls it.
-        """
+        """Set the callback for possible changes of `ready`, in an engine thread."""
         self._engine.on_ready_change(tell)
 
     def load(self) -> Load:
