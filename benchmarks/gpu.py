@@ -1,4 +1,4 @@
-"""Check and measure decoding on a GPU: does it decode what the CPU does, and how fast.
+"""Check decoding on a GPU against the CPU, and measure its speed.
 
 It makes a model of OPUS-MT's sizes with random weights, or takes a bundle, and needs no network. Without a GPU it runs
 on the CPU, bound as on a GPU, with a small model; checks that need a GPU are skipped.

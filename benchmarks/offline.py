@@ -1,4 +1,6 @@
-"""Measure jumok's offline speed against CTranslate2 at its best, with the same weights on the same cores.
+"""Measure jumok's offline speed against CTranslate2 at its best.
+
+Both have the same weights and the same cores.
 
 Every contender is a process; they take turns in an order that rotates by rounds, while the others are stopped. A cell
 is a batch size and a beam size. In each cell, a preselection runs all thread divisions of CTranslate2 and the

@@ -1,7 +1,9 @@
-"""Compare the speed of this checkout with another one, usually the one before a change.
+"""Compare the speed of this checkout with another checkout.
+
+The other is usually the one before a change.
 
 Both sides translate the same texts with the same bundle, in processes of their own that take turns; the other process
-is stopped meanwhile. Each round gives one ratio a cell: the other checkout's time over this one's, so 1.10 means ten
+is stopped meanwhile. Each round gives one ratio per cell: the other checkout's time over this one's, so 1.10 means ten
 percent faster. The time of a decoder step is the difference of translations of two lengths. Requests a second are
 measured with this checkout's client against both servers.
 """
@@ -56,20 +58,29 @@ class Ratio:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Second smallest and second largest ratio: nine rounds hold the median between them with 96 percent."""
+        """Second smallest and second largest ratio.
+
+        With nine rounds, the median is between them with 96 percent probability.
+        """
         ordered = sorted(self.rounds)
         return (ordered[1], ordered[-2]) if len(ordered) > 4 else (ordered[0], ordered[-1])
 
 
 def path_of(checkout: Path) -> str:
-    """Make the module path of a checkout; the benchmarks' own modules come from this one."""
+    """Make a checkout's module path, except for the benchmarks' own modules.
+
+    Those come from this checkout.
+    """
     return os.pathsep.join(str(checkout / source) for source in SOURCES)
 
 
 def compare_offline(
     bundle: Path, precision: str, before: Path, *, texts: Sequence[str], cells: Sequence[tuple[int, int]], rounds: int
 ) -> list[Ratio]:
-    """Time translations of two lengths in both checkouts, and derive the time of a decoder step."""
+    """Time translations of two lengths, and derive the step time.
+
+    Both checkouts are measured.
+    """
     sides = [
         Program(
             name=name,
@@ -139,7 +150,7 @@ async def compare_serving(
 
 
 def python_of(checkout: Path) -> str:
-    """Find the interpreter in which a checkout is installed: its own environment, or this one."""
+    """Find a checkout's interpreter: its environment's, or this one."""
     own = checkout / ".venv/bin/python"
     return sys.executable if checkout == ROOT else str(own)
 
@@ -150,7 +161,7 @@ def ratios(before: Sequence[float], after: Sequence[float]) -> tuple[float, ...]
 
 
 def table(found: Sequence[Ratio]) -> str:
-    """Format the ratios as a table, with those in which this checkout is slower marked."""
+    """Format the ratios as a table; marks those that got slower."""
     lines = [f"{'benchmark':9}  {'cell':15}  before/after  interval"]
     for each in sorted(found, key=lambda ratio: ratio.benchmark):
         low, high = each.interval

@@ -84,7 +84,9 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """Step and products in one setting; times are medians over all steps, ratios are by rounds.
+    """Step and products in one setting.
+
+    Times are medians over all steps; ratios are by rounds.
 
     Attributes:
         precision: precision of the graphs.
@@ -212,7 +214,7 @@ def seconds(actions: Sequence[Callable[[], object]], times: int) -> list[float]:
 
 
 def replicas_for(precision: str, sentences: int, beam_size: int, threads: int) -> int:
-    """Replicas that divide the sentences of a large model, each with its part of the threads."""
+    """Replicas for the sentences of a large model, sharing the threads."""
     few = sentences * beam_size <= EngineLimits().max_alone_rows
     return 1 if few or precision != "int8" else max(1, min(MAX_REPLICAS, threads, sentences))
 

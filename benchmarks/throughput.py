@@ -1,4 +1,6 @@
-"""Measure the throughput of fp32 and int8 bundles against PyTorch's greedy decoding; also of recurrent models.
+"""Measure the throughput of bundles against PyTorch's greedy decoding.
+
+Bundles are fp32 and int8, of Transformers or recurrent models.
 
 The contenders take turns, so other load meets all of them. Each round gives one ratio of tokens per second. All three
 tokenize, decode greedily with a KV cache, and detokenize. The load before the run is printed.
@@ -43,7 +45,7 @@ Translate = Callable[[Sequence[str]], int]
 
 @dataclass(frozen=True)
 class Result:
-    """One contender in one setting: medians over the rounds, and the range of the ratios."""
+    """One contender in one setting: medians and range of ratios."""
 
     contender: str
     sentences_a_request: int
@@ -55,7 +57,9 @@ class Result:
 
 
 def untrained(folder: Path, sizes: Sequence[str] = ()) -> Checkpoint:
-    """A model of a bundle's sizes and vocabulary with random weights: as fast as a trained one.
+    """An untrained model of a bundle's sizes and vocabulary.
+
+    Random weights are as fast as trained ones.
 
     Args:
         folder: folder of the bundle.

@@ -1,4 +1,6 @@
-"""A closed loop of requests: a fixed number is outstanding, and each answer is followed by the next request.
+"""A closed loop of requests: a fixed number is always outstanding.
+
+After each answer the next request is sent.
 
 The measured time starts and ends with an answer, while the load is steady: as many answers as outstanding requests come
 before it, and nothing is awaited after it.
@@ -23,7 +25,10 @@ TIMEOUT_S = 1200.0
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """Decoding options of every contender; as in CTranslate2, the first K finished hypotheses are final."""
+    """Decoding options of every contender.
+
+    As in CTranslate2, the first K finished hypotheses are final.
+    """
 
     beam_size: int
     max_length: int
@@ -38,7 +43,10 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Times of one request in seconds, and the tokens of its translation with the end token."""
+    """Times of one request in seconds, and its number of tokens.
+
+    The end token counts.
+    """
 
     latency_s: float
     queue_s: float
@@ -151,18 +159,20 @@ async def _ask(client: jumok.AsyncClient, text: str, decoding: Decoding) -> Answ
 def offline(
     translator: Translator, texts: Sequence[str], decoding: Decoding, *, beside: int, sentences: int
 ) -> Measured:
-    """The same sentences in the same order, each a request, to the engine in this process, which is given all at once.
+    """Decode all texts in this process, with one request each.
 
-    In one request they would be decoded in another order. Its time counts between the same two sentences; those that
-    come after them keep its batch full. What it takes to tokenize texts before, and to make texts of tokens after,
-    counts for as many sentences, as it does in a server.
+    The sentences and their order are those of the server's measurement.
+
+    One request with all texts would be decoded in another order. The time counts from the first to the last measured
+    sentence; sentences after these keep the batch full. The time to tokenize and to detokenize counts for as many
+    sentences, as in a server.
 
     Args:
         translator: the engine.
-        texts: to translate, over and over.
-        decoding: how.
-        beside: sentences that come before those that are measured, and again after them.
-        sentences: how many to measure.
+        texts: texts to translate, repeated as needed.
+        decoding: decoding options.
+        beside: number of sentences before the measured ones, and again after them.
+        sentences: number of measured sentences.
     """
     moments: list[_Moment] = []
     over = threading.Event()

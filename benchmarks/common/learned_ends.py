@@ -25,7 +25,9 @@ SPARE = 8
 
 
 def learn_to_end(checkpoint: Path, sources: Sequence[Sequence[int]]) -> None:
-    """Fit the end token's row in a Marian checkpoint with tied embeddings, and save the checkpoint.
+    """Fit the end token's row in a Marian checkpoint, and save it.
+
+    The checkpoint has tied embeddings.
 
     Args:
         checkpoint: folder of the checkpoint.

@@ -261,7 +261,10 @@ class ServedModel:
 
 
 def served_random(sizes: MarianSizes, folder: Path, progress: Progress) -> ServedModel:
-    """A Marian model with random weights whose translations end; files in the folder are reused."""
+    """A Marian model with random weights, whose translations end.
+
+    Existing files in the folder are reused.
+    """
     checkpoint = folder / "checkpoint"
     if not checkpoint.exists():
         progress("making a checkpoint")
@@ -290,7 +293,9 @@ def made_up(sizes: MarianSizes, count: int, *, seed: int) -> list[str]:
 
 
 def served_trained(folder: Path, progress: Progress) -> ServedModel:
-    """The repository's model and the test sentences of its corpus; files in the folder are reused.
+    """The repository's model and its test sentences.
+
+    Existing files in the folder are reused.
 
     Raises:
         FileNotFoundError: the corpus is not installed.

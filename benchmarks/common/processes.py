@@ -186,7 +186,10 @@ class Server:
         return self.log.read()
 
     async def end(self, number: signal.Signals) -> int:
-        """Send a signal that ends it; returns its exit status, negative if the signal killed it."""
+        """Send a signal that ends the process; returns the exit status.
+
+        The status is negative if the signal killed the process.
+        """
         assert self.process is not None
         self.process.send_signal(number)
         return await self.process.wait()
@@ -196,7 +199,9 @@ class Server:
 async def serving(
     module: str, *arguments: str | Path, within: Sequence[str] = (), checkout: Path = ROOT, python: str = sys.executable
 ) -> AsyncIterator[Server]:
-    """Run ``python -m MODULE`` within this context; it prints ``serving on ADDRESS: `` once it serves.
+    """Run ``python -m MODULE`` until it serves, within this context.
+
+    The module prints ``serving on ADDRESS: `` once it serves.
 
     Args:
         module: module to run.

@@ -1,4 +1,6 @@
-"""A Marian checkpoint with random weights, as fast as a trained one, token for token.
+"""A Marian checkpoint with random weights, as fast as a trained one.
+
+The time per token is the same.
 
 Its tokenizer has one random word per token, so a text of N words has N tokens.
 """
@@ -26,7 +28,7 @@ _MARIAN: Any = MarianMTModel  # untyped
 
 @dataclass(frozen=True, kw_only=True)
 class MarianSizes:
-    """Sizes of a checkpoint; by default those of most OPUS-MT models, but for the vocabulary.
+    """Sizes of a checkpoint; defaults as OPUS-MT, but for the vocabulary.
 
     Attributes:
         vocabulary: vocabulary size; published models have some 32,000 to 65,000.

@@ -1,4 +1,7 @@
-"""Random weights with the distribution of trained ones, which int8 products without VNNI depend on."""
+"""Random weights with the distribution of trained ones.
+
+The results of int8 products without VNNI depend on the distribution.
+"""
 
 import torch
 from torch import nn

@@ -145,7 +145,10 @@ class Memory:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Format a table: the first row is its head, all columns but the first two are right-aligned."""
+    """Format a table; columns from the third on are right-aligned.
+
+    The first row is the head.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(

@@ -1,4 +1,4 @@
-"""Reports of measurements under load: figures of each server, ratios between them, tables and plots."""
+"""Reports of measurements under load: figures, ratios, tables, plots."""
 
 import operator
 import statistics

@@ -116,7 +116,9 @@ def run_cell(
 def measure_memory(
     model: str, tasks: Mapping[Cell, Task], contenders: Contenders, results: Sequence[CellResult], progress: Progress
 ) -> Iterator[Memory]:
-    """Measure the peak memory of fresh processes that translate every cell once, the smallest first.
+    """Measure the peak memory of fresh processes that translate each cell.
+
+    Each cell is translated once, the smallest first.
 
     Programs are jumok and those that were the fastest peer of a cell, each with its best batches.
     """
@@ -178,7 +180,7 @@ def runs_on(environment: Mapping[str, str], flags: Collection[str]) -> bool:
 
 
 def useful_environments(trials: Sequence[Trial], precision: str) -> list[Mapping[str, str]]:
-    """No variables, and the environment that gained most in a cell, if it gained enough."""
+    """No variables, and the environment with the greatest gain, if enough."""
     cells = dict.fromkeys(trial.cell for trial in trials if trial.precision == precision)
 
     def gain(environment: Mapping[str, str]) -> float:

@@ -1,4 +1,4 @@
-"""The repository's model in PyTorch and in CTranslate2, with the weights of its int8 bundle."""
+"""The repository's model in PyTorch and CTranslate2, with int8 bundle's weights."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -77,7 +77,9 @@ def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, NDArray[np.float32]]
 
 
 def _names(product: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]) -> Iterator[str]:
-    """Possible names of a product's weight, from its bias or its output: it may have lost its own name.
+    """Possible names of a product's weight, by its bias or output.
+
+    The weight may have lost its own name.
 
     A bias is part of the product or added to it, after a multiplication with the rows' scales.
     """

@@ -1,4 +1,6 @@
-"""jumok's engine behind a minimal server: the difference to ``jumok serve`` is the cost of its services.
+"""jumok's engine behind a minimal server, without jumok's services.
+
+The difference to ``jumok serve`` is the cost of these services.
 
 No limits, tokens, metrics, logs, health or reflection.
 """

@@ -19,7 +19,7 @@ class Waiting:
 
 
 async def work(queue: asyncio.Queue[Waiting], decode: Decode, workers: int) -> None:
-    """Decode one batch after another, in as many parts as CTranslate2 decodes at a time."""
+    """Decode one batch after another, split among CTranslate2's workers."""
     while True:
         batch = [await queue.get()]
         while len(batch) < MAX_BATCH_SIZE and not queue.empty():

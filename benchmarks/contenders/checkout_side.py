@@ -1,4 +1,7 @@
-"""A bundle in the `Translator` of whichever checkout stands on the path, with its public interface alone."""
+"""A bundle in the `Translator` of the checkout on the module path.
+
+Only the public interface is used.
+"""
 
 import argparse
 

@@ -18,7 +18,9 @@ OF_ITS_OWN = 10
 
 @dataclass(frozen=True)
 class MadeUpLexicon:
-    """A random lexicon whose lists are about as long, and overlap as much, as those of real text.
+    """A random lexicon with lists as long as real text's.
+
+    The lists also overlap as much.
 
     20 source tokens list some 1,000 target tokens, 32 such texts some 9,000 of 32,000.
     """
@@ -54,7 +56,9 @@ class MadeUpLexicon:
 
 
 def save_vocabulary_map(bundle: Bundle, path: Path) -> None:
-    """Writes a bundle's shortlist as CTranslate2 reads it: lines of a source token, a tab, and its target tokens.
+    """Writes a bundle's shortlist in CTranslate2's format.
+
+    Lines have a source token, a tab, and its target tokens.
 
     An empty source token stands for what is in every list. CTranslate2 takes the lists of a whole batch together.
 

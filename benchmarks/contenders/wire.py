@@ -22,7 +22,10 @@ END = "</s>"
 
 @dataclass(frozen=True, kw_only=True)
 class Translated:
-    """Pieces of a translation, without the end token, and the start of decoding in ``time.monotonic()``."""
+    """Pieces of a translation, without end token, and decoding's start.
+
+    The start is in ``time.monotonic()`` seconds.
+    """
 
     pieces: Sequence[str]
     began: float

@@ -1,4 +1,4 @@
-"""A contender's process: it reads tasks from standard input, translates them, and answers with its times.
+"""A contender's process: translates tasks from standard input, and answers times.
 
 Each line is one JSON object, in both directions. Output of libraries goes to standard error.
 """
@@ -84,7 +84,10 @@ def take_turn(prepare: Callable[[Task], Run], task: Task) -> Turn:
 
 
 def _memory(what: str) -> int:
-    """A memory figure of Linux in bytes; ``getrusage`` inherits its peak from the parent process."""
+    """A memory figure of Linux in bytes.
+
+    ``getrusage`` inherits its peak from the parent process.
+    """
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     [kilobytes] = [line.split()[1] for line in lines if line.startswith(f"{what}:")]
     return int(kilobytes) * 1024

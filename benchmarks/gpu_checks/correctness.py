@@ -1,4 +1,4 @@
-"""Compare decoding on a device with the CPU, and sentences in a batch with sentences alone."""
+"""Compare decoding on a device with the CPU, and batches with sentences."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,10 @@ def parity(
     tokens: int,
     lengths: tuple[int, int],
 ) -> None:
-    """Compare decodes in fp32: the same tokens but for ties, and scores within 1e-4 + 1e-5 * |sum|."""
+    """Compare decodes in fp32: tokens but for ties, and scores.
+
+    Scores may differ by 1e-4 + 1e-5 * abs(sum).
+    """
     drawn = sources(model, count, lengths)
     for beam_size in (1, 4):
         name = f"fp32 as on the CPU, beam {beam_size}"
@@ -61,7 +64,10 @@ def _differing(
     expected: Sequence[Translated],
     found: Sequence[Translated],
 ) -> tuple[int, int]:
-    """Count differences that are ties, where both continued the same tokens with equally likely ones, and others."""
+    """Count differences that are ties, and others.
+
+    At a tie both continued the same tokens with equally likely ones.
+    """
     ties = wrong = 0
     for source, one, other in zip(drawn, expected, found, strict=True):
         if one.tokens == other.tokens:

@@ -138,7 +138,10 @@ def decode(
 
 
 def step_times(graphs: Graphs, model: Model, *, rows: tuple[int, int], source: int, steps: int) -> Iterator[float]:
-    """Seconds of some steps in the middle of a decode of B sentences with K rows each, `rows`."""
+    """Seconds per step in the middle of a decode.
+
+    `rows` is B sentences with K rows each.
+    """
     sentences, beam_size = rows
     running = Batch(graphs, beam_size, model.pad)
     drawn = sources(model, sentences, (source, source))

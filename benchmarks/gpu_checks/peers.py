@@ -1,4 +1,7 @@
-"""Other programs on the same GPU, with random models of the same sizes: ``generate`` and CTranslate2."""
+"""Other programs on the same GPU: ``generate`` and CTranslate2.
+
+Their models are random, of the same sizes.
+"""
 
 import importlib.util
 import json
@@ -20,7 +23,10 @@ CTRANSLATE2 = "CTranslate2 fp16"
 
 @contextmanager
 def peers(report: Report, sizes: Sizes, device: torch.device) -> Iterator[dict[str, Generate]]:
-    """The installed programs that can use the device; a line explains why another is missing."""
+    """The installed programs that can use the device.
+
+    A line explains why another is missing.
+    """
     with ExitStack() as opened:
         found: dict[str, Generate] = {}
         missing = None if device.type == "cuda" else "there is no GPU"

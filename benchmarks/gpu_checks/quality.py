@@ -1,4 +1,4 @@
-"""BLEU of a trained bundle in fp16 on a device, against fp32 on the CPU."""
+"""BLEU of a bundle in fp16 on a device, against fp32."""
 
 from collections.abc import Sequence
 from pathlib import Path

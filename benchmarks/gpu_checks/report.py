@@ -1,4 +1,4 @@
-"""Report of a check on a GPU: one line per item, as a table and as JSON."""
+"""Report of a check on a GPU, as a table and as JSON."""
 
 import json
 import time
@@ -57,7 +57,10 @@ class Report:
 
     @contextmanager
     def part(self, name: str) -> Iterator[bool]:
-        """Run a part of the check, True if there is time for it; an error fails this part only."""
+        """Run a part of the check; True if there is time left.
+
+        An error fails this part only.
+        """
         if time.monotonic() > self._deadline:
             self.skip(name, f"the {self._budget_s:.0f} s were over")
             yield False

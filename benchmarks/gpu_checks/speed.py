@@ -1,4 +1,7 @@
-"""Speed of a device: steps against memory traffic, throughput against other programs, and under load."""
+"""Speed of a device: steps, throughput and load.
+
+Steps are compared with memory traffic, throughput with other programs.
+"""
 
 import statistics
 import threading

@@ -1,4 +1,4 @@
-"""All measurements of the finished runs, for the page, its plots and the JSON file."""
+"""All measurements of finished runs, for page, plots and JSON."""
 
 import os
 import platform
@@ -185,7 +185,7 @@ def describe(configuration: Configuration) -> str:
 
 
 def gradients_compared(configuration: Configuration) -> bool:
-    """True if a model's gradients are compared: those without attention and with one kind of it."""
+    """True if gradients are compared: without attention, or with one kind."""
     model, feeding = configuration.model, configuration.training.feeding
     return (
         isinstance(model, RecurrentSection)

@@ -1,4 +1,4 @@
-"""Gradient of the loss at each source token: the part that vanishes on its way through an encoder."""
+"""Gradient of the loss at each source token, which encoders may lose."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ PARTS = 10
 
 
 def token_gradients(model: Seq2Seq, batch: Batch) -> Tensor:
-    """Norms of the gradients of each sentence's loss with respect to its embedded source tokens.
+    """Norms of each sentence's loss gradients at its embedded source tokens.
 
     The loss is the sum of the cross-entropies of the target tokens, so sentences in a batch are independent.
 

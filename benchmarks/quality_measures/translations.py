@@ -1,4 +1,7 @@
-"""Translations of a test set by a run's bundle, kept beside its checkpoint, with BLEU and chrF."""
+"""Translations of a test set by a run's bundle, with scores.
+
+They are kept in the checkpoint's folder, with BLEU and chrF.
+"""
 
 import hashlib
 import json

@@ -11,7 +11,7 @@ from jumok_serve.runtime.slot_buffers import padded_length
 
 
 class AttentionReads:
-    """The keys and values of a step, and threads that read them: a lower bound of attention.
+    """Keys, values and reading threads: a lower bound of attention.
 
     Args:
         graphs: the model.

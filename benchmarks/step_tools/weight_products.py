@@ -1,4 +1,4 @@
-"""The weight products of a decoder graph alone: the same shapes, in each suitable kernel."""
+"""The weight products of a decoder graph alone, in each kernel."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
