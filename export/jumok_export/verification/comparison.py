@@ -19,6 +19,16 @@ UNBOUNDED = sys.float_info.max
 """Stands for infinite and undefined differences, which a manifest cannot hold."""
 
 
+def make_check(name: str, cases: int, worst: float, limit: float, detail: str) -> Check:
+    """Make a check, which passes up to its limit."""
+    return Check(name=name, cases=cases, worst=worst, limit=limit, passed=worst <= limit, detail=detail)
+
+
+def failed_check(name: str, error: Exception) -> Check:
+    """Make the check of a graph that did not run."""
+    return make_check(name, 1, UNBOUNDED, 0.0, str(error))
+
+
 def tolerance(expected: NDArray[Any]) -> float:
     """The largest difference from `expected` that counts as equal."""
     finite = np.abs(expected[np.isfinite(expected)])
@@ -55,11 +65,7 @@ def same_candidates(expected: Candidates, found: Candidates) -> bool:
 
 
 class Differences:
-    """The worst of many comparisons, relative to its tolerance.
-
-    Args:
-        name: name of the check.
-    """
+    """The worst of many comparisons, relative to its tolerance."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -76,23 +82,11 @@ class Differences:
 
     def check(self, detail: str) -> Check:
         """The check, with difference and limit of the worst case."""
-        return Check(
-            name=self.name,
-            cases=self.cases,
-            worst=self.worst,
-            limit=self.limit,
-            passed=self.worst <= self.limit,
-            detail=detail,
-        )
+        return make_check(self.name, self.cases, self.worst, self.limit, detail)
 
 
 class RelativeError:
-    """Root mean square of all differences, relative to that of the expected values.
-
-    Args:
-        name: name of the check.
-        limit: limit of the error.
-    """
+    """Root mean square of all differences, relative to that of the expected values."""
 
     def __init__(self, name: str, limit: float) -> None:
         self.name = name
@@ -114,18 +108,11 @@ class RelativeError:
         """The check."""
         ratio = np.sqrt(self._difference / self._expected) if self._expected else UNBOUNDED
         worst = float(np.nan_to_num(ratio, nan=UNBOUNDED, posinf=UNBOUNDED))
-        return Check(
-            name=self.name, cases=self.cases, worst=worst, limit=self.limit, passed=worst <= self.limit, detail=detail
-        )
+        return make_check(self.name, self.cases, worst, self.limit, detail)
 
 
 class Moved:
-    """Share of cases that differ by more than the fp32 tolerance.
-
-    Args:
-        name: name of the check.
-        limit: limit of the share.
-    """
+    """Share of cases that differ by more than the fp32 tolerance."""
 
     def __init__(self, name: str, limit: float) -> None:
         self.name = name
@@ -143,12 +130,5 @@ class Moved:
 
     def check(self, detail: str) -> Check:
         """The check."""
-        share = self.moved / max(1, self.cases)
-        return Check(
-            name=self.name,
-            cases=self.cases,
-            worst=share,
-            limit=self.limit,
-            passed=share <= self.limit,
-            detail=f"{detail}; the largest difference is {self.largest:.2g}",
-        )
+        detail = f"{detail}; the largest difference is {self.largest:.2g}"
+        return make_check(self.name, self.cases, self.moved / max(1, self.cases), self.limit, detail)

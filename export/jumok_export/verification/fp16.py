@@ -3,7 +3,7 @@
 from torch import nn
 
 from jumok_export.quantization.calibration import Calibration
-from jumok_export.verification.comparison import Moved, RelativeError
+from jumok_export.verification.comparison import Moved, RelativeError, make_check
 from jumok_export.verification.rollout import RowScores
 from jumok_export.verification.samples import InputBounds, SentenceSamples
 from jumok_export.verification.trial import AGREEMENT, INVARIANCE, Trial, centre, describe, report
@@ -35,8 +35,6 @@ def verify_fp16(
 
     Args:
         model: model in evaluation mode, on the CPU.
-        graphs: its graphs.
-        bounds: its vocabularies and limits.
         calibration: sentences to compare on, or None for random tokens.
     """
     trial = _Trial(model, graphs, bounds)
@@ -49,7 +47,6 @@ class _Trial(Trial):
     """Checks in fp16."""
 
     def encoder(self) -> list[Check]:
-        """Compare memory and first state over random shapes."""
         error = RelativeError("encoder", HALF_ERROR)
         for inputs in self.samples.sources():
             for expected, found in zip(self.torch.encode(*inputs), self.runtime.encode(*inputs), strict=True):
@@ -58,12 +55,11 @@ class _Trial(Trial):
         return [error.check("root mean square error of every tensor of the memory and the first state")]
 
     def one_pass(self) -> list[Check]:
-        """Compare log-probabilities of given targets, and attention weights if the model has them."""
         scores, weights = RelativeError("scorer", HALF_ERROR), RelativeError("aligner", HALF_ERROR)
         for inputs in self.samples.pairs():
-            scores.compare(self.torch.score(*inputs), self.runtime.score(*inputs))
+            scores.compare(self.torch.score(inputs), self.runtime.score(inputs))
             for expected, found in (
-                zip(self.torch.align(*inputs), self.runtime.align(*inputs), strict=True) if self.aligns else ()
+                zip(self.torch.align(inputs), self.runtime.align(inputs), strict=True) if self.aligns else ()
             ):
                 weights.compare(expected, found)
         return [
@@ -72,15 +68,13 @@ class _Trial(Trial):
         ]
 
     def longest(self) -> list[Check]:
-        """Compare the longest source and target; nothing may be infinite."""
         error = RelativeError("maximum lengths", HALF_ERROR)
         pair, step = self.samples.longest()
-        error.compare(self.torch.score(*pair), self.runtime.score(*pair))
-        error.compare(centre(self.torch.step(*step)[0]), centre(self.runtime.step(*step)[0]))
+        error.compare(self.torch.score(pair), self.runtime.score(pair))
+        error.compare(centre(self.torch.step(step)[0]), centre(self.runtime.step(step)[0]))
         return [error.check(f"nothing infinite, and the root mean square error of {self.longest_described()}")]
 
     def decode(self) -> list[Check]:
-        """Compare a decode with beam size 2."""
         rollout = self.samples.rollout(sentences=40, beam_size=2)
         error, together = RelativeError("decode", HALF_ERROR), RowScores(rollout)
         rows = others = 0
@@ -93,17 +87,10 @@ class _Trial(Trial):
         for scores, by_itself, in_one_pass in self.recounts(rollout, together):
             invariance.compare(by_itself, scores)
             agreement.compare(in_one_pass, scores)
-        share = others / max(1, rows)
+        of_tokens = "share of this decode's rows whose most likely token differs from fp32"
         return [
             error.check(f"root mean square error of the logits of {describe(rollout)}"),
-            Check(
-                name="top-1 tokens",
-                cases=rows,
-                worst=share,
-                limit=HALF_TOKENS,
-                passed=share <= HALF_TOKENS,
-                detail="share of this decode's rows whose most likely token differs from fp32",
-            ),
+            make_check("top-1 tokens", rows, others / max(1, rows), HALF_TOKENS, of_tokens),
             invariance.check(f"share that differs: {INVARIANCE}"),
             agreement.check(f"root mean square error: {AGREEMENT}"),
         ]

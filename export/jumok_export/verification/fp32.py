@@ -20,8 +20,6 @@ def verify_fp32(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> Verifi
 
     Args:
         model: model in evaluation mode, on the CPU.
-        graphs: its graphs.
-        bounds: its vocabularies and limits.
     """
     trial = _Trial(model, graphs, bounds)
     return report(
@@ -53,7 +51,6 @@ class _Trial(Trial):
     """Checks in fp32."""
 
     def encoder(self) -> list[Check]:
-        """Compare memory and first state over random shapes."""
         differences = Differences("encoder")
         for inputs in self.samples.sources():
             for expected, found in zip(self.torch.encode(*inputs), self.runtime.encode(*inputs), strict=True):
@@ -61,10 +58,9 @@ class _Trial(Trial):
         return [differences.check("every tensor of the memory and the first state; B and S from 1")]
 
     def step(self) -> list[Check]:
-        """Compare logits and state of single steps over random memory and state."""
         logits, state = Differences("step logits"), Differences("step state")
         for inputs in self.samples.steps():
-            expected, found = self.torch.step(*inputs), self.runtime.step(*inputs)
+            expected, found = self.torch.step(inputs), self.runtime.step(inputs)
             logits.compare(expected[0], found[0])
             _compare_all(state, expected[1], found[1])
         detail = (
@@ -73,34 +69,29 @@ class _Trial(Trial):
         return [logits.check(detail), state.check(detail)]
 
     def scorer(self) -> list[Check]:
-        """Compare log-probabilities of given targets."""
         differences = Differences("scorer")
         for inputs in self.samples.pairs():
-            differences.compare(self.torch.score(*inputs), self.runtime.score(*inputs))
+            differences.compare(self.torch.score(inputs), self.runtime.score(inputs))
         return [differences.check("log-probabilities of all target tokens; B, S and T from 1")]
 
     def aligner(self) -> list[Check]:
-        """Compare attention weights, if the model has them."""
         differences = Differences("aligner")
         for inputs in self.samples.pairs() if self.aligns else ():
-            for expected, found in zip(self.torch.align(*inputs), self.runtime.align(*inputs), strict=True):
+            for expected, found in zip(self.torch.align(inputs), self.runtime.align(inputs), strict=True):
                 differences.compare(expected, found)
         return [differences.check("all attention weights; B, S and T from 1")] if self.aligns else []
 
     def longest(self) -> list[Check]:
-        """Compare the longest source and target."""
         differences = Differences("maximum lengths")
         pair, step = self.samples.longest()
-        differences.compare(self.torch.score(*pair), self.runtime.score(*pair))
-        differences.compare(self.torch.step(*step)[0], self.runtime.step(*step)[0])
+        differences.compare(self.torch.score(pair), self.runtime.score(pair))
+        differences.compare(self.torch.step(step)[0], self.runtime.step(step)[0])
         return [differences.check(self.longest_described())]
 
     def beams(self) -> list[Check]:
-        """Compare a decode with beam size 3."""
         return self._decode(beam_size=3)
 
     def greedy(self) -> list[Check]:
-        """Compare a decode with beam size 1."""
         return self._decode(beam_size=1)
 
     def _decode(self, beam_size: int) -> list[Check]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from jumok_export.quantization.calibration import Calibration
 from jumok_export.quantization.fake_quantization import Int8Arithmetic
-from jumok_export.verification.comparison import Moved, RelativeError
+from jumok_export.verification.comparison import Moved, RelativeError, make_check
 from jumok_export.verification.rollout import RowScores
 from jumok_export.verification.samples import InputBounds, SentenceSamples
 from jumok_export.verification.sides import TorchSide
@@ -54,8 +54,6 @@ def verify_int8(
 
     Args:
         model: model in evaluation mode, on the CPU.
-        graphs: its graphs.
-        bounds: its vocabularies and limits.
         weights: quantized matrices of encoder and decoder. The excess error is checked only if PyTorch uses all of them
             in linear layers and embeddings.
         rectified: `rectified_keys` of the graphs before quantization.
@@ -78,25 +76,22 @@ class _Trial(Trial):
     """Checks in int8."""
 
     def aligner(self) -> list[Check]:
-        """Compare attention weights, if the model has them."""
         error = RelativeError("aligner", QUANTIZATION_ERROR)
         for inputs in self.samples.pairs() if self.aligns else ():
-            for expected, found in zip(self.torch.align(*inputs), self.runtime.align(*inputs), strict=True):
+            for expected, found in zip(self.torch.align(inputs), self.runtime.align(inputs), strict=True):
                 error.compare(expected, found)
         return [error.check("root mean square error of all attention weights")] if self.aligns else []
 
     def longest(self) -> list[Check]:
-        """Compare the longest source and target."""
         error = RelativeError("maximum lengths", QUANTIZATION_ERROR)
         pair, step = self.samples.longest()
-        error.compare(self.torch.score(*pair), self.runtime.score(*pair))
-        error.compare(centre(self.torch.step(*step)[0]), centre(self.runtime.step(*step)[0]))
+        error.compare(self.torch.score(pair), self.runtime.score(pair))
+        error.compare(centre(self.torch.step(step)[0]), centre(self.runtime.step(step)[0]))
         return [error.check(self.longest_described())]
 
     def decode(
         self, weights: Sequence[NDArray[np.float32]], arithmetic: Int8Arithmetic, activations: str
     ) -> list[Check]:
-        """Compare a decode with beam size 2."""
         rollout = self.samples.rollout(sentences=100, beam_size=2)
         logits, rounding = RelativeError("decode", QUANTIZATION_ERROR), RelativeError("rounding", QUANTIZATION_ERROR)
         together = RowScores(rollout)
@@ -124,11 +119,5 @@ class _Trial(Trial):
 def _excess(error: Check, rounding: RelativeError) -> Check:
     least = rounding.check("").worst
     excess = error.worst / least if least else float(error.worst > 0)
-    return Check(
-        name="excess error",
-        cases=error.cases,
-        worst=excess,
-        limit=EXCESS_ERROR,
-        passed=excess <= EXCESS_ERROR,
-        detail=f"the same error as a multiple of that of this rounding in PyTorch, {least:.3g}",
-    )
+    detail = f"the same error as a multiple of that of this rounding in PyTorch, {least:.3g}"
+    return make_check("excess error", error.cases, excess, EXCESS_ERROR, detail)

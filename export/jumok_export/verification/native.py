@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from jumok_export.verification.comparison import UNBOUNDED, Differences, RelativeError
+from jumok_export.verification.comparison import Differences, RelativeError, failed_check
 from jumok_export.verification.rollout import play
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import InputBounds, Samples
@@ -42,7 +42,7 @@ def verify_native(
         if listed is not None:
             checks.append(listed_steps(samples, RuntimeSide(graphs), listed, "those of the decoder without shortlists"))
     except GraphFailedError as error:
-        checks = [Check(name="decoder", cases=1, worst=UNBOUNDED, limit=0.0, passed=False, detail=str(error))]
+        checks = [failed_check("decoder", error)]
     return tuple(check.model_copy(update={"name": f"{PREFIX}{check.name}"}) for check in checks)
 
 
@@ -52,7 +52,7 @@ def _compared(samples: Samples, expected: Side, native: RuntimeSide, precision: 
 
     step, state, decode = comparison("step logits"), comparison("step state"), comparison("decode")
     for inputs in (*islice(samples.steps(), STEPS), samples.longest()[1]):
-        (logits, grown), (found, others) = expected.step(*inputs), native.step(*inputs)
+        (logits, grown), (found, others) = expected.step(inputs), native.step(inputs)
         step.compare(logits, found)
         for name, value in grown.items():
             state.compare(value, others[name])

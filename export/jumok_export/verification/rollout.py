@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jumok_export.verification.sides import Arrays, Side
+from jumok_export.verification.sides import Arrays, Side, StepInputs
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import Floats, Integers
 from jumok_serve.runtime.slot_buffers import LENGTH_STEP
@@ -220,7 +220,7 @@ def play(
             for spec in memory_specs
         }
         tokens = np.array([history[-1] for history in step.histories])
-        logits, state = side.step(tokens, step.positions, parents, lengths, batch, state)
+        logits, state = side.step(StepInputs(tokens, step.positions, parents, lengths, batch, state))
         yield logits
 
 

@@ -13,7 +13,7 @@ from jumok_export.native.int8_cache import floats_spec, to_entries, to_floats
 from jumok_export.verification.comparison import same_candidates
 from jumok_export.verification.fused_selection import FusedSelection
 from jumok_export.verification.selection_cases import Drawing, Selection
-from jumok_export.verification.sides import Arrays
+from jumok_export.verification.sides import Arrays, Pairs, StepInputs
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.decoder_step import DecoderStep
 from jumok_serve.runtime.graphs import SLOTS, Floats, Graphs, Integers
@@ -77,26 +77,14 @@ class RuntimeSide:
             for spec in self.state_specs
         }
 
-    def step(  # noqa: PLR0917
-        self,
-        token_ids: Integers,
-        positions: Integers,
-        parents: Integers,
-        source_lengths: Integers,
-        memory: Arrays,
-        state: Arrays,
-    ) -> tuple[Floats, Arrays]:
+    def step(self, inputs: StepInputs) -> tuple[Floats, Arrays]:
         """See `Side`."""
         with _running("decoder"):
             if self._graphs.in_place:
-                return self._step_in_place(token_ids, positions, parents, source_lengths, memory, state)
-            inputs = {
-                "token_ids": token_ids,
-                "positions": positions,
-                "parents": parents,
-                "source_lengths": source_lengths,
-            }
-            step = self._bind(inputs, memory, {})
+                return self._step_in_place(inputs)
+            arrays = inputs._asdict()
+            memory, state = arrays.pop("memory"), arrays.pop("state")
+            step = self._bind(arrays, memory, {})
             step.give_state(_values(state, self._graphs.state_specs))
             return self._logits(step), _arrays(step.state)
 
@@ -123,16 +111,9 @@ class RuntimeSide:
             raise GraphFailedError("decoder does not select the best candidates of its logits")
         return logits
 
-    def _step_in_place(  # noqa: PLR0917
-        self,
-        token_ids: Integers,
-        positions: Integers,
-        parents: Integers,
-        source_lengths: Integers,
-        memory: Arrays,
-        state: Arrays,
-    ) -> tuple[Floats, Arrays]:
+    def _step_in_place(self, inputs: StepInputs) -> tuple[Floats, Arrays]:
         """Run a step over cache entries with the rows' histories interleaved."""
+        token_ids, positions, parents, source_lengths, memory, state = inputs
         rows, sentences = len(token_ids), len(source_lengths)
         beam_size, time = rows // sentences, padded_length(int(positions.max()) + 1)
         times, row = np.arange(time), np.arange(rows)[:, None]
@@ -156,7 +137,7 @@ class RuntimeSide:
         visible[np.nonzero(known)[0], entries[known]] = True
         written = np.take_along_axis(entries, positions[:, None], axis=1)
         by_sentence = (sentences, beam_size)
-        inputs = {
+        arrays = {
             "token_ids": token_ids.reshape(by_sentence),
             "positions": positions.reshape(by_sentence),
             "places": np.concatenate((sentence, np.zeros_like(sentence), written), axis=1).reshape(*by_sentence, 3),
@@ -164,7 +145,7 @@ class RuntimeSide:
             "entry_positions": np.broadcast_to(np.repeat(times, beam_size), (sentences, time * beam_size)),
             "source_lengths": source_lengths,
         }
-        logits = self._logits(self._bind(inputs, memory, buffers))
+        logits = self._logits(self._bind(arrays, memory, buffers))
         grown = {}
         # After a row's tokens its state is undefined; `step` repeats the new token there.
         found = np.take_along_axis(entries, np.minimum(times[: int(positions.max()) + 1], positions[:, None]), axis=1)
@@ -194,29 +175,15 @@ class RuntimeSide:
                 drawing.on_logits,
             )
 
-    def score(
-        self,
-        source_ids: Integers,
-        source_lengths: Integers,
-        start_ids: Integers,
-        target_ids: Integers,
-        target_lengths: Integers,
-    ) -> Floats:
-        """See `Side`."""
+    def score(self, pair: Pairs) -> Floats:
+        """See `TorchSide`."""
         with _running("scorer"):
-            return self._graphs.score(source_ids, source_lengths, start_ids, target_ids, target_lengths)
+            return self._graphs.score(*pair)
 
-    def align(
-        self,
-        source_ids: Integers,
-        source_lengths: Integers,
-        start_ids: Integers,
-        target_ids: Integers,
-        target_lengths: Integers,
-    ) -> tuple[Floats, ...]:
-        """See `Side`."""
+    def align(self, pair: Pairs) -> tuple[Floats, ...]:
+        """See `TorchSide`."""
         with _running("aligner"):
-            return self._graphs.align(source_ids, source_lengths, start_ids, target_ids, target_lengths)
+            return self._graphs.align(*pair)
 
 
 def _turned(positions: Integers, time: int) -> Integers:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from jumok_export.quantization.calibration import Calibration
 from jumok_export.verification.rollout import PlannedSentence, Rollout, pad, plan_rollout
-from jumok_export.verification.sides import Arrays, Side
+from jumok_export.verification.sides import Arrays, Pairs, Side, StepInputs
 from jumok_serve.runtime.graphs import Integers
 
 SHAPES = 12
@@ -44,21 +44,6 @@ class InputBounds:
 
 Sources = tuple[Integers, Integers]
 """Source ids [B, S] and lengths [B]."""
-Pairs = tuple[Integers, Integers, Integers, Integers, Integers]
-"""Source ids [B, S] and lengths [B], start tokens [B], target ids [B, T] and lengths [B]."""
-StepInputs = tuple[Integers, Integers, Integers, Integers, Arrays, Arrays]
-"""Tokens, positions and parents [R], source lengths [B], memory [B, ...] and state [P, ...]."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepSizes:
-    """Sizes of a single decoder step."""
-
-    sentences: int
-    beam_size: int
-    source: int
-    parents: int
-    time: int
 
 
 class Samples:
@@ -94,15 +79,14 @@ class Samples:
     def steps(self) -> Iterator[StepInputs]:
         """Yield single steps over random memory and state, the smallest first."""
         random = np.random.default_rng(3)
-        yield self._step(random, StepSizes(sentences=1, beam_size=1, source=1, parents=1, time=0))
-        yield self._step(random, StepSizes(sentences=3, beam_size=2, source=self._source_length, parents=1, time=0))
+        yield self._step(random, sentences=1, beam_size=1, source=1, parents=1, time=0)
+        yield self._step(random, sentences=3, beam_size=2, source=self._source_length, parents=1, time=0)
         for _ in range(2 * SHAPES):
             sentences, source = self._shape(random, self._source_length)
             beam_size, parents = (int(size) for size in random.integers(1, (6, 9)))
             time = int(random.integers(self._target_length))
             yield self._step(
-                random,
-                StepSizes(sentences=sentences, beam_size=beam_size, source=source, parents=parents, time=time),
+                random, sentences=sentences, beam_size=beam_size, source=source, parents=parents, time=time
             )
 
     def longest(self) -> tuple[Pairs, StepInputs]:
@@ -112,11 +96,9 @@ class Samples:
         ids = random.integers(self._bounds.source_vocabulary, size=(1, source))
         targets = random.integers(self._bounds.target_vocabulary, size=(1, target))
         pair = ids, np.array([source]), np.array([self._bounds.start]), targets, np.array([target])
-        tokens, _, parents, _, _, state = self._step(
-            random, StepSizes(sentences=1, beam_size=1, source=source, parents=1, time=target - 1)
-        )
+        step = self._step(random, sentences=1, beam_size=1, source=source, parents=1, time=target - 1)
         memory, _ = self._side.encode(*pair[:2])
-        return pair, (tokens, np.array([target - 1]), parents, pair[1], memory, state)
+        return pair, step._replace(positions=np.array([target - 1]), source_lengths=pair[1], memory=memory)
 
     def rollout(self, *, sentences: int, beam_size: int) -> Rollout:
         """A decode of several steps."""
@@ -147,21 +129,21 @@ class Samples:
         targets = _padded(random, (sentences, target), vocabulary, 0)
         return *sources, random.integers(vocabulary, size=sentences), *targets
 
-    def _step(self, random: np.random.Generator, sizes: StepSizes) -> StepInputs:
-        rows = sizes.sentences * sizes.beam_size
-        ids, lengths = self._source(random, sizes.sentences, sizes.source)
+    def _step(
+        self, random: np.random.Generator, *, sentences: int, beam_size: int, source: int, parents: int, time: int
+    ) -> StepInputs:
+        rows = sentences * beam_size
+        ids, lengths = self._source(random, sentences, source)
         memory, _ = self._side.encode(ids, lengths)
-        state = {
-            name: _random_state(random, row, sizes.parents, sizes.time)
-            for name, row in self._side.empty_state().items()
-        }
-        return (
-            random.integers(self._bounds.target_vocabulary, size=rows),
-            random.integers(sizes.time + 1, size=rows),
-            random.integers(sizes.parents, size=rows),
-            lengths,
-            memory,
-            state,
+        empty = self._side.empty_state()
+        state = {name: _random_state(random, row, parents, time) for name, row in empty.items()}
+        return StepInputs(
+            token_ids=random.integers(self._bounds.target_vocabulary, size=rows),
+            positions=random.integers(time + 1, size=rows),
+            parents=random.integers(parents, size=rows),
+            source_lengths=lengths,
+            memory=memory,
+            state=state,
         )
 
 
@@ -197,7 +179,8 @@ class SentenceSamples(Samples):
         lengths, last = np.array([source.shape[1]]), target.shape[1] - 1
         pair = source, lengths, np.array([self._start]), target, np.array([last + 1])
         memory, _ = self._side.encode(source, lengths)
-        return pair, (target[:, -1], np.array([last]), np.array([0]), lengths, memory, self._state(last))
+        row = target[:, -1], np.array([last]), np.array([0])
+        return pair, StepInputs(*row, lengths, memory, self._state(last))
 
     def rollout(self, *, sentences: int, beam_size: int) -> Rollout:
         """A decode of several steps along translations, with some other tokens."""
@@ -219,8 +202,8 @@ class SentenceSamples(Samples):
         empty = self._side.empty_state()
         state = {**empty, **first_state}
         for position, token in enumerate([self._start, *target[:-1]]):
-            place = np.array([token]), np.array([position]), np.array([0])
-            _, state = self._side.step(*place, lengths, memory, state)
+            row = np.array([token]), np.array([position]), np.array([0])
+            _, state = self._side.step(StepInputs(*row, lengths, memory, state))
         # An axis of size 0 before any token is time; it may have spare entries.
         places = np.arange(time) % len(target)
         for name, value in empty.items():

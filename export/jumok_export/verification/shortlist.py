@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from torch import nn
 
-from jumok_export.verification.comparison import Differences
+from jumok_export.verification.comparison import Differences, failed_check, make_check
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.selection_cases import drawings, selections
@@ -42,7 +42,7 @@ def verify_shortlist(
         steps = listed_steps(Samples(bounds, torch_side), whole, listed, f"those of {name}")
         return [steps, *_selection(RuntimeSide(listed))]
     except GraphFailedError as error:
-        return [Check(name="shortlist", cases=1, worst=1.0, limit=0.0, passed=False, detail=str(error))]
+        return [failed_check("shortlist", error)]
 
 
 def listed_steps(samples: Samples, whole: Side, graphs: Graphs, others: str) -> Check:
@@ -51,14 +51,14 @@ def listed_steps(samples: Samples, whole: Side, graphs: Graphs, others: str) -> 
     `others` names the latter in the report.
     """
     logits, random, runtime = Differences("shortlist logits"), np.random.default_rng(7), RuntimeSide(graphs)
-    for tokens, positions, parents, lengths, memory, state in samples.steps():
-        sentences = len(lengths)
+    for inputs in samples.steps():
+        sentences = len(inputs.source_lengths)
         lists = list(_lists(random, sentences, graphs.vocabulary))
         columns = ShortlistColumns(graphs)
         columns.join(range(sentences), lists)
         given = {name: value.numpy() for name, value in columns.inputs(sentences).items()}
-        found, _ = runtime.step(tokens, positions, parents, lengths, {**memory, **given}, state)
-        expected, _ = whole.step(tokens, positions, parents, lengths, memory, state)
+        found, _ = runtime.step(inputs._replace(memory={**inputs.memory, **given}))
+        expected, _ = whole.step(inputs)
         every = columns.tokens(np.arange(columns.width))
         logits.compare(_restricted(expected[:, every], lists, every), found)
     return logits.check(f"logits of single steps with lists of tokens against {others}, -inf for other tokens")
@@ -96,14 +96,8 @@ def _selection(runtime: RuntimeSide) -> Iterator[Check]:
             wrong += _different(drawing.tokens, drawn)
     yield select.check("running scores of the best candidates, at several widths")
     yield sampler.check("running scores of drawn tokens, at several widths")
-    yield Check(
-        name="shortlist columns",
-        cases=select.cases + sampler.cases,
-        worst=float(wrong),
-        limit=0.0,
-        passed=wrong == 0,
-        detail="differing columns; among equally likely ones the lower comes first",
-    )
+    detail = "differing columns; among equally likely ones the lower comes first"
+    yield make_check("shortlist columns", select.cases + sampler.cases, float(wrong), 0.0, detail)
 
 
 def _different(expected: Integers, found: Integers) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,21 @@ Arrays = dict[str, NDArray[Any]]
 """Memory or state by name: `memory.<name>`, `state.<name>`."""
 
 
+Pairs = tuple[Integers, Integers, Integers, Integers, Integers]
+"""Source ids [B, S] and lengths [B], start tokens [B], target ids [B, T] and lengths [B]."""
+
+
+class StepInputs(NamedTuple):
+    """Inputs of one decoder step: the first three [R], source lengths [B], memory [B, ...] and state [P, ...]."""
+
+    token_ids: Integers
+    positions: Integers
+    parents: Integers
+    source_lengths: Integers
+    memory: Arrays
+    state: Arrays
+
+
 class Side(Protocol):
     """A model that computes what its graphs compute.
 
@@ -29,36 +44,8 @@ class Side(Protocol):
     def empty_state(self) -> Arrays:
         """One row of state before any token, [1, ...]."""
 
-    def step(  # noqa: PLR0917 - the graph contract's inputs, in its order
-        self,
-        token_ids: Integers,
-        positions: Integers,
-        parents: Integers,
-        source_lengths: Integers,
-        memory: Arrays,
-        state: Arrays,
-    ) -> tuple[Floats, Arrays]:
+    def step(self, inputs: StepInputs) -> tuple[Floats, Arrays]:
         """Logits [R, V] and the next state [R, ...]."""
-
-    def score(
-        self,
-        source_ids: Integers,
-        source_lengths: Integers,
-        start_ids: Integers,
-        target_ids: Integers,
-        target_lengths: Integers,
-    ) -> Floats:
-        """Log-probability [B, T] of every target token."""
-
-    def align(
-        self,
-        source_ids: Integers,
-        source_lengths: Integers,
-        start_ids: Integers,
-        target_ids: Integers,
-        target_lengths: Integers,
-    ) -> tuple[Floats, ...]:
-        """Attention weights."""
 
 
 class TorchSide:
@@ -87,54 +74,25 @@ class TorchSide:
         with torch.no_grad():
             return _with_prefix("state", self._model.empty_state())
 
-    def step(  # noqa: PLR0917
-        self,
-        token_ids: Integers,
-        positions: Integers,
-        parents: Integers,
-        source_lengths: Integers,
-        memory: Arrays,
-        state: Arrays,
-    ) -> tuple[Floats, Arrays]:
+    def step(self, inputs: StepInputs) -> tuple[Floats, Arrays]:
         """See `Side`."""
+        token_ids, positions, parents, lengths = map(torch.from_numpy, inputs[:4])
+        memory, state = _without_prefix(inputs.memory), _without_prefix(inputs.state)
         with torch.no_grad(), self._arithmetic:
-            logits, grown = self._model.step(
-                torch.from_numpy(token_ids),
-                torch.from_numpy(positions),
-                torch.from_numpy(parents),
-                torch.from_numpy(source_lengths),
-                _without_prefix(memory),
-                _without_prefix(state),
-            )
+            logits, grown = self._model.step(token_ids, positions, parents, lengths, memory, state)
         return logits.numpy(), _with_prefix("state", grown)
 
-    def score(
-        self,
-        source_ids: Integers,
-        source_lengths: Integers,
-        start_ids: Integers,
-        target_ids: Integers,
-        target_lengths: Integers,
-    ) -> Floats:
-        """See `Side`."""
-        arrays = (source_ids, source_lengths, start_ids, target_ids, target_lengths)
+    def score(self, pair: Pairs) -> Floats:
+        """Log-probability [B, T] of every target token."""
         with torch.no_grad(), self._arithmetic:
-            scores: Floats = self._model.score(*map(torch.from_numpy, arrays)).numpy()
+            scores: Floats = self._model.score(*map(torch.from_numpy, pair)).numpy()
         return scores
 
-    def align(
-        self,
-        source_ids: Integers,
-        source_lengths: Integers,
-        start_ids: Integers,
-        target_ids: Integers,
-        target_lengths: Integers,
-    ) -> tuple[Floats, ...]:
-        """See `Side`."""
+    def align(self, pair: Pairs) -> tuple[Floats, ...]:
+        """Attention weights."""
         assert self._align is not None
-        arrays = (source_ids, source_lengths, start_ids, target_ids, target_lengths)
         with torch.no_grad(), self._arithmetic:
-            return tuple(weights.numpy() for weights in self._align(*map(torch.from_numpy, arrays)))
+            return tuple(weights.numpy() for weights in self._align(*map(torch.from_numpy, pair)))
 
 
 def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Arrays:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from jumok_export.verification.comparison import UNBOUNDED, Differences
+from jumok_export.verification.comparison import Differences, failed_check, make_check
 from jumok_export.verification.rollout import Rollout, Row, RowScores, alone, pad, play
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import InputBounds, Samples
@@ -99,7 +99,7 @@ class Trial:
             sources = pad([row.source for row in some], self.bounds.pad)
             targets = pad([np.array(row.history[1:], np.int64) for row in some], 0)
             starts = np.array([row.history[0] for row in some])
-            for scores, length in zip(self.runtime.score(*sources, starts, *targets), targets[1], strict=True):
+            for scores, length in zip(self.runtime.score((*sources, starts, *targets)), targets[1], strict=True):
                 yield np.cumsum(scores[:length], dtype=np.float64)
 
 
@@ -110,8 +110,7 @@ def report(*checks: Callable[[], list[Check]]) -> VerificationReport:
         try:
             outcomes += check()
         except GraphFailedError as error:
-            name = check.__name__.replace("_", " ")
-            outcomes.append(Check(name=name, cases=1, worst=UNBOUNDED, limit=0.0, passed=False, detail=str(error)))
+            outcomes.append(failed_check(check.__name__.replace("_", " "), error))
     return VerificationReport(checks=tuple(outcomes))
 
 
@@ -125,7 +124,7 @@ def describe(rollout: Rollout) -> str:
 
 def _all_equal(name: str, cases: int, wrong: int) -> Check:
     detail = "differing tokens; among equally likely ones the lower comes first"
-    return Check(name=name, cases=cases, worst=float(wrong), limit=0.0, passed=wrong == 0, detail=detail)
+    return make_check(name, cases, float(wrong), 0.0, detail)
 
 
 def centre(logits: NDArray[np.float32]) -> NDArray[np.float32]:
