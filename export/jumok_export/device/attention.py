@@ -19,8 +19,7 @@ def with_plain_attention(graph: Graph) -> Graph:
     On CUDA the fused operator copies keys and values that are split into heads, the whole cache at every step. It takes
     lengths only in some modes.
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(graph.model)
+    model = graph.copy_model()
     plain = _Plain({spec.name for spec in graph.inputs if len(spec.axes) == 4})
     nodes = list(model.graph.node)
     del model.graph.node[:]

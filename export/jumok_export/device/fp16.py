@@ -20,8 +20,7 @@ def half_graph(graph: Graph) -> Graph:
 
     Values beyond fp16's range, such as masks, become its largest number.
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(graph.model)
+    model = graph.copy_model()
     kept = [spec.name for spec in (*graph.inputs, *graph.outputs) if not spec.name.startswith(HALVED)]
     model = convert_float_to_float16(
         model, keep_io_types=kept, op_block_list=[*DEFAULT_OP_BLOCK_LIST, *IN_FP32], force_fp16_initializers=True
@@ -36,8 +35,7 @@ def half_graph(graph: Graph) -> Graph:
     del model.graph.node[:]
     model.graph.node.extend(kept_nodes)
     inputs, outputs = tuple(map(_halved, graph.inputs)), tuple(map(_halved, graph.outputs))
-    declare(model, inputs, outputs)
-    return Graph(model, inputs, outputs)
+    return declare(model, inputs, outputs)
 
 
 def _halved(spec: TensorSpec) -> TensorSpec:

@@ -4,14 +4,11 @@ CUDA's top-k orders equal values arbitrarily, so ties are broken before it. Tens
 that the host must know are computed from shapes.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
-import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from jumok_export.graphs.graph import OPSET, Graph, declare
-from jumok_export.graphs.selection import block_width, constraint_specs, sampler_graph
+from jumok_export.graphs.graph import Graph, drop_unread, make_graph
+from jumok_export.graphs.selection import SELECTED, block_width, sampler_graph, select_inputs
 from jumok_serve.manifest.manifest import TensorSpec
 
 TIE_SHARE = 2.0**-43
@@ -28,19 +25,6 @@ def device_select_graph(vocabulary: int) -> Graph:
     Each kind of constraint has at least one entry, and `renormalize` one row; `renormalize.asked` says which of these
     rows renormalize. Operators of CUDA do not accept empty tensors everywhere.
     """
-    inputs = (
-        TensorSpec(name="logits", dtype="float32", axes=("R", vocabulary)),
-        TensorSpec(name="scores", dtype="float32", axes=("R",)),
-        TensorSpec(name="candidates", dtype="int64", axes=(1,)),
-        *constraint_specs("logit"),
-        *constraint_specs("log_prob"),
-        TensorSpec(name="renormalize", dtype="int64", axes=("N",)),
-        TensorSpec(name="renormalize.asked", dtype="bool", axes=("N",)),
-    )
-    outputs = (
-        TensorSpec(name="tokens", dtype="int64", axes=("R", "C")),
-        TensorSpec(name="totals", dtype="float32", axes=("R", "C")),
-    )
     node = helper.make_node
     nodes = [
         *_constrain("logits", "logit", "constrained_logits"),
@@ -59,7 +43,16 @@ def device_select_graph(vocabulary: int) -> Graph:
         node("Unsqueeze", ["scores", "last"], ["running"]),
         node("Add", ["processed", "running"], ["totals"]),
     ]
-    return _graph("select", nodes, inputs, outputs, vocabulary)
+    constants = {
+        "last": np.array([-1]),
+        "zero": np.array([0]),
+        "by_row": np.array([-1, vocabulary]),
+        "nothing": np.zeros(1, np.float32),
+        "shares": np.arange(1, vocabulary + 1) * TIE_SHARE,  # from 1: 0 times infinity is NaN
+    }
+    inputs = (*select_inputs(vocabulary), TensorSpec(name="renormalize.asked", dtype="bool", axes=("N",)))
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    return make_graph("select", nodes, inputs, SELECTED, constants=tensors)
 
 
 def _constrain(scores: str, stage: str, output: str) -> list[NodeProto]:
@@ -147,8 +140,7 @@ def _top(scores: str, count: str, output: str) -> list[NodeProto]:
 def device_sampler_graph(vocabulary: int) -> Graph:
     """Make the graph `sampler` for a device: it always sorts the whole vocabulary."""
     sampler = sampler_graph(vocabulary)
-    model = onnx.ModelProto()
-    model.CopyFrom(sampler.model)
+    model = sampler.copy_model()
     nodes: list[NodeProto] = []
     for node in model.graph.node:
         if node.op_type == _DRAWN_WHERE_SOME:
@@ -166,46 +158,6 @@ def device_sampler_graph(vocabulary: int) -> Graph:
         else:
             nodes.append(node)
     del model.graph.node[:]
-    model.graph.node.extend(_needed(nodes, {value.name for value in model.graph.output}))
+    model.graph.node.extend(nodes)
+    drop_unread(model.graph)
     return Graph(model, sampler.inputs, sampler.outputs)
-
-
-def _needed(nodes: Sequence[NodeProto], outputs: set[str]) -> list[NodeProto]:
-    """The nodes that outputs depend on, in order."""
-    read, needed = set(outputs), []
-    for node in reversed(nodes):
-        if not read.isdisjoint(node.output):
-            needed.append(node)
-            read.update(node.input)
-    return needed[::-1]
-
-
-def _graph(
-    name: str,
-    nodes: list[NodeProto],
-    inputs: tuple[TensorSpec, ...],
-    outputs: tuple[TensorSpec, ...],
-    vocabulary: int,
-) -> Graph:
-    shares = np.arange(1, vocabulary + 1, dtype=np.float64) * TIE_SHARE  # from 1: 0 times infinity is NaN
-    constants = {
-        "last": np.array([-1]),
-        "zero": np.array([0]),
-        "by_row": np.array([-1, vocabulary]),
-        "nothing": np.zeros(1, np.float32),
-        "shares": shares,
-    }
-    model = helper.make_model(
-        helper.make_graph(
-            nodes,
-            name,
-            [],
-            [],
-            initializer=[numpy_helper.from_array(value, constant) for constant, value in constants.items()],
-        ),
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=10,
-    )
-    declare(model, inputs, outputs)
-    onnx.checker.check_model(model)
-    return Graph(model, inputs, outputs)

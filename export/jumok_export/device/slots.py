@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-import onnx
 from onnx import NodeProto, helper
 
-from jumok_export.graphs.graph import OPSET, Graph, declare
+from jumok_export.graphs.graph import Graph, make_graph
 from jumok_serve.manifest.manifest import TensorSpec
 
 
@@ -27,7 +26,7 @@ def grow_graph(specs: Sequence[TensorSpec], axis: str) -> Graph:
         TensorSpec(name="slots", dtype="int64", axes=(1,)),
         *([TensorSpec(name="length", dtype="int64", axes=(1,))] if any(axis in spec.axes for spec in specs) else []),
     )
-    return _graph("grow", nodes, (*sizes, *inputs), tuple(outputs))
+    return make_graph("grow", nodes, (*sizes, *inputs), tuple(outputs))
 
 
 def write_graph(specs: Sequence[TensorSpec], axis: str) -> Graph:
@@ -58,7 +57,7 @@ def write_graph(specs: Sequence[TensorSpec], axis: str) -> Graph:
         TensorSpec(name="rows", dtype="int64", axes=("n",)),
         TensorSpec(name="slots", dtype="int64", axes=("n", 1)),
     )
-    return _graph("write", nodes, (*indices, *inputs), tuple(outputs))
+    return make_graph("write", nodes, (*indices, *inputs), tuple(outputs))
 
 
 def _resize(
@@ -102,12 +101,3 @@ def _named(name: str, spec: TensorSpec, symbols: tuple[str, str, str]) -> Tensor
     slots, axis, renamed = symbols
     axes = tuple(renamed if size == axis else size for size in spec.axes[1:])
     return spec.model_copy(update={"name": name, "axes": (slots, *axes)})
-
-
-def _graph(name: str, nodes: list[NodeProto], inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> Graph:
-    model = helper.make_model(
-        helper.make_graph(nodes, name, [], []), opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10
-    )
-    declare(model, inputs, outputs)
-    onnx.checker.check_model(model)
-    return Graph(model, inputs, outputs)

@@ -1,6 +1,5 @@
 """Fuse a selection graph into a decoder: logits are consumed where they are computed."""
 
-import onnx
 from onnx import NodeProto, helper
 
 from jumok_export.graphs.graph import Graph, declare, rename
@@ -27,8 +26,7 @@ def fuse_selection(decoder: Graph, select: Graph) -> Graph:
     def renamed(name: str) -> str:
         return DECODED_LOGITS if name == "logits" else name if name in interface or not name else _PREFIX + name
 
-    model = onnx.ModelProto()
-    model.CopyFrom(decoder.model)
+    model = decoder.copy_model()
     rename(model.graph, lambda name: DECODED_LOGITS if name == "logits" else name)
     rename(select.model.graph, renamed)
     for node in select.model.graph.node:
@@ -46,9 +44,9 @@ def fuse_selection(decoder: Graph, select: Graph) -> Graph:
         *select.outputs,
         logits.model_copy(update={"axes": ("L", width)}),
     )
-    declare(model, inputs, outputs)
+    graph = declare(model, inputs, outputs)
     model.graph.value_info.extend(select.model.graph.value_info)  # tells ONNX Runtime what it may overwrite
-    return Graph(model, inputs, outputs)
+    return graph
 
 
 def _requested_logits() -> list[NodeProto]:

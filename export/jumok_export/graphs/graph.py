@@ -26,6 +26,30 @@ class Graph:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
+    def copy_model(self) -> onnx.ModelProto:
+        """Copy the model, to change it."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        return model
+
+
+def make_graph(
+    name: str,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    *,
+    constants: Sequence[onnx.TensorProto] = (),
+    shapes: Sequence[onnx.ValueInfoProto] = (),
+) -> Graph:
+    """Make a graph of nodes in ONNX's own operators; `shapes` are those of some intermediate values."""
+    content = helper.make_graph(nodes, name, [], [], initializer=constants)
+    model = helper.make_model(content, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    graph = declare(model, inputs, outputs)
+    model.graph.value_info.extend(shapes)
+    onnx.checker.check_model(model)
+    return graph
+
 
 def logits_width(decoder: Graph) -> int | None:
     """Width of a decoder's logits; None if it varies with a shortlist."""
@@ -33,8 +57,8 @@ def logits_width(decoder: Graph) -> int | None:
     return width if isinstance(width, int) else None
 
 
-def declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Declare a graph's inputs and outputs; drops notes and intermediate shapes."""
+def declare(model: onnx.ModelProto, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> Graph:
+    """Declare a model's inputs and outputs; drops notes and intermediate shapes."""
     for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):
         del values[:]
         values.extend(
@@ -48,6 +72,7 @@ def declare(model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Seque
     for node in model.graph.node:
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
+    return Graph(model, inputs, outputs)
 
 
 def with_inner(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
 from jumok_export.graphs.graph import Graph, declare, rename
@@ -41,11 +40,9 @@ def with_one_pass(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
 
 def _without_attention(decoder: Graph) -> Graph:
     """Remove the output `attention` from a decoder."""
-    model = onnx.ModelProto()
-    model.CopyFrom(decoder.model)
+    model = decoder.copy_model()
     outputs = tuple(spec for spec in decoder.outputs if spec.name != ATTENTION)
-    declare(model, decoder.inputs, outputs)
-    return Graph(model, decoder.inputs, outputs)
+    return declare(model, decoder.inputs, outputs)
 
 
 def _scorer(encoder: Graph, decoder: Graph) -> Graph:
@@ -103,8 +100,7 @@ def _over_targets(
     }
     states = list(dtypes)
     given = {"source_lengths", *(spec.name for spec in decoder.inputs if spec.name.startswith("memory."))}
-    step = onnx.ModelProto()
-    step.CopyFrom(decoder.model)
+    step = decoder.copy_model()
     rename(step.graph, lambda name: name if name in given or not name else _STEP + name)
     inputs = [*states, "position", "token", "target"]
     collected = [*(f"next_{name}" for name in states), "collected"]
@@ -124,8 +120,7 @@ def _over_targets(
     # Where products saturate, ONNX Runtime makes weights unsigned, but only those in the product's own graph.
     body.initializer.extend(step.graph.initializer)
 
-    model = onnx.ModelProto()
-    model.CopyFrom(encoder.model)
+    model = encoder.copy_model()
     graph = model.graph
     for name, value, shape in (
         ("zero", [0], ()),
@@ -166,5 +161,4 @@ def _over_targets(
             model.opset_import.append(next(opset for opset in decoder.model.opset_import if opset.domain == domain))
     read = {name for each in graph.node for name in each.input} | given
     used = tuple(spec for spec in _PAIR if spec.name in read)
-    declare(model, used, outputs)
-    return Graph(model, used, outputs)
+    return declare(model, used, outputs)

@@ -4,10 +4,9 @@ Constraints are sparse: factors (scores below 0 are multiplied, others divided),
 processors of Hugging Face's `generate`.
 """
 
-import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
-from jumok_export.graphs.graph import OPSET, Graph, declare
+from jumok_export.graphs.graph import Graph, make_graph
 from jumok_serve.manifest.manifest import TensorSpec
 
 SORTED_FOR_MASS = 512
@@ -34,18 +33,6 @@ def select_graph(width: int | None) -> Graph:
     Args:
         width: width of the logits; None for any multiple of `SHORTLIST_BLOCK`, where tokens are columns.
     """
-    inputs = (
-        _logits_spec(width),
-        TensorSpec(name="scores", dtype="float32", axes=("R",)),
-        TensorSpec(name="candidates", dtype="int64", axes=(1,)),
-        *constraint_specs("logit"),
-        *constraint_specs("log_prob"),
-        TensorSpec(name="renormalize", dtype="int64", axes=("N",)),
-    )
-    outputs = (
-        TensorSpec(name="tokens", dtype="int64", axes=("R", "C")),
-        TensorSpec(name="totals", dtype="float32", axes=("R", "C")),
-    )
     node = helper.make_node
     nodes = [
         *_width(width),
@@ -64,7 +51,7 @@ def select_graph(width: int | None) -> Graph:
         node("Add", ["processed", "running"], ["totals"]),
     ]
     flat = [*_flat_values("logit"), *_flat_values("log_prob")]
-    return _graph("select", nodes, inputs, outputs, width=width, flat=flat)
+    return _graph("select", nodes, select_inputs(width), SELECTED, width=width, flat=flat)
 
 
 def sampler_graph(width: int | None) -> Graph:
@@ -84,7 +71,7 @@ def sampler_graph(width: int | None) -> Graph:
         _logits_spec(width),
         TensorSpec(name="rows", dtype="int64", axes=("D",)),
         TensorSpec(name="scores", dtype="float32", axes=("D",)),
-        *constraint_specs("logit"),
+        *_constraint_specs("logit"),
         TensorSpec(name="temperature", dtype="float32", axes=("D",)),
         TensorSpec(name="top_k", dtype="int64", axes=("D",)),
         TensorSpec(name="top_p", dtype="float32", axes=("D",)),
@@ -173,7 +160,26 @@ def _width(width: int | None) -> list[NodeProto]:
     ]
 
 
-def constraint_specs(stage: str) -> tuple[TensorSpec, ...]:
+def select_inputs(width: int | None) -> tuple[TensorSpec, ...]:
+    """Inputs of a graph `select`."""
+    return (
+        _logits_spec(width),
+        TensorSpec(name="scores", dtype="float32", axes=("R",)),
+        TensorSpec(name="candidates", dtype="int64", axes=(1,)),
+        *_constraint_specs("logit"),
+        *_constraint_specs("log_prob"),
+        TensorSpec(name="renormalize", dtype="int64", axes=("N",)),
+    )
+
+
+SELECTED = (
+    TensorSpec(name="tokens", dtype="int64", axes=("R", "C")),
+    TensorSpec(name="totals", dtype="float32", axes=("R", "C")),
+)
+"""Outputs of a graph `select`."""
+
+
+def _constraint_specs(stage: str) -> tuple[TensorSpec, ...]:
     """Factors and biases of one stage, with positions in flat scores.
 
     A position is row * width + token.
@@ -285,23 +291,14 @@ def _probabilities(ordered: str) -> list[NodeProto]:
     ]
 
 
-def _if(
-    number: str,
-    *,
-    then: list[NodeProto],
-    otherwise: list[NodeProto],
-    output: str,
-) -> list[NodeProto]:
+def _if(number: str, *, then: list[NodeProto], otherwise: list[NodeProto], output: str) -> list[NodeProto]:
     """Compute `then` if a number is not 0, else `otherwise`.
 
     Each branch outputs the first output of its last node.
     """
     ways = [
         helper.make_graph(
-            nodes,
-            name,
-            [],
-            [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
+            nodes, name, [], [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)]
         )
         for name, nodes in (("then", then), ("otherwise", otherwise))
     ]
@@ -338,12 +335,4 @@ def _graph(
         ]
     read = {name for node in nodes for name in node.input} | {"last"}
     used = [constant for constant in constants if constant.name in read]
-    model = helper.make_model(
-        helper.make_graph(nodes, name, [], [], initializer=used),
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=10,
-    )
-    declare(model, inputs, outputs)
-    model.graph.value_info.extend(flat)
-    onnx.checker.check_model(model)
-    return Graph(model, inputs, outputs)
+    return make_graph(name, nodes, inputs, outputs, constants=used, shapes=flat)

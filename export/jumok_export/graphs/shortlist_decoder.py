@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from jumok_export.graphs.graph import OPSET, Graph, declare, drop_unread
+from jumok_export.graphs.graph import Graph, declare, drop_unread, make_graph
 from jumok_serve.bundle.shortlist import WIDTH_STEP
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import SATURATES
@@ -37,8 +37,7 @@ def split_projection(decoder: Graph) -> tuple[Graph, Graph]:
     Raises:
         ValueError: the logits are not a product with a constant matrix.
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(decoder.model)
+    model = decoder.copy_model()
     projection = _Projection.of(model.graph)
     return _gather_projection(projection), _decoder_with_given_projection(projection, model, decoder)
 
@@ -152,13 +151,7 @@ def _gather_projection(projection: _Projection) -> Graph:
         outputs = (*outputs, TensorSpec(name=BIAS, dtype="float32", axes=("U",)))
         tensors.append(numpy_helper.from_array(projection.bias.astype(np.float32), "biases"))
         nodes.append(node("Gather", ["biases", "tokens"], [BIAS], axis=0))
-    model = helper.make_model(
-        helper.make_graph(nodes, "projection", [], [], initializer=tensors),
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=10,
-    )
-    declare(model, inputs, outputs)
-    return Graph(model, inputs, outputs)
+    return make_graph("projection", nodes, inputs, outputs, constants=tensors)
 
 
 def _decoder_with_given_projection(projection: _Projection, model: onnx.ModelProto, decoder: Graph) -> Graph:
@@ -201,8 +194,7 @@ def _decoder_with_given_projection(projection: _Projection, model: onnx.ModelPro
     outputs = tuple(
         spec.model_copy(update={"axes": ("R", "U")}) if spec.name == "logits" else spec for spec in decoder.outputs
     )
-    declare(model, inputs, outputs)
-    return Graph(model, inputs, outputs)
+    return declare(model, inputs, outputs)
 
 
 def _int8_product(product: NodeProto) -> list[NodeProto]:

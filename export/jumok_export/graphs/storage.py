@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
@@ -34,8 +33,7 @@ def write_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> P
     with path.open("wb") as file:
         weights = _Weights(file, path.name)
         for name, graph in graphs.items():
-            model = onnx.ModelProto()
-            model.CopyFrom(graph.model)
+            model = graph.copy_model()
             for each in with_inner(model.graph):
                 for tensor in list(each.initializer):
                     weights.store(tensor, each)

@@ -265,8 +265,7 @@ def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
     read = {name for node in model.graph.node for name in node.input}
     # Memory and state are passed on whole; of the other inputs, those that the model does not look at are left out.
     used = tuple(spec for spec in inputs if "." in spec.name or spec.name in read)
-    declare(model, used, results)
-    return Graph(model, used, results)
+    return declare(model, used, results)
 
 
 def _spec(

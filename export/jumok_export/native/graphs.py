@@ -65,8 +65,7 @@ def native_graph(graph: Graph) -> Graph | None:
     They replace embeddings, products with their activation, attention with its cache update, sums with their norm,
     quantization after all of these, memory by heads, and the selection.
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(graph.model)
+    model = graph.copy_model()
     _round_first(model.graph)
     found, matrices = Found(model.graph), Matrices(model)
     rules = (product, partial(float_product, matrices), self_attention, cross_attention, _add_norm, embedding, rows_of)
@@ -97,8 +96,7 @@ def native_graph(graph: Graph) -> Graph | None:
     model.graph.node.extend(fuse_threes(with_norms))
     drop_unread(model.graph)
     model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
-    declare(model, graph.inputs, graph.outputs)
-    return Graph(model, graph.inputs, graph.outputs)
+    return declare(model, graph.inputs, graph.outputs)
 
 
 def _round_first(graph: onnx.GraphProto) -> None:
@@ -187,8 +185,7 @@ def _with_int8_cache(decoder: Graph) -> Graph | None:
     None if other operators than attention read them.
     """
     kept = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state."))}
-    model = onnx.ModelProto()
-    model.CopyFrom(decoder.model)
+    model = decoder.copy_model()
     for node in model.graph.node:
         places = KEYS_AND_VALUES.get(node.op_type.removesuffix(QUANTIZED), ()) if node.domain == DOMAIN else ()
         if places:
@@ -202,8 +199,7 @@ def _with_int8_cache(decoder: Graph) -> Graph | None:
         tuple(entries_spec(spec) if spec.name.removeprefix("next_") in kept else spec for spec in specs)
         for specs in (decoder.inputs, decoder.outputs)
     )
-    declare(model, inputs, outputs)
-    return Graph(model, inputs, outputs)
+    return declare(model, inputs, outputs)
 
 
 def _by_slot(decoder: Graph) -> Graph:
@@ -214,8 +210,7 @@ def _by_slot(decoder: Graph) -> Graph:
     Self-attention knows the slots already, from the positions of new tokens.
     """
     kept = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state.", "visible"))}
-    model = onnx.ModelProto()
-    model.CopyFrom(decoder.model)
+    model = decoder.copy_model()
     for node in model.graph.node:
         attention = node.op_type.removeprefix(INT8).removesuffix(QUANTIZED) if node.domain == DOMAIN else ""
         if attention == "CrossAttention" and not kept.isdisjoint(node.input):
@@ -228,8 +223,7 @@ def _by_slot(decoder: Graph) -> Graph:
         tuple(_in_slots(spec) if spec.name.removeprefix("next_") in kept else spec for spec in specs)
         for specs in (decoder.inputs, decoder.outputs)
     )
-    declare(model, inputs, outputs)
-    return Graph(model, inputs, outputs)
+    return declare(model, inputs, outputs)
 
 
 def _in_slots(spec: TensorSpec) -> TensorSpec:
@@ -240,8 +234,7 @@ def _with_int8_memory(encoder: Graph, plain: Graph, decoder: Graph) -> Graph:
     """An encoder that outputs the memory in int8 that a decoder takes in int8."""
     kept = {spec.name for spec in decoder.inputs if spec.dtype == "int8"}
     given = [spec for spec in encoder.outputs if spec.name in kept]
-    model = onnx.ModelProto()
-    model.CopyFrom(encoder.model)
+    model = encoder.copy_model()
     rename(model.graph, lambda name: f"{name}.fp32" if name in kept else name)
     found = Found(plain.model.graph)
     for spec in given:

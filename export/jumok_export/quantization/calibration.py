@@ -222,8 +222,7 @@ class _WatchedGraph:
         for product in matrices.products():
             self._keys.setdefault(product.activation, set()).add(matrices.key(product))
         self._counts = {name: np.zeros(BINS, np.int64) for name in self._keys}
-        model = onnx.ModelProto()
-        model.CopyFrom(graph.model)
+        model = graph.copy_model()
         present = {value.name for value in (*model.graph.input, *model.graph.output)}
         model.graph.output.extend(
             helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in self._keys if name not in present

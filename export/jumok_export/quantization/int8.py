@@ -33,8 +33,7 @@ def quantize_graph(graph: Graph, scales: Scales = MappingProxyType({})) -> Graph
     Weights have one scale per output channel, embeddings one per token: a tied embedding is stored once. Activations
     have the calibrated scale of their matrix, or one scale per row.
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(graph.model)
+    model = graph.copy_model()
     return Graph(_Quantizer(model, scales).run(), graph.inputs, graph.outputs)
 
 

@@ -15,24 +15,26 @@ from jumok_export.importers.huggingface.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Family:
+class Family:
+    """A family of models that can be imported."""
+
     architecture: str
     aliases: Mapping[str, str]
     build: Callable[[Settings, Weights], ImportedModel]
 
 
 _FAMILIES = {
-    "marian": _Family(architecture="MarianMTModel", aliases=bart.ALIASES, build=partial(bart.build, bart.MARIAN)),
-    "m2m_100": _Family(
+    "marian": Family(architecture="MarianMTModel", aliases=bart.ALIASES, build=partial(bart.build, bart.MARIAN)),
+    "m2m_100": Family(
         architecture="M2M100ForConditionalGeneration", aliases=bart.ALIASES, build=partial(bart.build, bart.M2M100)
     ),
-    "bart": _Family(
+    "bart": Family(
         architecture="BartForConditionalGeneration", aliases=bart.ALIASES, build=partial(bart.build, bart.BART)
     ),
-    "mbart": _Family(
+    "mbart": Family(
         architecture="MBartForConditionalGeneration", aliases=bart.ALIASES, build=partial(bart.build, bart.MBART)
     ),
-    "t5": _Family(architecture="T5ForConditionalGeneration", aliases=t5.ALIASES, build=t5.build),
+    "t5": Family(architecture="T5ForConditionalGeneration", aliases=t5.ALIASES, build=t5.build),
 }
 """Families by `model_type` of transformers."""
 
@@ -53,7 +55,7 @@ def build_model(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imp
     Raises:
         CheckpointError: unsupported or contradictory architecture, configuration or weights; lists all problems.
     """
-    family = _choose(config)
+    family = choose_family(config)
     settings, weights = Settings(config, family.aliases), Weights(tensors)
     imported = family.build(settings, weights)
     problems = [*settings.problems, *weights.problems]
@@ -62,16 +64,12 @@ def build_model(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imp
     return imported
 
 
-def require_supported(config: Mapping[str, Any]) -> None:
-    """Check that a config.json has a supported architecture.
+def choose_family(config: Mapping[str, Any]) -> Family:
+    """Choose the family of a config.json.
 
     Raises:
         CheckpointError: an unsupported architecture; lists the supported ones.
     """
-    _choose(config)
-
-
-def _choose(config: Mapping[str, Any]) -> _Family:
     problems = []
     quantization = config.get("quantization_config")
     if quantization:

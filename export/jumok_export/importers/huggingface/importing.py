@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from jumok_export.bundles.export import DEFAULT_PRECISIONS, describe_architecture, describe_provenance, export_bundle
 from jumok_export.errors import ExportError
 from jumok_export.importers.huggingface.errors import CheckpointError
-from jumok_export.importers.huggingface.families import build_model, require_supported
+from jumok_export.importers.huggingface.families import build_model, choose_family
 from jumok_export.importers.huggingface.folder import CheckpointFolder, open_checkpoint
 from jumok_export.importers.huggingface.generation import ImportedGeneration, read_generation
 from jumok_export.importers.huggingface.imported import ImportedModel
@@ -145,7 +145,7 @@ def _read(checkpoint: CheckpointFolder, source: str | None, target: str | None) 
     if config is None:
         raise CheckpointError(problems)
     try:
-        require_supported(config)
+        choose_family(config)
     except CheckpointError as error:  # the other parts need not be read then
         raise CheckpointError([*error.problems, *problems]) from error
     tensors = checkpoint.tensors
