@@ -11,11 +11,7 @@ class ExportError(JumokError):
 
 
 class VerificationError(ExportError):
-    """Exported graphs compute something else than the model.
-
-    Attributes:
-        checks: failed checks.
-    """
+    """Exported graphs compute something else than the model."""
 
     def __init__(self, precision: str, checks: Sequence[Check]) -> None:
         failed = "".join(

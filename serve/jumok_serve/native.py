@@ -41,7 +41,6 @@ def function(name: str, arguments: tuple[Any, ...], *, alone: bool = True) -> An
     """Return an int64 function of the library; None without library.
 
     Args:
-        name: name of the function.
         arguments: ctypes of its arguments.
         alone: True to keep the interpreter's lock: for calls of microseconds, waiting for it again costs more.
     """

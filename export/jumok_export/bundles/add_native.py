@@ -40,10 +40,7 @@ def add_native_graphs(
     Native graphs share the bundle's weights. Those that the bundle has already are replaced.
 
     Args:
-        path: folder of the bundle.
         out: folder of the new bundle; may be the same with `overwrite`.
-        overwrite: True to replace a bundle.
-        progress: receives progress messages.
 
     Raises:
         BundleError: the bundle is damaged, or `out` exists.

@@ -161,14 +161,8 @@ def write_variants(
     fp32 graphs are always verified: the others are made from them, and their limits are tight.
 
     Args:
-        model: the model.
-        graphs: its traced graphs, in fp32.
-        bounds: vocabularies and limits.
-        folder: destination.
-        precisions: some of fp32, fp16 and int8.
         calibrator: finds activation scales; None for scales by row.
         listed: True to write graphs for shortlists too.
-        progress: receives progress messages.
 
     Returns:
         Manifest entries and reports by precision.

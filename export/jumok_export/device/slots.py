@@ -34,10 +34,6 @@ def write_graph(specs: Sequence[TensorSpec], axis: str) -> Graph:
 
     `written.<name>` is `into.<name>` with the rows `rows` [n] of `from.<name>` in the slots `slots` [n, 1]. Rows are
     cut or filled up with zeros to the buffer's length. Only these rows are copied if input and output share a buffer.
-
-    Args:
-        specs: memory or state of a decoder; axis 0 is the slot.
-        axis: symbol of the axis that grows with the longest sentence.
     """
     node = helper.make_node
     nodes, inputs, outputs = [], [], []

@@ -17,7 +17,6 @@ class Graph:
     """One exported graph.
 
     Attributes:
-        model: ONNX model with its weights.
         inputs: types and symbolic axes of the inputs, in order.
         outputs: types and symbolic axes of the outputs, in order.
     """

@@ -85,12 +85,9 @@ def _over_targets(
     """Make a graph that encodes sources and steps along targets.
 
     Args:
-        encoder: encoder, traced or quantized.
-        decoder: decoder, traced or quantized.
         each_step: nodes that compute `step.collected` [B, ...] from the decoder's outputs and the target token
             `step.target` [B].
         after: nodes that compute the outputs from `collected` [T, B, ...] and `target_mask` [B, T].
-        outputs: outputs of the graph.
     """
     node = helper.make_node
     dtypes = {

@@ -47,7 +47,6 @@ class _Projection:
     """A decoder's output projection.
 
     Attributes:
-        product: node of the product.
         factors: nodes after it that multiply whole rows.
         weight: weight of the product, [V, K].
         scale: scales of the weight's rows in int8, [V], or None.

@@ -92,8 +92,6 @@ def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: i
 
     Args:
         model: model in evaluation mode, with the methods of `TranslationModel`.
-        source_vocabulary: source vocabulary size.
-        target_vocabulary: target vocabulary size.
 
     Raises:
         TypeError: a method is missing.

@@ -113,7 +113,6 @@ def run_cell(cell: Cell, x: Tensor, lengths: Tensor, *, backwards: bool) -> tupl
     """Run a cell over whole sequences, token by token, from a state of zeros.
 
     Args:
-        cell: cell of the layer.
         x: [B, S, inputs], padded.
         lengths: [B]; padding changes no state.
         backwards: True to read sequences from their ends.

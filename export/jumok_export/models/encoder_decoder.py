@@ -19,8 +19,6 @@ class EncoderDecoder(Seq2Seq):
     A subclass adds the embeddings, the bias of relative positions and the output projection.
 
     Attributes:
-        encoder: layers of the encoder.
-        decoder: layers of the decoder.
         encoder_norm: normalisation after the encoder's last layer.
         decoder_norm: normalisation after the decoder's last layer.
     """

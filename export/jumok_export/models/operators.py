@@ -27,7 +27,6 @@ def fused_attention(  # noqa: PLR0917 - the operator's arguments
         value: [B, Tk, heads * Dv] or [B, heads, Tk, Dv].
         lengths: number of keys to attend to, [B] int32; None: all keys.
         bias: added before the softmax, [1 or B, 1 or heads, Tq, Tk]; or None.
-        heads: number of heads.
         scale: factor of the products of queries and keys.
 
     Returns:
@@ -69,7 +68,6 @@ def write(buffer: Tensor, places: Tensor, values: Tensor, heads: int) -> Tensor:
         buffer: [B, heads, E, D].
         places: indices into the first three axes of `buffer`, [B, K, heads, 3].
         values: [B, K, heads * D].
-        heads: number of heads.
 
     Returns:
         The written buffer, [B, heads, E, D].
@@ -104,7 +102,6 @@ def recurrent_layer(  # noqa: PLR0917 - the operator's arguments
         input_bias: [gates * width].
         hidden_weight: [gates * width, width].
         hidden_bias: [gates * width].
-        kind: kind of cell.
         backwards: True to read sequences from their ends.
 
     Returns:

@@ -64,12 +64,7 @@ class Positions(nn.Module):
 
 
 class PositionsWithoutPadding(Positions):
-    """Absolute positions that skip padding, whose vector is zero.
-
-    Args:
-        table: vectors of the positions 0 .. N - 1, [N, width].
-        pad: id of the padding token.
-    """
+    """Absolute positions that skip padding, whose vector is zero."""
 
     def __init__(self, table: Tensor, pad: int) -> None:
         super().__init__(table)
@@ -109,8 +104,6 @@ class RelativePositions(nn.Module):
     """Learned bias of attention scores by distance between query and key (Raffel et al., 2020).
 
     Args:
-        heads: number of heads.
-        buckets: number of buckets.
         max_distance: distance from which all distances share a bucket.
         bidirectional: True to give keys after the query half of the buckets; else these keys share bucket 0.
     """

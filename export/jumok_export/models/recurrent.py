@@ -20,8 +20,6 @@ class RecurrentSizes:
     """Sizes and options of a recurrent model.
 
     Attributes:
-        source_vocabulary: number of source tokens.
-        target_vocabulary: number of target tokens.
         cell: kind of cell of encoder and decoder.
         attention: kind of attention. With "none" the decoder has the encoder's last state alone (Sutskever et al.,
             2014; Cho et al., 2014). "dot", "general", "concat" (Luong et al., 2015) and "scaled_dot" (Vaswani et al.,
@@ -84,9 +82,6 @@ class Recurrent(Seq2Seq):
 
     Attributes:
         scores_by_steps: True: graphs over whole targets repeat the step's graph.
-
-    Args:
-        sizes: sizes and options.
 
     Raises:
         ValueError: the widths do not suit each other.
@@ -232,10 +227,6 @@ class Recurrent(Seq2Seq):
         """See `Seq2Seq`; computed token by token.
 
         Args:
-            source_ids: [B, S], padded.
-            source_lengths: [B].
-            start_ids: the decoder's first input, [B].
-            target_ids: [B, T], with the end token, padded.
             forced_share: probability of feeding the target's token instead of the decoder's most likely one:
                 "Scheduled Sampling" (Bengio et al., 2015); 0 is free running.
         """

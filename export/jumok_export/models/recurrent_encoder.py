@@ -17,11 +17,8 @@ class RecurrentEncoder(nn.Module):
     et al. (2015): a token's state is the states of both directions, side by side.
 
     Args:
-        kind: kind of the cells.
         inputs: width of the embeddings.
         width: width of the states; two directions have half of it each.
-        layers: number of layers.
-        bidirectional: True for two directions.
         dropout: dropout between layers, while training.
 
     Raises:

@@ -82,10 +82,6 @@ class Seq2Seq(nn.Module, ABC):
         """Compute the log-probability of every token of given targets, in one pass.
 
         Args:
-            source_ids: [B, S], padded.
-            source_lengths: [B].
-            start_ids: the decoder's first input, [B].
-            target_ids: [B, T], with the end token, padded.
             target_lengths: [B].
 
         Returns:

@@ -15,7 +15,6 @@ class RMSNorm(nn.Module):
     """Root mean square normalisation (Zhang and Sennrich, 2019).
 
     Args:
-        width: width of the normalised vectors.
         epsilon: number added to mean squares.
     """
 
@@ -37,15 +36,10 @@ class T5Sizes:
     Attributes:
         vocabulary: number of tokens, for source and target.
         width: d_model.
-        heads: attention heads.
         head_width: width of a head's keys and values; `heads` * `head_width` may differ from `width`.
         feed_forward: width of the hidden layer between attention layers.
-        encoder_layers: layers of the encoder.
-        decoder_layers: layers of the decoder.
-        buckets: number of buckets of relative positions.
         max_distance: distance from which all distances share a bucket.
         epsilon: number added to mean squares in normalisations.
-        activation: activation of the feed-forward layer.
         gated: True to multiply the activation with a second linear layer's output, as since version 1.1.
         share_embeddings: True for one embedding of source and target.
         tie_output: True to use the target embedding as output projection.

@@ -16,19 +16,14 @@ class TransformerSizes:
     """Sizes and options of a Transformer.
 
     Attributes:
-        source_vocabulary: number of source tokens.
-        target_vocabulary: number of target tokens.
         width: d_model.
         heads: attention heads; divides `width`.
         feed_forward: width of the hidden layer between attention layers.
-        encoder_layers: layers of the encoder.
-        decoder_layers: layers of the decoder.
         decoder_heads: attention heads of the decoder; default: `heads`.
         decoder_feed_forward: width of the decoder's hidden layers; default: `feed_forward`.
         max_positions: longest source or target, in tokens.
         norm: "pre" normalises a sub-layer's input (and the output of each stack), "post" normalises the residual sum,
             as in the paper.
-        activation: activation of the feed-forward layer.
         scale_embeddings: True to multiply embeddings by sqrt(width), as in section 3.4 of the paper.
         norm_embeddings: True to normalise the first layer's input.
         share_embeddings: True for one embedding of source and target, which needs one vocabulary.
@@ -94,7 +89,6 @@ class Transformer(EncoderDecoder):
     """An encoder-decoder Transformer for translation, with absolute positions.
 
     Args:
-        sizes: sizes and options.
         source_positions: positions of the source; default: sinusoidal.
         target_positions: positions of the target; default: sinusoidal.
 

@@ -51,7 +51,6 @@ class GreedySearch:
     """Options of greedy search over calibration sentences.
 
     Attributes:
-        start: start token of the decoder.
         forced_first: first token of every translation, or None.
         eos: tokens that end a translation.
         suppress: tokens that are never chosen.
@@ -71,7 +70,6 @@ class Calibration:
 
     Attributes:
         scales: activation scale by matrix key, for each matrix that the sentences reached.
-        start: start token of the decoder.
         sources: token ids of the sentences.
         targets: token ids of their translations, without the start token.
     """
@@ -101,9 +99,6 @@ def encode_texts(texts: Sequence[str], tokenizer: Tokenizer, direction: Directio
     """Tokenize texts, with the task prefix and the source tokens of a direction.
 
     Args:
-        texts: texts in the direction's source language.
-        tokenizer: the model's tokenizer.
-        direction: translation direction.
         max_length: most tokens of a source; longer ones and empty ones are left out.
 
     Raises:
@@ -135,8 +130,6 @@ def calibrate(
         graphs: `encoder` and `decoder` in fp32. The scales hold for every graph of the model: they go by the matrices'
             content.
         sources: token ids of the sentences, none of them empty.
-        search: options of the search.
-        progress: receives progress messages.
 
     Raises:
         ValueError: no sentences.
@@ -183,7 +176,6 @@ def best_scale(counts: Integers, activation_range: QuantizedRange) -> float:
 
     Args:
         counts: number of values per bin of `EDGES`, [BINS].
-        activation_range: range of the quantized values.
 
     Returns:
         The scale: the value of quantized value 1.

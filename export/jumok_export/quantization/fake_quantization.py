@@ -29,7 +29,6 @@ class Int8Arithmetic(TorchFunctionMode):
     are computed in fp32, by PyTorch's own operators.
 
     Args:
-        scales: calibrated activation scales.
         rectified: keys of the weights that are multiplied with ReLU outputs.
     """
 

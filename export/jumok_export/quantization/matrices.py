@@ -60,11 +60,9 @@ class Product:
 
     Attributes:
         activation: name of the activation, [..., K].
-        weight: name of the matrix.
         output: name of the product, its bias added, [..., N].
         bias: name of the bias, [N], or None.
         transposed: True if the matrix is stored as [N, K] instead of [K, N].
-        activation_range: range of the quantized activation.
     """
 
     activation: str
@@ -76,11 +74,7 @@ class Product:
 
 
 class Matrices:
-    """The constant fp32 matrices of a graph, with the nodes that use them.
-
-    Args:
-        model: the model in fp32.
-    """
+    """The constant fp32 matrices of a graph, with the nodes that use them."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model

@@ -32,10 +32,6 @@ def align(
 
     Args:
         pairs: token ids of sentences and of their translations, none empty.
-        source_vocabulary: number of source tokens.
-        target_vocabulary: number of target tokens.
-        iterations: number of iterations of expectation maximisation.
-        progress: function that is called with a message after every iteration.
     """
     corpus = _Corpus(pairs, source_vocabulary)
     rows: list[tuple[Ids, NDArray[np.float32]]] = [_no_row()] * (source_vocabulary + 1)
@@ -69,10 +65,6 @@ def _no_row() -> tuple[Ids, NDArray[np.float32]]:
 
 class _Corpus:
     """Sentence pairs indexed by source token; NULL is the token after the vocabulary.
-
-    Args:
-        pairs: pairs of `align`.
-        vocabulary: number of source tokens.
 
     Attributes:
         sources: source tokens that occur.
@@ -119,8 +111,6 @@ def _maximized(
     """Compute a source token's probabilities from expected counts.
 
     Args:
-        corpus: the corpus.
-        source: the source token.
         row: ids and previous probabilities; empty in the first iteration.
         mass: sum of each target token's probabilities over the source tokens of its sentence, [all target tokens].
         columns: zeros, [target vocabulary]; zeros again on return.

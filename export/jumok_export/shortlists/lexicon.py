@@ -34,7 +34,6 @@ class Lexicon:
         A token in both vocabularies always lists itself, because names and numbers are copied.
 
         Args:
-            tokenizer: tokenizer of the model.
             best: most translations of a source token.
             frequent: number of the most frequent target tokens, which are in every list.
             always: further tokens of every list.

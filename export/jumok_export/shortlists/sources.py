@@ -35,10 +35,6 @@ class LexiconSource(Protocol):
     def lexicon(self, tokenizer: Tokenizer, progress: Callable[[str], None]) -> Lexicon:
         """Make the lexicon of a model's tokens.
 
-        Args:
-            tokenizer: tokenizer of the model.
-            progress: function that is called with messages.
-
         Raises:
             ShortlistError: no lexicon for these tokens.
         """
@@ -51,7 +47,6 @@ class ShortlistPlan:
     The defaults are usual for shortlists, and did not change BLEU of a model that was trained on Multi30k.
 
     Attributes:
-        lexicon: source of the lexicon.
         best: most target tokens in the list of a source token.
         frequent: number of the most frequent target tokens, which are in every list.
 
@@ -71,12 +66,7 @@ class ShortlistPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelText:
-    """Sentences and translations, to be aligned by IBM Model 1.
-
-    Attributes:
-        sources: source sentences.
-        targets: translations of the sources.
-    """
+    """Sentences and translations, to be aligned by IBM Model 1."""
 
     sources: Sequence[str]
     targets: Sequence[str]
@@ -120,9 +110,6 @@ class LexicalTable:
     A line is a target token, a source token, and the probability of the target token given the source token, separated
     by white space. Lines with tokens outside of the model's vocabularies, such as NULL, are left out. A token's
     frequency is the sum of its probabilities.
-
-    Attributes:
-        path: path of the file.
     """
 
     path: Path

@@ -46,9 +46,6 @@ class Record(Checkpoint):
 
     Epochs are counted from 1; their seconds are of training and validation together. A resumed run keeps the rows of
     earlier epochs. As the last `Checkpoint` callback it reports an epoch after its checkpoint was written.
-
-    Args:
-        run: the run's folder.
     """
 
     def __init__(self, run: Path) -> None:

@@ -29,9 +29,6 @@ class Checkpoint:
     """A trained model with its configuration and vocabularies.
 
     Attributes:
-        path: the checkpoint's file.
-        configuration: configuration of the training.
-        source_vocabulary: vocabulary of the source language.
         target_vocabulary: vocabulary of the target language; the same object if the languages share one.
         model: the model, in evaluation mode.
         epoch: number of epochs of training.

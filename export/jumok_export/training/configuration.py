@@ -290,7 +290,6 @@ def parse_configuration(text: str, origin: str) -> Configuration:
     """Parse a configuration in TOML.
 
     Args:
-        text: content of the file.
         origin: name of the file, for error messages.
 
     Raises:

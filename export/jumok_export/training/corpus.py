@@ -64,12 +64,7 @@ class ParallelCorpus(Dataset[tuple[Tensor, Tensor, str]]):
     """Sentence pairs as token ids; an index gives (source ids, target ids, target text).
 
     Args:
-        sources: source sentences.
-        targets: translations of the sources.
-        source_vocabulary: vocabulary of the sources.
-        target_vocabulary: vocabulary of the targets.
         sampling_alpha: smoothing of random segmentations (Kudo, 2018), smaller is more even; 0: the most likely ones.
-        seed: seed of random segmentations.
         max_length: most tokens of a sentence; longer pairs are left out; None keeps all.
     """
 

@@ -25,8 +25,6 @@ class TranslationData(pl.LightningDataModule):
     """The training and validation batches of a configuration, and the vocabularies trained on them.
 
     Args:
-        configuration: configuration of the run.
-        folder: folder of the training files.
         out: the run's folder, for the vocabularies.
 
     Raises:

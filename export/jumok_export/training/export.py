@@ -36,14 +36,9 @@ def export_checkpoint(
 
     Args:
         checkpoint: checkpoint of `load_checkpoint`.
-        out: the bundle's folder.
-        precisions: precisions to write.
         calibration: source texts for constant int8 scales of activations; default: one scale per row.
-        scores: measured translation quality.
         files: SHA-256 of the training files by name; default: as noted in training.
         shortlist: plan of a shortlist; default: none.
-        overwrite: True to replace an existing bundle.
-        progress: function that is called with messages.
 
     Raises:
         ExportError, CalibrationError, ShortlistError, VerificationError, BundleError: as `export_bundle`.

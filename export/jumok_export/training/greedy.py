@@ -12,7 +12,6 @@ def greedy_decode(model: Seq2Seq, source_ids: Tensor, source_lengths: Tensor, ma
     """Decode the most likely token at every step, until each sentence's end token.
 
     Args:
-        model: model in evaluation mode.
         source_ids: [B, S], padded.
         source_lengths: [B].
         max_length: most new tokens of a sentence.

@@ -38,8 +38,6 @@ class TranslationTraining(pl.LightningModule):
     """Training by cross-entropy with label smoothing, and validation by greedy BLEU.
 
     Args:
-        configuration: configuration of the run.
-        source_vocabulary: vocabulary of the source language.
         target_vocabulary: vocabulary of the target language; the same object if the languages share one.
         files: SHA-256 of the training files by name, noted in checkpoints.
     """

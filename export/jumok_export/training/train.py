@@ -125,7 +125,6 @@ def check_run(configuration: Configuration, out: Path) -> None:
     The number of epochs, the devices and the bundle's section may have changed.
 
     Args:
-        configuration: configuration to resume with.
         out: the run's folder; it need not exist.
 
     Raises:

@@ -19,7 +19,6 @@ def train_vocabulary(lines: Iterable[str], *, size: int, kind: str, character_co
         size: number of tokens, special tokens included.
         kind: "unigram" (Kudo, 2018) or "bpe" (Sennrich et al., 2016).
         character_coverage: share of the corpus's characters with a token of their own.
-        seed: seed of SentencePiece's sample of sentences.
 
     Returns:
         The model file's content.
@@ -49,11 +48,7 @@ def train_vocabulary(lines: Iterable[str], *, size: int, kind: str, character_co
 
 
 class Vocabulary:
-    """A trained SentencePiece model.
-
-    Args:
-        model: content of a SentencePiece model file.
-    """
+    """A trained SentencePiece model."""
 
     def __init__(self, model: bytes) -> None:
         self.model = model
@@ -76,9 +71,7 @@ class Vocabulary:
         """Segment sentences, with the end token.
 
         Args:
-            texts: sentences.
             sampling_alpha: smoothing of random segmentations (Kudo, 2018), smaller is more even; 0: most likely ones.
-            seed: seed of random segmentations.
 
         Returns:
             Token ids of each sentence, int32 [T].

@@ -34,7 +34,6 @@ def verify_fp16(
     """Compare fp16 graphs with their model, on the CPU, bound as on a device.
 
     Args:
-        model: model in evaluation mode, on the CPU.
         calibration: sentences to compare on, or None for random tokens.
     """
     trial = _Trial(model, graphs, bounds)

@@ -16,11 +16,7 @@ from jumok_serve.runtime.graphs import Graphs
 
 
 def verify_fp32(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> VerificationReport:
-    """Compare fp32 graphs with their model.
-
-    Args:
-        model: model in evaluation mode, on the CPU.
-    """
+    """Compare fp32 graphs with their model."""
     trial = _Trial(model, graphs, bounds)
     return report(
         trial.encoder,

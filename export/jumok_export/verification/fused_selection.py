@@ -20,12 +20,7 @@ from jumok_serve.search import Entries
 
 
 class FusedSelection:
-    """A decoder's selection nodes, as a session on the CPU.
-
-    Args:
-        path: file of the decoder.
-        threads: threads of the session.
-    """
+    """A decoder's selection nodes, as a session on the CPU."""
 
     def __init__(self, path: Path, threads: int) -> None:
         model = onnx.load(path, load_external_data=False)

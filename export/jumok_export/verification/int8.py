@@ -53,7 +53,6 @@ def verify_int8(
     Calibrated graphs are compared on their calibration sentences, others on random tokens.
 
     Args:
-        model: model in evaluation mode, on the CPU.
         weights: quantized matrices of encoder and decoder. The excess error is checked only if PyTorch uses all of them
             in linear layers and embeddings.
         rectified: `rectified_keys` of the graphs before quantization.

@@ -31,9 +31,7 @@ def verify_native(
 
     Args:
         expected: in fp32 the model or the plain graphs; in int8 the plain graphs.
-        graphs: native graphs.
         listed: native graphs for shortlists, or None; compared with `graphs`.
-        bounds: vocabularies and limits.
         precision: "fp32" or "int8".
     """
     samples = Samples(bounds, expected)

@@ -24,7 +24,6 @@ class PlannedSentence:
     """One sentence of a rollout.
 
     Attributes:
-        source: its token ids.
         tokens: the tokens of its rows by step, [T, K]; T + 1 steps decode it.
     """
 
@@ -59,7 +58,6 @@ class Row:
 
     Attributes:
         sentence: index of its sentence.
-        source: the sentence's token ids.
         history: the row's tokens, the start token first.
     """
 
@@ -73,8 +71,6 @@ class Rollout:
     """Sources and the steps that decode them.
 
     Attributes:
-        sources: token ids of every sentence.
-        steps: steps in order.
         beam_size: rows of a sentence, K.
         pad: token after the end of shorter sources.
     """
@@ -108,8 +104,6 @@ def plan_rollout(
         sentences: at least one, all with the same number of rows.
         slots: sentences that are decoded at the same time.
         start: start token of every row.
-        pad: token after the end of shorter sources.
-        random: source of the random decisions.
     """
     k: int = sentences[0].tokens.shape[1]
     waiting = list(range(len(sentences)))
@@ -181,8 +175,6 @@ def play(
     """Decode a rollout on one side, step by step.
 
     Args:
-        rollout: the rollout.
-        side: the model.
         memory_specs: axes of the decoder's memory.
         state_specs: axes of its state.
 
@@ -225,11 +217,7 @@ def play(
 
 
 class RowScores:
-    """Running scores of a rollout's rows, as a search computes them.
-
-    Args:
-        rollout: the rollout.
-    """
+    """Running scores of a rollout's rows, as a search computes them."""
 
     def __init__(self, rollout: Rollout) -> None:
         self._rollout = rollout

@@ -26,12 +26,7 @@ class InputBounds:
     """Bounds of a model's inputs.
 
     Attributes:
-        source_vocabulary: source vocabulary size.
-        target_vocabulary: target vocabulary size.
-        start: start token of the decoder.
         pad: token after the end of shorter sources.
-        max_source_length: most tokens of a source.
-        max_target_length: most tokens of a target.
     """
 
     source_vocabulary: int
@@ -50,7 +45,6 @@ class Samples:
     """Random inputs of every graph of a model, always the same.
 
     Args:
-        bounds: vocabularies and limits.
         side: encodes the steps' memory, and gives the shapes of their state.
     """
 
@@ -153,9 +147,7 @@ class SentenceSamples(Samples):
     Random inputs may leave the range that activation scales were calibrated for.
 
     Args:
-        bounds: vocabularies and limits.
         side: computes the steps' memory and state.
-        calibration: sentences and their translations.
     """
 
     def __init__(self, bounds: InputBounds, side: Side, calibration: Calibration) -> None:

@@ -95,10 +95,6 @@ def drawings(vocabulary: int, unlisted: float = 0.0) -> Iterator[Drawing]:
 
     A likely token is chosen first, then a number in the middle of its share of the distribution: rounding cannot change
     it.
-
-    Args:
-        vocabulary: width of the logits.
-        unlisted: share of logits that are -inf.
     """
     random = np.random.default_rng(6)
     for rows in (1, *random.integers(2, 13, CASES).tolist()):

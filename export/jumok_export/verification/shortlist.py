@@ -28,10 +28,8 @@ def verify_shortlist(
     """Compare the graphs for shortlists with the model, in int8 with the other decoder.
 
     Args:
-        model: model in evaluation mode, on the CPU.
         graphs: verified graphs without shortlists.
         listed: graphs for shortlists, of the same precision.
-        bounds: vocabularies and limits.
         precision: "fp32" or "int8".
     """
     torch_side = TorchSide(model)

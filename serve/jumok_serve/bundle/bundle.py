@@ -48,9 +48,7 @@ class Bundle:
     """A checked bundle with its tokenizer loaded.
 
     Attributes:
-        path: the bundle's folder.
         manifest: the manifest; all files match it.
-        tokenizer: the tokenizer.
     """
 
     path: Path
@@ -153,9 +151,7 @@ def write_bundle(
     fails, the sibling is removed and ``out`` is unchanged.
 
     Args:
-        out: the bundle's folder.
         build: function that writes the model's files to an empty folder and returns the manifest without ``files``.
-        overwrite: True to replace a bundle at ``out``.
 
     Raises:
         BundleError: ``out`` exists (with ``overwrite``: and is not a bundle), or ``build`` made an invalid bundle.

@@ -83,11 +83,6 @@ class Shortlist:
     def load(cls, path: Path, *, sources: int, vocabulary: int) -> Self:
         """Read a file of `save`.
 
-        Args:
-            path: the file.
-            sources: number of source tokens.
-            vocabulary: number of target tokens, V.
-
         Raises:
             ValueError: the file is not a shortlist, or not of these vocabularies.
             OSError: the file cannot be read.

@@ -57,11 +57,7 @@ class DrainRate:
 
 
 class AdmissionPolicy:
-    """Decides if sentences may wait in the queue.
-
-    Args:
-        limits: bounds of the queue.
-    """
+    """Decides if sentences may wait in the queue."""
 
     def __init__(self, limits: EngineLimits) -> None:
         self._limits = limits

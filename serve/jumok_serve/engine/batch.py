@@ -49,9 +49,6 @@ class _EncoderRun:
 class SourceTable:
     """Sentences by slot, with the length of their sources and the encoder's memory.
 
-    Args:
-        graphs: the model.
-
     Attributes:
         sentences: by slot; None: empty.
         memory: encoder outputs, by slot.
@@ -110,11 +107,6 @@ class Batch:
     With `Graphs.by_slot`, a step has rows for occupied slots only. Otherwise it has rows for all slots. If more than
     `MAX_EMPTY_SHARE` of these are empty, the last sentences move there before the step. Fewer empty slots are decoded
     and ignored: a move costs as much as several steps of a sentence's rows, and the next sentences join there.
-
-    Args:
-        graphs: the model.
-        beam_size: K.
-        pad: id of the padding token.
 
     Attributes:
         done: sentences that the last step finished.

@@ -21,7 +21,6 @@ class Occupancy:
         batches: batches of the replica, one per beam size.
 
     Attributes:
-        sentences: number of sentences.
         rows: rows of all sentences.
         tokens: rows times padded source positions.
     """
@@ -66,7 +65,6 @@ class Capacity:
 
     Args:
         limits: bounds of the engine.
-        replicas: number of replicas.
     """
 
     def __init__(self, limits: EngineLimits, replicas: int) -> None:

@@ -21,7 +21,6 @@ class Engine:
 
     Args:
         graphs: the model, used by a replica that works alone.
-        pad: id of the padding token.
         limits: bounds of batches and queue.
         name: part of the threads' names.
         replicas: number of replicas, at least 1.

@@ -32,10 +32,8 @@ class Replica:
     Args:
         graphs: the model, used while no other replica works.
         shared: the same graphs, used while other replicas work.
-        pad: id of the padding token.
         scheduler: shared by the engine's replicas.
         number: of the replica, from 0.
-        name: of the thread.
         probe: decodes something with graphs, or raises.
 
     Attributes:

@@ -17,10 +17,6 @@ class Scheduler:
     """Hands waiting sentences to replicas; calls may come from any thread.
 
     While a replica has failed, sentences wait for others. If there is no other, they wait until it gives up.
-
-    Args:
-        limits: bounds of queue and batches.
-        replicas: number of threads that take sentences.
     """
 
     def __init__(self, limits: EngineLimits, replicas: int) -> None:
@@ -122,7 +118,6 @@ class Scheduler:
         Blocks until there are some, if the replica decodes nothing.
 
         Args:
-            replica: its number.
             occupied: sentences that it decodes; those taken are added.
             ahead: sentences encoded ahead, in the order of arrival.
 

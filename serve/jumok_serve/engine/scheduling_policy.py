@@ -43,12 +43,7 @@ class SchedulingPolicy:
 
     Times are in `time.monotonic()` seconds.
 
-    Args:
-        limits: bounds of queue and batches.
-        replicas: number of replicas.
-
     Attributes:
-        queue: the waiting sentences.
         counters: of sentences given up in the queue.
     """
 

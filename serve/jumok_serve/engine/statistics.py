@@ -23,7 +23,6 @@ class Histogram:
         bounds: upper bounds of the buckets, ascending; one more bucket follows for values above the last.
 
     Attributes:
-        bounds: the upper bounds.
         counts: number of values in each bucket, [len(bounds) + 1].
         total: sum of all values.
     """

@@ -29,7 +29,6 @@ class WarmUp:
 
     Args:
         make_sentence: makes the sentence with a number, from 0, of a batch of some shape.
-        pad: id of the padding token.
         read: called with the token ids of each hypothesis; raises if they make no text.
     """
 

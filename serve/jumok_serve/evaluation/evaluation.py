@@ -26,7 +26,6 @@ class Evaluation:
     Attributes:
         bleu, chrf: scores.
         bleu_signature, chrf_signature: sacreBLEU's signatures, which reproduce the scores.
-        sentences: number of sentences.
         truncated: number of sentences that were too long for the model.
         output_tokens: number of tokens written.
         duration_s: time of translating alone.

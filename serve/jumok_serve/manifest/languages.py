@@ -46,8 +46,6 @@ class Languages(Part):
     """Languages of a model.
 
     Attributes:
-        sources: source languages by tag.
-        targets: target languages by tag.
         pairs: directions of the model; empty: every source with every target.
         default: direction of requests without languages.
     """
@@ -130,8 +128,6 @@ class Direction:
     """A direction of translation, with the token ids that it needs.
 
     Attributes:
-        source: language of the text.
-        target: language of the translation.
         source_prefix: ids before those of the text.
         source_suffix: ids after those of the text.
         task_prefix: text before the text.

@@ -171,7 +171,6 @@ class ShortlistDescription(Part):
     """Shortlist of target tokens for one direction; see `jumok_serve.bundle.shortlist`.
 
     Attributes:
-        file: the shortlist's file.
         source, target: the direction.
         best: most target tokens in the list of a source token.
         frequent: number of most frequent target tokens that are in every list.

@@ -19,8 +19,6 @@ class View:
     """The beginning of a buffer on a device, as a tensor.
 
     Attributes:
-        buffer: memory of the tensor.
-        dtype: element type.
         shape: shape of the tensor; no larger than the buffer.
     """
 

@@ -62,10 +62,6 @@ _FEED_ARGUMENTS = (ctypes.c_void_p, *[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 
 class Decoder(ABC):
     """The decoder of one batch, with its state by slot.
 
-    Args:
-        graphs: the model.
-        beam_size: K.
-
     Attributes:
         graphs: the model. Between two steps the same graphs in other sessions may replace them.
     """
@@ -249,7 +245,6 @@ class DecoderStep:
     """A decoder step with its selection, over tensors with constant addresses.
 
     Args:
-        graphs: the model.
         arrays: the decoder's inputs by row and by sentence, which the caller writes into; others are ignored.
         memory: encoder memory, [B, ...], or by slot; other tensors are ignored.
         state: KV cache by slot, written in place; empty if `give_state` gives a state before each run.
@@ -258,10 +253,8 @@ class DecoderStep:
         addresses: addresses of arrays, for native code.
 
     Attributes:
-        arrays: as given.
         memory: as given, to see if memory has moved.
         columns: as given, to see if columns have changed.
-        addresses: as given.
         rows: R.
         width: U.
     """

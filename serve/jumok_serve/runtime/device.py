@@ -121,7 +121,6 @@ def check_active(device: Device, active: list[str]) -> None:
     """Refuse a session that fell back to another provider.
 
     Args:
-        device: the session's device.
         active: the session's `get_providers()`.
 
     Raises:

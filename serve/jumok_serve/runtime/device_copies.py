@@ -20,9 +20,6 @@ def optimized_graph(options: Any) -> Iterator[Sequence[bytes]]:
 
     The graph goes into memory: a server may have no writable file system.
 
-    Args:
-        options: `onnxruntime.SessionOptions` of the session.
-
     Yields:
         A list, with the graph as its one item afterwards.
     """

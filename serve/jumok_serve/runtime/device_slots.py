@@ -22,7 +22,6 @@ class DeviceSlots:
     Args:
         specs: inputs of the decoder; axis 0 is the slot.
         axis: symbol of the axis that is as long as the longest sentence needs: "S" or "E".
-        device_id: the device.
         grow: session of the graph that copies buffers into longer ones; None without specs.
         write: session of the graph that copies rows into slots; None without specs.
     """

@@ -21,7 +21,6 @@ class GatheredState:
     Args:
         specs: the decoder's inputs `state.*`, [P, ...].
         tensors: one dummy row, [1, ...].
-        beam_size: K.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], tensors: Tensors, beam_size: int) -> None:

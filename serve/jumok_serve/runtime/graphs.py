@@ -65,13 +65,11 @@ class Graphs:
     Args:
         bundle: an opened bundle, or another folder with graphs.
         precision: one of the bundle's variants.
-        device: where to run.
         threads: threads that the operators of one graph share; None: as many as ONNX Runtime finds cores.
         listed: True to load the decoder for shortlists instead of the other.
         native: True to prefer graphs with native operators on the CPU if their library is there.
 
     Attributes:
-        listed: as given.
         native: True if native operators decode.
         vocabulary: target tokens, V.
         memory_specs: the decoder's inputs `memory.*`.

@@ -28,7 +28,6 @@ class KVCache:
 
     Args:
         buffers: the decoder's tensors `state.*`, [slots, ..., E, ...].
-        beam_size: K.
         with_positions: True if the decoder reads `entry_positions`.
 
     Attributes:

@@ -42,9 +42,6 @@ class Loaded(NamedTuple):
     Attributes:
         graphs: graphs for a replica that works alone, with all threads.
         shared: graphs for replicas that work at the same time; `graphs` if there is one replica.
-        device: device of the graphs.
-        precision: precision of the graphs.
-        replicas: number of replicas.
         max_batch_rows: most rows in the steps of all replicas together; None: bounded by memory only.
         max_alone_rows: most rows in a step of one replica with all threads; None: the engine's default.
     """
@@ -77,7 +74,6 @@ def load_graphs(
     with `threads` - 1 workers for each replica runs as many threads as a session for each replica would.
 
     Args:
-        bundle: an opened bundle.
         precision: one of the bundle's variants, or "auto": see `PREFERRED_PRECISIONS`.
         devices: devices to try in this order; at least one.
         replicas: threads that will call the graphs; None: up to `MAX_REPLICAS` on a CPU in int8, or in fp32 below

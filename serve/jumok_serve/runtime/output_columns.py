@@ -50,11 +50,7 @@ def make_columns(graphs: Graphs) -> Columns:
 
 
 class VocabularyColumns:
-    """A column for every token, in the order of the vocabulary.
-
-    Args:
-        graphs: the model.
-    """
+    """A column for every token, in the order of the vocabulary."""
 
     def __init__(self, graphs: Graphs) -> None:
         self._width = graphs.vocabulary

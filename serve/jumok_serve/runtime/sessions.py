@@ -56,7 +56,6 @@ def session_options(threads: int | None, device: Device) -> Any:
 
     Args:
         threads: threads of each session; None: as many as ONNX Runtime finds cores.
-        device: where the sessions run.
     """
     options = onnxruntime.SessionOptions()
     if device.name == "cpu":
@@ -81,9 +80,6 @@ def open_session(path: Path, device: Device, options: Any, *, checked: bool) -> 
     """Open a session of a graph on a device.
 
     Args:
-        path: the graph's file.
-        device: where to run.
-        options: options of the session.
         checked: True to look for operators that run outside a device's own memory.
 
     Raises:

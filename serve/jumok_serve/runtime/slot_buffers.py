@@ -142,7 +142,6 @@ class SlotBuffers:
 
         Args:
             slots: slot ids, [n].
-            values: tensors by name.
             rows: row of each slot, [n]; None: rows 0 .. n-1.
         """
         copies = _RowCopies(range(len(slots)) if rows is None else rows, slots)

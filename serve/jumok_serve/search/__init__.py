@@ -37,7 +37,6 @@ def make_search(
     """Start the search for one sentence: beam, greedy, or sampling.
 
     Args:
-        options: of the search.
         start_token: first token fed to the decoder.
         prefix: target tokens that every hypothesis continues; only constraints count them.
         source_ids: source token ids; they make samples of different texts independent under one seed.

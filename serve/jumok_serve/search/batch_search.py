@@ -35,9 +35,6 @@ class BatchSearch:
     up (`Search.catch_up`) before a step that it must look at itself (`Search.steady_steps`), or that may end a
     hypothesis. The result is the same as if the object advanced at every step.
 
-    Args:
-        beam_size: K.
-
     Attributes:
         arrays: inputs of the next step, by slot.
         constraints: of the next step, by slot.

@@ -64,7 +64,6 @@ class ConstraintRules:
     A length counts all tokens of a row, prompt included.
 
     Args:
-        options: of the searches.
         prompt: length of the prompt: start token and target prefix.
         rows: rows of a search.
 

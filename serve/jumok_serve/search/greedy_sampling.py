@@ -23,7 +23,6 @@ class GreedySampling:
     are left, so unlike in beam search their probabilities add up to one.
 
     Args:
-        options: of the search.
         prompt: start token and target prefix.
         source_ids: source token ids; random numbers depend on them.
     """
@@ -168,7 +167,6 @@ class UniformNumbers:
 
     Args:
         seed: of repeatable numbers; None: a new one.
-        source_ids: token ids of the text.
     """
 
     def __init__(self, seed: int | None, source_ids: Sequence[int]) -> None:

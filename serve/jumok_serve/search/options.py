@@ -171,10 +171,6 @@ class DecodingOptions:
         request is never changed.
 
         Args:
-            generation: defaults of the model.
-            special: special tokens of the model.
-            limits: limits of the model, in tokens.
-            vocabulary: number of target tokens.
             forced_first: first token that the target language needs.
             prefix: target prefix that the hypotheses continue, forced first token included.
 

@@ -61,9 +61,6 @@ ALL_STEADY = UnsteadySearches([], 0, [], [], [])
 class StepArrays:
     """Inputs of the next step and the ring of written steps, by slot.
 
-    Args:
-        beam_size: K.
-
     Attributes:
         steps: steps so far.
         capacity: slots that the arrays hold.

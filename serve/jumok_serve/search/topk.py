@@ -33,7 +33,6 @@ def best_continuations(
     Args:
         tokens: candidates of each row, best first, ties by lower token, [B * K, C].
         scores: sums of token scores, [B * K, C].
-        beam_size: K.
         number: most continuations of each sentence.
     """
     candidates = tokens.shape[1]

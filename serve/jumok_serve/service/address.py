@@ -15,8 +15,6 @@ def check_address(host: str, port: int, setting: str) -> None:
     """Bind an address once, because gRPC logs failures instead of raising them.
 
     Args:
-        host: address to listen on.
-        port: port; 0: any free one.
         setting: setting that chose the port, for the message.
 
     Raises:

@@ -72,13 +72,11 @@ class Server:
     The caller closes the models.
 
     Args:
-        models: initial models.
         host: address to listen on.
         port: port; 0: any free one.
         limits: limits of requests, connections and callers.
         tls: certificate files; None: no TLS.
         tokens: accepted bearer tokens; None: calls need none.
-        observers: observers of every call.
         administration: configuration of AdminService; None: no AdminService.
 
     Attributes:
@@ -228,8 +226,6 @@ class _Port:
     """Listening port of a gRPC server.
 
     Args:
-        server: server before its start.
-        host: address to listen on.
         number: port; 0: any free one.
         setting: setting that chose the port, for messages.
     """

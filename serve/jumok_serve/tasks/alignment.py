@@ -24,14 +24,11 @@ class PendingAlignments:
     """Texts and translations to align; `collect` computes the attention.
 
     Args:
-        model: the model.
         query: attention to return.
         direction: languages of texts and translations.
-        sources: token ids of the texts.
         targets: a translation of each text; None: the model's own, which is in the engine.
         forced_first: token that the model must write first, if any.
         own: the model's own translations; None: all targets are given.
-        deadline: deadline and cancellation.
 
     Attributes:
         futures: results of the engine that `collect` needs.

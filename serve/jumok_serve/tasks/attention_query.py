@@ -79,7 +79,6 @@ class AttentionQuery:
         """Check the number of weights of a request.
 
         Args:
-            aligner: the model's aligner.
             lengths: tokens of each text and of its translation.
 
         Raises:

@@ -20,14 +20,11 @@ class TaskModel:
     """The parts of a loaded model that the tasks share.
 
     Args:
-        bundle: the model's bundle.
         precision: name of the loaded variant.
         graphs: the model's graphs; the scorer and the aligner are run here.
         shortlist: target tokens that translations are restricted to; None: all tokens.
 
     Attributes:
-        manifest: the bundle's manifest.
-        tokenizer: the bundle's tokenizer.
         inputs: reader of texts.
         teacher_forcing: scorer and aligner.
         resolve: function of decoding options, forced first token and target prefix that gives search options; cached.

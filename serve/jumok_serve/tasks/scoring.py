@@ -18,13 +18,10 @@ class PendingScores:
     """Targets to score; `collect` computes the scores.
 
     Args:
-        model: the model.
         sources: token ids of the texts; a text without content has an empty target.
         targets: token ids of the translations, EOS included.
-        start: start token of the decoder.
         forced_first: token that the model must write first, if any.
         length_penalty: exponent of the length that a sum of log-probabilities is divided by.
-        deadline: deadline and cancellation.
     """
 
     def __init__(

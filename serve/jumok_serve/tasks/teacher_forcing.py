@@ -24,7 +24,6 @@ class GivenTarget(NamedTuple):
 
     Attributes:
         source_ids: source token ids, [S].
-        start: start token.
         target_ids: target token ids, [T].
     """
 
@@ -37,10 +36,7 @@ class TeacherForcing:
     """Runs scorer and aligner over targets, in limited batches of similar lengths.
 
     Args:
-        graphs: the model's graphs.
         variant: the graphs' part of the manifest.
-        pad: id of the padding token.
-        vocabulary: number of target tokens, V.
     """
 
     def __init__(self, graphs: Graphs, variant: PrecisionVariant, *, pad: int, vocabulary: int) -> None:
@@ -115,7 +111,6 @@ class TeacherForcing:
             given: targets, none empty.
             reduce: function from weights [B, layers, heads, rows, columns] to [B, ..., rows, columns]; only its
                 results stay in memory until all batches are done.
-            deadline: deadline and cancellation.
 
         Returns:
             Attention of every target by kind: cross [..., T, S], encoder [..., S, S], decoder [..., T, T].

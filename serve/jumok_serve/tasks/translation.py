@@ -85,11 +85,9 @@ class PendingTranslations:
     """Texts in the engine, one sentence each; see `Pending`.
 
     Args:
-        model: the model.
         direction: languages of texts and translations.
         jobs: one per text.
         attention: True to compute cross-attention.
-        deadline: deadline and cancellation.
         started: arrival of the texts, in `time.monotonic()` seconds.
     """
 

@@ -42,12 +42,7 @@ EMPTY_SOURCE = Source((), truncated=False)
 
 
 class InputProcessor:
-    """Turns the texts of a request into token ids, within a model's limits.
-
-    Args:
-        tokenizer: the model's tokenizer.
-        manifest: the model's manifest.
-    """
+    """Turns the texts of a request into token ids, within a model's limits."""
 
     def __init__(self, tokenizer: Tokenizer, manifest: Manifest) -> None:
         self._tokenizer = tokenizer

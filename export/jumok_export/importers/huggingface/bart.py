@@ -137,11 +137,6 @@ MBART = replace(BART, name="mbart", norm="pre")
 def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel:
     """Build a model of one of the families.
 
-    Args:
-        family: properties of the family.
-        settings: the configuration, which collects its problems.
-        weights: tensors of the checkpoint, which collect their problems.
-
     Raises:
         CheckpointError: the configuration has impossible sizes.
     """

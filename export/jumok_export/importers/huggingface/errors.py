@@ -7,11 +7,7 @@ from jumok_export.errors import ExportError
 
 
 class CheckpointError(ExportError):
-    """A Hugging Face checkpoint cannot be imported.
-
-    Attributes:
-        problems: all problems of the checkpoint.
-    """
+    """A Hugging Face checkpoint cannot be imported."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("the checkpoint cannot be imported:" + "".join(f"\n  - {problem}" for problem in problems))

@@ -49,7 +49,6 @@ def build_model(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imp
     """Make the model of a checkpoint.
 
     Args:
-        config: content of config.json.
         tensors: weights by name, as any version of `save_pretrained` writes them; float32 tensors are not copied.
 
     Raises:

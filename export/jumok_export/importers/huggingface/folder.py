@@ -27,12 +27,10 @@ class CheckpointFolder:
     """Content of a checkpoint's folder, and the problems of reading it.
 
     Attributes:
-        path: path of the folder.
         config: content of config.json; None if unreadable.
         generation: content of generation_config.json; None if missing or unreadable.
         legacy: True without generation_config.json: early versions of transformers had these settings in config.json.
         tensors: weights by name, mapped from their files; None if unreadable.
-        weights: names of the weights files.
         problems: reasons why parts are unreadable.
     """
 

@@ -88,7 +88,6 @@ class ImportedGeneration:
 
     Attributes:
         special_tokens: special tokens; the start token is for languages without one of their own.
-        generation: defaults of requests.
         notes: messages about assumed values and ignored settings.
     """
 
@@ -105,9 +104,6 @@ def read_generation(
     Args:
         settings: content of generation_config.json or, with `legacy`, of config.json.
         legacy: True without generation_config.json; config.json has the same fields then.
-        vocabulary: number of target tokens.
-        pad: id of the padding token.
-        max_target_length: number of target positions.
         start: start token if the settings name none; None: the settings must name one.
 
     Raises:

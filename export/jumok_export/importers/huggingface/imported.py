@@ -12,9 +12,6 @@ class ImportedModel:
     Attributes:
         model: the model, in evaluation mode and float32 on the CPU.
         family: transformers' name for the type of model, such as "marian".
-        source_vocabulary: number of source tokens.
-        target_vocabulary: number of target tokens.
-        pad: id of the padding token.
         max_source_length: number of source positions.
         max_target_length: number of target positions, including those of a target prefix.
         unused: names of the checkpoint's tensors that the model does not use.

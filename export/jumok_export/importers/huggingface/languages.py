@@ -61,7 +61,6 @@ def every_language(
 
     Args:
         tokens: id of each language's token, by language code.
-        roles: special tokens of a language.
         requested: the caller's default direction.
         configured: the checkpoint's default direction.
 
@@ -86,7 +85,6 @@ def one_source(
     Without codes there is one target.
 
     Args:
-        source: special tokens of the source language.
         codes: id of each target language's token, by language code.
         requested: languages that the caller names; with several targets, the default direction.
         configured: languages that the checkpoint names.

@@ -11,11 +11,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 class Weights:
     """Tensors of a checkpoint; problems and unused tensors are collected.
 
-    Args:
-        tensors: tensors by their names in the checkpoint.
-
     Attributes:
-        problems: problems so far.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:

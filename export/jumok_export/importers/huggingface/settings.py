@@ -26,11 +26,7 @@ class Settings:
     """Fields of a configuration; problems are collected.
 
     Args:
-        config: content of config.json.
         aliases: other names of fields, which win over the fields as in transformers.
-
-    Attributes:
-        problems: problems so far.
     """
 
     def __init__(self, config: Mapping[str, Any], aliases: Mapping[str, str]) -> None:

@@ -48,10 +48,6 @@ _SHARED, _ENCODER, _DECODER, _HEAD = (
 def build(settings: Settings, weights: Weights) -> ImportedModel:
     """Build a T5ForConditionalGeneration.
 
-    Args:
-        settings: the configuration, which collects its problems.
-        weights: tensors of the checkpoint, which collect their problems.
-
     Raises:
         CheckpointError: the configuration has impossible sizes.
     """

@@ -29,7 +29,6 @@ class ImportedTokenizer:
     """A checkpoint's tokenizer.
 
     Attributes:
-        tokenizer: tokenizer of the bundle.
         languages: languages and their special tokens, for the manifest.
     """
 
@@ -51,8 +50,6 @@ def read_tokenizer(
     Token ids and positions of language tokens are those of transformers' `AutoTokenizer` for the folder.
 
     Args:
-        folder: folder of the checkpoint.
-        config: content of config.json.
         source_language: default source language, or name of the only one.
         target_language: default target language, or name of the only one.
         source_vocabulary: number of the model's source ids, which may exceed the tokenizer's.

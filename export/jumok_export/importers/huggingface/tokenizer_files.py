@@ -27,14 +27,8 @@ _DEFAULT_CLASSES = {
 class TokenizerFiles:
     """A folder's tokenizer_config.json and special_tokens_map.json, read as transformers does.
 
-    Args:
-        folder: folder of the checkpoint.
-        config: content of config.json.
-
     Attributes:
-        folder: folder of the checkpoint.
         class_name: transformers' class of the tokenizer, such as "NllbTokenizer".
-        settings: settings of the tokenizer by name.
 
     Raises:
         CheckpointError: a file is no JSON.
@@ -104,7 +98,6 @@ class Backend:
     """A tokenizer of the `tokenizers` library.
 
     Attributes:
-        content: content of tokenizer.json.
         clean_up_spaces: True if transformers cleans up spaces in decoded texts.
     """
 

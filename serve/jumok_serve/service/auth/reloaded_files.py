@@ -21,7 +21,6 @@ class ReloadedFiles(Generic[Content]):
     If changed files are unusable, e.g. a certificate without its new key, the previous content stays in force.
 
     Args:
-        paths: the files.
         read: reads all files; raises CredentialsError or OSError if they are unusable.
 
     Raises:

@@ -47,9 +47,6 @@ def make_token(name: str, scopes: Iterable[str]) -> tuple[str, Token]:
 class TokenFile:
     """Tokens of a file.
 
-    Args:
-        path: the file.
-
     Raises:
         CredentialsError: the file is unusable; lists all wrong lines.
     """

@@ -68,7 +68,6 @@ class Corpus:
     """One call of TranslateCorpus, after its settings were read.
 
     Args:
-        context: the call's context.
         window: bound on items without a result.
         in_order: True if results keep the order of the items.
         submit: starts to translate an item.

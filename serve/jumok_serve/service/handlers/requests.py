@@ -34,8 +34,6 @@ class ParsedRequest(NamedTuple):
     """A request for translations without its texts.
 
     Attributes:
-        parameters: parameters of the translation.
-        beam_size: beam size.
         num_hypotheses: hypotheses of each text.
         max_tokens: most tokens of a hypothesis, over all sentences of its text.
     """

@@ -16,7 +16,6 @@ class WorkerPool:
 
     Args:
         action: past participle of the action, for errors and names of threads.
-        threads: number of threads.
         max_jobs: bound on queued and running jobs together.
     """
 

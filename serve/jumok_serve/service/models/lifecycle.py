@@ -33,8 +33,6 @@ class Lifecycle:
     Used in the event loop only.
 
     Args:
-        models: registry to change.
-        root: folder of bundles.
         load: opens a bundle and warms it up; called in a thread.
         on_change: called after the set of models that take requests changed.
     """

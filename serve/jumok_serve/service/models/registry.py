@@ -16,7 +16,6 @@ class ModelEntry:
     """A model and the number of calls that use it; event loop only.
 
     Attributes:
-        model: the model.
         draining: True if no further call may use it.
     """
 
@@ -80,9 +79,6 @@ class ModelRegistry:
     """Models of one server; names of models that take requests are unique.
 
     Changed by the event loop only, read by any thread.
-
-    Args:
-        models: initial models.
 
     Raises:
         DuplicateModelError: two models have the same name.

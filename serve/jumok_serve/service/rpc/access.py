@@ -21,7 +21,6 @@ class AccessControl:
     """Admits or refuses calls by their number, token and rate.
 
     Args:
-        limits: limits of calls.
         tokens: accepted tokens; None: calls need none.
     """
 

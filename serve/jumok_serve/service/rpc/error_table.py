@@ -29,8 +29,6 @@ class Ending(NamedTuple):
     """The end of a call that fails.
 
     Attributes:
-        code: status code.
-        message: status message.
         reason: cause, in capitals.
         status: serialized ``google.rpc.Status``.
     """

@@ -37,8 +37,6 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has 
     """Identifies, admits and observes calls of all four kinds.
 
     Args:
-        access: access control.
-        observers: observers of every call.
         full: by method, a function that is true while the method's queue is full. Calls are then refused before the
             request is read: under overload most are, and reading them would take time from the others.
     """

@@ -37,11 +37,7 @@ class MeasuredServer(Protocol):
 
 
 class ServerCollector(Collector):
-    """Collects the metrics of a server and its models.
-
-    Args:
-        server: the server, started or not.
-    """
+    """Collects the metrics of a server and its models."""
 
     def __init__(self, server: MeasuredServer) -> None:
         self._server = server
@@ -172,7 +168,6 @@ class MetricsPort:
     """Serves metrics over HTTP in its own thread until it is closed.
 
     Args:
-        server: server to measure.
         host: address to listen on.
         port: port; 0: any free one.
 

@@ -25,11 +25,7 @@ FAULTS = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILA
 
 
 class CallTracer:
-    """Makes spans of ended calls.
-
-    Args:
-        processor: exports the spans.
-    """
+    """Makes spans of ended calls."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         resource = Resource.create({"service.name": SERVICE, "service.version": __version__})
