@@ -9,10 +9,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 class Weights:
-    """Tensors of a checkpoint; problems and unused tensors are collected.
-
-    Attributes:
-    """
+    """Tensors of a checkpoint; problems and unused tensors are collected."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
