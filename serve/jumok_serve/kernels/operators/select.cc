@@ -189,7 +189,7 @@ class Select {
       if (row < 0 || row >= count) return call.fail("a row to renormalize is outside of the logits");
     }
     const int64_t wanted = std::min(*candidates.as<int64_t>(), width);
-    if (wanted < 1) return call.fail("at least one candidate must be requested");
+    if (wanted < 1) return call.fail("at least one candidate must be asked for");
     const Tensor tokens = call.output(0, {count, wanted}), totals = call.output(1, {count, wanted});
     if (call.failed()) return;
     const Constraints on_logits(lists[0], lists[1], lists[2], lists[3], width);
