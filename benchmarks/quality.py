@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not finished:
             progress("Error: no model is finished, so there is nothing to report")
             return 1
-        torch.set_num_threads(1)  # what is measured is so small that threads would only wait for each other
+        torch.set_num_threads(1)  # the products are so small that threads would only wait for each other
         figures = measure(finished, options.data, progress=progress)
     except JumokError as error:
         progress(f"Error: {error}")

@@ -1,19 +1,19 @@
 """``jumok serve`` under load, compared with simple servers around CTranslate2.
 
-Every contender is a process of its own, serves the same weights in int8 on the same cores, and answers the same
-clients: a number of requests of one sentence each, kept outstanding. They take turns, round after round, while the
-others are idle. There are four servers, and the same sentences without one:
+Every contender is a separate process, serves the same weights in int8 on the same cores, and answers the same clients.
+The clients keep a fixed number of requests outstanding, with one sentence each. Contenders take turns in each round,
+while the others are idle. There are four servers, and one engine without a server:
 
 - jumok: ``jumok serve`` as it configures itself, with metrics and a bound on the rate of calls;
-- bare engine: ``peers/bare.py``, the same engine behind the least server, which has none of that;
-- plain peer: ``peers/plain.py``, where every request calls ``translate_batch`` on a thread;
-- batching peer: ``peers/batching.py``, where whatever has queued up goes into the next ``translate_batch``;
+- bare engine: ``contenders/bare_server.py``, the same engine in a minimal server without metrics or bounds;
+- plain peer: ``contenders/plain_server.py``, where every request calls ``translate_batch`` on a thread;
+- batching peer: ``contenders/batching_server.py``, where all waiting requests go into the next ``translate_batch``;
 - offline engine: ``Translator`` in this process, given all sentences at once, in the same order.
 
-Before the rounds each peer is measured with two workers of half of the cores each and with one of all, and keeps what
-is better. Two models: a Marian checkpoint of OPUS-MT's size with random weights, whose translations end at lengths like
-those of their sources; and the trained one of this repository on the test sentences of Multi30k. All contenders stop
-searching when as many hypotheses as the beam is wide have ended.
+Before the rounds each peer is measured with two workers on half of the cores each, and with one worker on all cores.
+The faster setting is kept. There are two models: a Marian checkpoint of OPUS-MT's size with random weights, whose
+translations are about as long as the sources; and this repository's trained model, on the test sentences of Multi30k.
+All contenders stop a search when K hypotheses have ended.
 """
 
 import argparse

@@ -124,7 +124,7 @@ async def load(
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
-        # Whatever the server still does for callers who have left is done before it answers this.
+        # The server first ends its work for cancelled calls, then answers this one.
         await _ask(client, texts[0], decoding)
     assert first is not None
     assert last is not None

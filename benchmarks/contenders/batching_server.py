@@ -24,7 +24,7 @@ async def work(queue: asyncio.Queue[Waiting], decode: Decode, workers: int) -> N
         batch = [await queue.get()]
         while len(batch) < MAX_BATCH_SIZE and not queue.empty():
             batch.append(queue.get_nowait())
-        batch = [waiting for waiting in batch if not waiting.outcome.done()]  # callers who have left
+        batch = [waiting for waiting in batch if not waiting.outcome.done()]  # cancelled calls
         if not batch:
             continue
         began = time.monotonic()

@@ -92,8 +92,8 @@ def test_a_command_imports_no_other_package() -> None:
     done = command("translate", "--help", setup=setup)
     imported = done.stdout.splitlines()[-1]
     assert "'jumok_proto'" in imported
-    for room in ("jumok_serve", "jumok_export", "numpy", "torch", "onnxruntime"):
-        assert f"'{room}'" not in imported
+    for package in ("jumok_serve", "jumok_export", "numpy", "torch", "onnxruntime"):
+        assert f"'{package}'" not in imported
 
 
 @pytest.mark.parametrize(

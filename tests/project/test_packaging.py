@@ -160,9 +160,9 @@ def expected(tiny_bundle: Path) -> list[str]:
 def test_the_wheel_holds_the_four_rooms_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    rooms = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    assert rooms == {"jumok_proto", "jumok", "jumok_serve", "jumok_export"}
-    assert {f"{room}/py.typed" for room in rooms} <= set(names)
+    packages = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert packages == {"jumok_proto", "jumok", "jumok_serve", "jumok_export"}
+    assert {f"{package}/py.typed" for package in packages} <= set(names)
     assert "jumok_proto/v1/translation.proto" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 

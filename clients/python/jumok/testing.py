@@ -158,7 +158,7 @@ class FakeServer:
         return found
 
     def fail(self, error: JumokError, *, times: int = 1, after: int = 0) -> None:
-        """Make calls fail, after those that are to fail already.
+        """Make calls fail, after the failures that are already planned.
 
         Args:
             error: sent with its details; ``OverloadedError("full", retry_after_s=1.0)`` has the client retry.

@@ -105,7 +105,7 @@ ANY_TARGET: Final = ("scorer", "aligner")
 def make_graphs(
     sources: Mapping[str, Graph], targets: tuple[Target, ...], *, shortlist: bool = False
 ) -> dict[str, Graph]:
-    """Make the graphs of a precision by name, but for native ones.
+    """Make the graphs of a precision by name, except native ones.
 
     Args:
         sources: `encoder` and `decoder`, and `scorer` and `aligner` if the model has them, in the precision.

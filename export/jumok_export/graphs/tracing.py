@@ -261,7 +261,7 @@ def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
     assert exported is not None
     model = exported.model_proto
     read = {name for node in model.graph.node for name in node.input}
-    # Memory and state are passed on whole; of the other inputs, those that the model does not look at are left out.
+    # Memory and state are passed on whole; other inputs are left out if the model does not read them.
     used = tuple(spec for spec in inputs if "." in spec.name or spec.name in read)
     return declare(model, used, results)
 

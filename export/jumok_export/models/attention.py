@@ -203,7 +203,7 @@ class MultiHeadAttention(nn.Module):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, position_bias: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Attend to projected keys and values, and give out the attention weights.
+        """Attend to projected keys and values; returns the attention weights too.
 
         Args:
             query: [B, Tq, width].

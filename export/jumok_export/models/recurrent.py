@@ -287,7 +287,7 @@ class Recurrent(Seq2Seq):
 
 
 class AttentiveRecurrent(Recurrent):
-    """A recurrent encoder-decoder with attention, which gives out its weights."""
+    """A recurrent encoder-decoder with attention, which returns its weights."""
 
     def attending_step(  # noqa: PLR0917 - the graph contract's inputs, in its order
         self,

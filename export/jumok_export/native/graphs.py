@@ -231,7 +231,7 @@ def _in_slots(spec: TensorSpec) -> TensorSpec:
 
 
 def _with_int8_memory(encoder: Graph, plain: Graph, decoder: Graph) -> Graph:
-    """An encoder that outputs the memory in int8 that a decoder takes in int8."""
+    """An encoder that outputs memory in int8, for a decoder that reads int8."""
     kept = {spec.name for spec in decoder.inputs if spec.dtype == "int8"}
     given = [spec for spec in encoder.outputs if spec.name in kept]
     model = encoder.copy_model()

@@ -278,7 +278,7 @@ def _problem(name: str, given: GivenValue, path: Sequence[int | str], message: s
 
 
 def _conflicts(configuration: Configuration, wrong: set[str]) -> list[str]:
-    """List contradictions between settings, except those that are wrong already."""
+    """List contradictions between settings that are valid alone."""
 
     def has(name: str) -> bool:
         value = getattr(configuration, name)

@@ -103,7 +103,7 @@ class Scheduler:
     def take_ahead(self, replica: int, taken: Sequence[Sentence]) -> list[Sentence]:
         """Return sentences to encode with those `taken`, ahead of free capacity.
 
-        A few sentences take hardly less time to encode than several, and with beams only a few fit at once.
+        A few sentences take almost as long to encode as several, and with beams only a few fit at once.
 
         Returns:
             The replica's part of 1 / `AHEAD_SHARE` of the queue at most, in the order of arrival. None of them if some

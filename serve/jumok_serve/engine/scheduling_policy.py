@@ -21,7 +21,7 @@ MIN_RETRY_AFTER_S = 0.1
 ENGINE_FAILED = "the engine of the model failed and is restarting"
 
 MAX_JOINING_TOKENS = 512
-"""Most source tokens that a decoding replica encodes between two steps, so that running sentences are not held up."""
+"""Most source tokens that a decoding replica encodes between two steps, so that running sentences are not delayed."""
 
 AHEAD_SHARE = 4
 """At most this part (1/4) of the waiting sentences is encoded before there is capacity; each stays with its replica.
@@ -90,7 +90,7 @@ class SchedulingPolicy:
         return any(self._ahead)
 
     def occupy(self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence] = ()) -> None:
-        """Note the sentences that a replica decodes, and those that it has encoded ahead."""
+        """Record the sentences that a replica decodes, and has encoded ahead."""
         self._occupied[replica], self._ahead[replica] = occupied, ahead
 
     def take(self, replica: int, now: float) -> list[Sentence]:

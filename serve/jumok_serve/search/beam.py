@@ -109,7 +109,7 @@ class BeamSearch:
         return [token for *_, token in ordered], [-negated for negated, *_ in ordered], [row for _, row, _ in ordered]
 
     def _write(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
-        """Run on with the continuations that do not end, and keep those that do."""
+        """Continue the rows that do not end, and keep the ended hypotheses."""
         beam_size, length = self.beam_size, self.position + 1 - len(self._prompt)  # of the continuations
         running, sums, parents = tokens[:beam_size], scores[:beam_size], rows[:beam_size]
         if (  # at most steps none holds, and the first K run on; NaN scores come last

@@ -92,7 +92,7 @@ class Search(Protocol):
 
     @property
     def steady_steps(self) -> int:
-        """Number of next steps with the same candidates, constraints and draws, whatever is written.
+        """Number of next steps whose parameters do not depend on the chosen tokens.
 
         This holds while the best continuation of every row (or the K best of all rows, if ``num_continuations`` is
         not 0) is alive and no EOS. Those are then the inputs of the step after, and ``catch_up`` may take in several
@@ -128,7 +128,7 @@ class Search(Protocol):
         """
 
     def stable_tokens(self) -> list[int]:
-        """Return the tokens that the first of ``hypotheses`` will begin with, whatever follows.
+        """Return the tokens with which the best hypothesis will begin.
 
         All rows and ended hypotheses that can still become the first have these tokens in common. The list never gets
         shorter. Callable between any two steps.

@@ -10,7 +10,7 @@ A step of a search is written in one of two places, and `BatchSearch` alone move
 - A slot has at most ``RING_STEPS - 1`` steps in the ring, because ``steady_steps`` is cut to that. No step is
   overwritten before its search has taken it in.
 
-A C++ function does in one call what NumPy does in many; both give the same.
+A C++ function does in one call the work of many NumPy calls, with the same results.
 """
 
 import ctypes

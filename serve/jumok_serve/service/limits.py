@@ -19,7 +19,7 @@ class ServiceLimits:
         max_streams: open calls of one connection; further calls wait in the client.
         max_calls: open calls of all connections together, without health checks.
         requests_per_second: sustained rate of each caller; None: no limit.
-        request_burst: calls at once after a rest; None: those of one second, at least 1.
+        request_burst: calls at once after a pause; None: calls of one second, at least 1.
     """
 
     max_message_bytes: int = 32 * 2**20

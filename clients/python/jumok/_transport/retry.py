@@ -16,8 +16,8 @@ LONGEST_REST_S = 30.0
 class Endpoints:
     """The servers of a client, called in turn; unreachable servers rest.
 
-    The rest is one second, and doubles with each failure in a row. Failures during the rest, such as those of all calls
-    that were running, count once.
+    The rest is one second, and doubles with each failure in a row. Failures during the rest, such as of all running
+    calls, count once.
 
     Args:
         count: number of servers.
@@ -30,7 +30,7 @@ class Endpoints:
         self._rests_until = [0.0] * count
 
     def pick(self, now: float) -> int:
-        """Return the next server's number; if all rest, the first to return."""
+        """Return the next server's number, or the first whose rest ends."""
         count = len(self._failures)
         order = [(self._next + step) % count for step in range(count)]
         picked = min(order, key=lambda number: max(self._rests_until[number] - now, 0.0))

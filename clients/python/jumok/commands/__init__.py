@@ -1,1 +1,1 @@
-"""The sub-commands of the SDK; those of other rooms live there."""
+"""The sub-commands of the SDK; other packages have their own."""

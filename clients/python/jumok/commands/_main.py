@@ -30,7 +30,7 @@ class Commands(click.Group):
     """Sub-commands by entry point, imported when they are called or listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List all commands, those with missing extras included."""
+        """List all commands, including commands whose extra is missing."""
         return sorted(entry_points(group=COMMANDS).names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -14,7 +14,7 @@ class RateLimiter:
 
     Args:
         per_second: sustained rate of calls.
-        burst: calls at once after a rest; None: those of one second, at least 1.
+        burst: calls at once after a pause; None: calls of one second, at least 1.
         clock: monotonic clock, in seconds.
     """
 
