@@ -62,7 +62,7 @@ def address(array: NDArray[Any]) -> int:
 
 
 def pointer(array: Any) -> Any:
-    """Return the address for an immediate call of a `function`; NumPy's own way takes far longer on busy memory."""
+    """Return an array's address for an immediate call of a `function`."""
     if array.size and array.flags.writeable:
         return ctypes.byref(ctypes.c_char.from_buffer(array))
     return address(array)

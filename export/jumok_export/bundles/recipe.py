@@ -76,7 +76,7 @@ def _state_slots(make: Callable[[Sequence[TensorSpec], str], Graph], decoder: Gr
 
 
 RECIPES: Final[dict[str, Recipe]] = {
-    # First: its matrix is stored as it is here, and a graph that uses it transposed transposes it once, when loaded.
+    # First, so that its matrix is stored as it is; other graphs transpose it once, when loaded.
     "projection": Recipe("projection"),
     "encoder": Recipe("encoder"),
     "decoder": Recipe("decoder", (_select,)),

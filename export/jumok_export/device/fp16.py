@@ -25,7 +25,7 @@ def half_graph(graph: Graph) -> Graph:
     model = convert_float_to_float16(
         model, keep_io_types=kept, op_block_list=[*DEFAULT_OP_BLOCK_LIST, *IN_FP32], force_fp16_initializers=True
     )
-    # A value that several operators in fp32 read is cast for each of them, under one name: once is enough.
+    # Several fp32 operators may read one value; one cast is enough.
     kept_nodes: list[onnx.NodeProto] = []
     written: set[str] = set()
     for node in model.graph.node:

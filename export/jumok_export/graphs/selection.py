@@ -91,7 +91,7 @@ def sampler_graph(width: int | None) -> Graph:
         node("ReduceMax", ["constrained", "last"], ["best"], keepdims=1),
         node("Sub", ["constrained", "best"], ["centred"]),  # so that no temperature leads beyond every float
         node("Div", ["centred", "temperature.column"], ["warm"]),
-        # How many of the best are put in order.
+        # Number of best scores to sort.
         node("Less", ["top_p.column", "certain"], ["cuts"]),
         node("Where", ["cuts", "sorted_for_mass", "one"], ["depth_for_mass"]),
         node("Max", ["depth_for_mass", "top_k.column"], ["depths"]),

@@ -90,7 +90,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
     configure_logging(log_format=settings.log_format, level=settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     use_few_arenas()
-    # For the time until it serves: without a handler, SIGTERM does not stop the first process of a container.
+    # Needed until the server serves: without a handler, SIGTERM does not stop the first process of a container.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as opened:
         observers = _observers(settings, opened)

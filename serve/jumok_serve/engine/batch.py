@@ -380,7 +380,7 @@ class _StepConstraints:
     with_logits: bool
 
     def hold(self, inputs: Mapping[str, object], searches: BatchSearch, slots: Integers) -> bool:
-        """True if the next step with equally many slots has these arrays."""
+        """True if these parameters hold for the next step in `slots` too."""
         if self.inputs is not inputs:
             return False
         if self.slots is slots and self.version == searches.constraints_version:

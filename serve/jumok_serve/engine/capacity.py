@@ -10,8 +10,8 @@ from jumok_serve.runtime.slot_buffers import padded_length
 JOINING_SHARE = 4
 """A replica waits until this part (1/4) of its capacity is free while more sentences wait than fit.
 
-Encoding and admitting a few sentences takes almost as long as several. With a model of 6 MiB and 1,000 sentences, 1/8 was
-6 % faster than no wait at beam size 1 and 10 % at 4; 1/4 was another 2 % faster at beam size 1."""
+Encoding and admitting a few sentences takes almost as long as several. With a model of 6 MiB and 1,000 sentences, 1/8
+was 6 % faster than no wait at beam size 1 and 10 % at 4; 1/4 was another 2 % faster at beam size 1."""
 
 
 class Occupancy:

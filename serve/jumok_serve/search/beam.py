@@ -184,7 +184,7 @@ class BeamSearch:
         rows = {row for row in range(self._live_rows) if best is None or self._best_score_of(row) >= best.score}
         if best is not None and not rows:
             return list(self._trace(best).token_ids)
-        # Rows have different histories: several share the tokens up to the step at which their paths back meet.
+        # Rows with different histories share the tokens up to the step at which their parents are the same row.
         stable: list[int] = []
         for length in range(len(self._steps), 0, -1):
             tokens, _, parents = self._steps[length - 1]

@@ -137,7 +137,7 @@ class Server:
                 ("grpc.max_receive_message_length", limits.max_message_bytes),
                 ("grpc.max_send_message_length", -1),  # limits of requests bound responses
                 ("grpc.max_concurrent_streams", limits.max_streams),
-                # Else gRPC refuses calls while the event loop is busy, without a reason.
+                # Otherwise gRPC refuses calls without a reason while the event loop is busy.
                 ("grpc.server.max_pending_requests", limits.max_calls),
                 ("grpc.server.max_pending_requests_hard_limit", limits.max_calls),
             ),

@@ -138,7 +138,7 @@ def _code(error: BaseException, context: Context, call: Call) -> str:
     """Name of the status of a call that raised."""
     if isinstance(error, asyncio.CancelledError):
         remaining_s = context.time_remaining()
-        # Deadlines are rounded up on the wire, so a caller that cancels at its own is a little early here.
+        # Deadlines are rounded up on the wire, so a cancellation at the deadline arrives slightly before it.
         slack_s = max(MIN_SLACK_S, RELATIVE_SLACK * (time.monotonic() - call.started))
         return "DEADLINE_EXCEEDED" if remaining_s is not None and remaining_s <= slack_s else "CANCELLED"
     return _CODE_NAMES[_number(context) or grpc.StatusCode.UNKNOWN.value[0]]
