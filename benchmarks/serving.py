@@ -104,7 +104,7 @@ class Servers:
     Attributes:
         name: name of the model.
         jumok: jumok's server.
-        bare: its engine behind a minimal server.
+        bare: the same engine behind a minimal server.
         peers: CTranslate2's servers by name and setting.
         translator: the engine without a server.
         texts: texts to translate.

@@ -94,7 +94,7 @@ class Result:
         beam_size: K; there are B * K rows.
         step_ms: time of a step.
         products_ms: time of its weight products by ONNX Runtime's fastest kernel.
-        kernel: that kernel.
+        kernel: name of this fastest kernel.
         ratio: median of step over products.
         lowest_ratio: lowest round.
         highest_ratio: highest round.

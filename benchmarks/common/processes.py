@@ -58,7 +58,7 @@ class Contender:
         size: bytes of its model on disk.
         batch_size: sentences or tokens that it translates together; 0 for the task's.
         batch_type: "examples" or "tokens".
-        beyond: it takes part only in cells of more sentences; in others it equals another contender.
+        beyond: largest number of sentences of the cells that it skips, because it equals another contender there.
     """
 
     program: Program
@@ -151,8 +151,8 @@ class Server:
         address: ``host:port``.
         pid: id of its process.
         metrics: address of its metrics, or "".
-        process: its process, or None if it was started elsewhere.
-        log: its standard error.
+        process: the process, or None if it was started elsewhere.
+        log: standard error of the process.
     """
 
     address: str
@@ -205,7 +205,7 @@ async def serving(
 
     Args:
         module: module to run.
-        arguments: its arguments.
+        arguments: arguments of the module.
         within: command that executes it, such as ``("nice", "-n", "5")``; it must replace itself.
         checkout: root of the checkout whose modules run.
         python: the interpreter.

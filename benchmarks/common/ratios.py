@@ -115,7 +115,7 @@ class Trial:
         precision: "fp32" or "int8".
         threads: workers x threads of each.
         environment: variables as in a shell.
-        seconds: its time.
+        seconds: time of the setting.
     """
 
     cell: Cell

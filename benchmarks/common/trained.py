@@ -96,7 +96,7 @@ def specification(model: Transformer, tokens: list[str]) -> TransformerSpec:
 
     Args:
         model: model with ReLU, one vocabulary, and equal heads in encoder and decoder.
-        tokens: its vocabulary; tokens 1, 2 and 3 are unknown, start and end.
+        tokens: vocabulary; tokens 1, 2 and 3 are unknown, start and end.
     """
     sizes = model.sizes
     spec = TransformerSpec.from_config(

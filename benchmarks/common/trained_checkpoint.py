@@ -27,7 +27,7 @@ def save_checkpoint(model: Transformer, tokens: list[str], special: SpecialToken
 
     Args:
         model: pre-norm model with ReLU, one vocabulary, a tied output, and equal heads in encoder and decoder.
-        tokens: its vocabulary.
+        tokens: vocabulary.
         special: tokens with a role.
         folder: new folder.
     """

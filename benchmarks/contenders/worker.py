@@ -22,7 +22,7 @@ class Task:
 
     Attributes:
         texts: the sentences.
-        tokens: their source tokens, end tokens included, for contenders without a tokenizer.
+        tokens: source tokens of the texts, end tokens included, for contenders without a tokenizer.
         beam_size: beam size; 1 for greedy.
         min_length: least new tokens.
         max_length: most new tokens.
@@ -50,7 +50,7 @@ class Turn:
         seconds: time of every repetition.
         tokens: translations, without end tokens.
         resident: memory of the process, in bytes.
-        peak: its peak memory, in bytes.
+        peak: peak memory of the process, in bytes.
     """
 
     seconds: list[float]

@@ -15,8 +15,8 @@ class Line:
     """One item.
 
     Attributes:
-        name: its name.
-        verdict: its outcome; measurements cannot fail.
+        name: name of the item.
+        verdict: outcome; measurements cannot fail.
         found: description.
         numbers: measurements by name, units included.
     """

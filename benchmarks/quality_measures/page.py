@@ -16,8 +16,8 @@ def page(figures: Figures, images: str) -> str:
     """The page, Markdown.
 
     Args:
-        figures: what was measured.
-        images: where its plots are, as links from it name their folder.
+        figures: measured figures.
+        images: folder of the plots, relative to the page.
     """
     sections = [
         _introduction(figures),

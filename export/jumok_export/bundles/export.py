@@ -93,7 +93,7 @@ def export_bundle(
         calibration: some hundreds of source texts in the default language, which give int8 constant activation scales.
             A step takes 9 to 20 % less time than with scales by row; the error of its logits grows by half, BLEU was
             the same. fp16 is verified on them.
-        shortlist: how to make shortlists: lists of target tokens for texts in the default language.
+        shortlist: source of shortlists, which list target tokens for texts in the default language.
         overwrite: True to replace a bundle.
         progress: receives progress messages.
 

@@ -109,7 +109,7 @@ def make_graphs(
 
     Args:
         sources: `encoder` and `decoder`, and `scorer` and `aligner` if the model has them, in the precision.
-        targets: where the graphs run; without the CPU, device graphs have its graphs' names.
+        targets: targets of the graphs; without the CPU, device graphs have the names of CPU graphs.
         shortlist: True to make the graphs for shortlists too.
 
     Raises:

@@ -51,8 +51,8 @@ class Drawing:
     Attributes:
         logits: logits, [R, V].
         rows: rows that draw, [D].
-        scores: their running scores, [D].
-        draws: their sampling parameters, D.
+        scores: running scores of these rows, [D].
+        draws: sampling parameters of these rows, D.
         on_logits: constraints on these rows.
         tokens: expected tokens, [D, 1].
         totals: expected running scores, [D, 1].

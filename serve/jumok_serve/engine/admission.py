@@ -18,7 +18,7 @@ WINDOW_S = 1.0
 """Seconds over which the drain rate is measured: long enough that the intake of one batch does not look like speed."""
 
 CAUTION = 4.0
-"""The queue may drain this many times faster than ever measured: waiting work may be shorter, or be given up."""
+"""The queue may drain this many times faster than ever measured: waiting work may be shorter, or be cancelled."""
 
 
 class DrainRate:

@@ -363,7 +363,7 @@ class _StepConstraints:
         version: `BatchSearch.constraints_version` at that step.
         slots: slots of the step, [n].
         shared: constraints that all sentences share, or None.
-        inputs: of the decoder for its columns.
+        inputs: decoder inputs for the columns.
         on_logits: constraints on columns of logits.
         on_log_probs: constraints on columns of log-probabilities.
         renormalize: True if a log-softmax follows them, [n * K]; None: in no row.

@@ -103,7 +103,7 @@ class Capacity:
         Args:
             occupied: sentences that the replica decodes.
             rows: rows of the waiting sentences.
-            work: their source tokens times beam size.
+            work: source tokens of the waiting sentences times beam size.
         """
         for present, waiting, bound in (
             (occupied.tokens, work, self._limits.max_batch_tokens),

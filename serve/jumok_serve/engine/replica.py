@@ -33,7 +33,7 @@ class Replica:
         graphs: the model, used while no other replica works.
         shared: the same graphs, used while other replicas work.
         scheduler: shared by the engine's replicas.
-        number: of the replica, from 0.
+        number: number of the replica, from 0.
         probe: decodes something with graphs, or raises.
 
     Attributes:

@@ -29,7 +29,7 @@ class Scheduler:
 
     @property
     def counters(self) -> EngineCounters:
-        """Counters of sentences given up in the queue."""
+        """Counters of sentences abandoned in the queue."""
         return self._policy.counters
 
     def add(self, sentences: Sequence[Sentence]) -> None:
@@ -40,7 +40,7 @@ class Scheduler:
             OverloadedError: they do not fit now.
             DeadlineExceededError: a deadline has passed, or would pass even if the queue drained as fast as it ever
                 could.
-            EngineFailedError: all replicas have given up for now.
+            EngineFailedError: all replicas have failed and wait for a restart.
             UnavailableError: the scheduler is closed.
         """
         with self._changed:
@@ -61,7 +61,7 @@ class Scheduler:
 
     @property
     def ready(self) -> bool:
-        """True unless all replicas have given up for now."""
+        """True unless all replicas have failed and wait for a restart."""
         with self._changed:
             return self._policy.ready
 
@@ -76,7 +76,7 @@ class Scheduler:
         The replica has none encoded ahead.
 
         Args:
-            replica: its number, from 0.
+            replica: number of the replica, from 0.
             occupied: sentences that it decodes; those taken are added.
 
         Returns:

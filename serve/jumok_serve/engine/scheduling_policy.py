@@ -44,7 +44,7 @@ class SchedulingPolicy:
     Times are in `time.monotonic()` seconds.
 
     Attributes:
-        counters: of sentences given up in the queue.
+        counters: counters of sentences abandoned in the queue.
     """
 
     def __init__(self, limits: EngineLimits, replicas: int) -> None:
@@ -56,7 +56,7 @@ class SchedulingPolicy:
         self._occupied = [Occupancy() for _ in range(replicas)]
         self._ahead: list[Sequence[Sentence]] = [()] * replicas  # encoded ahead by each replica
         self._aside: set[int] = set()
-        self._retry_at: dict[int, float] = {}  # next restart of each replica that has given up
+        self._retry_at: dict[int, float] = {}  # next restart of each failed replica
         self._watch = CancellationWatch()
         self._next_sweep = 0.0
 
@@ -81,7 +81,7 @@ class SchedulingPolicy:
 
     @property
     def ready(self) -> bool:
-        """True unless all replicas have given up for now."""
+        """True unless all replicas have failed and wait for a restart."""
         return len(self._retry_at) < len(self._occupied)
 
     @property

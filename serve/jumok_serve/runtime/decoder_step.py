@@ -253,8 +253,8 @@ class DecoderStep:
         addresses: addresses of arrays, for native code.
 
     Attributes:
-        memory: as given, to see if memory has moved.
-        columns: as given, to see if columns have changed.
+        memory: the given tensors, to detect moved memory.
+        columns: the given inputs, to detect changed columns.
         rows: R.
         width: U.
     """

@@ -31,7 +31,7 @@ class KVCache:
         with_positions: True if the decoder reads `entry_positions`.
 
     Attributes:
-        buffers: as given. The decoder writes into them.
+        buffers: the given buffers, which the decoder writes into.
         visible: True if a row sees an entry, [slots, K, E]. Another array after the buffers have grown.
         entries: the entries that native code chose last, [slots, K].
         entry_positions: position of the token in each entry, [slots, E].

@@ -37,7 +37,7 @@ class BatchSearch:
 
     Attributes:
         arrays: inputs of the next step, by slot.
-        constraints: of the next step, by slot.
+        constraints: constraints of the next step, by slot.
         constraints_version: a new number if any constraint changes, or where it acts.
     """
 
@@ -114,7 +114,7 @@ class BatchSearch:
         """Advance the steady searches by a step.
 
         Args:
-            slots: of all searches, and maybe empty ones, [n].
+            slots: slots of all searches, maybe with empty ones, [n].
             tokens: best candidates of each row, best first, equal ones by lower token, or the token drawn, [n * K, C].
             totals: sums of token scores, [n * K, C].
 

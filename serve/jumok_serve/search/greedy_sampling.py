@@ -166,7 +166,7 @@ class UniformNumbers:
     by seed and text.
 
     Args:
-        seed: of repeatable numbers; None: a new one.
+        seed: seed of repeatable numbers; None: a new seed.
     """
 
     def __init__(self, seed: int | None, source_ids: Sequence[int]) -> None:

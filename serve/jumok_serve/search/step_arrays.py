@@ -38,11 +38,11 @@ class UnsteadySearches(NamedTuple):
     """Searches that must look at the last step themselves, and its continuations.
 
     Attributes:
-        slots: of the searches, n.
+        slots: slots of the searches, n.
         number: continuations of each search, N.
         tokens: the continuations of one search after the other, [n * N]: best first, or by row for a search that
             takes the best of every row.
-        scores: their sums of token scores, [n * N].
+        scores: sums of token scores, [n * N].
         rows: the rows that they continue, [n * N].
         has_nan: True if one of these searches, or a slot without a search, has NaN candidates.
     """
@@ -172,7 +172,7 @@ class StepArrays:
         """Return the steps that a search has not seen, and mark them.
 
         Args:
-            slot: of the search, which was steady at all of these steps.
+            slot: slot of the search, which was steady at all of these steps.
             except_last: number of last steps to leave out.
         """
         first, end = int(self._known_steps[slot]), self.steps - except_last
@@ -276,7 +276,7 @@ class NativeStep:
 
     Args:
         run: the native function.
-        arrays: to work on, until one of them is replaced.
+        arrays: arrays to work on, until one of them is replaced.
     """
 
     def __init__(self, run: Any, arrays: StepArrays) -> None:

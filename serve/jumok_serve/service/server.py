@@ -57,7 +57,7 @@ class Administration:
         root: folder of the bundles that may be loaded.
         load: opens a bundle and warms it up; called in a thread.
         host: address to listen on, if it has its own port.
-        port: its own port; 0: any free one; None: the port of the other services.
+        port: separate port; 0: any free one; None: the port of the other services.
     """
 
     root: Path

@@ -18,7 +18,7 @@ class TlsFiles:
 
     Attributes:
         certificate: the server's certificate, followed by intermediate ones.
-        key: its private key, without a password.
+        key: private key of the certificate, without a password.
         client_ca: authority that must have signed clients' certificates; None: clients need none.
     """
 
