@@ -39,7 +39,7 @@ def token_gradients(model: Seq2Seq, batch: Batch) -> Tensor:
     finally:
         hook.remove()
     loss = F.cross_entropy(logits.flatten(0, 1), batch.target_ids.flatten(), ignore_index=PAD, reduction="sum")
-    # The first: where both languages share an embedding, the target is read with it, too.
+    # Only the first use: if both languages share an embedding, the second use reads the target.
     [gradient] = torch.autograd.grad(loss, embedded[:1])
     norms: Tensor = gradient.norm(dim=-1)
     return norms

@@ -241,13 +241,13 @@ def threads() -> Picture:
     shared = (
         "read-only; a session for",
         "replicas together, another for",
-        "a replica that works alone",
+        "the only replica at work",
     )
     picture.box((310, 190, 220, 110), ("graphs and weights", *shared), "amber")
     for number, y in enumerate((30, 128)):
         lines = (f"engine thread {number}", "its batches, KV cache,", "searches and memory arena")
         picture.box((640, y, 230, 84), lines, "violet")
-    picture.box((640, 226, 230, 74), ("pool of ONNX Runtime", "threads - 1 workers a replica"), "grey")
+    picture.box((640, 226, 230, 74), ("pool of ONNX Runtime", "threads - 1 workers per replica"), "grey")
     picture.arrow((222, 67), (306, 67))
     picture.arrow((222, 165), (265, 165), (265, 95), (306, 95))
     picture.arrow((532, 60), (636, 60))

@@ -73,7 +73,9 @@ class Alignment:
         by_kind = {"cross": self.cross, "encoder": self.encoder, "decoder": self.decoder}
         if (found := by_kind.get(kind)) is None:
             available = ", ".join(name for name, weights in by_kind.items() if weights is not None)
-            raise ValueError(f"there is no attention of kind {kind!r} here, only {available}: request it with kinds")
+            raise ValueError(
+                f"the result has no attention of kind {kind!r}, only {available}: request the kind with kinds"
+            )
         return found
 
     def pairs(self, *, special: bool = False) -> tuple[tuple[int, int], ...]:

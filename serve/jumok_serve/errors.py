@@ -1,4 +1,4 @@
-"""The exceptions of the server side alone; the others are in `jumok_proto.errors`.
+"""Exceptions that only the server side raises; the others are in `jumok_proto.errors`.
 
 JumokError
 ├── BundleError (ValueError)

@@ -333,7 +333,7 @@ class Translator:
 
         Args:
             texts: a text or a sequence of texts.
-            targets: translations of the texts, never truncated; None or empty: the model's best one with its default options.
+            targets: translations of the texts, never truncated; None or empty: the model's best with default options.
             kinds: kinds of attention: "cross", "encoder", "decoder"; see `jumok_proto.alignments.AttentionKind`.
             layer, head: index of the only layer or head to use; None: all.
             each_head: also return the weights of each layer and head, besides their mean.

@@ -111,7 +111,7 @@ def export_bundle(
     if unknown or not precisions:
         raise ExportError(f"precisions must be some of {', '.join(PRECISIONS)}, got {', '.join(unknown) or 'none'}")
     if calibration is not None and not {"int8", "fp16"} & {*precisions}:
-        raise ExportError(f"calibration is for int8 and fp16, and precisions has {', '.join(precisions)} alone")
+        raise ExportError(f"calibration is only for int8 and fp16, but precisions has only {', '.join(precisions)}")
     generation = generation or GenerationDefaults(max_length=limits.max_target_length)
     bounds = InputBounds(
         source_vocabulary=tokenizer.source_vocab_size,

@@ -20,7 +20,7 @@ SAVED_BY_BLOCKS = 4
 
 
 SHORTLIST_BLOCK = 16
-"""Tokens a block in shortlist logits, whose width is a multiple of it; fastest for 1,000 to 4,000 tokens."""
+"""Tokens per block in shortlist logits; fastest for 1,000 to 4,000 tokens. The width of the logits is a multiple."""
 
 
 def select_graph(width: int | None) -> Graph:

@@ -21,7 +21,7 @@ class RecurrentSizes:
 
     Attributes:
         cell: kind of cell of encoder and decoder.
-        attention: kind of attention. With "none" the decoder has the encoder's last state alone (Sutskever et al.,
+        attention: kind of attention. With "none" the decoder reads only the encoder's last state (Sutskever et al.,
             2014; Cho et al., 2014). "dot", "general", "concat" (Luong et al., 2015) and "scaled_dot" (Vaswani et al.,
             2017) query with the decoder's new state; the context goes into the readout. "bahdanau" (Bahdanau et al.,
             2015) queries with the previous state; the context also goes into the cell.

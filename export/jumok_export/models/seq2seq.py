@@ -37,7 +37,7 @@ class Seq2Seq(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
-        """Compute everything that depends on the source alone.
+        """Compute everything that depends only on the source.
 
         Args:
             source_ids: [B, S], padded.

@@ -38,7 +38,7 @@ def native_graphs(graphs: Mapping[str, Graph], *, int8_cache: bool) -> dict[str,
 
     Args:
         graphs: the finished `encoder`, and decoders with fused selection, one of them `decoder`.
-        int8_cache: True to keep keys and values in int8, if native operators alone read them. The encoder then outputs
+        int8_cache: True to keep keys and values in int8, if only native operators read them. The encoder then outputs
             memory in int8, even if nothing else in it is native.
 
     Returns:

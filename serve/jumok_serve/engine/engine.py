@@ -20,7 +20,7 @@ class Engine:
     restart that succeeds at once costs the next sentences little, so no text that breaks a model can keep others out.
 
     Args:
-        graphs: the model, used by a replica that works alone.
+        graphs: the model with all threads, used if only one replica has work.
         limits: bounds of batches and queue.
         name: part of the threads' names.
         replicas: number of replicas, at least 1.

@@ -115,7 +115,7 @@ class Future(Generic[T]):
             over = threading.Event()
             self.add_done_callback(lambda _: over.set())
             if not over.wait(timeout):
-                raise TimeoutError(f"it was not done in {timeout} s")
+                raise TimeoutError(f"the result was not ready within {timeout} s")
         if self._cancelled:
             raise CancelledError
         return self._error

@@ -38,7 +38,7 @@ class Replica:
 
     Attributes:
         batches: by beam size.
-        counters: written by the thread alone.
+        counters: counters that only this thread writes.
     """
 
     def __init__(

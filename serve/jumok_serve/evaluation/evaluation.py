@@ -28,7 +28,7 @@ class Evaluation:
         bleu_signature, chrf_signature: sacreBLEU's signatures, which reproduce the scores.
         truncated: number of sentences that were too long for the model.
         output_tokens: number of tokens written.
-        duration_s: time of translating alone.
+        duration_s: time to translate, without scoring.
     """
 
     bleu: float

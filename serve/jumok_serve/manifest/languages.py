@@ -71,7 +71,7 @@ class Languages(Part):
     def _check_pairs(self) -> Self:
         for known, role in ((self.sources, "source"), (self.targets, "target")):
             if not known:
-                raise ValueError(f"there must be a {role} language")
+                raise ValueError(f"name at least one {role} language")
             if len({_key(tag) for tag in known}) < len(known):
                 raise ValueError(f"two {role} languages differ only in case or hyphens: {', '.join(known)}")
         for pair in (*self.pairs, *([self.default] if self.default else [])):

@@ -12,7 +12,7 @@ from jumok_proto.results import FinishReason
 from jumok_serve.search.constraints import Constraints
 
 DEAD_SCORE = -1e9
-"""A row whose sum of token scores is at or below it is dead: it keeps its place and can neither finish nor recover."""
+"""Largest score of a dead row, which keeps its place in the beam, but can neither finish nor recover."""
 
 
 class Draw(NamedTuple):

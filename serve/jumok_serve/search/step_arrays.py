@@ -1,6 +1,6 @@
 """Arrays by slot that advance many searches at once.
 
-A step of a search is written in one of two places, and `BatchSearch` alone moves steps from the second to the first:
+A step of a search is written in one of two places, and only `BatchSearch` moves steps from the second to the first:
 
     step        0 ............ known_steps[slot] ............ steps
     written in  |   the Search object   |   the ring in here   |

@@ -44,7 +44,7 @@ class SentencePieceModel:
         return ids
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` several texts; many of them on all cores."""
+        """``encode`` several texts, large numbers on all cores."""
         threads = _threads(len(texts))
         if threads == 1:
             return list(map(self.encode, texts))
@@ -62,7 +62,7 @@ class SentencePieceModel:
         return text
 
     def decode_all(self, ids: Sequence[list[int]]) -> list[str]:
-        """``decode`` several texts; many of them on all cores."""
+        """``decode`` several texts, large numbers on all cores."""
         threads = _threads(len(ids))
         if threads == 1:
             return list(map(self.decode, ids))

@@ -327,7 +327,7 @@ def test_unusable_texts_are_refused(texts: Sequence[str], export_tiny: Export, t
 
 
 def test_calibration_without_int8_is_refused(export_tiny: Export, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="calibration is for int8 and fp16, and precisions has fp32 alone"):
+    with pytest.raises(ExportError, match="calibration is only for int8 and fp16, but precisions has only fp32"):
         export_tiny(tmp_path / "out", calibration=["A text."], precisions=("fp32",))
 
 

@@ -112,8 +112,8 @@ def test_all_pairs() -> None:
 @pytest.mark.parametrize(
     ("sources", "targets", "pair", "message"),
     [
-        ([], ["de"], None, "there must be a source language"),
-        (["en"], [], None, "there must be a target language"),
+        ([], ["de"], None, "name at least one source language"),
+        (["en"], [], None, "name at least one target language"),
         (["en"], ["de", "DE"], None, "two target languages differ only in case or hyphens: de, DE"),
         (["en"], ["de"], ("en", "fr"), "pair en to fr: fr is not a target language"),
         (["en"], ["de"], ("de", "de"), "pair de to de: de is not a source language"),

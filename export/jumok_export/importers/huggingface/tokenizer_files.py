@@ -124,7 +124,7 @@ def load_backend(files: TokenizerFiles) -> Backend:
         raise CheckpointError([f"transformers {__version__} cannot load the tokenizer: {reason or error}"]) from error
     found = type(tokenizer).__name__
     if not tokenizer.is_fast:
-        raise CheckpointError([f"{found} has no {TOKENIZER_JSON}: it runs in transformers alone"])
+        raise CheckpointError([f"{found} has no {TOKENIZER_JSON}: only transformers can run it"])
     # Without its files, a class of transformers may load with only a few special tokens.
     sources = [name for part, name in tokenizer.vocab_files_names.items() if part != "tokenizer_file"]
     if not files.has(TOKENIZER_JSON) and not files.has(*sources):

@@ -20,7 +20,7 @@ from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.text.sentence_splitting import MAX_SENTENCES
 
 MAX_LISTED_TOKENS = 256
-"""Tokens of an option that is a list; every step looks at each of them for every row."""
+"""Most tokens of a list option; every step reads the list for every row."""
 MAX_CACHED_OPTIONS = 256
 
 SINGLE_TEXT_FIELDS = {"contents[0]": "content", "target_prefixes[0]": "target_prefix"}

@@ -75,7 +75,7 @@ def to_status(error: Exception, request_id: str) -> status_pb2.Status:
         message = f"internal error; the server's log has it under request id {request_id}"
         return status_to_proto(InternalError.code, message, Details(reason=InternalError.reason, request_id=request_id))
     message = str(error)
-    if error.field.rpartition(".")[2] not in message:  # name the text to callers who see the message alone
+    if error.field.rpartition(".")[2] not in message:  # some callers see only the message
         message = f"{error.field}: {message}"
     message = _shorten(message)
     resource = error.details.resource

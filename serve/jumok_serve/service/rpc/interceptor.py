@@ -19,7 +19,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]"
 
 MIN_SLACK_S, RELATIVE_SLACK = 0.05, 0.01
-"""A cancellation this close to the deadline, in seconds or as a share of the call's time, is caused by it."""
+"""A cancellation this close to the deadline counts as a missed deadline: seconds, or a share of the call's time."""
 
 QUEUE_FULL = OverloadedError("the queue is full: no room for any text", retry_after_s=RETRY_AFTER_S)
 
@@ -33,7 +33,7 @@ class CallObserver(Protocol):
         """Handle a call that has ended in any way."""
 
 
-class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # has arguments for type checkers alone
+class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic only for type checkers
     """Identifies, admits and observes calls of all four kinds.
 
     Args:
