@@ -2,9 +2,9 @@
 
 The other is usually the one before a change.
 
-Both sides translate the same texts with the same bundle, in processes of their own that take turns; the other process
+Both sides translate the same texts with the same bundle, in separate processes that take turns; the other process
 is stopped meanwhile. Each round gives one ratio per cell: the other checkout's time over this one's, so 1.10 means ten
-percent faster. The time of a decoder step is the difference of translations of two lengths. Requests a second are
+percent faster. The time of a decoder step is the difference of translations of two lengths. Requests per second are
 measured with this checkout's client against both servers.
 """
 
@@ -44,7 +44,7 @@ class Ratio:
     Attributes:
         benchmark: "offline", "step" or "serving".
         cell: sentences x beam size, or outstanding requests.
-        rounds: one ratio a round.
+        rounds: one ratio per round.
     """
 
     benchmark: str

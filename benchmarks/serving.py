@@ -66,7 +66,7 @@ class Plan:
 
     Attributes:
         outstanding: numbers of outstanding requests.
-        sentences: sentences a round; at least twice the requests.
+        sentences: sentences per round; at least twice the requests.
         rounds: number of rounds.
     """
 

@@ -31,11 +31,11 @@ COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 """CTranslate2's name of each precision; its models are stored in it."""
 CALIBRATION_TEXTS = 64
 BATCH_SENTENCES = (32, 16)
-"""Sentences a batch for CTranslate2, besides equal shares of its workers: small batches stay in the caches."""
+"""Sentences per batch for CTranslate2, instead of equal shares of its workers: small batches stay in the caches."""
 BATCH_TOKENS = (1024, 2048, 4096, 8192)
 """Source tokens per batch for CTranslate2, with sentences of several lengths."""
 GENERATE_BATCH = 64
-"""Sentences a batch for ``generate``: with the trained model the fastest of 32, 64, 128 and 250."""
+"""Sentences per batch for ``generate``: with the trained model the fastest of 32, 64, 128 and 250."""
 
 MEAN_WORDS, DEVIATION_WORDS, FEWEST_WORDS, MOST_WORDS = 14, 4.5, 5, 32
 """Lengths of random sentences in tokens, like the captions of Multi30k."""

@@ -29,7 +29,7 @@ FOREIGN = ("CT2_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_")
 START_S = 120.0
 STOP_S = 10.0
 _CPUCLOCK_SCHED = 2
-"""Combined with a process id, the number of its clock in Linux, see clock_getcpuclockid(3)."""
+"""Low bits of the Linux clock id of a process; see clock_getcpuclockid(3)."""
 
 
 @dataclass(frozen=True, kw_only=True)

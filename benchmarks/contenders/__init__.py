@@ -1,1 +1,1 @@
-"""The programs that a benchmark compares, each run in a process of its own."""
+"""The programs that a benchmark compares, each in a separate process."""

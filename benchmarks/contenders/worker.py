@@ -24,7 +24,7 @@ class Task:
         texts: the sentences.
         tokens: source tokens of the texts, end tokens included, for contenders without a tokenizer.
         beam_size: beam size; 1 for greedy.
-        min_length: least new tokens.
+        min_length: minimum of new tokens.
         max_length: most new tokens.
         least_s: the task is repeated until this many seconds have passed.
         batch_size: batch size of CTranslate2 and ``generate``; 0 shares the sentences equally among CTranslate2's

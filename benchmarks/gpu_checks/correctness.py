@@ -12,7 +12,7 @@ TIE = 1e-5
 """Largest difference of two log-probabilities that count as a tie."""
 MOST_TIES = 0.002
 LEAST_SAME_IN_FP16 = 0.99
-"""Least share of sentences with the same fp16 translation alone and in a batch."""
+"""Minimum share of sentences with the same fp16 translation alone and in a batch."""
 
 
 def parity(

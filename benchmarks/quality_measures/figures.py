@@ -32,7 +32,7 @@ from jumok_serve.evaluation.parallel_text import read_parallel
 
 TEST = "test_2016_flickr"
 BAND = (12, 16)
-"""Least and most source tokens, end token included, of sentences whose gradients are compared."""
+"""Minimum and maximum of source tokens, end token included, of sentences whose gradients are compared."""
 BATCH_SENTENCES = 64
 COMPARED_ATTENTION = ("none", "general")
 """Attention of the recurrent models whose gradients are compared."""

@@ -73,7 +73,7 @@ def words(pieces: Sequence[str], special: Sequence[bool], kind: Spelling) -> lis
 
     Args:
         pieces: pieces in the order of the text.
-        special: True for each piece that is a special token, which is a word of its own.
+        special: True for each piece that is a special token, which is always a separate word.
         kind: spelling of the pieces.
 
     Returns:

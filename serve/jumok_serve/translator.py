@@ -49,8 +49,8 @@ class Translator:
         cuda: settings of the GPU.
         replicas: threads that decode sentences of one queue; None: chosen by precision and device, see `load_graphs`.
             With several, weights are in memory twice, except those of small models and of native kernels.
-        threads: operator threads of each replica; None: one per core, divided among the replicas. A replica that works
-            alone has the threads of all, except with small models.
+        threads: operator threads of each replica; None: one per core, divided among the replicas. If only one
+            replica has work, it has the threads of all, except with small models.
         shortlist: restrict translations in the shortlist's direction to its tokens: faster, and a few change.
         max_batch_tokens, max_queue_requests, max_queue_tokens: see `EngineLimits`.
 

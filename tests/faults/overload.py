@@ -178,7 +178,7 @@ class _Labelled:
 
 
 async def most(server: Server, plan: Plan, sentences: int, measured_s: float = BEST_S) -> float:
-    """Sentences a second with a number of calls outstanding, after a while."""
+    """Sentences per second with a number of calls outstanding, after a while."""
     requests, random_ = _requests(plan, sentences), random.Random(plan.seed)
     answered: list[float] = []
 

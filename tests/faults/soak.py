@@ -24,7 +24,7 @@ SWAP_S, SAMPLE_S = 20.0, 1.0
 SETTLES_S = 300.0
 """Before the slope is taken; a quarter of a soak that is shorter than four times that."""
 GROWTH = 1.0
-"""MiB a minute."""
+"""MiB per minute."""
 IDLE_WITHIN_S = 30.0
 
 
@@ -131,7 +131,7 @@ async def soak(plan: Plan, findings: Findings) -> None:
     findings.expect_none("faults in the server's log", faults)
     findings.tell("memory after settling, and at the end, MiB", f"{counted[0][1]:.0f}, {counted[-1][1]:.0f}")
     findings.expect(
-        "growth of memory, MiB a minute (95 %)",
+        "growth of memory, MiB per minute (95 %)",
         f"{found.per_minute:+.2f} ({found.low:+.2f} to {found.high:+.2f})",
         f"0 within, or less than {GROWTH:g}",
         found.low <= 0 <= found.high or found.high < GROWTH,
@@ -177,7 +177,7 @@ def plot(findings: Findings, path: Path) -> None:
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.add_subplot()
     axes.plot(minutes, data["rss_mib"], color="C0", linewidth=0.8, label="resident memory")
-    label = f"{growth:+.2f} MiB a minute ({low:+.2f} to {high:+.2f})"
+    label = f"{growth:+.2f} MiB per minute ({low:+.2f} to {high:+.2f})"
     axes.plot(ends, [data["start_mib"] + growth * at for at in ends], color="C1", label=label)
     axes.axvspan(0, ends[0], color="0.9", label="settling")
     axes.set(xlabel="minutes", ylabel="MiB", xlim=(0, ends[1]), ylim=(0, 1.2 * max(data["rss_mib"])))

@@ -32,7 +32,7 @@ class AsyncAdminClient:
         server: ``host:port`` of the AdminService, which a server with a model root has.
         tls: TLS settings; None: plain text.
         token: a token with the scope ``admin``, sent over TLS only.
-        timeout_s: timeout of each call that does not bring its own.
+        timeout_s: timeout of each call without its own.
 
     Raises:
         JumokError: a subclass for each failure of a call; see ``jumok_proto.errors``.

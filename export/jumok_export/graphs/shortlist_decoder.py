@@ -1,4 +1,4 @@
-"""Split a decoder's output projection into a graph of its own, for shortlists."""
+"""Split a decoder's output projection into a separate graph, for shortlists."""
 
 from collections import Counter
 from collections.abc import Mapping

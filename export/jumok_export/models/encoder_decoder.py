@@ -136,7 +136,7 @@ class EncoderDecoder(Seq2Seq):
         entries = torch.arange(length, device=positions.device)  # [T]
         row = torch.arange(rows, device=positions.device)
         beam_size = rows // len(source_lengths)
-        # Every row is a sentence of its own with one beam, whose entries are its tokens in their order.
+        # Every row is treated as a separate sentence with one beam; cache entries are tokens in order.
         logits, written = self.step_in_place(
             token_ids[:, None],
             positions[:, None],

@@ -19,7 +19,7 @@ class KVCacheStep:
 
     Attributes:
         source_lengths: [B] int32.
-        bias: 0 where a row may attend and the least number elsewhere, [B, 1, K, E].
+        bias: 0 if a row may attend, otherwise the lowest number, [B, 1, K, E].
     """
 
     def __init__(self, places: Tensor, visible: Tensor, source_lengths: Tensor, cache: Tensor) -> None:

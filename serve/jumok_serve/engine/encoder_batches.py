@@ -1,4 +1,4 @@
-"""Split sentences into encoder batches by length, at the least cost."""
+"""Split sentences into encoder batches by length, at the lowest cost."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MAX_CALL_TOKENS = 512
 
 
 def split_by_length(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
-    """Split sentences into the encoder batches of least cost, shortest sentences first.
+    """Split sentences into encoder batches at the lowest cost, shortest sentences first.
 
     A batch costs the tokens of its sentences, padded to the longest, plus `CALL_TOKENS`. In order of length, the
     batches of the cheapest split are runs, so dynamic programming finds it. A batch of more than `MAX_CALL_TOKENS` is

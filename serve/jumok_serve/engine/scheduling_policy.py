@@ -16,7 +16,7 @@ SWEEP_INTERVAL_S = 0.05
 """Seconds between scans of the whole queue for abandoned sentences."""
 
 MIN_RETRY_AFTER_S = 0.1
-"""Least seconds that a caller should wait while all replicas have failed."""
+"""Minimum seconds that a caller should wait while all replicas have failed."""
 
 ENGINE_FAILED = "the engine of the model failed and is restarting"
 

@@ -159,7 +159,7 @@ def test_a_padded_batch_is_what_the_equations_give_sentence_by_sentence(sizes: d
 def test_steps_of_several_rows_a_sentence_are_the_whole() -> None:
     recurrent = model(attention="general", input_feeding=True)
     source_ids, lengths = sources(5, 3)
-    start_ids, target_ids = targets(4, 6)  # two rows a sentence
+    start_ids, target_ids = targets(4, 6)  # two rows per sentence
     expected = recurrent(source_ids.repeat_interleave(2, 0), lengths.repeat_interleave(2), start_ids, target_ids)
     memory, state = recurrent.encode(source_ids, lengths)
     parents, tokens = torch.tensor([0, 0, 1, 1]), start_ids

@@ -148,7 +148,7 @@ def test_each_replica_has_an_equal_part_of_the_rows() -> None:
     sentences = [sentence(beam_size=2) for _ in range(6)]
     wide = sentence(beam_size=12)
     policy.admit([*sentences, wide], NOW)
-    assert take(policy, 0) == sentences[:2]  # 5 rows a replica
+    assert take(policy, 0) == sentences[:2]  # 5 rows per replica
     assert take(policy, 1) == sentences[2:4]
     assert take(policy, 0, sentences[:1]) == [sentences[4]]
     assert take(policy, 0) == [sentences[5]]

@@ -61,7 +61,7 @@ class AccessControl:
             wait_s = self._limiter.take(call.caller or call.peer.rpartition(":")[0])
             if wait_s > 0:
                 raise RateLimitedError(
-                    f"more than {self._limiter.per_second:g} calls a second; wait {wait_s:.3g} s",
+                    f"more than {self._limiter.per_second:g} calls per second; wait {wait_s:.3g} s",
                     retry_after_s=wait_s,
                 )
 
