@@ -1,4 +1,4 @@
-"""Logging: text lines, or one JSON object a line."""
+"""Logging: text lines, or one JSON object per line."""
 
 import json
 import logging
