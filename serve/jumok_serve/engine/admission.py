@@ -22,7 +22,7 @@ CAUTION = 4.0
 
 
 class DrainRate:
-    """Fastest rate at which the queue has drained while texts waited all the time.
+    """Fastest rate at which the queue has drained under constant load.
 
     Work is source tokens times beam size.
 
@@ -37,7 +37,7 @@ class DrainRate:
         self._left = 0
 
     def record(self, work: int, now: float, *, waiting: bool) -> None:
-        """Record work that left the queue at time `now`, and if any still waits."""
+        """Record work that left the queue at `now`, and if any waits."""
         if self._window_start is None:
             self._window_start, self._left = now, 0
         else:

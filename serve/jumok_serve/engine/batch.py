@@ -47,7 +47,7 @@ class _EncoderRun:
 
 
 class SourceTable:
-    """Sentences by slot, with the length of their sources and the encoder's memory.
+    """Sentences by slot, with source lengths and encoder memory.
 
     Attributes:
         sentences: by slot; None: empty.
@@ -197,7 +197,7 @@ class Batch:
         self._watch.watch(sentences)
 
     def join(self, sentences: Sequence[Sentence]) -> None:
-        """Give slots to encoded sentences; they take part from the next step on."""
+        """Give slots to encoded sentences, which join the next step."""
         chosen = frozenset(sentences)  # in the order of encoder runs, so that each run is copied at once
         sentences = [sentence for sentence in self._encoded if sentence in chosen]
         used = self.slots
@@ -221,7 +221,7 @@ class Batch:
         self._has_progress = any(sentence.progress for sentence in (*sentences, *others))
 
     def abandoned(self, now: float) -> list[Sentence]:
-        """Return the sentences cancelled or late at the monotonic time `now`, encoded ones included.
+        """Return the cancelled or late sentences at `now`, encoded ones included.
 
         Sentences are scanned only after a cancellation, or past the first deadline.
         """
@@ -308,7 +308,7 @@ class Batch:
         )
 
     def _selection(self, slots: Integers) -> SelectionParameters:
-        """Make the inputs of the selection; rows that draw have no constraints there."""
+        """Make the selection's inputs, without constraints on rows that draw."""
         columns, inputs = self._columns, self._columns.inputs(len(slots))
         searches, arrays = self._searches, self._searches.arrays
         kept = self._constrained.get(len(slots))

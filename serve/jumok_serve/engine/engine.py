@@ -1,4 +1,4 @@
-"""The engine of a model: a scheduler and its replicas, with continuous batching."""
+"""The engine of a model: continuous batching by a scheduler and replicas."""
 
 from collections.abc import Callable, Sequence
 
@@ -54,7 +54,7 @@ class Engine:
         ]
 
     def submit(self, sentences: Sequence[Sentence]) -> None:
-        """Queue sentences, all or none; their futures get the outcome. Raises as `Scheduler.add`."""
+        """Queue sentences, all or none; errors are those of `Scheduler.add`."""
         self._scheduler.add(sentences)
 
     def check_room(self, sentences: int) -> None:

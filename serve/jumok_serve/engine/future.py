@@ -1,4 +1,4 @@
-"""A lean future: an engine completes thousands a second, and several threads read each."""
+"""A light future, for thousands of completions per second."""
 
 import logging
 import threading
@@ -16,7 +16,7 @@ object that cancels a future."""
 
 
 class Future(Generic[T]):
-    """A result or error that may still be missing; safe in any thread.
+    """A result or error that may still be missing; thread-safe.
 
     It works like a ``concurrent.futures.Future`` that never starts to run, except that a late result is ignored. The
     library's class has a lock and a condition in each object, which cost memory and time. The library's functions,
@@ -87,7 +87,7 @@ class Future(Generic[T]):
             logger.exception("a callback of a future failed")
 
     def add_cancel_callback(self, callback: Callable[[], object]) -> None:
-        """Call `callback` on cancellation, before any done callback; at once if already cancelled.
+        """Call `callback` on cancellation, before done callbacks; at once if cancelled.
 
         A cancellation at the same time may call it twice. It must neither fail nor block. Callers in several threads
         must take turns.

@@ -1,4 +1,4 @@
-"""A replica: one thread that decodes the sentences it takes from the scheduler."""
+"""A replica: one thread that decodes sentences of the scheduler."""
 
 import logging
 import threading

@@ -136,7 +136,7 @@ class Scheduler:
             return fitting
 
     def runs_alone(self, replica: int) -> bool:
-        """True if no other replica decodes, or is about to take waiting sentences."""
+        """True if no other replica decodes or will take waiting sentences."""
         with self._changed:
             return self._policy.runs_alone(replica)
 

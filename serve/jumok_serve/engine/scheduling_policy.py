@@ -86,7 +86,7 @@ class SchedulingPolicy:
 
     @property
     def has_ahead(self) -> bool:
-        """True if a replica waits for capacity for sentences that it has encoded ahead."""
+        """True if a replica waits for capacity for sentences encoded ahead."""
         return any(self._ahead)
 
     def occupy(self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence] = ()) -> None:
@@ -125,7 +125,7 @@ class SchedulingPolicy:
         return taken
 
     def take_ahead(self, replica: int, taken: Sequence[Sentence], now: float) -> list[Sentence]:
-        """Remove from the queue sentences to encode ahead with those just `taken`; see `Scheduler.take_ahead`."""
+        """Take sentences from the queue to encode with those just `taken`."""
         most = len(self.queue) // (AHEAD_SHARE * len(self._occupied))
         ahead: list[Sentence] = []
         if not most or any(self._would_take(number, self.queue.first) for number in range(len(self._occupied))):
@@ -163,7 +163,7 @@ class SchedulingPolicy:
         return fitting
 
     def runs_alone(self, replica: int) -> bool:
-        """True if no other replica decodes, or is about to take waiting sentences."""
+        """True if no other replica decodes or will take waiting sentences."""
         others = [number for number in range(len(self._occupied)) if number != replica]
         if any(self._claimed(number).rows for number in others):
             return False

@@ -91,7 +91,7 @@ class Sentence:
         return self.admitted - self.arrived - self.encode_s
 
     def deliver(self, outcome: Decoded | None) -> None:
-        """Complete the future, if it is not done, with a result or failure."""
+        """Complete the future with a result or failure, unless done."""
         if outcome is None:
             assert self.failure is not None
             self.fail(self.failure)

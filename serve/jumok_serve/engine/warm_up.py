@@ -1,4 +1,4 @@
-"""Warm-up: decode made-up sentences with all sessions before callers rely on a model."""
+"""Warm-up: decode made-up sentences with all sessions before real ones."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from jumok_serve.runtime.graphs import Graphs
 
 
 class Shape(NamedTuple):
-    """Sentences of a warm-up batch; a beam size of 0 is the model's default."""
+    """Sentences of a warm-up batch; beam size 0: the model's default."""
 
     sentences: int
     source_tokens: int

@@ -37,7 +37,7 @@ class View:
 
 
 def as_value(array: NDArray[Any]) -> OrtValue:
-    """Wrap an array as an ONNX Runtime tensor, without a copy if contiguous."""
+    """Wrap an array as an ONNX Runtime tensor; contiguous: no copy."""
     return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
 
 
@@ -47,7 +47,7 @@ def on_device(array: NDArray[Any], device_id: DeviceId) -> OrtValue:
 
 
 class Binding:
-    """Inputs and outputs of a session. Each stays bound until the next binding of its name.
+    """Inputs and outputs of a session, each bound until bound again.
 
     Args:
         session: ONNX Runtime's session of a graph.

@@ -79,7 +79,7 @@ def _library_problem(load: Loader, major: int) -> str | None:
 
 
 def _preload() -> None:
-    """Load CUDA's libraries from Python packages, which the dynamic linker does not search."""
+    """Load CUDA's libraries from Python packages, unknown to the dynamic linker."""
     preload = getattr(onnxruntime, "preload_dlls", None)  # from 1.21 on
     if preload is not None:
         with contextlib.redirect_stdout(io.StringIO()):  # the caller reports what is missing

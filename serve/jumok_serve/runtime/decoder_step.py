@@ -1,4 +1,4 @@
-"""One decoder step, from arrays by slot to the best candidates of every row.
+"""One decoder step, from arrays by slot to best candidates.
 
 n sentences take part with K rows each, R = n * K. E: cache entries, S: source length, P: rows of the last step,
 U: columns of the logits, C: candidates of a row.
@@ -107,12 +107,12 @@ class Decoder(ABC):
         """
 
     def logits(self) -> OrtValue:
-        """The logits [R, U] of the last step. The next step may overwrite them."""
+        """The logits [R, U] of the last step, valid until the next."""
         assert self._last is not None
         return self._last.logits()
 
     def _bound_step(self, sentences: int, memory: Mapping[str, Any], columns: Columns) -> "DecoderStep":
-        """The step for n sentences, bound again if memory or columns have moved."""
+        """The step for n sentences, bound again if tensors have moved."""
         column_inputs = columns.inputs(sentences)
         step = self._steps.get((self.graphs, sentences))
         if step is None or step.memory is not memory or step.columns is not column_inputs:
@@ -302,7 +302,7 @@ class DecoderStep:
             self._binding.bind_output(f"next_{name}", value)
 
     def give_state(self, state: Tensors) -> None:
-        """Bind the state [P, ...] of the next run; release the last one."""
+        """Bind the state [P, ...] of the next run; release the last."""
         for name, value in state.items():
             self._binding.bind_input(name, value)
             self._binding.bind_output(f"next_{name}")
@@ -310,7 +310,7 @@ class DecoderStep:
 
     @property
     def state(self) -> Tensors:
-        """The state [R, ...] that the last run made of the given state."""
+        """The state [R, ...] that the last run made."""
         _, *values = self._binding.outputs()[: 1 + len(self._given)]
         return dict(zip(self._given, values, strict=True))
 

@@ -1,4 +1,4 @@
-"""Copies between device and host that ONNX Runtime has inserted into a graph."""
+"""Copies between device and host that ONNX Runtime inserts into graphs."""
 
 import os
 from collections.abc import Iterator, Sequence

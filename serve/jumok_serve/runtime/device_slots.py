@@ -62,7 +62,7 @@ class DeviceSlots:
         return True
 
     def _grow_to(self, capacity: int, length: int, used: int) -> None:
-        """Copy the first `used` slots into new buffers, and fill the rest with zeros."""
+        """Copy the first `used` slots into new buffers, padded with zeros."""
         before = {name: view.first(used) for name, view in self._buffers.items()} if used else self._zeros()
         binding = Binding(self._grow, self._device_id)
         for size in self._grow.get_inputs():

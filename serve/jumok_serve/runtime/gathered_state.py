@@ -30,7 +30,7 @@ class GatheredState:
         self._first_rows: dict[int, int] = {}  # by slot, in P
 
     def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
-        """Append first states to the rows; without first states any row will do."""
+        """Append first states to the rows; without them, any row serves."""
         first = 0
         if first_state:
             first = next(iter(self._tensors.values())).shape()[0]
@@ -57,7 +57,7 @@ class GatheredState:
         return {spec.name: _cut(spec, self._tensors[spec.name], longest) for spec in self._specs}
 
     def replace(self, tensors: Tensors, sentences: int) -> None:
-        """Take a step's new state, [R, ...], with rows in order of slots."""
+        """Take a step's new state, [R, ...], with rows by slot."""
         self._tensors = tensors
         self._first_rows = {slot: slot * self._beam_size for slot in range(sentences)}
 

@@ -154,7 +154,7 @@ class Graphs:
         return session
 
     def with_threads(self, threads: int) -> "Graphs":
-        """The same graphs with encoder and decoder in sessions with another number of threads.
+        """The same graphs; encoder and decoder use another number of threads.
 
         The new sessions have a second copy of the weights, except for weights that native operators pack.
         """
@@ -295,7 +295,7 @@ class Graphs:
         target_ids: Integers,
         target_lengths: Integers,
     ) -> tuple[Floats, ...]:
-        """Compute all attention while given targets are decoded; for the arguments see `score`.
+        """Compute all attention for given targets; arguments as for `score`.
 
         Returns:
             The aligner's outputs in the manifest's order: cross-attention [B, L, H, T, S], and if the model has
@@ -315,7 +315,7 @@ class Graphs:
         target_ids: Integers,
         target_lengths: Integers,
     ) -> list[Floats]:
-        """Compute attention of some kinds, keys of `ATTENTION_OUTPUTS`; for the other arguments see `score`."""
+        """Compute attention of `ATTENTION_OUTPUTS` kinds; other arguments as for `score`."""
         names = [ATTENTION_OUTPUTS[kind] for kind in kinds]
         return self._run_targets("aligner", names, source_ids, source_lengths, start_ids, target_ids, target_lengths)
 

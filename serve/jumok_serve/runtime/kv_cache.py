@@ -20,7 +20,7 @@ _PLACE_ARGUMENTS = (*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3, ctypes.c_void
 
 
 class KVCache:
-    """KV cache of slots 0 .. n-1, with K rows and E entries each.
+    """KV cache by slot, with K rows and E entries each.
 
     An entry holds one token's keys and values. The rows that continue the row that wrote an entry share it; the entry
     is free once no row sees it. A new token takes the lowest free entry. So the entries in use stay few and low:

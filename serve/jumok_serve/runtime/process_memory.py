@@ -27,14 +27,14 @@ _M_ARENA_MAX = -8
 
 
 def use_few_arenas() -> None:
-    """Let threads that start from now on share `ARENAS`; MALLOC_ARENA_MAX and GLIBC_TUNABLES take precedence."""
+    """Let new threads share `ARENAS`, unless MALLOC_ARENA_MAX or GLIBC_TUNABLES is set."""
     is_set = "MALLOC_ARENA_MAX" in os.environ or "glibc.malloc.arena_max" in os.environ.get("GLIBC_TUNABLES", "")
     if not is_set and (mallopt := _glibc_function("mallopt")) is not None:
         mallopt(_M_ARENA_MAX, ARENAS)
 
 
 def freeze_objects() -> None:
-    """Exclude all present objects from garbage collection, and collect new ones less often.
+    """Exclude present objects from garbage collection, and make collections rarer.
 
     A collection over all that a server has imported and loaded stops the process for tens of milliseconds.
     """

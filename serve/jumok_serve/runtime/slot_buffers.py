@@ -1,4 +1,4 @@
-"""Buffers by slot on the host: each sentence of a batch keeps one slot."""
+"""Buffers by slot on the host; each sentence keeps one slot."""
 
 import ctypes
 import math
@@ -88,7 +88,7 @@ class SlotBuffers:
         return self._capacity
 
     def reserve(self, slots: int, length: int, used: int) -> bool:
-        """Make room for slots and positions; the first `used` slots keep their content.
+        """Reserve slots and positions; the first `used` slots keep their content.
 
         Positions far beyond the need are given up, so that one long sentence does not slow down later ones. Slots are
         given up together with positions. `KEPT_LENGTH` and `KEPT_AHEAD` bound what is given up.

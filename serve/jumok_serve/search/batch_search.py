@@ -21,7 +21,7 @@ class SharedConstraints(NamedTuple):
     renormalizes: bool
 
     def equals(self, other: "SharedConstraints | None") -> bool:
-        """True if the other has the same constraints object and the same effect."""
+        """True if the other has the same constraints object and effect."""
         if other is self:
             return True
         return other is not None and self.constraints is other.constraints and self[1:] == other[1:]

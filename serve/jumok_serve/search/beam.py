@@ -166,7 +166,7 @@ class BeamSearch:
         return running, sums, parents
 
     def _stops(self, length: int) -> bool:
-        """Stopping rule: true if no running hypothesis can enter the full list of ended ones."""
+        """True if no running hypothesis can enter the full ended list."""
         options = self._options
         if options.early_stopping is True:
             return True

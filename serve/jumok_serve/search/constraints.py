@@ -146,7 +146,7 @@ class ConstraintRules:
         )
 
     def _without_history(self, length: int) -> Constraints:
-        """Make the constraints that do not depend on the tokens of a row."""
+        """Make the constraints that do not depend on a row's tokens."""
         options = self._options
         key = (length - self._prompt < options.min_length, length == self._begin)
         if key not in self._cached:
@@ -175,7 +175,7 @@ def _entries(tokens: Sequence[Iterable[int]], value: float) -> Entries:
 
 
 def _completing(history: Sequence[int], size: int) -> list[int]:
-    """Return the tokens that would repeat an n-gram of ``size`` tokens in ``history``."""
+    """Return the tokens that would repeat an n-gram of ``history``."""
     if not size or len(history) < size:
         return []
     last = history[len(history) + 1 - size :]

@@ -17,7 +17,7 @@ from jumok_serve.search.search import DEAD_SCORE, Draw, FinishedHypothesis, fini
 
 
 class GreedySampling:
-    """Greedy search in one row, or sampling with one row for each hypothesis.
+    """Greedy search in one row, or sampling with one row per hypothesis.
 
     Constraints act on logits, before temperature, top-k and top-p. Token scores are log-softmax over the tokens that
     are left, so unlike in beam search their probabilities add up to one.
@@ -108,7 +108,7 @@ class GreedySampling:
         self.position += len(tokens)
 
     def _choose_forced(self, index: int, forced: Sequence[int]) -> tuple[int, float]:
-        """Choose among forced tokens: the first or a drawn one, with its score.
+        """Choose a forced token: the first, or a drawn one; with score.
 
         The score is -inf if there is no token.
         """
@@ -140,7 +140,7 @@ class _Row:
         self.finish_reason: FinishReason | None = None
 
     def append(self, token: int, score: float, options: SearchOptions) -> bool:
-        """Append a token unless its score is dead; True if the row continues."""
+        """Append a token unless its score is dead; True to continue."""
         if not score > DEAD_SCORE:  # all tokens are suppressed: the score is -inf, or NaN from -inf - -inf
             self.finish_reason = FinishReason.LENGTH
             return False
@@ -176,7 +176,7 @@ class UniformNumbers:
         )
 
     def at(self, step: int, rows: int) -> list[float]:
-        """Return one number in [0, 1) per row, whatever the number of rows."""
+        """Return one number in [0, 1) per row, for any row count."""
         counter = np.array([0, step, 0, 0], np.uint64)
         generator = np.random.Generator(np.random.Philox(key=self._key, counter=counter))
         return [float(number) for number in generator.random(rows)]

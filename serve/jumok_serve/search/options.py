@@ -1,4 +1,4 @@
-"""Decoding options: those of a request, and the complete set of a search."""
+"""Decoding options of a request, and complete options of a search."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -377,7 +377,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
 
 
 def _check_fields(options: SearchOptions | DecodingOptions | Sampling) -> None:
-    """Check every field that is set, and convert it to its one type."""
+    """Check every field that is set, and convert its type."""
     for field in fields(options):
         value = getattr(options, field.name)
         if value is not None and field.name in _CHECKS:

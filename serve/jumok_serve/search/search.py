@@ -52,7 +52,7 @@ class Search(Protocol):
 
     @property
     def acts_on_logits(self) -> bool:
-        """True if constraints act on logits, before the log-softmax; otherwise on log-probabilities, after it."""
+        """True if constraints act before the log-softmax, False if after."""
 
     @property
     def renormalizes(self) -> bool:
@@ -68,7 +68,7 @@ class Search(Protocol):
 
     @property
     def parents(self) -> Sequence[int]:
-        """Row of the previous step that each row continues, [K]; 0 at first."""
+        """Parent row of each row, [K]; 0 at the first step."""
 
     @property
     def scores(self) -> Sequence[float]:
@@ -76,7 +76,7 @@ class Search(Protocol):
 
     @property
     def position(self) -> int:
-        """Position of the token fed next: tokens that the rows have fed so far."""
+        """Position of the next token: number of tokens fed so far."""
 
     @property
     def num_candidates(self) -> int:
@@ -84,7 +84,7 @@ class Search(Protocol):
 
     @property
     def constraints(self) -> Constraints:
-        """Constraints on the scores of this step, or `NO_CONSTRAINTS`. Shared: do not change them."""
+        """Constraints on this step's scores, or `NO_CONSTRAINTS`; shared, so read-only."""
 
     @property
     def draws(self) -> Sequence[Draw] | None:
@@ -92,7 +92,7 @@ class Search(Protocol):
 
     @property
     def steady_steps(self) -> int:
-        """Number of next steps whose parameters do not depend on the chosen tokens.
+        """Number of next steps with parameters independent of the chosen tokens.
 
         This holds while the best continuation of every row (or the K best of all rows, if ``num_continuations`` is
         not 0) is alive and no EOS. Those are then the inputs of the step after, and ``catch_up`` may take in several
@@ -157,7 +157,7 @@ def normalized_score(score: float, length: int, length_penalty: float) -> float:
 def finished_hypothesis(
     tokens: Sequence[int], sums: Sequence[float], score: float, finish_reason: FinishReason
 ) -> FinishedHypothesis:
-    """Make a hypothesis from tokens and the sum of token scores up to each."""
+    """Make a hypothesis from tokens and running sums of token scores."""
     return FinishedHypothesis(
         token_ids=tuple(tokens),
         token_scores=tuple(map(operator.sub, sums, (0.0, *sums))),

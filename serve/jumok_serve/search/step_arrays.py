@@ -59,7 +59,7 @@ ALL_STEADY = UnsteadySearches([], 0, [], [], [])
 
 
 class StepArrays:
-    """Inputs of the next step and the ring of written steps, by slot.
+    """Inputs of the next step, and the ring of steps, by slot.
 
     Attributes:
         steps: steps so far.
@@ -142,7 +142,7 @@ class StepArrays:
         return changed
 
     def leave(self, slots: Sequence[int]) -> bool:
-        """Empty slots: from now on they take part as searches at their first step.
+        """Empty slots, which then take part like searches at their first step.
 
         Returns:
             True if draws changed.
@@ -160,7 +160,7 @@ class StepArrays:
         self._occupied[slots] = False
 
     def set_inputs(self, slots: list[int], searches: Sequence[Search]) -> None:
-        """Copy the inputs of the next step from searches that know all steps."""
+        """Copy the next step's inputs from searches that know all steps."""
         self.tokens[slots] = [search.tokens for search in searches]
         self.scores[slots] = [search.scores for search in searches]
         self.parents[slots] = [search.parents for search in searches]
@@ -303,7 +303,7 @@ class NativeStep:
         steps: int,
         number: int,
     ) -> UnsteadySearches:
-        """Advance the steady searches after `steps` steps, and find `number` continuations for the others."""
+        """Advance steady searches, and find `number` continuations for the others."""
         if len(slots) * number > len(self._tokens):
             self._reserve(number)
         candidates = tokens.shape[1]

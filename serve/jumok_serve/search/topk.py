@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 class Continuations(NamedTuple):
-    """Tokens, sums of token scores and parent rows of B sentences, [B, N]."""
+    """Tokens, sums of token scores and parent rows, [B, N] each."""
 
     tokens: NDArray[np.int64]
     scores: NDArray[np.floating[Any]]
@@ -49,7 +49,7 @@ def _first_indices(sentences: int, candidates: int) -> NDArray[np.int64]:
 
 
 def best_of_each_row(tokens: NDArray[np.int64], scores: NDArray[np.floating[Any]], beam_size: int) -> Continuations:
-    """Return the best continuation of every row, by row; arguments as for `best_continuations`."""
+    """Return each row's best continuation; arguments as for `best_continuations`."""
     first = tokens[:, 0].reshape(-1, beam_size)
     return Continuations(first, scores[:, 0].reshape(first.shape), _row_numbers(*first.shape))
 

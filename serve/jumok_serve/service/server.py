@@ -208,7 +208,7 @@ class Server:
             await port.start(self._tls)
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse further calls, wait ``grace_s`` seconds for open ones, then cancel the rest.
+        """Refuse new calls, wait ``grace_s`` seconds, then cancel the rest.
 
         Items of a corpus that were read are translated; the call then fails, and the client sends the rest elsewhere.
         """

@@ -8,7 +8,7 @@ MAX_CALLERS = 65_536
 
 
 class RateLimiter:
-    """Token buckets kept as one number a caller by the generic cell rate algorithm.
+    """Token buckets by caller, by the generic cell rate algorithm.
 
     (ITU-T Recommendation I.371, annex A: the virtual scheduling algorithm.)
 

@@ -16,7 +16,7 @@ FileState = tuple[int, int, int] | None  # modification time in ns, size, inode
 
 
 class ReloadedFiles(Generic[Content]):
-    """Content of files, checked for changes at every ``get``; safe from any thread.
+    """Content of files, checked for changes at every ``get``; thread-safe.
 
     If changed files are unusable, e.g. a certificate without its new key, the previous content stays in force.
 

@@ -1,4 +1,4 @@
-"""TLS for the server, with certificates that may be replaced while it runs."""
+"""TLS for the server, with certificates that may be replaced meanwhile."""
 
 import ssl
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class TlsFiles:
     client_ca: Path | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Credentials of a secure port; a new connection uses the files' current content.
+        """Credentials of a secure port; new connections use the current files.
 
         Raises:
             CredentialsError: the files are unusable.

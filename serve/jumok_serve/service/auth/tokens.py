@@ -56,7 +56,7 @@ class TokenFile:
         self._tokens = ReloadedFiles([path], self._read)
 
     def find(self, secret: str) -> Token | None:
-        """Return the token of a secret, or None, in the same time for any secret."""
+        """Return the token of a secret, or None, in constant time."""
         digest = _digest(secret)
         found = None
         for token in self._tokens.get():

@@ -48,7 +48,7 @@ class _Item:
         return self.pending is None or all(future.done() for future in self.pending.futures)
 
     def result(self) -> CorpusResult:
-        """Make the item's result, in any thread; raise errors that end the whole call."""
+        """Make the item's result, in any thread; raise call-ending errors."""
         if self.pending is None:
             return CorpusResult(id=self.id, error=self._error)
         try:
@@ -99,7 +99,7 @@ class Corpus:
         self._window_open = asyncio.Event()
 
     async def run(self, items: Sequence[CorpusItem]) -> None:
-        """Translate these items and all that follow; cancels open ones if it ends early."""
+        """Translate these and later items; cancels open ones at an early end."""
         reading = asyncio.ensure_future(self._read(items))
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # raised below, or too late
         reading.add_done_callback(lambda _: self._changed.set())
@@ -124,7 +124,7 @@ class Corpus:
                     item.pending.cancel()
 
     async def _read(self, items: Sequence[CorpusItem]) -> bool:
-        """Read items; return True at their end, False if the server stops first."""
+        """Read items; True at their end, False if the server stops."""
         await self._add(items)
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -171,7 +171,7 @@ class Corpus:
                 await asyncio.sleep(0)
 
     async def _start(self, item: CorpusItem) -> _Item:
-        """Submit an item, retrying while the queue is full, or record its error."""
+        """Submit an item, with retries while the queue is full."""
         wait_s = FIRST_RETRY_S
         while True:
             try:
@@ -186,7 +186,7 @@ class Corpus:
                 return _Item(item.id, None, _status(error))
 
     def _ready(self) -> list[_Item]:
-        """Items whose results can be written now, at most one message of them."""
+        """Items with results to write now, at most one message."""
         if not self._in_order:
             return [item for item in self._open if item.done][:MAX_RESULTS_PER_MESSAGE]
         ready: list[_Item] = []

@@ -57,7 +57,7 @@ class Health(HealthServicer):  # type: ignore[misc]  # its package has no types
         return health_pb2.HealthListResponse(statuses=states)
 
     async def Watch(self, request: HealthCheckRequest, context: Context) -> AsyncIterator[HealthCheckResponse]:  # noqa: N802
-        """Stream the health of a service, which may be unknown yet, at every change."""
+        """Stream the health of a service, known or not, at every change."""
         sent: int | None = None
         while True:
             changed = self._changed  # read first, so that no change is missed while the response is written

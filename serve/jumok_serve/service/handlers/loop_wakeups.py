@@ -1,4 +1,4 @@
-"""Wake-ups of an event loop by other threads, many events at a time."""
+"""Wake-ups of an event loop by other threads, in groups."""
 
 import asyncio
 from collections import deque
@@ -24,7 +24,7 @@ class _Waiter:
 
 
 class LoopWakeups:
-    """Callbacks from other threads into the event loop in which this was made.
+    """Callbacks from other threads into the event loop of construction.
 
     The engine completes all sentences of a step one after the other. Waking the loop takes a system call, which
     releases the GIL. So only the first callback wakes the loop, and the loop runs all that have arrived by then.

@@ -92,7 +92,7 @@ class TranslationService(TranslationServiceServicer):
         request: translation_pb2.TranslateTextRequest,
         context: grpc.aio.ServicerContext[translation_pb2.TranslateTextRequest, translation_pb2.TranslateTextResponse],
     ) -> translation_pb2.TranslateTextResponse:
-        """Translate all texts, or fail; a cancelled call frees the rows of its texts."""
+        """Translate all texts, or fail; cancellation frees the rows."""
         reject_unknown_fields(request)
         with self._models.use(request.model) as model:
             parsed = parse_request(model, request, context.time_remaining())
@@ -254,7 +254,7 @@ class TranslationService(TranslationServiceServicer):
         request: alignment_pb2.AlignTextRequest,
         context: grpc.aio.ServicerContext[alignment_pb2.AlignTextRequest, alignment_pb2.AlignTextResponse],
     ) -> alignment_pb2.AlignTextResponse:
-        """Align all texts, or fail; a cancelled call frees its rows and stops."""
+        """Align all texts, or fail; cancellation frees the rows and stops."""
         reject_unknown_fields(request)
         with self._models.use(request.model) as model:
             self._limits.check_num_texts(len(request.contents))
@@ -304,7 +304,7 @@ class TranslationService(TranslationServiceServicer):
         return await asyncio.to_thread(work)
 
     async def _tokenize(self, start: Callable[[], Job], *texts: Sequence[str]) -> Job:
-        """Start a job, which tokenizes texts: short ones here, others in a thread."""
+        """Start a job that tokenizes texts; long ones in a thread."""
         if _is_short(*texts):
             return start()
         job = self._tokenizing.submit(start)
@@ -316,7 +316,7 @@ class TranslationService(TranslationServiceServicer):
 
 
 def _is_short(*texts: Sequence[str]) -> bool:
-    """True if tokenizing takes little more time than passing the texts to a thread."""
+    """True if tokenizing takes little more time than a thread switch."""
     return sum(CHARACTERS_PER_TEXT + len(text) for group in texts for text in group) <= MAX_INLINE_CHARACTERS
 
 

@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class WorkerPool:
-    """Threads that run jobs in order; cancelled jobs leave the queue at once.
+    """Threads that run jobs in order; cancelled jobs leave the queue.
 
     Args:
         action: past participle of the action, for errors and names of threads.

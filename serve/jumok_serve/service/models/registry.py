@@ -13,7 +13,7 @@ from jumok_serve.service.models.loaded_model import LoadedModel
 
 
 class ModelEntry:
-    """A model and the number of calls that use it; event loop only.
+    """A model and the number of its calls; event loop only.
 
     Attributes:
         draining: True if no further call may use it.
@@ -127,7 +127,7 @@ class ModelRegistry:
             yield model
 
     def register(self, model: LoadedModel) -> ModelEntry | None:
-        """Route a name's requests to a model; return the replaced model to drain."""
+        """Route requests to a model; return the replaced one, to be drained."""
         entry = ModelEntry(model)
         serving, draining, past = self._models
         replaced = serving.get(entry.name)
@@ -161,7 +161,7 @@ class ModelRegistry:
         self._models = _Snapshot(serving, left, kept)
 
     def counters(self) -> dict[str, EngineCounters]:
-        """Counters by name, summed over the current model and those that it has replaced."""
+        """Counters by name, summed over the model and those it replaced."""
         models = self._models
         by_name: dict[str, list[EngineCounters]] = {}
         for entry in models.entries():

@@ -54,7 +54,11 @@ def guarded_handlers(service: ServiceDescriptor, servicer: object) -> "grpc.Gene
 
 
 def require_valid(request: Request | None) -> Request:
-    """Return a request; raise InvalidArgumentError if its bytes were invalid, i.e. it is None."""
+    """Return a request.
+
+    Raises:
+        InvalidArgumentError: the bytes were invalid, so the request is None.
+    """
     if request is None:
         raise InvalidArgumentError("the request is no valid protobuf message; texts must be UTF-8", field="request")
     return request

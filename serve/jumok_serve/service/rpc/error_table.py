@@ -1,4 +1,4 @@
-"""The error table: the status and details that each exception becomes on the wire."""
+"""The error table: each exception's status and details on the wire."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -70,7 +70,7 @@ def _split_at_id(
 
 
 def to_status(error: Exception, request_id: str) -> status_pb2.Status:
-    """Describe an error to the caller; server faults show only the request id."""
+    """Describe an error; server faults show only the request id."""
     if not isinstance(error, JumokError) or not is_expected(error):
         message = f"internal error; the server's log has it under request id {request_id}"
         return status_to_proto(InternalError.code, message, Details(reason=InternalError.reason, request_id=request_id))
