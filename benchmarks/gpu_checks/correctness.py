@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.gpu_checks.model import Model, Translated, decode, sources
 from benchmarks.gpu_checks.report import Report
-from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.runtime.graphs import Graphs, Pairs
 
 TIE = 1e-5
 """Largest difference of two log-probabilities that count as a tie."""
@@ -74,13 +74,8 @@ def _differing(
             continue
         place = next(at for at, pair in enumerate(zip(one.tokens, other.tokens, strict=True)) if pair[0] != pair[1])
         targets = np.array([one.tokens, other.tokens])
-        scores = graphs.score(
-            np.array([source, source]),
-            np.full(2, len(source)),
-            np.full(2, model.start),
-            targets,
-            np.full(2, targets.shape[1]),
-        )
+        starts, lengths = np.full(2, model.start), np.full(2, targets.shape[1])
+        scores = graphs.score(Pairs(np.array([source, source]), np.full(2, len(source)), starts, targets, lengths))
         tie = min(abs(scores[0, place] - scores[1, place]), abs(float(scores[0].sum()) - float(scores[1].sum()))) <= TIE
         ties, wrong = ties + tie, wrong + (not tie)
     return ties, wrong

@@ -42,52 +42,44 @@ class Folder:
         return self.only
 
 
+@dataclass(eq=False)
 class _Writer:
     """Writes and verifies the graphs of one model."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        graphs: Mapping[str, Graph],
-        bounds: InputBounds,
-        calibrator: Callable[[Mapping[str, Graph]], Calibration] | None,
-        *,
-        listed: bool,
-    ) -> None:
-        self._model = model
-        self._graphs = graphs
-        self._bounds = bounds
-        self._calibrator = calibrator
-        self._listed = listed
+    model: nn.Module
+    graphs: Mapping[str, Graph]
+    bounds: InputBounds
+    calibrator: Callable[[Mapping[str, Graph]], Calibration] | None
+    listed: bool
 
     @cached_property
     def _calibration(self) -> Calibration | None:
-        return None if self._calibrator is None else self._calibrator(self._graphs)
+        return None if self.calibrator is None else self.calibrator(self.graphs)
 
     def fp32(self, folder: Path, *, for_devices: bool) -> tuple[PrecisionVariant, VerificationReport]:
         targets: tuple[Target, ...] = ("cpu", "device") if for_devices else ("cpu",)
-        variant = self._write(self._graphs, folder, "fp32", targets)
+        variant = self._write(self.graphs, folder, "fp32", targets)
         report = self._verified("fp32", variant, folder, verify_fp32)
         if not for_devices:
             return variant, report
         on_device = opened(Folder(folder, variant), "fp32", CPU_AS_DEVICE)
-        more = verify_device(self._model, on_device, self._bounds)
+        more = verify_device(self.model, on_device, self.bounds)
         native = self._native_checks("fp32", variant, folder)
         return variant, passed("fp32", VerificationReport(checks=(*report.checks, *more, *native)))
 
     def fp16(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
-        variant = write_variant(half_sources(self._graphs), folder, "fp16", targets=("device",))
+        variant = write_variant(half_sources(self.graphs), folder, "fp16", targets=("device",))
         on_device = opened(Folder(folder, variant), "fp16", CPU_AS_DEVICE)
-        report = verify_fp16(self._model, on_device, self._bounds, calibration=self._calibration)
+        report = verify_fp16(self.model, on_device, self.bounds, calibration=self._calibration)
         return variant, passed("fp16", report)
 
     def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         calibration = self._calibration
         scales: Scales = {} if calibration is None else calibration.scales
-        quantized = {name: quantize_graph(graph, scales) for name, graph in self._graphs.items()}
+        quantized = {name: quantize_graph(graph, scales) for name, graph in self.graphs.items()}
         variant = self._write(quantized, folder, "int8", ("cpu",))
-        weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_matrices(self._graphs[name])]
-        rectified = rectified_keys(self._graphs[name] for name in ("encoder", "decoder"))
+        weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_matrices(self.graphs[name])]
+        rectified = rectified_keys(self.graphs[name] for name in ("encoder", "decoder"))
         verify = partial(verify_int8, weights=weights, rectified=rectified, calibration=calibration)
         report = self._verified("int8", variant, folder, verify)
         native = self._native_checks("int8", variant, folder)
@@ -97,9 +89,9 @@ class _Writer:
         self, sources: Mapping[str, Graph], folder: Path, precision: str, targets: tuple[Target, ...]
     ) -> PrecisionVariant:
         try:
-            return write_variant(sources, folder, precision, targets=targets, shortlist=self._listed)
+            return write_variant(sources, folder, precision, targets=targets, shortlist=self.listed)
         except ValueError as error:
-            raise ExportError(f"{type(self._model).__name__} cannot have a shortlist: {error}") from error
+            raise ExportError(f"{type(self.model).__name__} cannot have a shortlist: {error}") from error
 
     def _verified(
         self,
@@ -110,10 +102,10 @@ class _Writer:
     ) -> VerificationReport:
         where = Folder(folder, variant)
         graphs = opened(where, precision, CPU, native=False)
-        listed = opened(where, precision, CPU, listed=True, native=False) if self._listed else None
-        report = verify(self._model, graphs, self._bounds)
+        listed = opened(where, precision, CPU, listed=True, native=False) if self.listed else None
+        report = verify(self.model, graphs, self.bounds)
         if listed is not None:
-            more = verify_shortlist(self._model, graphs, listed, self._bounds, precision)
+            more = verify_shortlist(self.model, graphs, listed, self.bounds, precision)
             report = VerificationReport(checks=(*report.checks, *more))
         return passed(precision, report)
 
@@ -122,11 +114,11 @@ class _Writer:
         if not variant.native:
             return ()
         where = Folder(folder, variant)
-        expected: Side = TorchSide(self._model)
+        expected: Side = TorchSide(self.model)
         if precision != "fp32":
             expected = RuntimeSide(opened(where, precision, CPU, native=False))
-        listed = opened(where, precision, CPU, listed=True) if self._listed else None
-        return verify_native(expected, opened(where, precision, CPU), listed, self._bounds, precision)
+        listed = opened(where, precision, CPU, listed=True) if self.listed else None
+        return verify_native(expected, opened(where, precision, CPU), listed, self.bounds, precision)
 
 
 def opened(where: Folder, precision: str, device: Device, *, listed: bool = False, native: bool = True) -> Graphs:

@@ -13,10 +13,10 @@ from jumok_export.native.int8_cache import floats_spec, to_entries, to_floats
 from jumok_export.verification.comparison import same_candidates
 from jumok_export.verification.fused_selection import FusedSelection
 from jumok_export.verification.selection_cases import Drawing, Selection
-from jumok_export.verification.sides import Arrays, Pairs, StepInputs
+from jumok_export.verification.sides import Arrays, StepInputs
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.decoder_step import DecoderStep
-from jumok_serve.runtime.graphs import SLOTS, Floats, Graphs, Integers
+from jumok_serve.runtime.graphs import SLOTS, Floats, Graphs, Integers, Pairs
 from jumok_serve.runtime.output_columns import BIAS
 from jumok_serve.runtime.slot_buffers import padded_length
 from jumok_serve.runtime.step_inputs import SelectionParameters
@@ -178,12 +178,12 @@ class RuntimeSide:
     def score(self, pair: Pairs) -> Floats:
         """See `TorchSide`."""
         with _running("scorer"):
-            return self._graphs.score(*pair)
+            return self._graphs.score(pair)
 
     def align(self, pair: Pairs) -> tuple[Floats, ...]:
         """See `TorchSide`."""
         with _running("aligner"):
-            return self._graphs.align(*pair)
+            return self._graphs.align(pair)
 
 
 def _turned(positions: Integers, time: int) -> Integers:

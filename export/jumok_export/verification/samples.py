@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from jumok_export.quantization.calibration import Calibration
 from jumok_export.verification.rollout import PlannedSentence, Rollout, pad, plan_rollout
-from jumok_export.verification.sides import Arrays, Pairs, Side, StepInputs
-from jumok_serve.runtime.graphs import Integers
+from jumok_export.verification.sides import Arrays, Side, StepInputs
+from jumok_serve.runtime.graphs import Integers, Pairs
 
 SHAPES = 12
 """Random shapes per graph, after the smallest one."""
@@ -89,7 +89,8 @@ class Samples:
         source, target = self._bounds.max_source_length, self._bounds.max_target_length
         ids = random.integers(self._bounds.source_vocabulary, size=(1, source))
         targets = random.integers(self._bounds.target_vocabulary, size=(1, target))
-        pair = ids, np.array([source]), np.array([self._bounds.start]), targets, np.array([target])
+        start = np.array([self._bounds.start])
+        pair = Pairs(ids, np.array([source]), start, targets, np.array([target]))
         step = self._step(random, sentences=1, beam_size=1, source=source, parents=1, time=target - 1)
         memory, _ = self._side.encode(*pair[:2])
         return pair, step._replace(positions=np.array([target - 1]), source_lengths=pair[1], memory=memory)
@@ -121,7 +122,7 @@ class Samples:
         sources = self._source(random, sentences, source)
         # Targets are padded with token 0: the target vocabulary may lack the padding token.
         targets = _padded(random, (sentences, target), vocabulary, 0)
-        return *sources, random.integers(vocabulary, size=sentences), *targets
+        return Pairs(*sources, random.integers(vocabulary, size=sentences), *targets)
 
     def _step(
         self, random: np.random.Generator, *, sentences: int, beam_size: int, source: int, parents: int, time: int
@@ -162,14 +163,14 @@ class SentenceSamples(Samples):
             chosen = random.integers(len(self._sources), size=size).tolist()
             sources = pad([self._sources[sentence] for sentence in chosen], self._bounds.pad)
             targets = pad([self._targets[sentence] for sentence in chosen], 0)
-            yield *sources, np.full(size, self._start), *targets
+            yield Pairs(*sources, np.full(size, self._start), *targets)
 
     def longest(self) -> tuple[Pairs, StepInputs]:
         """Sentences one after another, up to the limits, with repeated state."""
         source = np.resize(np.concatenate(self._sources), (1, self._bounds.max_source_length))
         target = np.resize(np.concatenate(self._targets), (1, self._bounds.max_target_length))
         lengths, last = np.array([source.shape[1]]), target.shape[1] - 1
-        pair = source, lengths, np.array([self._start]), target, np.array([last + 1])
+        pair = Pairs(source, lengths, np.array([self._start]), target, np.array([last + 1]))
         memory, _ = self._side.encode(source, lengths)
         row = target[:, -1], np.array([last]), np.array([0])
         return pair, StepInputs(*row, lengths, memory, self._state(last))

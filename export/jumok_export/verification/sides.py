@@ -11,14 +11,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from jumok_export.graphs.tracing import TranslationModel
-from jumok_serve.runtime.graphs import Floats, Integers
+from jumok_serve.runtime.graphs import Floats, Integers, Pairs
 
 Arrays = dict[str, NDArray[Any]]
 """Memory or state by name: `memory.<name>`, `state.<name>`."""
-
-
-Pairs = tuple[Integers, Integers, Integers, Integers, Integers]
-"""Source ids [B, S] and lengths [B], start tokens [B], target ids [B, T] and lengths [B]."""
 
 
 class StepInputs(NamedTuple):

@@ -13,7 +13,7 @@ from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.selection_cases import drawings, selections
 from jumok_export.verification.sides import Side, TorchSide
 from jumok_serve.manifest.manifest import Check, VerificationReport
-from jumok_serve.runtime.graphs import Floats, Graphs
+from jumok_serve.runtime.graphs import Floats, Graphs, Pairs
 
 MOVED_SENTENCES = 0.02
 """Limit of the share of sentences whose int8 scores depend on the batch: 1 in 200, with a margin for chance.
@@ -99,7 +99,7 @@ class Trial:
             sources = pad([row.source for row in some], self.bounds.pad)
             targets = pad([np.array(row.history[1:], np.int64) for row in some], 0)
             starts = np.array([row.history[0] for row in some])
-            for scores, length in zip(self.runtime.score((*sources, starts, *targets)), targets[1], strict=True):
+            for scores, length in zip(self.runtime.score(Pairs(*sources, starts, *targets)), targets[1], strict=True):
                 yield np.cumsum(scores[:length], dtype=np.float64)
 
 

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -28,6 +29,9 @@ from jumok_serve.translator import Translator
 SWITCH_INTERVAL_S = 0.001
 """Time after which a thread gives up Python's lock to a waiting thread. With the default of 5 ms, engine threads and
 the event loop wait for each other, and an overloaded server translates a tenth less."""
+
+LIMITS = [field.name for field in fields(ServiceLimits)]
+"""Settings that are limits of the service."""
 
 
 def _settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -105,7 +109,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
                 models,
                 host=settings.host,
                 port=settings.port,
-                limits=_limits(settings),
+                limits=ServiceLimits(**{name: getattr(settings, name) for name in LIMITS}),
                 tls=tls,
                 tokens=tokens,
                 observers=observers,
@@ -169,20 +173,6 @@ def _translator(settings: Configuration, bundle: Path) -> Translator:
         translator.close(drain=False)
         raise
     return translator
-
-
-def _limits(settings: Configuration) -> ServiceLimits:
-    return ServiceLimits(
-        max_message_bytes=settings.max_message_bytes,
-        max_texts=settings.max_texts,
-        max_characters=settings.max_characters,
-        max_hypotheses=settings.max_hypotheses,
-        max_beam_hypotheses=settings.max_beam_hypotheses,
-        max_streams=settings.max_streams,
-        max_calls=settings.max_calls,
-        requests_per_second=settings.requests_per_second,
-        request_burst=settings.request_burst,
-    )
 
 
 def _check_addresses(settings: Configuration) -> None:

@@ -1,6 +1,7 @@
 """Warm-up: decode made-up sentences with all sessions before real ones."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from jumok_serve.engine.batch import Batch
@@ -24,20 +25,18 @@ WARM_UP_SHAPES = (SMALLEST, Shape(1, 8, beam_size=1), Shape(8, 32), Shape(1, 8, 
 """Warm-up before a model serves: one text, as most requests are; one with greedy search; a batch; and a sample."""
 
 
+@dataclass(frozen=True, eq=False)
 class WarmUp:
     """Decodes made-up sentences in the caller's thread, beside the engine.
 
-    Args:
+    Attributes:
         make_sentence: makes the sentence with a number, from 0, of a batch of some shape.
         read: called with the token ids of each hypothesis; raises if they make no text.
     """
 
-    def __init__(
-        self, make_sentence: Callable[[int, Shape], Sentence], *, pad: int, read: Callable[[Sequence[int]], object]
-    ) -> None:
-        self._make_sentence = make_sentence
-        self._pad = pad
-        self._read = read
+    make_sentence: Callable[[int, Shape], Sentence]
+    pad: int
+    read: Callable[[Sequence[int]], object]
 
     def run(self, graphs: Graphs, shape: Shape = SMALLEST) -> None:
         """Decode a batch of some shape.
@@ -46,8 +45,8 @@ class WarmUp:
             ModelFailedError: the model computes NaN.
             Exception: any other failure.
         """
-        sentences = [self._make_sentence(number, shape) for number in range(shape.sentences)]
-        batch = Batch(graphs, sentences[0].search.beam_size, self._pad)
+        sentences = [self.make_sentence(number, shape) for number in range(shape.sentences)]
+        batch = Batch(graphs, sentences[0].search.beam_size, self.pad)
         batch.admit(sentences)
         while batch.sentences:
             batch.step()
@@ -57,4 +56,4 @@ class WarmUp:
             batch.remove(batch.done)
         for sentence in sentences:
             for hypothesis in sentence.search.hypotheses():
-                self._read(hypothesis.token_ids)
+                self.read(hypothesis.token_ids)

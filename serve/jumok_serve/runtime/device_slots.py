@@ -32,32 +32,24 @@ class DeviceSlots:
         self._device_id = device_id
         self._grow = grow
         self._write = write
-        self._capacity = 0
-        self._length = 0
+        self.capacity = 0
+        """Slots of the buffers."""
+        self.length = 0
+        """Positions of every slot, padding included."""
         self._buffers: dict[str, View] = {}
         self._views: dict[int, dict[str, View]] = {}
-
-    @property
-    def length(self) -> int:
-        """Positions of every slot, padding included."""
-        return self._length
-
-    @property
-    def capacity(self) -> int:
-        """Slots of the buffers."""
-        return self._capacity
 
     def reserve(self, slots: int, length: int, used: int) -> bool:
         """See `SlotBuffers`."""
         needed = -(-max(1, length) // POSITIONS_STEP) * POSITIONS_STEP
-        if slots <= self._capacity and needed <= self._length <= 2 * needed:
+        if slots <= self.capacity and needed <= self.length <= 2 * needed:
             return False
         capacity = 1 << (max(slots, used) - 1).bit_length()
-        if capacity <= self._capacity <= 4 * capacity:
-            capacity = self._capacity
+        if capacity <= self.capacity <= 4 * capacity:
+            capacity = self.capacity
         if self._specs:
             self._grow_to(capacity, needed, used)
-        self._capacity, self._length = capacity, needed
+        self.capacity, self.length = capacity, needed
         self._views.clear()
         return True
 

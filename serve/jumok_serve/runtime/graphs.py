@@ -4,7 +4,7 @@ import copy
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,24 @@ _ONE_PASS = {"scorer", "aligner"}
 _LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
 _DTYPES = {"float32": np.float32, "float16": np.float16, "int64": np.int64, "int32": np.int32, "int8": np.int8}
+
+
+class Pairs(NamedTuple):
+    """Padded sources and given targets.
+
+    Attributes:
+        source_ids: token ids, [B, S].
+        source_lengths: [B].
+        start_ids: the token that each target is decoded from, [B].
+        target_ids: token ids, [B, T].
+        target_lengths: [B].
+    """
+
+    source_ids: Integers
+    source_lengths: Integers
+    start_ids: Integers
+    target_ids: Integers
+    target_lengths: Integers
 
 
 class GraphFolder(Protocol):
@@ -264,79 +282,26 @@ class Graphs:
         tokens, totals = self._sessions["sampler"].run_with_ort_values(["tokens", "totals"], feeds)
         return tokens.numpy(), totals.numpy()
 
-    def score(
-        self,
-        source_ids: Integers,
-        source_lengths: Integers,
-        start_ids: Integers,
-        target_ids: Integers,
-        target_lengths: Integers,
-    ) -> Floats:
-        """Compute log-probabilities of given targets in one pass.
-
-        Args:
-            source_ids: padded token ids, [B, S].
-            source_lengths: [B].
-            start_ids: the token that each target is decoded from, [B].
-            target_ids: padded token ids, [B, T].
-            target_lengths: [B].
-
-        Returns:
-            Log-probabilities of the target tokens, [B, T]; 0 after a target's end.
-        """
+    def score(self, pairs: Pairs) -> Floats:
+        """Compute log-probabilities [B, T] of given targets in one pass; 0 after a target's end."""
         names = [spec.name for spec in self._graphs["scorer"].outputs]
-        return self._run_targets("scorer", names, source_ids, source_lengths, start_ids, target_ids, target_lengths)[0]
+        return self._run_targets("scorer", names, pairs)[0]
 
-    def align(
-        self,
-        source_ids: Integers,
-        source_lengths: Integers,
-        start_ids: Integers,
-        target_ids: Integers,
-        target_lengths: Integers,
-    ) -> tuple[Floats, ...]:
-        """Compute all attention for given targets; arguments as for `score`.
+    def align(self, pairs: Pairs) -> tuple[Floats, ...]:
+        """Compute all attention for given targets.
 
         Returns:
             The aligner's outputs in the manifest's order: cross-attention [B, L, H, T, S], and if the model has
             self-attention the encoder's [B, L, H, S, S] and the decoder's [B, L, H, T, T].
         """
-        names = [spec.name for spec in self._graphs["aligner"].outputs]
-        return tuple(
-            self._run_targets("aligner", names, source_ids, source_lengths, start_ids, target_ids, target_lengths)
-        )
+        return tuple(self._run_targets("aligner", [spec.name for spec in self._graphs["aligner"].outputs], pairs))
 
-    def attention(  # noqa: PLR0917 - the graph contract's inputs, in its order
-        self,
-        kinds: Sequence[str],
-        source_ids: Integers,
-        source_lengths: Integers,
-        start_ids: Integers,
-        target_ids: Integers,
-        target_lengths: Integers,
-    ) -> list[Floats]:
-        """Compute attention of `ATTENTION_OUTPUTS` kinds; other arguments as for `score`."""
-        names = [ATTENTION_OUTPUTS[kind] for kind in kinds]
-        return self._run_targets("aligner", names, source_ids, source_lengths, start_ids, target_ids, target_lengths)
+    def attention(self, kinds: Sequence[str], pairs: Pairs) -> list[Floats]:
+        """Compute attention of `ATTENTION_OUTPUTS` kinds."""
+        return self._run_targets("aligner", [ATTENTION_OUTPUTS[kind] for kind in kinds], pairs)
 
-    def _run_targets(  # noqa: PLR0917 - the graph contract's inputs, in its order
-        self,
-        graph: str,
-        outputs: Sequence[str],
-        source_ids: Integers,
-        source_lengths: Integers,
-        start_ids: Integers,
-        target_ids: Integers,
-        target_lengths: Integers,
-    ) -> list[Floats]:
-        arrays = {
-            "source_ids": source_ids,
-            "source_lengths": source_lengths,
-            "start_ids": start_ids,
-            "target_ids": target_ids,
-            "target_lengths": target_lengths,
-        }
-        values = self._session(graph).run_with_ort_values(outputs, self._feeds(graph, arrays))
+    def _run_targets(self, graph: str, outputs: Sequence[str], pairs: Pairs) -> list[Floats]:
+        values = self._session(graph).run_with_ort_values(outputs, self._feeds(graph, pairs._asdict()))
         return [value.numpy() for value in values]
 
     def _feeds(self, graph: str, arrays: Mapping[str, Integers]) -> Tensors:

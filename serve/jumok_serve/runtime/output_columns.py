@@ -53,13 +53,8 @@ class VocabularyColumns:
     """A column for every token, in the order of the vocabulary."""
 
     def __init__(self, graphs: Graphs) -> None:
-        self._width = graphs.vocabulary
+        self.width = graphs.vocabulary
         self._inputs: Tensors = {}
-
-    @property
-    def width(self) -> int:
-        """See `Columns`."""
-        return self._width
 
     def join(self, slots: Sequence[int], lists: Sequence[Integers | None]) -> None:
         """See `Columns`."""

@@ -70,22 +70,14 @@ class SlotBuffers:
         self._specs = specs
         self._axis = axis
         self._ahead = ahead
-        self._capacity = 0
-        self._length = 0
+        self.capacity = 0
+        """Slots of the buffers."""
+        self.length = 0
+        """Positions of every slot, padding included."""
         self._stores: dict[str, mmap.mmap | bytes] = {spec.name: b"" for spec in specs}
         self._buffers: dict[str, NDArray[np.generic]] = {}
         self._views: dict[int, dict[str, OrtValue]] = {}
         self._axis_of = {spec.name: spec.axes.index(axis) if axis in spec.axes else None for spec in specs}
-
-    @property
-    def length(self) -> int:
-        """Positions of every slot, padding included."""
-        return self._length
-
-    @property
-    def capacity(self) -> int:
-        """Slots of the buffers."""
-        return self._capacity
 
     def reserve(self, slots: int, length: int, used: int) -> bool:
         """Reserve slots and positions; the first `used` slots keep their content.
@@ -97,16 +89,16 @@ class SlotBuffers:
             True if the buffers are new, so that earlier views are stale.
         """
         needed = padded_length(length)
-        fits = needed <= self._length <= max(2 * needed, KEPT_AHEAD if self._ahead else KEPT_LENGTH)
-        if slots <= self._capacity and fits:
+        fits = needed <= self.length <= max(2 * needed, KEPT_AHEAD if self._ahead else KEPT_LENGTH)
+        if slots <= self.capacity and fits:
             return False
         if self._ahead:
-            needed = self._length if fits else padded_length(max(needed + needed // 2, KEPT_LENGTH))
+            needed = self.length if fits else padded_length(max(needed + needed // 2, KEPT_LENGTH))
         capacity = max(slots, used)
-        if slots > self._capacity:
+        if slots > self.capacity:
             capacity = max(slots, 2 * used)
-        elif self._ahead and needed <= KEPT_AHEAD and self._memory_suffices(self._capacity, needed):
-            capacity = self._capacity
+        elif self._ahead and needed <= KEPT_AHEAD and self._memory_suffices(self.capacity, needed):
+            capacity = self.capacity
         for spec in self._specs:
             shape, size = spec_shape(spec, capacity, needed), _size(spec, capacity, needed)
             grows = len(self._stores[spec.name]) < size
@@ -116,9 +108,9 @@ class SlotBuffers:
             after = np.frombuffer(self._stores[spec.name], spec.dtype, math.prod(shape)).reshape(shape)
             self._buffers[spec.name] = after
             if before is not None and (grows or before.strides != after.strides):
-                part = (slice(used), *self._positions(spec, min(needed, self._length)))
+                part = (slice(used), *self._positions(spec, min(needed, self.length)))
                 _carry_over(before[part], after[part])
-        self._capacity, self._length = capacity, needed
+        self.capacity, self.length = capacity, needed
         self._views.clear()
         return True
 

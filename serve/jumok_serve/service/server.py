@@ -222,28 +222,28 @@ class Server:
         return [self._port, *([] if self._admin_port is None else [self._admin_port])]
 
 
+@dataclass(eq=False)
 class _Port:
     """Listening port of a gRPC server.
 
-    Args:
+    Attributes:
         number: port; 0: any free one.
         setting: setting that chose the port, for messages.
     """
 
-    def __init__(self, server: grpc.aio.Server, host: str, number: int, setting: str) -> None:
-        self.server = server
-        self.number = number
-        self._host = host
-        self._setting = setting
+    server: grpc.aio.Server
+    host: str
+    number: int
+    setting: str
 
     @property
     def address(self) -> str:
         """``host:port``; after ``start`` with the actual port."""
-        return format_address(self._host, self.number)
+        return format_address(self.host, self.number)
 
     async def start(self, tls: TlsFiles | None) -> None:
         """Listen and serve; raises as ``Server.start``."""
-        await asyncio.to_thread(check_address, self._host, self.number, self._setting)
+        await asyncio.to_thread(check_address, self.host, self.number, self.setting)
         try:
             if tls is None:
                 self.number = self.server.add_insecure_port(self.address)

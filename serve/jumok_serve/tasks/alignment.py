@@ -1,6 +1,7 @@
 """Alignment: attention between given texts and translations, by teacher forcing."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,48 +21,38 @@ from jumok_serve.tasks.translation import Pending, submit_texts
 from jumok_serve.tokenizers.input_processor import Source, Target
 
 
+@dataclass(frozen=True, eq=False)
 class PendingAlignments:
     """Texts and translations to align; `collect` computes the attention.
 
-    Args:
+    Attributes:
         query: attention to return.
         direction: languages of texts and translations.
         targets: a translation of each text; None: the model's own, which is in the engine.
         forced_first: token that the model must write first, if any.
         own: the model's own translations; None: all targets are given.
-
-    Attributes:
-        futures: results of the engine that `collect` needs.
     """
 
-    def __init__(
-        self,
-        model: TaskModel,
-        query: AttentionQuery,
-        direction: Direction,
-        sources: Sequence[Source],
-        targets: Sequence[Target | None],
-        *,
-        forced_first: int | None,
-        own: Pending | None,
-        deadline: Deadline,
-    ) -> None:
-        self._model = model
-        self._query = query
-        self._direction = direction
-        self._start = model.inputs.start(direction)
-        self._forced_first = forced_first
-        self._sources = sources
-        self._targets = targets
-        self._own = own
-        self._deadline = deadline
-        self.futures: Sequence[Future[Any]] = () if own is None else own.futures
+    model: TaskModel
+    query: AttentionQuery
+    direction: Direction
+    sources: Sequence[Source]
+    targets: Sequence[Target | None]
+    start: int
+    forced_first: int | None
+    own: Pending | None
+    deadline: Deadline
+
+    @property
+    def futures(self) -> Sequence[Future[Any]]:
+        """Results of the engine that `collect` needs."""
+        return () if self.own is None else self.own.futures
 
     def cancel(self) -> None:
         """Cancel pending translations, and stop before the next batch; thread-safe."""
-        self._deadline.cancel()
-        if self._own is not None:
-            self._own.cancel()
+        self.deadline.cancel()
+        if self.own is not None:
+            self.own.cancel()
 
     def collect(self) -> list[Alignment]:
         """Wait for translations, and return attention in the order of the texts.
@@ -73,26 +64,26 @@ class PendingAlignments:
             UnavailableError: the model has failed or was stopped.
             CancelledError: of `concurrent.futures`: `cancel` was called.
         """
-        best = () if self._own is None else (translation.hypotheses[0] for translation in self._own.collect())
+        best = () if self.own is None else (translation.hypotheses[0] for translation in self.own.collect())
         own = (Target(hypothesis.text, hypothesis.token_ids) for hypothesis in best)
-        targets = [next(own) if target is None else target for target in self._targets]
-        pairs = list(zip(self._sources, targets, strict=True))
+        targets = [next(own) if target is None else target for target in self.targets]
+        pairs = list(zip(self.sources, targets, strict=True))
         given = [
-            GivenTarget(source.token_ids, self._start, target.token_ids) for source, target in pairs if target.token_ids
+            GivenTarget(source.token_ids, self.start, target.token_ids) for source, target in pairs if target.token_ids
         ]
-        kinds = self._query.kinds
-        found = iter(self._model.teacher_forcing.attention_of(kinds, given, self._query.reduce, self._deadline))
+        kinds = self.query.kinds
+        found = iter(self.model.teacher_forcing.attention_of(kinds, given, self.query.reduce, self.deadline))
         empty = [self._no_weights(kind) for kind in kinds]
         return [self._alignment(source, target, next(found) if target.token_ids else empty) for source, target in pairs]
 
     def _no_weights(self, kind: AttentionKind) -> Floats:
-        layers, heads = self._query.selected(self._model.teacher_forcing, kind)
+        layers, heads = self.query.selected(self.model.teacher_forcing, kind)
         return np.zeros((len(layers), len(heads), 0, 0), np.float32)
 
     def _alignment(self, source: Source, target: Target, found: Sequence[Floats]) -> Alignment:
         source_tokens = tuple(self._source_tokens(source.token_ids))
         target_tokens = tuple(self._target_tokens(target.token_ids))
-        start = AlignedToken(self._model.tokenizer.tokens([self._start])[0], special=True)
+        start = AlignedToken(self.model.tokenizer.tokens([self.start])[0], special=True)
         decoder_tokens = (start, *target_tokens)[: len(target_tokens)]
         shapes = {
             "cross": (target_tokens, source_tokens),
@@ -101,7 +92,7 @@ class PendingAlignments:
         }
 
         def weights(kind: AttentionKind, of_kind: Floats) -> AttentionWeights:
-            layers, heads = self._query.selected(self._model.teacher_forcing, kind)
+            layers, heads = self.query.selected(self.model.teacher_forcing, kind)
             rows, columns = shapes[kind]
             return AttentionWeights(
                 rows=rows,
@@ -109,10 +100,10 @@ class PendingAlignments:
                 layers=tuple(layers),
                 heads=tuple(heads),
                 mean=_matrix(of_kind.mean(axis=(0, 1), dtype=np.float32)),
-                by_head=tuple(tuple(map(_matrix, layer)) for layer in of_kind) if self._query.each_head else None,
+                by_head=tuple(tuple(map(_matrix, layer)) for layer in of_kind) if self.query.each_head else None,
             )
 
-        by_kind = {kind: weights(kind, of_kind) for kind, of_kind in zip(self._query.kinds, found, strict=True)}
+        by_kind = {kind: weights(kind, of_kind) for kind, of_kind in zip(self.query.kinds, found, strict=True)}
         return Alignment(
             target=target.text,
             source_tokens=source_tokens,
@@ -122,23 +113,23 @@ class PendingAlignments:
             encoder=by_kind.get("encoder"),
             decoder=by_kind.get("decoder"),
             source_truncated=source.truncated,
-            model=self._model.manifest.name,
-            model_version=self._model.manifest.version,
+            model=self.model.manifest.name,
+            model_version=self.model.manifest.version,
         )
 
     def _source_tokens(self, token_ids: Sequence[int]) -> Iterator[AlignedToken]:
         """Yield the tokens of a source; those around the text are special."""
-        first = len(self._direction.source_prefix)
-        end = len(token_ids) - len(self._direction.source_suffix)
-        for index, text in enumerate(self._model.tokenizer.source_tokens(token_ids)):
+        first = len(self.direction.source_prefix)
+        end = len(token_ids) - len(self.direction.source_suffix)
+        for index, text in enumerate(self.model.tokenizer.source_tokens(token_ids)):
             yield AlignedToken(text, special=not first <= index < end)
 
     def _target_tokens(self, token_ids: Sequence[int]) -> Iterator[AlignedToken]:
         """Yield a target's tokens; padding, start, EOS and forced first are special."""
-        tokens = self._model.manifest.special_tokens
-        special = {*tokens.eos, tokens.pad, tokens.start, self._start}
-        for index, (token, text) in enumerate(zip(token_ids, self._model.tokenizer.tokens(token_ids), strict=True)):
-            yield AlignedToken(text, special=token in special or (index == 0 and token == self._forced_first))
+        tokens = self.model.manifest.special_tokens
+        special = {*tokens.eos, tokens.pad, tokens.start, self.start}
+        for index, (token, text) in enumerate(zip(token_ids, self.model.tokenizer.tokens(token_ids), strict=True)):
+            yield AlignedToken(text, special=token in special or (index == 0 and token == self.forced_first))
 
 
 def prepare_alignment(  # noqa: PLR0917 - model and engine, and the arguments of `Translator.aligning`
@@ -177,6 +168,7 @@ def prepare_alignment(  # noqa: PLR0917 - model and engine, and the arguments of
         direction,
         sources,
         given,
+        start=model.inputs.start(direction),
         forced_first=options.forced_first_token,
         own=own,
         deadline=Deadline(parameters.deadline),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jumok_proto.errors import InvalidArgumentError, ScoringUnavailableError
 from jumok_proto.results import Score
@@ -14,38 +15,28 @@ from jumok_serve.tasks.teacher_forcing import GivenTarget
 from jumok_serve.tokenizers.input_processor import Source
 
 
+@dataclass(frozen=True, eq=False)
 class PendingScores:
     """Targets to score; `collect` computes the scores.
 
-    Args:
+    Attributes:
         sources: token ids of the texts; a text without content has an empty target.
         targets: token ids of the translations, EOS included.
         forced_first: token that the model must write first, if any.
         length_penalty: exponent of the length that a sum of log-probabilities is divided by.
     """
 
-    def __init__(
-        self,
-        model: TaskModel,
-        sources: Sequence[Source],
-        targets: Sequence[Sequence[int]],
-        *,
-        start: int,
-        forced_first: int | None,
-        length_penalty: float,
-        deadline: Deadline,
-    ) -> None:
-        self._model = model
-        self._sources = sources
-        self._targets = targets
-        self._start = start
-        self._forced_first = forced_first
-        self._length_penalty = length_penalty
-        self._deadline = deadline
+    model: TaskModel
+    sources: Sequence[Source]
+    targets: Sequence[Sequence[int]]
+    start: int
+    forced_first: int | None
+    length_penalty: float
+    deadline: Deadline
 
     def cancel(self) -> None:
         """Stop before the next batch; safe in any thread."""
-        self._deadline.cancel()
+        self.deadline.cancel()
 
     def collect(self) -> list[Score]:
         """Score the targets in this thread and return the scores in their order.
@@ -54,23 +45,23 @@ class PendingScores:
             DeadlineExceededError: the deadline has passed.
             CancelledError: of `concurrent.futures`: `cancel` was called.
         """
-        pairs = list(zip(self._sources, self._targets, strict=True))
-        given = [GivenTarget(source.token_ids, self._start, target) for source, target in pairs if target]
-        found = iter(self._model.teacher_forcing.scores(given, self._deadline))
+        pairs = list(zip(self.sources, self.targets, strict=True))
+        given = [GivenTarget(source.token_ids, self.start, target) for source, target in pairs if target]
+        found = iter(self.model.teacher_forcing.scores(given, self.deadline))
         return [self._score(source, target, next(found) if target else []) for source, target in pairs]
 
     def _score(self, source: Source, target: Sequence[int], token_scores: list[float]) -> Score:
-        if target and target[0] == self._forced_first:  # the only possible token has log-probability 0
+        if target and target[0] == self.forced_first:  # the only possible token has log-probability 0
             token_scores = [0.0, *token_scores[1:]]
         return Score(
-            score=normalized_score(math.fsum(token_scores), len(target), self._length_penalty),
-            tokens=tuple(self._model.tokenizer.tokens(target)),
+            score=normalized_score(math.fsum(token_scores), len(target), self.length_penalty),
+            tokens=tuple(self.model.tokenizer.tokens(target)),
             token_ids=tuple(target),
             token_scores=tuple(token_scores),
             source_token_count=len(source.token_ids),
             source_truncated=source.truncated,
-            model=self._model.manifest.name,
-            model_version=self._model.manifest.version,
+            model=self.model.manifest.name,
+            model_version=self.model.manifest.version,
         )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from jumok_proto.alignments import ATTENTION_KINDS, AttentionKind
 from jumok_serve.engine.deadline import Deadline
 from jumok_serve.manifest.manifest import PrecisionVariant
-from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS, Floats, Graphs, Integers
+from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS, Floats, Graphs, Integers, Pairs
 
 MAX_BATCH_LOGITS = 2**25
 """Logits of one run of the scorer; a longer target is scored alone."""
@@ -32,32 +33,32 @@ class GivenTarget(NamedTuple):
     target_ids: Sequence[int]
 
 
+@dataclass(frozen=True, eq=False)
 class TeacherForcing:
     """Runs scorer and aligner over targets, in limited batches of similar lengths.
 
-    Args:
+    Attributes:
         variant: the graphs' part of the manifest.
     """
 
-    def __init__(self, graphs: Graphs, variant: PrecisionVariant, *, pad: int, vocabulary: int) -> None:
-        self._graphs = graphs
-        self._variant = variant
-        self._pad = pad
-        self._vocabulary = vocabulary
+    graphs: Graphs
+    variant: PrecisionVariant
+    pad: int
+    vocabulary: int
 
     @property
     def can_score(self) -> bool:
         """True if the model has a scorer."""
-        return "scorer" in self._variant.graphs
+        return "scorer" in self.variant.graphs
 
     @property
     def can_align(self) -> bool:
         """True if the model has an aligner."""
-        return "aligner" in self._variant.graphs
+        return "aligner" in self.variant.graphs
 
     def heads(self, kind: AttentionKind) -> tuple[int, int]:
         """Return the numbers of layers and of heads each; 0, 0 without attention."""
-        aligner = self._variant.graphs.get("aligner")
+        aligner = self.variant.graphs.get("aligner")
         for spec in aligner.outputs if aligner is not None else ():
             if spec.name == ATTENTION_OUTPUTS[kind]:
                 _, layers, heads, *_ = spec.axes
@@ -72,12 +73,12 @@ class TeacherForcing:
         """
 
         def cost(source: int, target: int) -> float:
-            return max(target * self._vocabulary / MAX_BATCH_LOGITS, (source + target) / MAX_BATCH_TOKENS)
+            return max(target * self.vocabulary / MAX_BATCH_LOGITS, (source + target) / MAX_BATCH_TOKENS)
 
         scores: list[list[float]] = [[] for _ in given]
         for batch in _batches(given, cost):
             deadline.check("the targets were scored")
-            results = self._graphs.score(*self._padded([given[index] for index in batch]))  # [B, T]
+            results = self.graphs.score(self._padded([given[index] for index in batch]))  # [B, T]
             for index, row in zip(batch, results, strict=True):
                 scores[index] = row[: len(given[index].target_ids)].tolist()
         return scores
@@ -127,7 +128,7 @@ class TeacherForcing:
         attention: list[list[Floats]] = [[] for _ in given]
         for batch in _batches(given, cost):
             deadline.check("attention was computed")
-            found = self._graphs.attention(kinds, *self._padded([given[index] for index in batch]))
+            found = self.graphs.attention(kinds, self._padded([given[index] for index in batch]))
             for kind, weights in zip(kinds, found, strict=True):
                 for index, kept in zip(batch, reduce(weights), strict=True):
                     source, target = len(given[index].source_ids), len(given[index].target_ids)
@@ -136,15 +137,12 @@ class TeacherForcing:
                     attention[index].append(kept[..., :rows, :columns].copy())  # a view would keep the padding
         return attention
 
-    def _padded(self, given: Sequence[GivenTarget]) -> tuple[Integers, Integers, Integers, Integers, Integers]:
-        """Return the inputs of scorer and aligner for sources and targets.
-
-        These are source ids and lengths, start ids, and target ids and lengths.
-        """
-        source_ids, source_lengths = _rectangle([one.source_ids for one in given], self._pad)
+    def _padded(self, given: Sequence[GivenTarget]) -> Pairs:
+        source_ids, source_lengths = _rectangle([one.source_ids for one in given], self.pad)
         # The padding token may be in the source vocabulary only; any token can pad a target.
         target_ids, target_lengths = _rectangle([one.target_ids for one in given], 0)
-        return source_ids, source_lengths, np.array([one.start for one in given]), target_ids, target_lengths
+        starts = np.array([one.start for one in given])
+        return Pairs(source_ids, source_lengths, starts, target_ids, target_lengths)
 
 
 def _rectangle(rows: Sequence[Sequence[int]], fill: int) -> tuple[Integers, Integers]:

@@ -3,7 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError, SamplingUnavailableError
@@ -81,74 +82,68 @@ class Job:
     progress: Progress | None = None
 
 
+@dataclass(eq=False)
 class PendingTranslations:
     """Texts in the engine, one sentence each; see `Pending`.
 
-    Args:
+    Attributes:
         direction: languages of texts and translations.
         jobs: one per text.
         attention: True to compute cross-attention.
         started: arrival of the texts, in `time.monotonic()` seconds.
     """
 
-    def __init__(
-        self,
-        model: TaskModel,
-        direction: Direction,
-        jobs: Sequence[Job],
-        *,
-        attention: bool,
-        deadline: Deadline,
-        started: float,
-    ) -> None:
-        self._model = model
-        self._tokenizer = model.tokenizer
-        self._direction = direction
-        self._jobs = jobs
-        self._attention = attention
-        self._deadline = deadline
-        self._started = started
-        self._decoded: list[Decoded] | None = None
-        self._timings: Timings | None = None
-        self.futures = tuple(job.future for job in jobs if job.future is not None)
+    model: TaskModel
+    direction: Direction
+    jobs: Sequence[Job]
+    attention: bool
+    deadline: Deadline
+    started: float
+    _decoded: list[Decoded] | None = field(default=None, init=False)
+    _timings: Timings | None = field(default=None, init=False)
+
+    @cached_property
+    def futures(self) -> tuple[Future[Decoded], ...]:
+        """See `Pending`."""
+        return tuple(job.future for job in self.jobs if job.future is not None)
 
     def cancel(self) -> None:
         """Cancel all sentences and attention that are not done."""
-        self._deadline.cancel()
+        self.deadline.cancel()
         for future in self.futures:
             future.cancel()
 
     def stable_texts(self) -> list[str]:
         """Return the stable text of each translation."""
-        return [self.stable_text(index) for index in range(len(self._jobs))]
+        return [self.stable_text(index) for index in range(len(self.jobs))]
 
     def stable_text(self, index: int) -> str:
         """Return the stable text of one translation; see `Pending.stable_texts`."""
-        job = self._jobs[index]
+        job = self.jobs[index]
         _, *prefix = job.prompt
         if job.future is not None and self.is_decoded(index):
             best = next(iter(job.future.result().hypotheses), None)
-            return "" if best is None else self._tokenizer.decode([*prefix, *best.token_ids])
-        return "" if job.progress is None else self._tokenizer.decode_stable([*prefix, *job.progress.token_ids])
+            return "" if best is None else self.model.tokenizer.decode([*prefix, *best.token_ids])
+        return "" if job.progress is None else self.model.tokenizer.decode_stable([*prefix, *job.progress.token_ids])
 
     def is_decoded(self, index: int) -> bool:
         """True if a text has its hypotheses."""
-        future = self._jobs[index].future
+        future = self.jobs[index].future
         return future is None or (future.done() and not future.cancelled() and future.exception() is None)
 
     def collect(self) -> list[Translation]:
         """Wait for the translations and return them in the order of the texts."""
         try:
             found = self._hypotheses()
-            hypotheses = [found.get(job) or (EMPTY_HYPOTHESIS,) for job in self._jobs]
-            if self._attention:
+            hypotheses = [found.get(job) or (EMPTY_HYPOTHESIS,) for job in self.jobs]
+            if self.attention:
                 hypotheses = self._with_attention(hypotheses)
         except BaseException:
             self.cancel()
             raise
         timings = self.timings()
         return [
-            self._translation(job.source, of_text, timings) for job, of_text in zip(self._jobs, hypotheses, strict=True)
+            self._translation(job.source, of_text, timings) for job, of_text in zip(self.jobs, hypotheses, strict=True)
         ]
 
     def timings(self) -> Timings:
@@ -159,7 +154,7 @@ class PendingTranslations:
                 queue_s=max((result.queue_s for result in decoded), default=0.0),
                 encode_s=max((result.encode_s for result in decoded), default=0.0),
                 decode_s=max((result.decode_s for result in decoded), default=0.0),
-                total_s=time.monotonic() - self._started,
+                total_s=time.monotonic() - self.started,
             )
         return self._timings
 
@@ -168,10 +163,12 @@ class PendingTranslations:
             for future in self.futures:
                 if future.done():
                     future.result()  # raises at once; the futures that are not done may take long
-        jobs = (job for job in self._jobs if job.future is not None)
+        jobs = (job for job in self.jobs if job.future is not None)
         found = [(job, result.hypotheses) for job, result in zip(jobs, self._results(), strict=True)]
         texts = iter(
-            self._tokenizer.decode_all([(*job.prompt[1:], *one.token_ids) for job, of_text in found for one in of_text])
+            self.model.tokenizer.decode_all(
+                [(*job.prompt[1:], *one.token_ids) for job, of_text in found for one in of_text]
+            )
         )
         return {job: tuple(self._hypothesis(next(texts), one) for one in of_text) for job, of_text in found}
 
@@ -184,7 +181,7 @@ class PendingTranslations:
         return Hypothesis(
             text=text,
             score=hypothesis.score,
-            tokens=tuple(self._tokenizer.tokens(hypothesis.token_ids)),
+            tokens=tuple(self.model.tokenizer.tokens(hypothesis.token_ids)),
             token_ids=hypothesis.token_ids,
             token_scores=hypothesis.token_scores,
             finish_reason=hypothesis.finish_reason,
@@ -193,12 +190,12 @@ class PendingTranslations:
     def _with_attention(self, hypotheses: Sequence[tuple[Hypothesis, ...]]) -> list[tuple[Hypothesis, ...]]:
         """Add attention to hypotheses, without rows of start token and prefix."""
         given = {}
-        for text, (job, of_text) in enumerate(zip(self._jobs, hypotheses, strict=True)):
+        for text, (job, of_text) in enumerate(zip(self.jobs, hypotheses, strict=True)):
             start, *prefix = job.prompt
             for rank, hypothesis in enumerate(of_text):
                 if hypothesis.token_ids:
                     given[text, rank] = GivenTarget(job.source.token_ids, start, [*prefix, *hypothesis.token_ids])
-        found = self._model.teacher_forcing.attention(list(given.values()), self._deadline)
+        found = self.model.teacher_forcing.attention(list(given.values()), self.deadline)
         weights = dict(zip(given, found, strict=True))
 
         def rows(text: int, rank: int, hypothesis: Hypothesis) -> tuple[tuple[float, ...], ...]:
@@ -216,11 +213,11 @@ class PendingTranslations:
             hypotheses=hypotheses,
             source_token_count=len(source.token_ids),
             source_truncated=source.truncated,
-            source_tokens=tuple(self._tokenizer.source_tokens(source.token_ids)) if self._attention else (),
-            source_language=self._direction.source,
-            target_language=self._direction.target,
-            model=self._model.manifest.name,
-            model_version=self._model.manifest.version,
+            source_tokens=tuple(self.model.tokenizer.source_tokens(source.token_ids)) if self.attention else (),
+            source_language=self.direction.source,
+            target_language=self.direction.target,
+            model=self.model.manifest.name,
+            model_version=self.model.manifest.version,
             timings=timings,
         )
 

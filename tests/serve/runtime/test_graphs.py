@@ -17,7 +17,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.native import library
 from jumok_serve.runtime.decoder_step import make_decoder
 from jumok_serve.runtime.device import CPU
-from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.runtime.graphs import Graphs, Pairs
 from jumok_serve.runtime.output_columns import VocabularyColumns
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
 from jumok_serve.search import NO_ENTRIES, Constraints, Draw, Entries
@@ -179,16 +179,15 @@ def test_score_and_align_agree_with_decoding(tiny_bundle: Path) -> None:
         best = translator.translate("a man in a red hat", beam_size=1).hypotheses[0]
         targets = np.array([best.token_ids])
         start = np.array([translator.manifest.special_tokens.start])
-        arguments = (np.array([source]), np.array([len(source)]), start, targets, np.array([targets.shape[1]]))
+        pairs = Pairs(np.array([source]), np.array([len(source)]), start, targets, np.array([targets.shape[1]]))
         # A greedy token score is taken after suppression, which can only raise it.
-        scores = translator.graphs.score(*arguments)[0]
+        scores = translator.graphs.score(pairs)[0]
         assert np.all(scores <= np.array(best.token_scores) + 1e-4)
-        cross, encoder, decoder = translator.graphs.align(*arguments)
+        cross, encoder, decoder = translator.graphs.align(pairs)
         assert cross.shape[-2:] == (targets.shape[1], len(source))
         for attention in (cross, encoder, decoder):
             np.testing.assert_allclose(attention.sum(axis=-1), 1.0, atol=1e-5)
         np.testing.assert_array_equal(np.triu(decoder[0, 0, 0], 1), 0.0)
-        for found, expected in zip(
-            translator.graphs.attention(("decoder", "cross"), *arguments), (decoder, cross), strict=True
-        ):
+        some = translator.graphs.attention(("decoder", "cross"), pairs)
+        for found, expected in zip(some, (decoder, cross), strict=True):
             np.testing.assert_array_equal(found, expected)

@@ -13,6 +13,7 @@ import torch
 
 from jumok_export.models.transformer import Transformer
 from jumok_serve import DeadlineExceededError, InvalidArgumentError, Translator, UnavailableError
+from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import teacher_forcing
 from jumok_serve.tasks.parameters import ScoringParameters
 from tests.support.variants import edited, multilingual, unconstrained
@@ -111,10 +112,10 @@ def test_a_pair_does_not_depend_on_what_it_is_scored_with(
     sizes = []
     score = translator.graphs.score
 
-    def counted(source_ids: Any, source_lengths: Any, start_ids: Any, target_ids: Any, target_lengths: Any) -> Any:
-        rows = len(source_ids)
-        sizes.append((rows, rows * (source_ids.shape[1] + target_ids.shape[1])))
-        return score(source_ids, source_lengths, start_ids, target_ids, target_lengths)
+    def counted(pairs: Pairs) -> Any:
+        rows = len(pairs.source_ids)
+        sizes.append((rows, rows * (pairs.source_ids.shape[1] + pairs.target_ids.shape[1])))
+        return score(pairs)
 
     monkeypatch.setattr(translator.graphs, "score", counted)
     monkeypatch.setattr(teacher_forcing, "MAX_BATCH_TOKENS", 100)
@@ -204,8 +205,8 @@ def test_scoring_ends_between_two_batches(translator: Translator, monkeypatch: p
     assert calls == [1]
     calls.clear()
     scoring = translator.scoring(TEXTS, ["Ein Hund."] * len(TEXTS), ScoringParameters(deadline=time.monotonic() + 3600))
-    monkeypatch.setattr(scoring._deadline, "_at", time.monotonic() + 3600)
-    give_up = lambda: monkeypatch.setattr(scoring._deadline, "_at", time.monotonic() - 1)  # noqa: E731
+    monkeypatch.setattr(scoring.deadline, "_at", time.monotonic() + 3600)
+    give_up = lambda: monkeypatch.setattr(scoring.deadline, "_at", time.monotonic() - 1)  # noqa: E731
     with pytest.raises(DeadlineExceededError, match="while the targets were scored"):
         scoring.collect()
     assert calls == [1]

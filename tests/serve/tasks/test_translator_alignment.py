@@ -16,6 +16,7 @@ import jumok
 from jumok_export.models.transformer import Transformer
 from jumok_proto.alignments import ATTENTION_KINDS, Alignment
 from jumok_serve import AttentionUnavailableError, InvalidArgumentError, LanguageNotFoundError, Translator
+from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import attention_query
 from tests.support.in_process_server import serving
 from tests.support.variants import edited, multilingual, without
@@ -101,8 +102,8 @@ def graph_attention(translator: Translator, text: str, target: str) -> list[np.n
     """Run the aligner graph on one pair; each result is [layers, heads, ...]."""
     tokenizer = translator.tokenizer
     source, ids = [*tokenizer.encode(text), 3], [*tokenizer.encode_target(target), 3]
-    pair = (np.array([source]), np.array([len(source)]), np.array([2]), np.array([ids]), np.array([len(ids)]))
-    return [of_kind[0] for of_kind in translator.graphs.align(*pair)]
+    pair = Pairs(*map(np.array, ([source], [len(source)], [2], [ids], [len(ids)])))
+    return [of_kind[0] for of_kind in translator.graphs.align(pair)]
 
 
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (None, 3), (2, 0)])
@@ -302,9 +303,8 @@ def test_a_model_without_attention_says_so(tiny_bundle: Path, tmp_path: Path) ->
                 assert caught.value.reason == "ATTENTION_UNAVAILABLE"
         expected, found = (one.align(TEXTS, each_head=True) for one in (whole, cross_alone))
         assert found == expected
-        encoder = cross_alone.graphs.attention(
-            ["encoder"], *(np.array(one) for one in ([[5, 3]], [2], [2], [[3]], [1]))
-        )
+        pair = Pairs(*map(np.array, ([[5, 3]], [2], [2], [[3]], [1])))
+        encoder = cross_alone.graphs.attention(["encoder"], pair)
         assert [array.shape for array in encoder] == [(1, 0, 0, 2, 2)]
 
 

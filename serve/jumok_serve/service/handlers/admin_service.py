@@ -1,14 +1,19 @@
 """AdminService: loads models from the server's model root, and unloads them."""
 
-import grpc
-
 from jumok_proto.admin_conversion import bundle_to_proto, loaded_to_proto
 from jumok_proto.conversion import model_to_proto
 from jumok_proto.results import BundleState, BundleSummary
-from jumok_proto.v1 import admin_pb2
+from jumok_proto.v1.admin_pb2 import (
+    ListBundlesRequest,
+    ListBundlesResponse,
+    LoadModelRequest,
+    LoadModelResponse,
+    UnloadModelRequest,
+    UnloadModelResponse,
+)
 from jumok_proto.v1.admin_pb2_grpc import AdminServiceServicer
 from jumok_serve.bundle.model_root import FoundBundle
-from jumok_serve.service.handlers.requests import reject_unknown_fields
+from jumok_serve.service.handlers.requests import Context, reject_unknown_fields
 from jumok_serve.service.models.lifecycle import Lifecycle
 from jumok_serve.service.models.registry import ModelRegistry
 
@@ -20,14 +25,10 @@ class AdminService(AdminServiceServicer):
         self._models = models
         self._lifecycle = lifecycle
 
-    async def ListBundles(  # noqa: N802
-        self,
-        request: admin_pb2.ListBundlesRequest,
-        context: grpc.aio.ServicerContext[admin_pb2.ListBundlesRequest, admin_pb2.ListBundlesResponse],
-    ) -> admin_pb2.ListBundlesResponse:
+    async def ListBundles(self, request: ListBundlesRequest, context: Context) -> ListBundlesResponse:  # noqa: N802
         """List the bundles of the root."""
         reject_unknown_fields(request)
-        return admin_pb2.ListBundlesResponse(
+        return ListBundlesResponse(
             bundles=[
                 bundle_to_proto(
                     BundleSummary(
@@ -50,20 +51,12 @@ class AdminService(AdminServiceServicer):
         versions = {(model.manifest.name, model.manifest.version) for model in self._models}
         return BundleState.LOADED if (found.model, found.version) in versions else BundleState.AVAILABLE
 
-    async def LoadModel(  # noqa: N802
-        self,
-        request: admin_pb2.LoadModelRequest,
-        context: grpc.aio.ServicerContext[admin_pb2.LoadModelRequest, admin_pb2.LoadModelResponse],
-    ) -> admin_pb2.LoadModelResponse:
+    async def LoadModel(self, request: LoadModelRequest, context: Context) -> LoadModelResponse:  # noqa: N802
         """Load a bundle; responds when it takes requests."""
         reject_unknown_fields(request)
         return loaded_to_proto(await self._lifecycle.load(request.bundle))
 
-    async def UnloadModel(  # noqa: N802
-        self,
-        request: admin_pb2.UnloadModelRequest,
-        context: grpc.aio.ServicerContext[admin_pb2.UnloadModelRequest, admin_pb2.UnloadModelResponse],
-    ) -> admin_pb2.UnloadModelResponse:
+    async def UnloadModel(self, request: UnloadModelRequest, context: Context) -> UnloadModelResponse:  # noqa: N802
         """Unload a model; responds when it takes no more requests."""
         reject_unknown_fields(request)
-        return admin_pb2.UnloadModelResponse(model=model_to_proto(await self._lifecycle.unload(request.name)))
+        return UnloadModelResponse(model=model_to_proto(await self._lifecycle.unload(request.name)))

@@ -4,10 +4,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import grpc
 from google.rpc import status_pb2
 
 from jumok_proto.conversion import timings_to_proto, translation_to_proto
@@ -15,7 +15,7 @@ from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, Over
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCorpusRequest, TranslateCorpusResponse
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
-from jumok_serve.service.handlers.requests import reject_unknown_fields, single_text_field_names
+from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
 from jumok_serve.service.rpc.call import current_request_id
 from jumok_serve.service.rpc.error_boundary import next_request
 from jumok_serve.service.rpc.error_table import is_expected, to_status
@@ -32,16 +32,14 @@ FIRST_RETRY_S = 0.05
 ITEM_FIELDS = ("content", "target_prefix", "attention")
 """Fields of a single item: an error in one leaves the other items alone."""
 
-Context = grpc.aio.ServicerContext[TranslateCorpusRequest, TranslateCorpusResponse]
 
-
+@dataclass(frozen=True, eq=False)
 class _Item:
     """An item that was read: its pending translation, or its error."""
 
-    def __init__(self, item_id: int, pending: Pending | None, error: status_pb2.Status | None = None) -> None:
-        self.id = item_id
-        self.pending = pending
-        self._error = error
+    id: int
+    pending: Pending | None
+    error: status_pb2.Status | None = None
 
     @property
     def done(self) -> bool:
@@ -50,7 +48,7 @@ class _Item:
     def result(self) -> CorpusResult:
         """Make the item's result, in any thread; raise call-ending errors."""
         if self.pending is None:
-            return CorpusResult(id=self.id, error=self._error)
+            return CorpusResult(id=self.id, error=self.error)
         try:
             (translation,) = self.pending.collect()
         except (DeadlineExceededError, UnavailableError):
@@ -64,39 +62,29 @@ class _Item:
         )
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Corpus:
     """One call of TranslateCorpus, after its settings were read.
 
-    Args:
+    Attributes:
         window: bound on items without a result.
         in_order: True if results keep the order of the items.
         submit: starts to translate an item.
-        run: runs a function in a thread if it takes long.
+        run_work: runs a function in a thread if it takes long.
         wakeups: callbacks into the event loop.
         stopping: event that ends the reading of items.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        *,
-        window: int,
-        in_order: bool,
-        submit: Callable[[CorpusItem], Awaitable[Pending]],
-        run: Callable[[Callable[[], Any]], Awaitable[Any]],
-        wakeups: LoopWakeups,
-        stopping: asyncio.Event,
-    ) -> None:
-        self._context = context
-        self._window = window
-        self._in_order = in_order
-        self._submit = submit
-        self._run = run
-        self._wakeups = wakeups
-        self._stopping = stopping
-        self._open: deque[_Item] = deque()
-        self._changed = asyncio.Event()  # an item is done, or the reading has ended
-        self._window_open = asyncio.Event()
+    context: Context
+    window: int
+    in_order: bool
+    submit: Callable[[CorpusItem], Awaitable[Pending]]
+    run_work: Callable[[Callable[[], Any]], Awaitable[Any]]
+    wakeups: LoopWakeups
+    stopping: asyncio.Event
+    _open: deque[_Item] = field(default_factory=deque, init=False)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)  # an item is done, or the reading ended
+    _window_open: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self, items: Sequence[CorpusItem]) -> None:
         """Translate these and later items; cancels open ones at an early end."""
@@ -126,7 +114,7 @@ class Corpus:
     async def _read(self, items: Sequence[CorpusItem]) -> bool:
         """Read items; True at their end, False if the server stops."""
         await self._add(items)
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        stopping = asyncio.ensure_future(self.stopping.wait())
         try:
             while True:
                 reading = asyncio.ensure_future(self._next())
@@ -147,7 +135,7 @@ class Corpus:
             stopping.cancel()
 
     async def _next(self) -> TranslateCorpusRequest | None:
-        message = await next_request(self._context)
+        message = await next_request(self.context)
         return message  # noqa: RET504 - without the name its type is not found
 
     async def _add(self, items: Sequence[CorpusItem]) -> None:
@@ -158,13 +146,13 @@ class Corpus:
             )
         for number, item in enumerate(items):
             reject_unknown_fields(item, f"items[{number}]")
-            while len(self._open) >= self._window:
+            while len(self._open) >= self.window:
                 self._window_open.clear()
                 await self._window_open.wait()
             opened = await self._start(item)
             self._open.append(opened)
             for future in opened.pending.futures if opened.pending else ():
-                future.add_done_callback(lambda _: self._wakeups.call_soon(self._changed.set))
+                future.add_done_callback(lambda _: self.wakeups.call_soon(self._changed.set))
             if opened.done:
                 self._changed.set()
             if number % ITEMS_PER_TURN == ITEMS_PER_TURN - 1:
@@ -176,7 +164,7 @@ class Corpus:
         while True:
             try:
                 with single_text_field_names():
-                    return _Item(item.id, await self._submit(item))
+                    return _Item(item.id, await self.submit(item))
             except OverloadedError:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_AFTER_S)
@@ -187,7 +175,7 @@ class Corpus:
 
     def _ready(self) -> list[_Item]:
         """Items with results to write now, at most one message."""
-        if not self._in_order:
+        if not self.in_order:
             return [item for item in self._open if item.done][:MAX_RESULTS_PER_MESSAGE]
         ready: list[_Item] = []
         for item in self._open:
@@ -198,8 +186,8 @@ class Corpus:
 
     async def _write(self, ready: Sequence[_Item]) -> None:
         """Write results; until then they fill the window, which slows reading."""
-        message = await self._run(partial(_response, ready))
-        await self._context.write(message)
+        message = await self.run_work(partial(_response, ready))
+        await self.context.write(message)
         for item in ready:
             self._open.remove(item)
         self._window_open.set()

@@ -24,7 +24,7 @@ class Health(HealthServicer):  # type: ignore[misc]  # its package has no types
     def __init__(self) -> None:
         self._serving: dict[str, bool] = {"": True}
         self._changed = asyncio.Event()  # replaced by another at every change
-        self._stopped = False
+        self.stopped = False
 
     def set(self, services: Mapping[str, bool]) -> None:
         """Replace the services and their health; the whole server stays."""
@@ -33,13 +33,8 @@ class Health(HealthServicer):  # type: ignore[misc]  # its package has no types
 
     def stop(self) -> None:
         """Report from now on that nothing is served."""
-        self._stopped = True
+        self.stopped = True
         self._notify()
-
-    @property
-    def stopped(self) -> bool:
-        """True after ``stop``."""
-        return self._stopped
 
     def _notify(self) -> None:
         self._changed.set()
@@ -65,14 +60,14 @@ class Health(HealthServicer):  # type: ignore[misc]  # its package has no types
             if status != sent:
                 sent = status
                 yield HealthCheckResponse(status=status)
-            if self._stopped and changed is self._changed:
+            if self.stopped and changed is self._changed:
                 return
             await changed.wait()
 
     def _status(self, service: str) -> int:
         if service not in self._serving:
             state = HealthCheckResponse.SERVICE_UNKNOWN
-        elif self._serving[service] and not self._stopped:
+        elif self._serving[service] and not self.stopped:
             state = HealthCheckResponse.SERVING
         else:
             state = HealthCheckResponse.NOT_SERVING

@@ -4,8 +4,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import grpc
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -22,6 +23,9 @@ from jumok_serve.text.sentence_splitting import MAX_SENTENCES
 MAX_LISTED_TOKENS = 256
 """Most tokens of a list option; every step reads the list for every row."""
 MAX_CACHED_OPTIONS = 256
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+"""Context of a call."""
 
 SINGLE_TEXT_FIELDS = {"contents[0]": "content", "target_prefixes[0]": "target_prefix"}
 

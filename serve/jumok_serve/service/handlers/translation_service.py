@@ -8,8 +8,6 @@ from contextvars import copy_context
 from functools import partial
 from typing import Protocol, TypeVar
 
-import grpc
-
 from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.conversion import (
     response_to_proto,
@@ -18,12 +16,24 @@ from jumok_proto.conversion import (
     translation_to_proto,
 )
 from jumok_proto.errors import InvalidArgumentError, OverloadedError
-from jumok_proto.v1 import alignment_pb2, translation_pb2
+from jumok_proto.v1.alignment_pb2 import AlignTextRequest, AlignTextResponse
+from jumok_proto.v1.translation_pb2 import (
+    CORPUS_ORDER_COMPLETION,
+    CorpusItem,
+    CorpusOrder,
+    ScoreTextRequest,
+    ScoreTextResponse,
+    StreamTranslateTextRequest,
+    StreamTranslateTextResponse,
+    TranslateTextRequest,
+    TranslateTextResponse,
+)
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.handlers.corpus import Corpus
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.requests import (
+    Context,
     deadline_after,
     parse_attention_query,
     parse_request,
@@ -56,7 +66,7 @@ MAX_ATTENTION_REQUESTS = 256
 """Open requests for attention, in any stage."""
 ATTENTION_THREADS = 1
 
-CORPUS_ORDERS = translation_pb2.CorpusOrder.values()
+CORPUS_ORDERS = CorpusOrder.values()
 
 
 class Cancellable(Protocol):
@@ -87,11 +97,7 @@ class TranslationService(TranslationServiceServicer):
         self._attention_requests = 0
         self._stopping = asyncio.Event()
 
-    async def TranslateText(  # noqa: N802
-        self,
-        request: translation_pb2.TranslateTextRequest,
-        context: grpc.aio.ServicerContext[translation_pb2.TranslateTextRequest, translation_pb2.TranslateTextResponse],
-    ) -> translation_pb2.TranslateTextResponse:
+    async def TranslateText(self, request: TranslateTextRequest, context: Context) -> TranslateTextResponse:  # noqa: N802
         """Translate all texts, or fail; cancellation frees the rows."""
         reject_unknown_fields(request)
         with self._models.use(request.model) as model:
@@ -107,7 +113,7 @@ class TranslationService(TranslationServiceServicer):
                 try:
                     await self._wakeups.wait(pending.futures)
 
-                    def make_response() -> translation_pb2.TranslateTextResponse:
+                    def make_response() -> TranslateTextResponse:
                         return response_to_proto(pending.collect(), pending.timings())
 
                     return await self._run(make_response, request.attention, max_tokens)
@@ -116,10 +122,8 @@ class TranslationService(TranslationServiceServicer):
 
     async def StreamTranslateText(  # type: ignore[override]  # noqa: N802 - writes its responses itself
         self,
-        request: translation_pb2.StreamTranslateTextRequest,
-        context: grpc.aio.ServicerContext[
-            translation_pb2.StreamTranslateTextRequest, translation_pb2.StreamTranslateTextResponse
-        ],
+        request: StreamTranslateTextRequest,
+        context: Context,
     ) -> None:
         """Translate a text, and write its growing stable prefix, skipping old states."""
         reject_unknown_fields(request)
@@ -140,9 +144,9 @@ class TranslationService(TranslationServiceServicer):
                 try:
                     await self._write_progress(pending, progress, context)
 
-                    def make_response() -> translation_pb2.StreamTranslateTextResponse:
+                    def make_response() -> StreamTranslateTextResponse:
                         (translation,) = pending.collect()
-                        return translation_pb2.StreamTranslateTextResponse(
+                        return StreamTranslateTextResponse(
                             stable_text=translation.text,
                             translation=translation_to_proto(translation),
                             timings=timings_to_proto(pending.timings()),
@@ -153,14 +157,7 @@ class TranslationService(TranslationServiceServicer):
                 finally:
                     pending.cancel()
 
-    async def _write_progress(
-        self,
-        pending: Pending,
-        progress: asyncio.Event,
-        context: grpc.aio.ServicerContext[
-            translation_pb2.StreamTranslateTextRequest, translation_pb2.StreamTranslateTextResponse
-        ],
-    ) -> None:
+    async def _write_progress(self, pending: Pending, progress: asyncio.Event, context: Context) -> None:
         """Write the stable beginning of a translation until it is done."""
         for future in pending.futures:
             future.add_done_callback(lambda _: self._wakeups.call_soon(progress.set))
@@ -171,14 +168,12 @@ class TranslationService(TranslationServiceServicer):
             (stable,) = pending.stable_texts()
             if len(stable) > len(sent):
                 sent = stable
-                await context.write(translation_pb2.StreamTranslateTextResponse(stable_text=stable))
+                await context.write(StreamTranslateTextResponse(stable_text=stable))
 
     async def TranslateCorpus(  # type: ignore[override]  # noqa: N802 - writes its responses itself
         self,
         requests: object,
-        context: grpc.aio.ServicerContext[
-            translation_pb2.TranslateCorpusRequest, translation_pb2.TranslateCorpusResponse
-        ],
+        context: Context,
     ) -> None:
         """Translate a stream of items, window by window; cancellation frees all rows."""
         first = await next_request(context)
@@ -197,7 +192,7 @@ class TranslationService(TranslationServiceServicer):
             parsed = parse_request(model, settings, context.time_remaining())
         self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
 
-        async def submit(item: translation_pb2.CorpusItem) -> Pending:
+        async def submit(item: CorpusItem) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
             self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
             # After a model was replaced, later items go to the new one.
@@ -206,11 +201,11 @@ class TranslationService(TranslationServiceServicer):
                 return await self._tokenize(start, [item.content], prefixes or [])
 
         corpus = Corpus(
-            context,
+            context=context,
             window=min(settings.window or DEFAULT_WINDOW, self._limits.max_hypotheses // parsed.num_hypotheses),
-            in_order=settings.order != translation_pb2.CORPUS_ORDER_COMPLETION,
+            in_order=settings.order != CORPUS_ORDER_COMPLETION,
             submit=submit,
-            run=partial(self._run, attention=settings.attention),
+            run_work=partial(self._run, attention=settings.attention),
             wakeups=self._wakeups,
             stopping=self._stopping,
         )
@@ -221,11 +216,7 @@ class TranslationService(TranslationServiceServicer):
         """Read no further corpus items, and end calls after pending results."""
         self._stopping.set()
 
-    async def ScoreText(  # noqa: N802
-        self,
-        request: translation_pb2.ScoreTextRequest,
-        context: grpc.aio.ServicerContext[translation_pb2.ScoreTextRequest, translation_pb2.ScoreTextResponse],
-    ) -> translation_pb2.ScoreTextResponse:
+    async def ScoreText(self, request: ScoreTextRequest, context: Context) -> ScoreTextResponse:  # noqa: N802
         """Score all targets, or fail; a cancelled call stops between two batches."""
         reject_unknown_fields(request)
         with self._models.use(request.model) as model:
@@ -249,11 +240,7 @@ class TranslationService(TranslationServiceServicer):
             finally:
                 scoring.cancel()
 
-    async def AlignText(  # noqa: N802
-        self,
-        request: alignment_pb2.AlignTextRequest,
-        context: grpc.aio.ServicerContext[alignment_pb2.AlignTextRequest, alignment_pb2.AlignTextResponse],
-    ) -> alignment_pb2.AlignTextResponse:
+    async def AlignText(self, request: AlignTextRequest, context: Context) -> AlignTextResponse:  # noqa: N802
         """Align all texts, or fail; cancellation frees the rows and stops."""
         reject_unknown_fields(request)
         with self._models.use(request.model) as model:
