@@ -50,33 +50,18 @@ class ServerCollector(Collector):
 
     def _call_metrics(self) -> Iterator[Metric]:
         counts = self._server.counts
-        ended = CounterMetricFamily(
-            "jumok_requests", "Calls that have ended, by method and status.", labels=["method", "code"]
-        )
-        for (method, code), number in counts.ended_with.copy().items():
-            ended.add_metric([method, code], number)
-        yield ended
-        yield _histogram(
-            "jumok_request_duration_seconds",
-            "Duration of calls in seconds.",
-            "method",
-            counts.duration_s.copy().items(),
-        )
+        ended = counts.ended_with.copy().items()
+        yield _counter("jumok_requests", "Calls that have ended, by method and status.", ["method", "code"], ended)
+        durations = counts.duration_s.copy().items()
+        yield _histogram("jumok_request_duration_seconds", "Duration of calls in seconds.", "method", durations)
         yield _gauge("jumok_open_requests", "Open calls.", [([], self._server.open_calls)])
-        refused = CounterMetricFamily(
-            "jumok_rejections",
-            "Refused and failed calls, by the reason in their error.",
-            labels=["reason"],
+        refused_s = counts.refused_s.copy().items()
+        refused = [([reason], sum(histogram.counts)) for reason, histogram in refused_s]
+        yield _counter(
+            "jumok_rejections", "Refused and failed calls, by the reason in their error.", ["reason"], refused
         )
-        refused_s = counts.refused_s.copy()
-        for reason, histogram in refused_s.items():
-            refused.add_metric([reason], sum(histogram.counts))
-        yield refused
         yield _histogram(
-            "jumok_rejection_duration_seconds",
-            "Seconds that refused and failed calls took.",
-            "reason",
-            refused_s.items(),
+            "jumok_rejection_duration_seconds", "Seconds that refused and failed calls took.", "reason", refused_s
         )
 
     def _model_metrics(self, models: Sequence[ModelEntry]) -> Iterator[Metric]:
@@ -106,11 +91,7 @@ class ServerCollector(Collector):
 def _engine_metrics(counted: Sequence[tuple[str, EngineCounters]]) -> Iterator[Metric]:
     for metric, description, attribute in (
         ("jumok_queue_wait_seconds", "Seconds of texts in the queue.", "queue_s"),
-        (
-            "jumok_time_to_first_token_seconds",
-            "Seconds from a text's arrival to its first token.",
-            "first_token_s",
-        ),
+        ("jumok_time_to_first_token_seconds", "Seconds from a text's arrival to its first token.", "first_token_s"),
         ("jumok_time_per_output_token_seconds", "Seconds of decoding for each token of a translation.", "token_s"),
         ("jumok_step_rows", "Rows in use at each decoder step: the batch size.", "step_rows"),
         ("jumok_step_padding_ratio", "Share of padding in the sources of each decoder step.", "step_padding"),
@@ -124,17 +105,19 @@ def _engine_metrics(counted: Sequence[tuple[str, EngineCounters]]) -> Iterator[M
         ("jumok_translated_texts", "Translated texts.", "finished"),
         ("jumok_failed_texts", "Texts lost to a failure of the model.", "failed"),
     ):
-        family = CounterMetricFamily(metric, description, labels=["model"])
-        for name, counters in counted:
-            family.add_metric([name], getattr(counters, attribute))
-        yield family
-    cancelled = CounterMetricFamily(
-        "jumok_cancellations", "Cancelled and expired texts.", labels=["model", "stage", "cause"]
-    )
-    for name, counters in counted:
-        for (stage, cause), number in counters.given_up.items():
-            cancelled.add_metric([name, stage, cause], number)
-    yield cancelled
+        values = [([name], getattr(counters, attribute)) for name, counters in counted]
+        yield _counter(metric, description, ["model"], values)
+    cancelled = [([name, *cause], number) for name, counters in counted for cause, number in counters.given_up.items()]
+    yield _counter("jumok_cancellations", "Cancelled and expired texts.", ["model", "stage", "cause"], cancelled)
+
+
+def _counter(
+    name: str, description: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+) -> Metric:
+    family = CounterMetricFamily(name, description, labels=labels)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
+    return family
 
 
 def _gauge(name: str, description: str, values: Sequence[tuple[list[str], float]]) -> GaugeMetricFamily:
