@@ -281,7 +281,6 @@ def add_native(*, bundle: Path, out: Path, overwrite: bool) -> None:
 
 
 def _written(out: Path, bundle: "Bundle") -> str:
-    """Describe a written bundle with the size of each precision."""
     manifest = bundle.manifest
     sizes = (
         f"{precision} {sum(manifest.files[file].size for file in variant.files) / 1e6:.1f} MB"

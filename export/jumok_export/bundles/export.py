@@ -255,7 +255,6 @@ def _never_written(special_tokens: SpecialTokens, generation: GenerationDefaults
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Set the model to evaluation mode within this context."""
     misplaced = [
         f"{name} is {str(tensor.dtype).removeprefix('torch.')} on {tensor.device.type}"
         for name, tensor in model.named_parameters()

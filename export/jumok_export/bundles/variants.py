@@ -44,8 +44,6 @@ class Folder:
 
 @dataclass(eq=False)
 class _Writer:
-    """Writes and verifies the graphs of one model."""
-
     model: nn.Module
     graphs: Mapping[str, Graph]
     bounds: InputBounds
@@ -110,7 +108,6 @@ class _Writer:
         return passed(precision, report)
 
     def _native_checks(self, precision: str, variant: PrecisionVariant, folder: Path) -> tuple[Check, ...]:
-        """Compare native graphs, if there are any."""
         if not variant.native:
             return ()
         where = Folder(folder, variant)

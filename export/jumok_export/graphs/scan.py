@@ -39,7 +39,6 @@ def with_one_pass(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
 
 
 def _without_attention(decoder: Graph) -> Graph:
-    """Remove the output `attention` from a decoder."""
     model = decoder.copy_model()
     outputs = tuple(spec for spec in decoder.outputs if spec.name != ATTENTION)
     return declare(model, decoder.inputs, outputs)

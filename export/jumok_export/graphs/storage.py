@@ -46,8 +46,6 @@ def write_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> P
 
 
 class _Weights:
-    """The file of shared weights."""
-
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file = file
         self._name = name

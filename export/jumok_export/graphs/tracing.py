@@ -143,8 +143,6 @@ class _GraphExample:
 
 
 class _Example:
-    """Example inputs of every graph, at given sizes."""
-
     def __init__(self, model: TranslationModel, source_vocabulary: int, target_vocabulary: int, **sizes: int) -> None:
         b, k, s, p, t = (sizes[name] for name in "BKSPT")
         r = b * k
@@ -301,7 +299,6 @@ def _keep_operators() -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter's prints and warnings."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -162,7 +162,6 @@ class _Layer(nn.Module):
         return self.self_attention_residual.around(x, lambda y: self.self_attention(y, y, mask, position_bias))
 
     def feed(self, x: Tensor) -> Tensor:
-        """Apply the feed-forward layer to `x` [..., width]."""
         return self.feed_forward_residual.around(x, lambda y: (self.feed_forward(y), None))[0]
 
 

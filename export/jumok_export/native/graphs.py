@@ -172,7 +172,6 @@ def _normalises(found: Found, node: NodeProto, total: str) -> bool:
 
 
 def _select(found: Found) -> NodeProto | None:
-    """Replace the selection from the decoder's logits."""
     asked = found.maker("logits", "Slice")
     if asked is None or LOGIT_ROWS not in asked.input or not found.inputs.issuperset(CHOICE):
         return None

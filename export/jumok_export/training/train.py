@@ -146,7 +146,6 @@ def check_run(configuration: Configuration, out: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Lightning's advice to programmers."""
     libraries = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [library.level for library in libraries]
     for library in libraries:

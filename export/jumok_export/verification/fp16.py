@@ -43,8 +43,6 @@ def verify_fp16(
 
 
 class _Trial(Trial):
-    """Checks in fp16."""
-
     def encoder(self) -> list[Check]:
         error = RelativeError("encoder", HALF_ERROR)
         for inputs in self.samples.sources():

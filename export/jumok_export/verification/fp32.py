@@ -44,8 +44,6 @@ def verify_device(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> tupl
 
 
 class _Trial(Trial):
-    """Checks in fp32."""
-
     def encoder(self) -> list[Check]:
         differences = Differences("encoder")
         for inputs in self.samples.sources():

@@ -72,8 +72,6 @@ def verify_int8(
 
 
 class _Trial(Trial):
-    """Checks in int8."""
-
     def aligner(self) -> list[Check]:
         error = RelativeError("aligner", QUANTIZATION_ERROR)
         for inputs in self.samples.pairs() if self.aligns else ():

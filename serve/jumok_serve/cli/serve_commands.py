@@ -150,7 +150,6 @@ def _administration(settings: Configuration) -> Administration | None:
 
 
 def _translator(settings: Configuration, bundle: Path) -> Translator:
-    """Load a bundle and warm it up."""
     translator = Translator(
         bundle,
         precision=settings.precision,

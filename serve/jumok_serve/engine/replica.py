@@ -173,7 +173,6 @@ class Replica:
         self._joining = []
 
     def _join(self, sentences: list[Sentence]) -> None:
-        """Give slots to encoded sentences."""
         for beam_size in {sentence.search.beam_size for sentence in sentences}:
             joining = [sentence for sentence in sentences if sentence.search.beam_size == beam_size]
             self.batches[beam_size].join(joining)

@@ -253,5 +253,4 @@ class SchedulingPolicy:
 
 
 def _tokens(sentences: Iterable[Sentence]) -> int:
-    """Count source tokens."""
     return sum(len(sentence.source_ids) for sentence in sentences)

@@ -64,7 +64,6 @@ class BeamSearch:
             self._prepare_step()
 
     def _prepare_step(self) -> None:
-        """Set candidates and constraints of the next step."""
         length = self.position + 1
         self._next_change = self._rules.next_change(length)
         self._forced = self._rules.forced(length)

@@ -167,7 +167,6 @@ def _forbidding(tokens: Sequence[int], rows: int) -> Constraints:
 
 
 def _entries(tokens: Sequence[Iterable[int]], value: float) -> Entries:
-    """Make entries of one value at the given tokens of every row."""
     ordered = [sorted(of_row) for of_row in tokens]
     rows = np.repeat(np.arange(len(ordered)), [len(of_row) for of_row in ordered])
     ids = np.array([token for of_row in ordered for token in of_row], np.int64)

@@ -52,7 +52,6 @@ class GreedySampling:
         self._prepare_step()
 
     def _prepare_step(self) -> None:
-        """Set draws and constraints of the next step."""
         sampling = self._options.sampling
         if sampling is not None and self._numbers is not None:
             uniform = self._numbers.at(self.position, self.beam_size)
@@ -130,8 +129,6 @@ class GreedySampling:
 
 
 class _Row:
-    """Tokens written in one row."""
-
     __slots__ = ("finish_reason", "sums", "tokens")
 
     def __init__(self) -> None:
@@ -153,7 +150,6 @@ class _Row:
         return self.finish_reason is None
 
     def hypothesis(self, options: SearchOptions) -> FinishedHypothesis:
-        """Return the result of an ended row."""
         total = self.sums[-1] if self.sums else 0.0
         score = normalized_score(total, len(self.tokens), options.length_penalty)
         return finished_hypothesis(self.tokens, self.sums, score, self.finish_reason or FinishReason.LENGTH)

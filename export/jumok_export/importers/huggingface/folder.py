@@ -105,7 +105,6 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
 
 
 def _missing(path: Path) -> Iterator[str]:
-    """List the missing parts of a checkpoint."""
     if not (path / CONFIG).is_file():
         adapter = (path / _ADAPTER).is_file()
         hint = "merge the adapter into its base model and import that" if adapter else "is this a checkpoint's folder?"
@@ -163,7 +162,6 @@ def _weights_files(path: Path) -> tuple[str, ...]:
 
 
 def _weight_map(path: Path, whole: str) -> Mapping[str, str]:
-    """Read the file of each tensor from an index."""
     index, problems = _index(whole), list[str]()
     content = _read_object(path / index, problems)
     if content is None:
@@ -183,7 +181,6 @@ def _weight_map(path: Path, whole: str) -> Mapping[str, str]:
 
 
 def _check_index(path: Path, weights: tuple[str, ...], tensors: Mapping[str, Tensor]) -> None:
-    """Check that the files have all tensors of the index."""
     if weights[0] in WEIGHTS:
         return
     whole = next(whole for whole in WEIGHTS if (path / _index(whole)).is_file())

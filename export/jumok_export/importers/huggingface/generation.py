@@ -303,7 +303,6 @@ def _forced_first(fields: _Fields, *, legacy: bool) -> tuple[int, ...]:
 
 
 def _widths(fields: _Fields, *, sample: bool) -> dict[str, int]:
-    """Read the beam size and the number of hypotheses."""
     beams, hypotheses = fields.integer("num_beams", 1, least=1), fields.integer("num_return_sequences", 1, least=1)
     if beams > MAX_BEAM_SIZE:
         fields.problems.append(f"num_beams must be at most {MAX_BEAM_SIZE}, got {beams}")

@@ -122,8 +122,6 @@ def import_checkpoint(
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """Model, tokenizer and settings of a checkpoint."""
-
     config: Mapping[str, Any]
     model: ImportedModel
     tokenizer: ImportedTokenizer
@@ -249,7 +247,6 @@ def _architecture(imported: ImportedModel) -> Architecture:
 
 
 def _unused(model: ImportedModel) -> Iterator[str]:
-    """Note on unused tensors, if any."""
     unused = model.unused
     if unused:
         more = f" and {len(unused) - _MOST_UNUSED} more" if len(unused) > _MOST_UNUSED else ""

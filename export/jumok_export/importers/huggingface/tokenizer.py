@@ -122,7 +122,6 @@ def _m2m100(files: TokenizerFiles, requested: Directions, sizes: tuple[int, int]
 
 
 def _end(files: TokenizerFiles, ids: Mapping[str, int]) -> int:
-    """Id of the end token."""
     eos = files.token("eos_token", "</s>")
     if eos not in ids:
         raise CheckpointError([f"the tokenizer has no {eos!r}, the token that ends a sentence"])
@@ -184,7 +183,6 @@ def _added_tokens(library: tokenizers.Tokenizer) -> SourceLanguage:
 
 
 def _configured(files: TokenizerFiles) -> Directions:
-    """Languages of the tokenizer's settings."""
     settings = files.settings
     return Directions(
         source=settings.get("src_lang") or settings.get("source_lang"),

@@ -146,7 +146,6 @@ def _protobuf_problem() -> str | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the advice of transformers to its users."""
     from transformers.utils.logging import get_verbosity, set_verbosity  # noqa: PLC0415
 
     verbosity = get_verbosity()

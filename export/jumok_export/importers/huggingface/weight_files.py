@@ -48,8 +48,6 @@ class _UnusableError(ValueError):
 
 
 class _MergedFiles(Mapping[str, Tensor]):
-    """Tensors of several files."""
-
     def __init__(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
         self._files = files
 

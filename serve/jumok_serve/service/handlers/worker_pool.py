@@ -50,7 +50,6 @@ class WorkerPool:
         return job
 
     def _run(self) -> None:
-        """Run jobs until the queue is empty."""
         while True:
             with self._lock:
                 if not self._queue:

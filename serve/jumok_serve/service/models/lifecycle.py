@@ -134,7 +134,6 @@ class Lifecycle:
         self._on_change()
 
     async def _drain(self, entry: ModelEntry) -> None:
-        """Wait for a model's calls to end, then free it."""
         started = time.monotonic()
         name, version = entry.name, entry.model.manifest.version
         await entry.wait_until_unused()

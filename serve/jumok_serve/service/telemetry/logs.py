@@ -32,7 +32,6 @@ class _CancelledCalls(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True if the record is logged."""
         if str(record.msg).startswith("ExecuteBatchError raised in core"):
             record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
             return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
