@@ -33,20 +33,6 @@ def scaled_dot_scores(query: Tensor, key: Tensor) -> Tensor:
     return dot_scores(query, key) / math.sqrt(query.shape[-1])
 
 
-def general_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
-    """q . W k: "general" in equation 8 of Luong et al. (2015).
-
-    Args:
-        query: [..., Tq, Dq].
-        key: [..., Tk, Dk].
-        weight: W, [Dq, Dk]; queries and keys may differ in width.
-
-    Returns:
-        Scores [..., Tq, Tk].
-    """
-    return dot_scores(query, key @ weight.T)
-
-
 def additive_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     """v . tanh(q + k) of projected queries and keys.
 
@@ -81,19 +67,6 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     return weights * mask.any(dim=-1, keepdim=True).to(weights.dtype)
 
 
-def context(weights: Tensor, value: Tensor) -> Tensor:
-    """Weighted mean of the values: equation 5 of Bahdanau et al. (2015).
-
-    Args:
-        weights: [..., Tq, Tk].
-        value: [..., Tk, Dv].
-
-    Returns:
-        [..., Tq, Dv].
-    """
-    return weights @ value
-
-
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -126,7 +99,7 @@ def scaled_dot_product_attention(
         scores = scores + position_bias
     weights = masked_softmax(scores, mask)
     kept = F.dropout(weights, dropout) if dropout else weights
-    return context(kept, value), weights
+    return kept @ value, weights
 
 
 class MultiHeadAttention(nn.Module):
@@ -271,12 +244,6 @@ def scaled_queries(model: nn.Module) -> Iterator[None]:
         for module, before, scale in scaled:
             _multiply(module.query_projection, 1 / scale)
             module.scale = before
-
-
-def unscale_queries(model: nn.Module) -> None:
-    """Undo `scaled_queries` in a model whose weights were read from exported graphs."""
-    for module in _with_exact_scales(model):
-        _multiply(module.query_projection, 1 / module.key_scale)
 
 
 def _with_exact_scales(model: nn.Module) -> list[MultiHeadAttention]:

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from jumok_export.models.attention import (
     additive_scores,
-    context,
     dot_scores,
     masked_softmax,
     scaled_dot_scores,
@@ -57,7 +56,7 @@ class RecurrentAttention(nn.Module, ABC):
             Contexts [B, K, key_width] and attention weights [B, K, S].
         """
         weights = masked_softmax(self.scores(query, key), mask)
-        return context(weights, value), weights
+        return weights @ value, weights  # equation 5 of Bahdanau et al. (2015)
 
 
 class DotAttention(RecurrentAttention):

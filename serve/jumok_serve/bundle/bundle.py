@@ -118,17 +118,6 @@ class Bundle:
         except (ValueError, OSError) as exc:
             raise BundleError(self.path, [f"{described.file} is not a shortlist of this model: {exc}"]) from exc
 
-    def graph_path(self, precision: str, name: str) -> Path:
-        """Return the ONNX file of a graph.
-
-        Raises:
-            BundleError: the bundle has no such precision or graph.
-        """
-        graphs = self.variant(precision).graphs
-        if name not in graphs:
-            raise BundleError(self.path, [f"has no graph {name!r} in {precision}; it has {', '.join(graphs)}"])
-        return self.path / graphs[name].file
-
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Read the manifest of a bundle without checking its files; ``BundleError`` lists every problem."""

@@ -53,11 +53,6 @@ class Shortlist:
         """Number of source tokens with a list."""
         return len(self._bounds) - 1
 
-    @property
-    def entries(self) -> int:
-        """Number of entries of all lists, without the tokens that are in every list."""
-        return len(self._targets)
-
     def of(self, source_ids: Sequence[int]) -> Integers:
         """Return the token ids that a text may be translated with, ascending, [U].
 

@@ -9,9 +9,7 @@ from torch import Tensor
 from jumok_export.models.attention import (
     MultiHeadAttention,
     additive_scores,
-    context,
     dot_scores,
-    general_scores,
     masked_softmax,
     scaled_dot_product_attention,
     scaled_dot_scores,
@@ -36,7 +34,7 @@ def test_a_decoder_state_over_four_encoder_states() -> None:
     assert weighted.shape == (4, 3)
     close(weighted[1], [5.0, 0.0, 1.0])
     assert weighted[[0, 2, 3]].abs().max() < 1e-10
-    found = context(weights, ENCODER_STATES)[0]
+    found = (weights @ ENCODER_STATES)[0]
     assert found.shape == (3,)
     close(found, [5.0, 6.94397194e-11, 1.0])
     torch.testing.assert_close(found, weighted.sum(dim=0))
@@ -100,15 +98,18 @@ def test_general_is_a_full_matrix_between_states_of_different_width() -> None:
     query, key, weight = torch.randn(2, 5), torch.randn(4, 3), torch.randn(5, 3)  # [decoder width, encoder width]
     expected = [[float(q @ weight @ k) for k in key] for q in query]
     torch.testing.assert_close(general_scores(query, key, weight), torch.tensor(expected))
-    attention = GeneralAttention(5, 3)
-    assert attention.key_projection.weight.shape == (5, 3)
-    keys = attention.keys(key[None])
-    found = attention.scores(query[None], keys)[0]
-    torch.testing.assert_close(found, general_scores(query, key, attention.key_projection.weight))
-    # A weight a dimension is its special case of equal widths and a diagonal matrix.
+    # A weight per dimension is its special case of equal widths and a diagonal matrix.
     diagonal = torch.randn(3)
     same = general_scores(query[:, :3], key, diagonal.diag())
     torch.testing.assert_close(same, dot_scores(query[:, :3] * diagonal, key))
+
+
+def general_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
+    """Scores by `GeneralAttention` with a given weight."""
+    attention = GeneralAttention(*weight.shape)
+    assert attention.key_projection.weight.shape == weight.shape
+    attention.key_projection.weight = torch.nn.Parameter(weight)
+    return attention.scores(query[None], attention.keys(key[None]))[0].detach()
 
 
 def test_dot_needs_one_width_and_names_an_alternative() -> None:

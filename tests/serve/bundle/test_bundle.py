@@ -40,7 +40,6 @@ def test_whole_bundle_opens(toy_bundle: Path) -> None:
     bundle = Bundle.open(str(toy_bundle))
     assert bundle.manifest.name == "toy-en-de"
     assert bundle.path == toy_bundle
-    assert bundle.graph_path("fp32", "decoder") == toy_bundle / "fp32/decoder.onnx"
     assert bundle.tokenizer.vocab_size == bundle.manifest.tokenizer.target_vocab_size
     assert set(bundle.manifest.files) == {
         "fp32/encoder.onnx",
@@ -50,12 +49,10 @@ def test_whole_bundle_opens(toy_bundle: Path) -> None:
     }
 
 
-def test_unknown_precision_or_graph_is_refused_by_name(toy_bundle: Path) -> None:
+def test_unknown_precision_is_refused_by_name(toy_bundle: Path) -> None:
     bundle = Bundle.open(toy_bundle)
     with pytest.raises(BundleError, match="has no precision 'fp16'; it has fp32"):
         bundle.variant("fp16")
-    with pytest.raises(BundleError, match="has no graph 'aligner' in fp32; it has encoder, decoder"):
-        bundle.graph_path("fp32", "aligner")
 
 
 def test_missing_folder_and_missing_manifest(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_text_may_be_translated_with_the_tokens_of_its_tokens(source_ids: list
 def test_lists_come_back_from_their_file(tmp_path: Path) -> None:
     LISTS.save(tmp_path / "lists.npz")
     loaded = Shortlist.load(tmp_path / "lists.npz", sources=3, vocabulary=10)
-    assert (loaded.sources, loaded.entries) == (3, 5)
+    assert loaded.sources == 3
     assert loaded.of([2, 0]).tolist() == LISTS.of([2, 0]).tolist()
     with pytest.raises(ValueError, match="lists for 3 source tokens, and the vocabulary has 4"):
         Shortlist.load(tmp_path / "lists.npz", sources=4, vocabulary=10)

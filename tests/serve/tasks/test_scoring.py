@@ -192,10 +192,10 @@ def test_scoring_ends_between_two_batches(translator: Translator, monkeypatch: p
     monkeypatch.setattr(teacher_forcing, "MAX_BATCH_TOKENS", 1)
     calls: list[int] = []
 
-    def score(*inputs: Any) -> Any:
-        calls.append(len(inputs[0]))
+    def score(pairs: Pairs) -> Any:
+        calls.append(len(pairs.source_ids))
         give_up()
-        return np.zeros(inputs[3].shape, np.float32)
+        return np.zeros(pairs.target_ids.shape, np.float32)
 
     monkeypatch.setattr(translator.graphs, "score", score)
     scoring = translator.scoring(TEXTS, ["Ein Hund."] * len(TEXTS))

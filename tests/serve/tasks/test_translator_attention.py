@@ -12,6 +12,7 @@ import torch
 
 from jumok_export.models.transformer import Transformer
 from jumok_serve import InvalidArgumentError, Translator
+from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import teacher_forcing, translation
 from tests.support.variants import edited, multilingual
 
@@ -83,9 +84,9 @@ def test_batches_are_bounded(translator: Translator, monkeypatch: pytest.MonkeyP
     rows: list[int] = []
     align = translator.graphs.attention
 
-    def counted(kinds: Any, source_ids: Any, *inputs: Any) -> Any:
-        rows.append(len(source_ids))
-        return align(kinds, source_ids, *inputs)
+    def counted(kinds: Any, pairs: Pairs) -> Any:
+        rows.append(len(pairs.source_ids))
+        return align(kinds, pairs)
 
     monkeypatch.setattr(translator.graphs, "attention", counted)
     monkeypatch.setattr(teacher_forcing, "MAX_BATCH_WEIGHTS", 2000)
