@@ -27,12 +27,7 @@ Pass: TypeAlias = Callable[[Graph], Graph | None]
 
 @dataclass(frozen=True)
 class Recipe:
-    """The source and the passes of one graph.
-
-    Attributes:
-        source: role of the graph that it is made from.
-        passes: applied in order.
-    """
+    """A graph's source, by role, and the passes that make the graph."""
 
     source: Literal["encoder", "decoder", "scorer", "aligner", "projection"]
     passes: tuple[Pass, ...] = ()

@@ -14,12 +14,7 @@ OPSET = 20
 
 @dataclass(frozen=True)
 class Graph:
-    """One exported graph.
-
-    Attributes:
-        inputs: types and symbolic axes of the inputs, in order.
-        outputs: types and symbolic axes of the outputs, in order.
-    """
+    """An exported graph, with types and axes of its inputs and outputs."""
 
     model: onnx.ModelProto
     inputs: tuple[TensorSpec, ...]

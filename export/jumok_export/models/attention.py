@@ -106,13 +106,10 @@ class MultiHeadAttention(nn.Module):
     """Multi-head attention: section 3.2.2 of "Attention Is All You Need".
 
     Args:
-        width: width of the queries and of the output.
         heads: number of heads; divides `key_width` and `value_width`.
         memory_width: width of the attended sequence (default: `width`).
         key_width: width of the queries and keys of all heads together (default: `width`).
         value_width: width of the values of all heads together (default: `width`).
-        bias: True to give the four projections a bias.
-        dropout: dropout on the attention weights while training.
         scale: factor of the products of queries and keys; default: 1 / sqrt(width of a head's keys).
 
     Raises:

@@ -36,20 +36,15 @@ _ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
 class LayerSizes:
     """Sizes and options of an encoder's or a decoder's layers.
 
+    Fields without an entry here are those of `TransformerSizes` and `T5Sizes`.
+
     Attributes:
         width: d_model.
         heads: attention heads; divides `width` if `head_width` is None.
-        feed_forward: width of the hidden layer between attention layers.
         head_width: width of a head's keys and values; default: `width` / `heads`.
         scale: factor of the products of queries and keys; default: 1 / sqrt(head_width).
         norm: "pre" normalises a sub-layer's input, "post" normalises the residual sum, as in the paper.
         make_norm: constructor of a normalisation, given the width.
-        activation: activation of the feed-forward layer.
-        gated: True to multiply the activation with a second linear layer's output.
-        bias: True to give linear layers a bias.
-        dropout: on every sub-layer's output, while training.
-        attention_dropout: on attention weights, while training.
-        activation_dropout: inside the feed-forward layer, while training.
     """
 
     width: int

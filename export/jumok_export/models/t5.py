@@ -31,18 +31,14 @@ class RMSNorm(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class T5Sizes:
-    """Sizes and options of a T5.
+    """Sizes and options of a T5; see also `TransformerSizes`.
 
     Attributes:
         vocabulary: number of tokens, for source and target.
-        width: d_model.
         head_width: width of a head's keys and values; `heads` * `head_width` may differ from `width`.
-        feed_forward: width of the hidden layer between attention layers.
         max_distance: distance from which all distances share a bucket.
         epsilon: number added to mean squares in normalisations.
         gated: True to multiply the activation with a second linear layer's output, as since version 1.1.
-        share_embeddings: True for one embedding of source and target.
-        tie_output: True to use the target embedding as output projection.
         scale_output: True to divide the output projection's input by sqrt(width), as before version 1.1.
     """
 

@@ -48,14 +48,7 @@ class CalibrationError(JumokError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class GreedySearch:
-    """Options of greedy search over calibration sentences.
-
-    Attributes:
-        forced_first: first token of every translation, or None.
-        eos: tokens that end a translation.
-        suppress: tokens that are never chosen.
-        max_length: most tokens of a translation.
-    """
+    """Options of greedy search over calibration sentences."""
 
     start: int
     forced_first: int | None = None
@@ -70,7 +63,6 @@ class Calibration:
 
     Attributes:
         scales: activation scale by matrix key, for each matrix that the sentences reached.
-        sources: token ids of the sentences.
         targets: token ids of their translations, without the start token.
     """
 
@@ -204,7 +196,6 @@ class _WatchedGraph:
     """A graph that counts the magnitudes of the activations of its matrices.
 
     Args:
-        graph: graph in fp32.
         path: file that the graph is written to, with its weights.
     """
 

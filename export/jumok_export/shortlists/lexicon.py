@@ -16,7 +16,6 @@ class Lexicon:
 
     Attributes:
         offsets: bounds of the entries of each source token, [source vocabulary + 1].
-        targets: target token id of each entry.
         probabilities: probability of each entry's target token given the source token.
         frequencies: frequencies of target tokens on any scale, [target vocabulary].
     """

@@ -32,7 +32,6 @@ def verify_native(
     Args:
         expected: in fp32 the model or the plain graphs; in int8 the plain graphs.
         listed: native graphs for shortlists, or None; compared with `graphs`.
-        precision: "fp32" or "int8".
     """
     samples = Samples(bounds, expected)
     try:

@@ -57,7 +57,6 @@ class Row:
     """One row at its sentence's last step.
 
     Attributes:
-        sentence: index of its sentence.
         history: the row's tokens, the start token first.
     """
 
@@ -101,9 +100,7 @@ def plan_rollout(
     """Plan a rollout in which sentences join and leave at random and change slots.
 
     Args:
-        sentences: at least one, all with the same number of rows.
         slots: sentences that are decoded at the same time.
-        start: start token of every row.
     """
     k: int = sentences[0].tokens.shape[1]
     waiting = list(range(len(sentences)))

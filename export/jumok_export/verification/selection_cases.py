@@ -73,7 +73,6 @@ def selections(vocabulary: int, unlisted: float = 0.0) -> Iterator[Selection]:
     Logits and constraints lie on a coarse grid: values are far apart or exactly equal, so rounding makes no ties.
 
     Args:
-        vocabulary: width of the logits.
         unlisted: share of logits that are -inf.
     """
     random = np.random.default_rng(5)

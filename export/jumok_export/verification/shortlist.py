@@ -25,13 +25,7 @@ LISTED = (0.02, 0.3, 1.0)
 def verify_shortlist(
     model: nn.Module, graphs: Graphs, listed: Graphs, bounds: InputBounds, precision: str
 ) -> list[Check]:
-    """Compare the graphs for shortlists with the model, in int8 with the other decoder.
-
-    Args:
-        graphs: verified graphs without shortlists.
-        listed: graphs for shortlists, of the same precision.
-        precision: "fp32" or "int8".
-    """
+    """Compare the graphs for shortlists with the model, in int8 with the other decoder."""
     torch_side = TorchSide(model)
     whole, name = (
         (torch_side, "PyTorch") if precision == "fp32" else (RuntimeSide(graphs), "the decoder without shortlists")

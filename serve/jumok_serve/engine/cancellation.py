@@ -2,16 +2,8 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, Protocol
 
-from jumok_serve.engine.future import Future
-
-
-class Cancellable(Protocol):
-    """Work with a future and a deadline, in `time.monotonic()` seconds, or None."""
-
-    future: Future[Any]
-    deadline: float | None
+from jumok_serve.engine.sentence import Sentence
 
 
 class CancellationWatch:
@@ -24,9 +16,9 @@ class CancellationWatch:
         self._cancelled = False
         self._first_deadline = math.inf
 
-    def watch(self, work: Iterable[Cancellable]) -> None:
-        """Watch more work."""
-        for one in work:
+    def watch(self, sentences: Iterable[Sentence]) -> None:
+        """Watch more sentences."""
+        for one in sentences:
             one.future.add_cancel_callback(self._note)
             if one.deadline is not None:
                 self._first_deadline = min(self._first_deadline, one.deadline)
@@ -35,10 +27,10 @@ class CancellationWatch:
         """True after a cancellation since `reset`, or after the first deadline."""
         return self._cancelled or now > self._first_deadline
 
-    def reset(self, work: Iterable[Cancellable], now: float) -> None:
+    def reset(self, sentences: Iterable[Sentence], now: float) -> None:
         """Reset before a scan of all work; later cancellations trigger again."""
         self._cancelled = False
-        deadlines = (one.deadline for one in work if one.deadline is not None and one.deadline >= now)
+        deadlines = (one.deadline for one in sentences if one.deadline is not None and one.deadline >= now)
         self._first_deadline = min(deadlines, default=math.inf)
 
     def _note(self) -> None:

@@ -21,9 +21,6 @@ class Engine:
 
     Args:
         graphs: the model with all threads, used if only one replica has work.
-        limits: bounds of batches and queue.
-        name: part of the threads' names.
-        replicas: number of replicas, at least 1.
         shared: the same graphs, for replicas that work at the same time; default: `graphs`.
         probe: decodes something with graphs, or raises; default: a failed replica restarts at once.
     """

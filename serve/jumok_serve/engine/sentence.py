@@ -42,7 +42,6 @@ class Sentence:
 
     Attributes:
         source_ids: token ids, end token included.
-        search: the search for its translation.
         allowed_tokens: tokens that may be written, ascending; None: all. Used only with a shortlist.
         deadline: time by which it must be done, or None.
         future: gets the outcome; cancelling it takes the sentence out before the next step.

@@ -20,8 +20,6 @@ class DeviceSlots:
     The graphs `grow` and `write` copy on the device: new sentences, moved sentences, and all when a buffer grows.
 
     Args:
-        specs: inputs of the decoder; axis 0 is the slot.
-        axis: symbol of the axis that is as long as the longest sentence needs: "S" or "E".
         grow: session of the graph that copies buffers into longer ones; None without specs.
         write: session of the graph that copies rows into slots; None without specs.
     """

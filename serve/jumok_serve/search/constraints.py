@@ -65,7 +65,6 @@ class ConstraintRules:
 
     Args:
         prompt: length of the prompt: start token and target prefix.
-        rows: rows of a search.
 
     Attributes:
         need_history: True if constraints depend on the tokens of a row.

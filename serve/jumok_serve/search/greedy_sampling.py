@@ -23,7 +23,6 @@ class GreedySampling:
     are left, so unlike in beam search their probabilities add up to one.
 
     Args:
-        prompt: start token and target prefix.
         source_ids: source token ids; random numbers depend on them.
     """
 

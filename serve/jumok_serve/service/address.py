@@ -14,9 +14,6 @@ def format_address(host: str, port: int) -> str:
 def check_address(host: str, port: int, setting: str) -> None:
     """Bind an address once, because gRPC logs failures instead of raising them.
 
-    Args:
-        setting: setting that chose the port, for the message.
-
     Raises:
         ListenError: the address cannot be bound.
     """

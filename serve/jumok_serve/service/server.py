@@ -74,14 +74,11 @@ class Server:
     Args:
         host: address to listen on.
         port: port; 0: any free one.
-        limits: limits of requests, connections and callers.
         tls: certificate files; None: no TLS.
-        tokens: accepted bearer tokens; None: calls need none.
         administration: configuration of AdminService; None: no AdminService.
 
     Attributes:
         models: registry of the models; the caller closes those loaded later too.
-        counts: counters of ended calls.
 
     Raises:
         DuplicateModelError: two models have the same name.
@@ -224,12 +221,7 @@ class Server:
 
 @dataclass(eq=False)
 class _Port:
-    """Listening port of a gRPC server.
-
-    Attributes:
-        number: port; 0: any free one.
-        setting: setting that chose the port, for messages.
-    """
+    """Listening port of a gRPC server."""
 
     server: grpc.aio.Server
     host: str

@@ -26,8 +26,6 @@ class PendingAlignments:
     """Texts and translations to align; `collect` computes the attention.
 
     Attributes:
-        query: attention to return.
-        direction: languages of texts and translations.
         targets: a translation of each text; None: the model's own, which is in the engine.
         forced_first: token that the model must write first, if any.
         own: the model's own translations; None: all targets are given.

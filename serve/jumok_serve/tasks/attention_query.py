@@ -26,7 +26,6 @@ class AttentionQuery:
     """Kinds, layers and heads of attention that a request names.
 
     Attributes:
-        kinds: kinds of attention.
         layer: index of the only layer; None: all layers.
         head: index of the only head; None: all heads.
         each_head: True to return the weights of each layer and head, besides their mean.

@@ -25,8 +25,6 @@ class TaskModel:
         shortlist: target tokens that translations are restricted to; None: all tokens.
 
     Attributes:
-        inputs: reader of texts.
-        teacher_forcing: scorer and aligner.
         resolve: function of decoding options, forced first token and target prefix that gives search options; cached.
     """
 

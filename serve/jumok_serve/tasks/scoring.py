@@ -23,7 +23,6 @@ class PendingScores:
         sources: token ids of the texts; a text without content has an empty target.
         targets: token ids of the translations, EOS included.
         forced_first: token that the model must write first, if any.
-        length_penalty: exponent of the length that a sum of log-probabilities is divided by.
     """
 
     model: TaskModel

@@ -35,11 +35,7 @@ class GivenTarget(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TeacherForcing:
-    """Runs scorer and aligner over targets, in limited batches of similar lengths.
-
-    Attributes:
-        variant: the graphs' part of the manifest.
-    """
+    """Runs scorer and aligner over targets, in limited batches of similar lengths."""
 
     graphs: Graphs
     variant: PrecisionVariant

@@ -70,7 +70,6 @@ class Job:
     """One text in work.
 
     Attributes:
-        source: the text's token ids.
         prompt: start token and target prefix.
         future: result of the engine; None for a text without content, which is not decoded.
         progress: tokens so far; None if the caller does not follow the progress.
@@ -87,9 +86,6 @@ class PendingTranslations:
     """Texts in the engine, one sentence each; see `Pending`.
 
     Attributes:
-        direction: languages of texts and translations.
-        jobs: one per text.
-        attention: True to compute cross-attention.
         started: arrival of the texts, in `time.monotonic()` seconds.
     """
 

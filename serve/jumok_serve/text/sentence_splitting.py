@@ -60,9 +60,6 @@ class PendingSplitTexts:
     """Texts whose sentences are in the engine; see `Pending`.
 
     Args:
-        pending: the sentences of all texts in a row.
-        texts: the texts' sentences and spaces.
-        direction: languages of texts and translations.
         length_penalty: exponent of the length that a sum of scores is divided by.
     """
 

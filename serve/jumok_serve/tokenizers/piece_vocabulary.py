@@ -33,12 +33,8 @@ class PieceVocabularyTokenizer:
         target_model: SentencePiece model of translations.
         source_vocabulary: id of every source piece, and of target pieces without a `target_vocabulary`.
         target_vocabulary: id of every target piece.
-        source_vocab_size: number of the model's source ids.
-        target_vocab_size: number of the model's target ids.
-        unknown: token of unknown pieces.
-        special_tokens: tokens that are never made from text.
-        leading_codes: True if a language code that begins a text, `>>deu<<`, is a token.
-        clean_up_spaces: True to apply `jumok_serve.tokenizers.detokenize.clean_up_spaces` to decoded text.
+
+    For the other arguments see `jumok_serve.manifest.tokenizers.PieceVocabularyDescription`.
 
     Raises:
         ValueError: a model is not a SentencePiece model; a vocabulary lacks the unknown token, or has ids over the

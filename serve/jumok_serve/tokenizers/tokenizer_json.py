@@ -32,7 +32,6 @@ class TokenizerJson:
         file: path or content of the file.
         source_vocab_size: number of the model's source ids; default: the tokenizer's.
         target_vocab_size: number of the model's target ids; default: the tokenizer's.
-        clean_up_spaces: True to apply `jumok_serve.tokenizers.detokenize.clean_up_spaces` to decoded text.
 
     Raises:
         ValueError: the library cannot read the file, or texts could become ids over the model's size.

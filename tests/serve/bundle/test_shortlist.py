@@ -78,7 +78,7 @@ def test_other_arrays_and_pickles_are_refused(tmp_path: Path) -> None:
         ([1, 1], [4], [3], "ascend from 0 to 1"),
         ([0, 2, 1], [4], [3], "ascend from 0 to 1"),
         ([], [], [3], "ascend from 0 to 0"),
-        ([0, 1], [-1], [3], "beyond"),
+        ([0, 1], [-1], [3], "lists -1"),
         ([0, 1], [4], [30], "lists 30"),
         ([0.0, 1.0], [4], [3], "must be integers"),
         ([[0, 1]], [4], [3], "must be integers in one axis"),

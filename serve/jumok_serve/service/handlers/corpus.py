@@ -69,9 +69,7 @@ class Corpus:
     Attributes:
         window: bound on items without a result.
         in_order: True if results keep the order of the items.
-        submit: starts to translate an item.
         run_work: runs a function in a thread if it takes long.
-        wakeups: callbacks into the event loop.
         stopping: event that ends the reading of items.
     """
 

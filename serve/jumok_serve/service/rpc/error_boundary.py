@@ -24,13 +24,13 @@ Generator = Callable[[Any, Context], AsyncIterator[Message]]
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
-_HANDLER_TYPES: dict[tuple[bool, bool], Callable[..., Any]] = {
+HANDLER_TYPES: dict[tuple[bool, bool], Callable[..., Any]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (False, True): grpc.unary_stream_rpc_method_handler,
     (True, False): grpc.stream_unary_rpc_method_handler,
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
-"""By (requests are a stream, responses are a stream)."""
+"""Makers of handlers by (requests are a stream, responses are a stream)."""
 
 
 def guarded_handlers(service: ServiceDescriptor, servicer: object) -> "grpc.GenericRpcHandler[Message, Message]":
@@ -40,7 +40,7 @@ def guarded_handlers(service: ServiceDescriptor, servicer: object) -> "grpc.Gene
     them itself or is an asynchronous generator.
     """
     handlers = {
-        method.name: _HANDLER_TYPES[method.client_streaming, method.server_streaming](
+        method.name: HANDLER_TYPES[method.client_streaming, method.server_streaming](
             _with_error_boundary(
                 _as_writer(getattr(servicer, method.name), requests_stream=method.client_streaming),
                 f"/{service.full_name}/{method.name}",

@@ -13,7 +13,7 @@ from jumok_proto.errors import JumokError, OverloadedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.rpc.access import AccessControl
 from jumok_serve.service.rpc.call import CALL, REQUEST_ID, Call, request_id_from
-from jumok_serve.service.rpc.error_boundary import Context, abort
+from jumok_serve.service.rpc.error_boundary import HANDLER_TYPES, Context, abort
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]"
@@ -71,13 +71,9 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         return wrapped
 
     def _wrap(self, method: str, handler: Handler) -> Handler:
-        handler_types: dict[tuple[bool, bool], tuple[Any, Any]] = {
-            (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
-            (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
-            (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
-            (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
-        }
-        make, inner = handler_types[handler.request_streaming, handler.response_streaming]
+        make = HANDLER_TYPES[handler.request_streaming, handler.response_streaming]
+        # A handler has one of these behaviours.
+        inner: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         single_request = not handler.request_streaming
 
         async def respond(request: Any, context: Context) -> Message | None:

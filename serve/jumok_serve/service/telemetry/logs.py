@@ -64,11 +64,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class CallLog:
-    """Logs calls when they end.
-
-    Args:
-        texts: log source texts and targets too.
-    """
+    """Logs calls when they end."""
 
     def __init__(self, *, texts: bool) -> None:
         self._texts = texts

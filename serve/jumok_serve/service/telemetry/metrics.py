@@ -5,7 +5,6 @@ Labels are methods, statuses, reasons and models' names; no label holds a caller
 
 from collections.abc import Iterable, Iterator, Sequence
 from threading import Thread
-from types import TracebackType
 from typing import Protocol, Self
 from wsgiref.simple_server import WSGIServer
 
@@ -150,10 +149,6 @@ def make_registry(server: MeasuredServer) -> CollectorRegistry:
 class MetricsPort:
     """Serves metrics over HTTP in its own thread until it is closed.
 
-    Args:
-        host: address to listen on.
-        port: port; 0: any free one.
-
     Raises:
         ListenError: the address cannot be bound.
     """
@@ -172,9 +167,7 @@ class MetricsPort:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()

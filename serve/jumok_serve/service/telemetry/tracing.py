@@ -4,7 +4,6 @@ The stages queue, encode and decode come from the timings of the response, laid 
 """
 
 import time
-from types import TracebackType
 from typing import Self
 
 from google.protobuf.duration_pb2 import Duration
@@ -78,9 +77,7 @@ class CallTracer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._provider.shutdown()
 
 
