@@ -122,11 +122,7 @@ class PieceVocabularyTokenizer:
         return self._target.encode(self._target_model, text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of target token ids.
-
-        Raises:
-            IndexError: an id over the model's size.
-        """
+        """Return the text of target token ids."""
         text = self._joined(ids)
         return clean_up_spaces(text) if self._clean_up_spaces else text
 
@@ -143,19 +139,11 @@ class PieceVocabularyTokenizer:
         return stable_text(self._joined(ids), clean_up=self._clean_up_spaces)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of target token ids, "" for none.
-
-        Raises:
-            IndexError: an id over the model's size.
-        """
+        """Return the pieces of target token ids, "" for none."""
         return list(map(self._target.spelling.get, checked_ids(ids, self.vocab_size), repeat("")))
 
     def source_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of source token ids, "" for none.
-
-        Raises:
-            IndexError: an id over the model's size.
-        """
+        """Return the pieces of source token ids, "" for none."""
         return list(map(self._source.spelling.get, checked_ids(ids, self.source_vocab_size), repeat("")))
 
     def save(self, folder: Path) -> PieceVocabularyDescription:

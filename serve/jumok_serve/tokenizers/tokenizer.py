@@ -19,7 +19,8 @@ from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
 class Tokenizer(Protocol):
     """Conversion between texts and token ids; safe in several threads at once.
 
-    It adds no language tokens and no EOS: those are in the manifest's languages.
+    It adds no language tokens and no EOS: those are in the manifest's languages. Ids beyond the vocabulary raise
+    IndexError.
     """
 
     @property
@@ -40,21 +41,13 @@ class Tokenizer(Protocol):
         """Return the token ids of a translation (beginning), without special tokens."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of target token ids, without special tokens.
-
-        Raises:
-            IndexError: an id of V or more.
-        """
+        """Return the text of target token ids, without special tokens."""
 
     def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """``decode`` several texts, possibly in less time."""
 
     def decode_stable(self, ids: Sequence[int]) -> str:
-        """Return the part of ``decode(ids)`` that further ids cannot change.
-
-        Raises:
-            IndexError: an id of V or more.
-        """
+        """Return the part of ``decode(ids)`` that further ids cannot change."""
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the vocabulary's spelling of target token ids, special tokens included."""
@@ -107,11 +100,7 @@ class SentencePieceTokenizer:
         return self._target.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of target token ids, without control tokens.
-
-        Raises:
-            IndexError: an id of V or more.
-        """
+        """Return the text of target token ids, without control tokens."""
         return self._target.decode(checked_ids(ids, self.vocab_size))
 
     def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -123,19 +112,11 @@ class SentencePieceTokenizer:
         return stable_text(self.decode(ids), clean_up=False)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of target token ids, such as ``▁Haus``.
-
-        Raises:
-            IndexError: an id of V or more.
-        """
+        """Return the pieces of target token ids, such as ``▁Haus``."""
         return self._target.pieces(ids)
 
     def source_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of source token ids, such as ``▁house``.
-
-        Raises:
-            IndexError: an unknown id.
-        """
+        """Return the pieces of source token ids, such as ``▁house``."""
         return self._source.pieces(ids)
 
     @classmethod

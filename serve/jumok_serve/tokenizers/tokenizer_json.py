@@ -108,11 +108,7 @@ class TokenizerJson:
         return self.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of target token ids.
-
-        Raises:
-            IndexError: an id over the model's size.
-        """
+        """Return the text of target token ids."""
         text = self._decoded(checked_ids(ids, self.vocab_size))
         return clean_up_spaces(text) if self._clean_up_spaces else text
 
@@ -135,19 +131,11 @@ class TokenizerJson:
         return text
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the spelling of target token ids, "" for none.
-
-        Raises:
-            IndexError: an id over the model's size.
-        """
+        """Return the spelling of target token ids, "" for none."""
         return self._spelled(checked_ids(ids, self.vocab_size))
 
     def source_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the spelling of source token ids, "" for none.
-
-        Raises:
-            IndexError: an id over the model's size.
-        """
+        """Return the spelling of source token ids, "" for none."""
         return self._spelled(checked_ids(ids, self.source_vocab_size))
 
     def _spelled(self, ids: list[int]) -> list[str]:
