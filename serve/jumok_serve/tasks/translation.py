@@ -15,12 +15,14 @@ from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded, Sentence
 from jumok_serve.engine.statistics import Progress
 from jumok_serve.manifest.languages import Direction
+from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.search import FinishedHypothesis, make_search
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
-from jumok_serve.tasks.teacher_forcing import GivenTarget
+from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
 from jumok_serve.tokenizers.input_processor import Source
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 MAX_ATTENTION_WEIGHTS = 2**23
 """Limit for all hypotheses of a request together, if each had the maximum length; target prefixes count."""
@@ -85,14 +87,19 @@ class Job:
 class PendingTranslations:
     """Texts in the engine, one sentence each; see `Pending`.
 
+    It refers to the graphs only for attention: results that a slow reader has not fetched must not keep an unloaded
+    model in memory.
+
     Attributes:
+        aligner: computes cross-attention; None: not requested.
         started: arrival of the texts, in `time.monotonic()` seconds.
     """
 
-    model: TaskModel
+    manifest: Manifest
+    tokenizer: Tokenizer
     direction: Direction
     jobs: Sequence[Job]
-    attention: bool
+    aligner: TeacherForcing | None
     deadline: Deadline
     started: float
     _decoded: list[Decoded] | None = field(default=None, init=False)
@@ -119,8 +126,8 @@ class PendingTranslations:
         _, *prefix = job.prompt
         if job.future is not None and self.is_decoded(index):
             best = next(iter(job.future.result().hypotheses), None)
-            return "" if best is None else self.model.tokenizer.decode([*prefix, *best.token_ids])
-        return "" if job.progress is None else self.model.tokenizer.decode_stable([*prefix, *job.progress.token_ids])
+            return "" if best is None else self.tokenizer.decode([*prefix, *best.token_ids])
+        return "" if job.progress is None else self.tokenizer.decode_stable([*prefix, *job.progress.token_ids])
 
     def is_decoded(self, index: int) -> bool:
         """True if a text has its hypotheses."""
@@ -132,8 +139,8 @@ class PendingTranslations:
         try:
             found = self._hypotheses()
             hypotheses = [found.get(job) or (EMPTY_HYPOTHESIS,) for job in self.jobs]
-            if self.attention:
-                hypotheses = self._with_attention(hypotheses)
+            if self.aligner is not None:
+                hypotheses = self._with_attention(self.aligner, hypotheses)
         except BaseException:
             self.cancel()
             raise
@@ -162,9 +169,7 @@ class PendingTranslations:
         jobs = (job for job in self.jobs if job.future is not None)
         found = [(job, result.hypotheses) for job, result in zip(jobs, self._results(), strict=True)]
         texts = iter(
-            self.model.tokenizer.decode_all(
-                [(*job.prompt[1:], *one.token_ids) for job, of_text in found for one in of_text]
-            )
+            self.tokenizer.decode_all([(*job.prompt[1:], *one.token_ids) for job, of_text in found for one in of_text])
         )
         return {job: tuple(self._hypothesis(next(texts), one) for one in of_text) for job, of_text in found}
 
@@ -177,13 +182,15 @@ class PendingTranslations:
         return Hypothesis(
             text=text,
             score=hypothesis.score,
-            tokens=tuple(self.model.tokenizer.tokens(hypothesis.token_ids)),
+            tokens=tuple(self.tokenizer.tokens(hypothesis.token_ids)),
             token_ids=hypothesis.token_ids,
             token_scores=hypothesis.token_scores,
             finish_reason=hypothesis.finish_reason,
         )
 
-    def _with_attention(self, hypotheses: Sequence[tuple[Hypothesis, ...]]) -> list[tuple[Hypothesis, ...]]:
+    def _with_attention(
+        self, aligner: TeacherForcing, hypotheses: Sequence[tuple[Hypothesis, ...]]
+    ) -> list[tuple[Hypothesis, ...]]:
         """Add attention to hypotheses, without rows of start token and prefix."""
         given = {}
         for text, (job, of_text) in enumerate(zip(self.jobs, hypotheses, strict=True)):
@@ -191,7 +198,7 @@ class PendingTranslations:
             for rank, hypothesis in enumerate(of_text):
                 if hypothesis.token_ids:
                     given[text, rank] = GivenTarget(job.source.token_ids, start, [*prefix, *hypothesis.token_ids])
-        found = self.model.teacher_forcing.attention(list(given.values()), self.deadline)
+        found = aligner.attention(list(given.values()), self.deadline)
         weights = dict(zip(given, found, strict=True))
 
         def rows(text: int, rank: int, hypothesis: Hypothesis) -> tuple[tuple[float, ...], ...]:
@@ -209,11 +216,11 @@ class PendingTranslations:
             hypotheses=hypotheses,
             source_token_count=len(source.token_ids),
             source_truncated=source.truncated,
-            source_tokens=tuple(self.model.tokenizer.source_tokens(source.token_ids)) if self.attention else (),
+            source_tokens=() if self.aligner is None else tuple(self.tokenizer.source_tokens(source.token_ids)),
             source_language=self.direction.source,
             target_language=self.direction.target,
-            model=self.model.manifest.name,
-            model_version=self.model.manifest.version,
+            model=self.manifest.name,
+            model_version=self.manifest.version,
             timings=timings,
         )
 
@@ -299,10 +306,11 @@ def submit_texts(
         sentences.sort(key=_source_length, reverse=True)
     engine.submit(sentences)
     return PendingTranslations(
-        model,
-        direction,
-        jobs,
-        attention=parameters.attention,
+        manifest=model.manifest,
+        tokenizer=model.tokenizer,
+        direction=direction,
+        jobs=jobs,
+        aligner=model.teacher_forcing if parameters.attention else None,
         deadline=Deadline(parameters.deadline),
         started=started,
     )

@@ -138,6 +138,15 @@ def test_a_translator_that_is_closed_leaves_memory_at_once(root: Path, loader: L
     assert [graphs() for graphs in loader.graphs] == [None]  # nothing there refers back to it
 
 
+def test_results_that_wait_for_a_reader_keep_no_model_in_memory(root: Path, loader: Loader) -> None:
+    translator = loader(root / "one")
+    pending = translator.submit(TEXTS)
+    translator.close()
+    del translator
+    assert [graphs() for graphs in loader.graphs] == [None]
+    assert all(translation.text for translation in pending.collect())
+
+
 def test_cycles_of_loading_do_not_grow_the_process() -> None:
     resident = []
     for _ in range(5):
