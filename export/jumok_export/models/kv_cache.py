@@ -26,7 +26,7 @@ class KVCacheStep:
         self._heads = cache.shape[1]
         self.bias = torch.where(visible[:, None], 0.0, torch.finfo(cache.dtype).min)
         self.source_lengths = source_lengths.to(torch.int32)
-        by_head = torch.tensor([[0, head, 0] for head in range(self._heads)])
+        by_head = torch.tensor([[0, head, 0] for head in range(self._heads)], device=places.device)
         self._indices = places[:, :, None] + by_head  # [B, K, heads, 3]: sentence, head and entry
 
     def write(self, cache: Tensor, new: Tensor) -> Tensor:

@@ -196,6 +196,26 @@ def test_rows_at_different_positions_share_a_step() -> None:
     torch.testing.assert_close(logits[1], expected[1, 0], atol=1e-5, rtol=1e-5)
 
 
+def test_a_step_runs_where_the_model_is() -> None:
+    """A tensor of the step on the CPU would fail beside those of the model, as on a GPU during validation."""
+    device = torch.device("meta")
+    model = random_model(SIZES).to(device)
+    memory, _ = model.encode(torch.zeros(2, 5, dtype=torch.long, device=device), torch.ones(2, device=device))
+    logits, written = model.step_in_place(
+        torch.zeros(2, 3, dtype=torch.long, device=device),
+        torch.zeros(2, 3, dtype=torch.long, device=device),
+        torch.zeros(2, 3, 3, dtype=torch.long, device=device),
+        torch.ones(2, 3, 4, dtype=torch.bool, device=device),
+        torch.zeros(2, 4, dtype=torch.long, device=device),
+        torch.ones(2, device=device),
+        memory,
+        {name: torch.zeros(2, 3, 4, 4, device=device) for name in model.empty_state()},
+    )
+    assert logits.device == device
+    assert logits.shape == (6, 17)
+    assert {value.device for value in written.values()} == {device}
+
+
 def test_embeddings_and_output_are_shared_only_where_it_says_so() -> None:
     shared, separate = Transformer(SIZES), Transformer(SEPARATE)
     assert shared.source_embedding is shared.target_embedding
