@@ -89,6 +89,8 @@ class _Writer:
         try:
             return write_variant(sources, folder, precision, targets=targets, shortlist=self.listed)
         except ValueError as error:
+            if not self.listed:
+                raise
             raise ExportError(f"{type(self.model).__name__} cannot have a shortlist: {error}") from error
 
     def _verified(
