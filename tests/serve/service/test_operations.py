@@ -50,7 +50,7 @@ def test_a_configured_server_serves_those_it_should(tiny_bundle: Path, tmp_path:
             assert run("health", *here, "--model", "tiny-en-de").returncode == 0
             refused = run("translate", *here, "a man")
             assert refused.returncode == 1
-            assert b"wants a token" in refused.stderr
+            assert b"needs a token" in refused.stderr
             translated = subprocess.run(
                 [*JUMOK, "translate", *here, "a man"],
                 env=os.environ | {"JUMOK_TOKEN": secret},
