@@ -243,6 +243,12 @@ def scaled_queries(model: nn.Module) -> Iterator[None]:
             module.scale = before
 
 
+def unscale_queries(model: nn.Module) -> None:
+    """Undo `scaled_queries` in a model whose weights were read from exported graphs."""
+    for module in _with_exact_scales(model):
+        _multiply(module.query_projection, 1 / module.key_scale)
+
+
 def _with_exact_scales(model: nn.Module) -> list[MultiHeadAttention]:
     """Attention modules whose scale is a power of two other than 1."""
     attention = (module for module in model.modules() if isinstance(module, MultiHeadAttention))

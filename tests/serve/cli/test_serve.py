@@ -171,7 +171,7 @@ def test_a_port_in_use_is_refused_before_models_are_loaded(tmp_path: Path, setti
         done = run("serve", no_bundle, "--model-root", tmp_path, *chain.from_iterable(ports.items()))
     assert (done.returncode, done.stdout) == (1, b"")
     assert refusal(done.stderr) == (
-        f"Error: cannot listen on 127.0.0.1:{ports[setting]}: Address already in use; another program has it, so "
+        f"Error: cannot listen on 127.0.0.1:{ports[setting]}: Address already in use; another program uses it, so "
         f"choose another {setting}\n"
     )
 

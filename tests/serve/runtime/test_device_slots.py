@@ -108,7 +108,9 @@ def test_fp16_is_half_as_large_and_verified(half_bundle: Path) -> None:
     assert half < 0.8 * full  # tensors begin at pages
     report = manifest.verification["fp16"]
     assert report.passed
-    assert {"encoder", "scorer", "longest", "decode", "tokens", "company"} <= {check.name for check in report.checks}
+    assert {"encoder", "scorer", "maximum lengths", "decode", "top-1 tokens", "batch invariance"} <= {
+        check.name for check in report.checks
+    }
     assert any(check.name == "device: decode, beam 3" for check in manifest.verification["fp32"].checks)
 
 

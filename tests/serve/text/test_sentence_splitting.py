@@ -106,7 +106,7 @@ LONG = "cat " * 400
 @pytest.mark.parametrize(
     ("settings", "field", "message"),
     [
-        ({"num_hypotheses": 2, "beam_size": 2}, "options.num_hypotheses", "must be 1 where sentences are split, got 2"),
+        ({"num_hypotheses": 2, "beam_size": 2}, "options.num_hypotheses", "must be 1 if sentences are split, got 2"),
         ({"attention": True}, "attention", "that of one sentence"),
         ({"texts": ["A. B.", f"The cat sleeps. {LONG}"]}, "contents[1]", "tokens"),
         ({"texts": ["A.", "a\0b"]}, "contents[1]", ""),
@@ -147,7 +147,7 @@ def test_every_call_of_a_server_splits(translator: Translator, address: str) -> 
         assert good.translation.text
         assert isinstance(bad.error, jumok.InvalidArgumentError)
         assert bad.error.field == "content"
-        with pytest.raises(jumok.InvalidArgumentError, match="must be 1 where sentences are split"):
+        with pytest.raises(jumok.InvalidArgumentError, match="must be 1 if sentences are split"):
             client.translate(TEXT, split_sentences=True, beam_size=2, num_hypotheses=2)
 
 

@@ -145,7 +145,7 @@ def test_unsuitable_shortlist_sources_are_refused(
     for wrong, problem in (
         (short, "has 30 lines and"),
         (short[:2], "--shortlist-source and --shortlist-target belong together"),
-        ([*short, "--lexical-table", source], "made of --lexical-table or of --shortlist-source"),
+        ([*short, "--lexical-table", source], "made from --lexical-table or from --shortlist-source"),
         (
             ["--lexical-table", source, "--source-lang", "eng_Latn", "--target-lang", "deu_Latn"],
             "a line must be `target source probability`",
