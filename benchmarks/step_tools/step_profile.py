@@ -43,12 +43,12 @@ class ProfiledGraphs(Graphs):
     """
 
     def __init__(self, model: GraphFolder, precision: str, *, threads: int, folder: Path) -> None:
-        self._folder = folder
+        self._profile_folder = folder
         super().__init__(model, precision, device=CPU, threads=threads)
 
     def _load(self, name: str) -> Any:
         self._options.enable_profiling = name in PROFILED_GRAPHS
-        self._options.profile_file_prefix = str(self._folder / name)
+        self._options.profile_file_prefix = str(self._profile_folder / name)
         return super()._load(name)
 
     def profiles(self) -> dict[str, list[dict[str, Any]]]:

@@ -201,7 +201,7 @@ def test_a_server_that_does_not_start_says_why() -> None:
         async with serving("benchmarks.contenders.plain_server", "/nowhere"):
             pass
 
-    with pytest.raises(ServerError, match=r"peers\.plain does not serve(.|\n)*--source"):
+    with pytest.raises(ServerError, match=r"benchmarks\.contenders\.plain_server does not serve(.|\n)*--source"):
         asyncio.run(start())
 
 
