@@ -83,7 +83,7 @@ def sigterm() -> Iterator[None]:
 def test_all_contenders_are_measured_and_recorded(
     served: ServedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(load, "random_marian", lambda *_: served)
+    monkeypatch.setattr(load, "served_random", lambda *_: served)
     monkeypatch.setattr(load, "DECODING", DECODING)
     files = ["--json", str(tmp_path / "load.json"), "--plot", str(tmp_path / "load.png")]
     plan = ["--quick", "--outstanding", "1", "3", "--rounds", "2", "--sentences", "5"]
