@@ -192,7 +192,7 @@ def test_all_scenarios_are_run_and_a_goal_that_is_missed_is_shown(
         findings.expect_none("errors", [ValueError("lost")])
 
     monkeypatch.setattr(faults, "SCENARIOS", {"good": good, "bad": bad})
-    monkeypatch.setattr("faults.signal.signal", lambda *_: None)
+    monkeypatch.setattr("tests.faults.__main__.signal.signal", lambda *_: None)
     file = tmp_path / "faults.json"
     monkeypatch.setattr(sys, "argv", ["faults", "--json", str(file), "--soak", "60", "--seed", "3"])
     assert faults.main() == 1
