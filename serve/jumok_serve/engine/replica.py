@@ -74,6 +74,7 @@ class Replica:
         self._thread.join()
 
     def _run(self) -> None:
+        self._graphs.placement.place_caller()
         while True:
             try:
                 self._serve()
@@ -99,13 +100,19 @@ class Replica:
                 taken = self._scheduler.take(self._number, occupied)
             if taken is None:
                 return
-            self._graphs = self._graphs_alone if self._scheduler.runs_alone(self._number) else self._graphs_shared
+            self._use(self._graphs_alone if self._scheduler.runs_alone(self._number) else self._graphs_shared)
             if taken:
                 self._joining = taken
                 self._admit(taken, self._scheduler.take_ahead(self._number, taken))
             for batch in list(self.batches.values()):
                 if batch.size:
                     self._step(batch)
+
+    def _use(self, graphs: Graphs) -> None:
+        """Run the next step with these graphs."""
+        if graphs is not self._graphs:
+            self._graphs = graphs
+            graphs.placement.place_caller()
 
     def _break_down(self, error: BaseException) -> int:
         """Fail all sentences because of an unexpected error; return their number."""

@@ -20,6 +20,7 @@ from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.device_slots import DeviceSlots
 from jumok_serve.runtime.kv_cache import Slots
 from jumok_serve.runtime.sessions import open_session, products_saturate, session_options
+from jumok_serve.runtime.thread_placement import place_threads
 from jumok_serve.runtime.slot_buffers import SlotBuffers
 from jumok_serve.runtime.step_inputs import constraint_arrays, never_empty
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
@@ -97,6 +98,7 @@ class Graphs:
         in_place: True if the decoder writes into a KV cache by slot, False if it returns a new state.
         by_slot: True if the sentences of a step may be in any slots, False if they must be in slots 0 .. n-1.
         reads_entry_positions: True if the decoder reads the positions of cache entries.
+        placement: cores of the threads.
 
     Raises:
         BundleError: graphs that do not load or differ from the manifest, all of them.
@@ -139,7 +141,8 @@ class Graphs:
         self._graphs = graphs
         self._device = device
         self._device_id = (device.name, 0) if device.own_memory else None
-        self._options = session_options(threads, device)
+        self.placement = place_threads(threads if device.name == "cpu" else None)
+        self._options = session_options(threads, device, self.placement.affinities)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
         problems: list[str] = []
@@ -177,7 +180,8 @@ class Graphs:
         The new sessions have a second copy of the weights, except for weights that native operators pack.
         """
         other = copy.copy(self)
-        other._options = session_options(threads, other._device)
+        other.placement = place_threads(threads)
+        other._options = session_options(threads, other._device, other.placement.affinities)
         other._sessions = {**self._sessions, **{name: other._load(name) for name in ("encoder", "decoder")}}
         return other
 

@@ -51,11 +51,12 @@ def _share_arena() -> None:
     onnxruntime.create_and_register_allocator(memory, None)
 
 
-def session_options(threads: int | None, device: Device) -> Any:
+def session_options(threads: int | None, device: Device, affinities: str = "") -> Any:
     """Options of all sessions on a device.
 
     Args:
         threads: threads of each session; None: as many as ONNX Runtime finds cores.
+        affinities: core of each thread but the caller, see `ThreadPlacement`; empty: any core.
     """
     options = onnxruntime.SessionOptions()
     if device.name == "cpu":
@@ -67,6 +68,8 @@ def session_options(threads: int | None, device: Device) -> Any:
             _share_arena()
     options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
+    if affinities:
+        options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
     options.enable_mem_pattern = False  # shapes change at every step, so no pattern recurs
     options.log_severity_level = 3
     # Each session has a thread pool; a pool that spins after its run takes cores from the next session.
