@@ -20,9 +20,9 @@ from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.device_slots import DeviceSlots
 from jumok_serve.runtime.kv_cache import Slots
 from jumok_serve.runtime.sessions import open_session, products_saturate, session_options
-from jumok_serve.runtime.thread_placement import place_threads
 from jumok_serve.runtime.slot_buffers import SlotBuffers
 from jumok_serve.runtime.step_inputs import constraint_arrays, never_empty
+from jumok_serve.runtime.thread_placement import place_threads
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
 
 Integers = NDArray[np.int64]

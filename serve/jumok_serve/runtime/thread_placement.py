@@ -1,8 +1,8 @@
 """Placement of threads on cores: one core for each thread of a session.
 
 When idle threads wake together, Linux may put two of them on one core for some milliseconds. Threads of one step wait
-for each other, so both then run at half speed. With a model of 75 MiB on two cores, a translation after a second of rest
-took 55 ms without placement and 33 ms with it; 22 ms back to back (2026-11-25).
+for each other, so both then run at half speed. With a model of 75 MiB on two cores, a translation after a second of
+rest took 55 ms without placement and 33 ms with it; 22 ms back to back (2026-11-25).
 """
 
 import os
