@@ -74,7 +74,9 @@ class DecodingOptions(google.protobuf.message.Message):
     num_hypotheses: builtins.int
     """Hypotheses returned per text: 1 to beam_size, or 1 to 64 samples."""
     length_penalty: builtins.float
-    """Exponent of the length that the sum of log-probabilities is divided by; above 0 it favours long hypotheses."""
+    """Exponent of the length that the sum of log-probabilities is divided by, -10 to 10; above 0 it favours long
+    hypotheses.
+    """
     early_stopping: Global___EarlyStopping.ValueType
     """Condition that stops a beam search with enough finished hypotheses."""
     min_length: builtins.int
@@ -84,19 +86,19 @@ class DecodingOptions(google.protobuf.message.Message):
     no_repeat_ngram_size: builtins.int
     """Length of the token sequences that occur at most once in a hypothesis; 0: no limit."""
     repetition_penalty: builtins.float
-    """Divisor of positive scores, and factor of negative scores, of tokens that occurred; above 1 it discourages
-    repetition.
+    """Divisor of positive scores, and factor of negative scores, of tokens that occurred, 1e-6 to 1e6; above 1 it
+    discourages repetition.
     """
     forced_first_token: builtins.int
     """Token that begins each hypothesis."""
     sample: builtins.bool
     """True: draw tokens at random instead of searching for the best. Not set: true if a field below is set."""
     temperature: builtins.float
-    """Divisor of logits before drawing; above 0."""
+    """Divisor of logits before drawing, 1e-6 to 1e6."""
     top_k: builtins.int
     """Number of most likely tokens to draw from; 0: all."""
     top_p: builtins.float
-    """Draw from the fewest most likely tokens whose probabilities sum to this; above 0, at most 1."""
+    """Draw from the fewest most likely tokens whose probabilities sum to this, 1e-6 to 1."""
     seed: builtins.int
     """Seed of the random numbers, 0 or more: one seed draws the same tokens for the same text."""
     @property

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
+from jumok_proto.options import RANGES
 from jumok_serve.manifest.fields import Count, LanguageTag, Name, Part, Positive, RelativePath, Sha256, Symbol, TokenId
 from jumok_serve.manifest.graph_variants import GRAPH_VARIANTS, NATIVE_GRAPHS, REQUIRED_GRAPHS, UNREAD_GRAPHS
 from jumok_serve.manifest.languages import Languages
@@ -46,31 +47,36 @@ class Limits(Part):
 
 
 class GenerationDefaults(Part):
-    """Decoding options of requests that do not set them; see ``jumok_serve.search.options`` for their meaning.
+    """Decoding options of requests that do not set them; see ``jumok_serve.search.options`` for their meaning,
+    and ``jumok_proto.options.RANGES`` for their ranges.
 
     Lengths count new tokens, EOS included. ``sample`` draws tokens at random and needs beam size 1.
     """
 
-    beam_size: Annotated[int, Field(ge=1, le=64)] = 1
-    num_hypotheses: Positive = 1
+    beam_size: int = 1
+    num_hypotheses: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
-    min_length: Count = 0
-    max_length: Positive
-    no_repeat_ngram_size: Count = 0
-    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
+    min_length: int = 0
+    max_length: int
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
     begin_suppress_tokens: tuple[TokenId, ...] = ()
     bad_words: tuple[Annotated[tuple[TokenId, ...], Field(min_length=1)], ...] = ()
     forced_first_token: TokenId | None = None
     forced_last_tokens: tuple[TokenId, ...] = ()
     renormalize: bool = False
     sample: bool = False
-    temperature: Annotated[float, Field(gt=0)] = 1.0
-    top_k: Count = 0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
 
     @model_validator(mode="after")
     def _check_ranges(self) -> Self:
+        for name, (least, most) in RANGES.items():
+            value = getattr(self, name, None)
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{name} must be at least {least:g} and at most {most:g}, got {value}")
         if self.sample and self.beam_size > 1:
             raise ValueError(f"sample needs beam_size 1, got {self.beam_size}")
         if self.num_hypotheses > self.beam_size and not self.sample:

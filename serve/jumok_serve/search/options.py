@@ -3,15 +3,17 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, Final
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_proto.options import EarlyStopping
+from jumok_proto.options import RANGES, EarlyStopping
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 
-MAX_BEAM_SIZE: Final = 64
+MAX_BEAM_SIZE: Final = int(RANGES["beam_size"].most)
 MAX_TOKEN_LIST: Final = 4096
 """Most tokens that a request may suppress, or end with."""
+_TOKEN_IDS: Final = RANGES["forced_first_token"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,23 +100,23 @@ class DecodingOptions:
     Args:
         beam_size: beams kept at every step, 1 to 64; 1 is greedy search.
         num_hypotheses: hypotheses returned, at most ``beam_size``; with sampling, samples drawn, 1 to 64.
-        length_penalty: a hypothesis' score is its log-probability / length^length_penalty; above 0 it favours long
-            hypotheses, below 0 short ones.
+        length_penalty: a hypothesis' score is its log-probability / length^length_penalty, from -10 to 10; above 0 it
+            favours long hypotheses, below 0 short ones.
         early_stopping: when a full list of ended hypotheses ends the search: ``True``: at once; ``False``: when the
             best running one would not enter the list at its present length; ``"never"``: when it could at no length.
         min_length: tokens before EOS becomes possible.
         max_length: most tokens of a hypothesis, EOS included.
         no_repeat_ngram_size: no n-gram of this many tokens occurs twice; 0: any may.
         repetition_penalty: divides scores above 0 of tokens that have occurred, and multiplies those below (Keskar et
-            al., 2019); above 1 it discourages repetition.
+            al., 2019); from 1e-6 to 1e6; above 1 it discourages repetition.
         suppress_tokens: ids never written, besides those that the model never writes.
         end_tokens: ids that end a hypothesis, instead of the model's.
         forced_first_token: id of every hypothesis' first token.
         sample: draw tokens at random instead of searching for the best. If None, any of ``temperature``,
             ``top_k``, ``top_p`` or ``seed`` turns it on.
-        temperature: divides logits before tokens are drawn; above 0.
+        temperature: divides logits before tokens are drawn; from 1e-6 to 1e6.
         top_k: draw from this many of the most likely tokens; 0: from all.
-        top_p: draw from the fewest most likely tokens whose probabilities reach this; above 0, at most 1.
+        top_p: draw from the fewest most likely tokens whose probabilities reach this; from 1e-6 to 1.
         seed: equal seeds draw equal tokens for equal texts, in any batch; None: a new seed.
 
     Raises:
@@ -184,21 +186,21 @@ class DecodingOptions:
         beam_size = _first(self.beam_size, 1 if sample else generation.beam_size)
         whence = " by the model's default" if self.beam_size is None else ""
         _check_beam(beam_size, self.num_hypotheses, samples=sample, whence=whence)
-        most_hypotheses = MAX_BEAM_SIZE if sample else beam_size
         max_length = self._max_length(generation, limits.max_target_length, prefix)
         if self.min_length is not None:
             _check_lengths(self.min_length, max_length, described=f"{max_length} with this model{_after(prefix)}")
         forced = _first(self.forced_first_token, forced_first, generation.forced_first_token)
-        suppressed = dict.fromkeys((*special.suppress, *(self.suppress_tokens or ())))
         return SearchOptions(
             beam_size=beam_size,
-            num_hypotheses=_first(self.num_hypotheses, min(generation.num_hypotheses, most_hypotheses)),
+            num_hypotheses=_first(
+                self.num_hypotheses, generation.num_hypotheses if sample else min(generation.num_hypotheses, beam_size)
+            ),
             length_penalty=_first(self.length_penalty, generation.length_penalty),
             early_stopping=_first(self.early_stopping, generation.early_stopping),
             min_length=_first(self.min_length, min(generation.min_length, max_length)),
             max_length=max_length,
             eos_ids=_first(self.end_tokens, special.eos),
-            suppress_tokens=tuple(suppressed),
+            suppress_tokens=_united(special.suppress, tuple(self.suppress_tokens or ())),
             no_repeat_ngram_size=_first(self.no_repeat_ngram_size, generation.no_repeat_ngram_size),
             repetition_penalty=_first(self.repetition_penalty, generation.repetition_penalty),
             begin_suppress_tokens=generation.begin_suppress_tokens,
@@ -277,6 +279,12 @@ class DecodingOptions:
             )
 
 
+@lru_cache(maxsize=16)
+def _united(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the tokens of both, each once; one object for all sentences with equal options."""
+    return tuple(dict.fromkeys((*first, *second)))
+
+
 def _after(prefix: Sequence[int]) -> str:
     return f" after a target prefix of {len(prefix)} tokens" if prefix else ""
 
@@ -286,25 +294,18 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _integer(least: int, most: int | None = None) -> Callable[[str, object], object]:
-    def check(name: str, value: object) -> object:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}", field=f"options.{name}")
-        if value < least:
-            raise InvalidArgumentError(f"{name} must be at least {least}, got {value}", field=f"options.{name}")
-        if most is not None and value > most:
-            raise InvalidArgumentError(f"{name} must be at most {most}, got {value}", field=f"options.{name}")
-        return value
-
-    return check
+def _integer(name: str, value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}", field=f"options.{name}")
+    least, most = RANGES.get(name, _TOKEN_IDS)
+    if not least <= value <= most:
+        raise InvalidArgumentError(
+            f"{name} must be at least {least} and at most {most}, got {value}", field=f"options.{name}"
+        )
+    return value
 
 
-def _number(
-    *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf, hint: str = ""
-) -> Callable[[str, object], object]:
-    bounds = {"above": above, "at least": least, "at most": most}
-    described = " and ".join(f"{words} {bound:g}" for words, bound in bounds.items() if math.isfinite(bound))
-
+def _number(hint: str) -> Callable[[str, object], object]:
     def check(name: str, value: object) -> object:
         try:
             finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -312,8 +313,11 @@ def _number(
             finite = False
         if not finite or not isinstance(value, int | float):
             raise InvalidArgumentError(f"{name} must be a finite number, got {value!r}{hint}", field=f"options.{name}")
-        if not (above < value and least <= value <= most):
-            raise InvalidArgumentError(f"{name} must be {described}, got {value!r}{hint}", field=f"options.{name}")
+        least, most = RANGES[name]
+        if not least <= value <= most:
+            raise InvalidArgumentError(
+                f"{name} must be at least {least:g} and at most {most:g}, got {value!r}{hint}", field=f"options.{name}"
+            )
         return float(value)
 
     return check
@@ -339,8 +343,9 @@ def _tokens(name: str, value: object) -> object:
             f"{name} takes at most {MAX_TOKEN_LIST} tokens, got {len(value)}", field=f"options.{name}"
         )
     for token in value:
-        _integer(0)(name, token)
-    return tuple(dict.fromkeys(value))
+        _integer(name, token)
+    unique = dict.fromkeys(value)
+    return value if isinstance(value, tuple) and len(unique) == len(value) else tuple(unique)
 
 
 def _words(name: str, value: object) -> object:
@@ -352,27 +357,27 @@ def _words(name: str, value: object) -> object:
 
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {
-    "beam_size": _integer(1, MAX_BEAM_SIZE),
-    "num_hypotheses": _integer(1, MAX_BEAM_SIZE),
-    "length_penalty": _number(hint="; 0 compares sums, 1 compares means"),
+    "beam_size": _integer,
+    "num_hypotheses": _integer,
+    "length_penalty": _number("; 0 compares sums, 1 compares means"),
     "early_stopping": _early_stopping,
-    "min_length": _integer(0),
-    "max_length": _integer(1),
-    "no_repeat_ngram_size": _integer(0),
-    "repetition_penalty": _number(least=1e-6, most=1e6, hint="; 1 is none"),
+    "min_length": _integer,
+    "max_length": _integer,
+    "no_repeat_ngram_size": _integer,
+    "repetition_penalty": _number("; 1 is none"),
     "suppress_tokens": _tokens,
     "begin_suppress_tokens": _tokens,
     "bad_words": _words,
     "end_tokens": _tokens,
     "eos_ids": _tokens,
-    "forced_first_token": _integer(0),
+    "forced_first_token": _integer,
     "forced_last_tokens": _tokens,
     "renormalize": _flag,
     "sample": _flag,
-    "temperature": _number(above=0, hint="; 1 leaves the model's probabilities as they are"),
-    "top_k": _integer(0, 2**31 - 1),
-    "top_p": _number(above=0, most=1, hint="; 1 keeps all tokens"),
-    "seed": _integer(0, 2**63 - 1),
+    "temperature": _number("; 1 leaves the model's probabilities as they are"),
+    "top_k": _integer,
+    "top_p": _number("; 1 keeps all tokens"),
+    "seed": _integer,
 }
 
 

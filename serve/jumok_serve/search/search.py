@@ -145,13 +145,11 @@ class Search(Protocol):
 
 
 def normalized_score(score: float, length: int, length_penalty: float) -> float:
-    """Return score / length^length_penalty; an empty hypothesis counts as one token."""
-    try:
-        divisor = math.pow(length or 1, length_penalty)
-    except OverflowError:
-        divisor = 1e200
-    # Cut, so that no finite penalty divides by zero or makes an infinite score.
-    return score / min(max(divisor, 1e-200), 1e200)
+    """Return score / length^length_penalty; an empty hypothesis counts as one token.
+
+    The range of `length_penalty` keeps every result finite.
+    """
+    return score / math.pow(length or 1, length_penalty)
 
 
 def finished_hypothesis(

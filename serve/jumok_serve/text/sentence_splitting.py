@@ -1,5 +1,6 @@
 """Translation of texts sentence by sentence: splitting, and joining the translations."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
 from jumok_serve.manifest.languages import Direction
+from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.translation import PendingTranslations, submit_texts
@@ -111,7 +113,7 @@ class PendingSplitTexts:
         ended = all(one.finish_reason is FinishReason.EOS for one in best)
         hypothesis = Hypothesis(
             text=self._join(text, [one.text for one in best]) + text.spaces[-1],
-            score=sum(token_scores) / len(token_scores) ** self._length_penalty if token_scores else 0.0,
+            score=normalized_score(math.fsum(token_scores), len(token_scores), self._length_penalty),
             tokens=tuple(token for one in best for token in one.tokens),
             token_ids=tuple(token for one in best for token in one.token_ids),
             token_scores=token_scores,

@@ -186,15 +186,15 @@ def test_json_says_what_is_wrong_with_a_line(server: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--beam-size", "0"], "beam_size must be at least 1, got 0"),
-        (["--beam-size", "65"], "beam_size must be at most 64, got 65"),
+        (["--beam-size", "0"], "beam_size must be at least 1 and at most 64, got 0"),
+        (["--beam-size", "65"], "beam_size must be at least 1 and at most 64, got 65"),
         (
             ["--beam-size", "99999999999"],
             "beam_size: must lie between -2147483648 and 2147483647, got",
         ),
         (["--beam-size", "2", "--num-hypotheses", "3"], "num_hypotheses must be at most beam_size"),
         (["--length-penalty", "nan"], "length_penalty must be a finite number"),
-        (["--top-p", "2"], "top_p must be above 0 and at most 1, got 2.0"),
+        (["--top-p", "2"], "top_p must be at least 1e-06 and at most 1, got 2.0"),
         (["--seed", "99999999999999999999"], "seed: must lie between"),
         (["--target-language", "xx"], "no target language 'xx'; it has de"),
         (["--model", "other"], "model 'other' is not loaded"),

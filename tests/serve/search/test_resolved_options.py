@@ -132,7 +132,7 @@ def test_any_sampling_option_turns_sampling_on(asked: dict[str, Any]) -> None:
 
 
 def test_a_beam_turns_default_sampling_off() -> None:
-    defaults = GenerationDefaults(sample=True, num_hypotheses=70, top_k=50, max_length=9)
+    defaults = GenerationDefaults(sample=True, num_hypotheses=64, top_k=50, max_length=9)
     made = resolve(DecodingOptions(), defaults)
     assert made.num_hypotheses == 64
     assert made.sampling == Sampling(temperature=1.0, top_k=50, top_p=1.0, seed=None)

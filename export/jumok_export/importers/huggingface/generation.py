@@ -1,11 +1,11 @@
 """Generation settings of a checkpoint, as decoding defaults of a bundle."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_proto.options import RANGES
 from jumok_serve.manifest.manifest import GenerationDefaults, SpecialTokens
 from jumok_serve.search.options import MAX_BEAM_SIZE
 
@@ -140,7 +140,7 @@ def read_generation(
         "min_length": min_length,
         "max_length": max_length,
         "no_repeat_ngram_size": fields.integer("no_repeat_ngram_size", 0),
-        "repetition_penalty": fields.number("repetition_penalty", 1.0, above=0),
+        "repetition_penalty": fields.number("repetition_penalty", 1.0),
         "begin_suppress_tokens": tuple(
             token for token in fields.tokens("begin_suppress_tokens", bound=False) if token < vocabulary
         ),
@@ -210,15 +210,14 @@ class _Fields:
         self.problems.append(f"{name} must be an integer of at least {least}, got {value!r}")
         return default
 
-    def number(self, name: str, default: float, *, above: float = -math.inf, most: float = math.inf) -> float:
+    def number(self, name: str, default: float) -> float:
         value = self.get(name)
         if value is None:
             return default
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if number and above < value <= most:
+        least, most = RANGES[name]
+        if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
             return float(value)
-        wanted = "" if above == -math.inf else f" above {above:g}" + ("" if most > 1 else f" and at most {most:g}")
-        self.problems.append(f"{name} must be a number{wanted}, got {value!r}")
+        self.problems.append(f"{name} must be a number from {least:g} to {most:g}, got {value!r}")
         return default
 
     def tokens(self, name: str, *, bound: bool = True) -> tuple[int, ...]:
@@ -319,9 +318,9 @@ def _sampling(fields: _Fields, *, sample: bool) -> dict[str, float]:
     """Read the sampling options; their problems matter only if tokens are sampled."""
     known = len(fields.problems)
     options = {
-        "temperature": fields.number("temperature", 1.0, above=0),
+        "temperature": fields.number("temperature", 1.0),
         "top_k": fields.integer("top_k", TOP_K),
-        "top_p": fields.number("top_p", 1.0, above=0, most=1),
+        "top_p": fields.number("top_p", 1.0),
     }
     if not sample:
         del fields.problems[known:]
