@@ -44,7 +44,7 @@ from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.loader import MAX_REPLICAS
-from jumok_serve.search import make_search
+from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import SearchOptions
 
 PRECISIONS = ("int8", "fp32")
@@ -187,7 +187,7 @@ def running_batch(graphs: Graphs, model: Model, sentences: int, beam_size: int, 
     batch = Batch(graphs, beam_size, model.pad)
     batch.admit(
         [
-            Sentence(source_ids=random_source(model.vocabulary, seed), search=make_search(options, model.start))
+            Sentence(source_ids=random_source(model.vocabulary, seed), plan=SearchPlan(options, model.start))
             for seed in range(sentences)
         ]
     )

@@ -17,7 +17,7 @@ from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.search import make_search
+from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import SearchOptions
 
 HEAD = 64
@@ -120,7 +120,7 @@ def sentence(model: Model, source: Sequence[int], *, beam_size: int, tokens: int
         eos_ids=(),
         suppress_tokens=(),
     )
-    return Sentence(source_ids=source, search=make_search(options, model.start))
+    return Sentence(source_ids=source, plan=SearchPlan(options, model.start))
 
 
 def decode(

@@ -52,7 +52,7 @@ class Translator:
         threads: operator threads of each replica; None: one per core, divided among the replicas. If only one
             replica has work, it has the threads of all, except with small models.
         shortlist: restrict translations in the shortlist's direction to its tokens: faster, and a few change.
-        max_batch_tokens, max_queue_requests, max_queue_tokens: see `EngineLimits`.
+        max_batch_tokens, max_queue_requests, max_queue_tokens, max_queue_bytes: see `EngineLimits`.
 
     Raises:
         BundleError: the bundle cannot be used, or has no shortlist; lists every problem.
@@ -72,12 +72,16 @@ class Translator:
         max_batch_tokens: int = EngineLimits.max_batch_tokens,
         max_queue_requests: int = EngineLimits.max_queue_requests,
         max_queue_tokens: int = EngineLimits.max_queue_tokens,
+        max_queue_bytes: int = EngineLimits.max_queue_bytes,
     ) -> None:
         for name, number in (("replicas", replicas), ("threads", threads)):
             if number is not None and number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
         limits = EngineLimits(
-            max_batch_tokens=max_batch_tokens, max_queue_requests=max_queue_requests, max_queue_tokens=max_queue_tokens
+            max_batch_tokens=max_batch_tokens,
+            max_queue_requests=max_queue_requests,
+            max_queue_tokens=max_queue_tokens,
+            max_queue_bytes=max_queue_bytes,
         )
         devices = candidate_devices(device, cuda)
         self._bundle = Bundle.open(path)

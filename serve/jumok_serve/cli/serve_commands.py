@@ -165,6 +165,7 @@ def _translator(settings: Configuration, bundle: Path) -> Translator:
         max_batch_tokens=settings.max_batch_tokens,
         max_queue_requests=settings.max_queue_requests,
         max_queue_tokens=settings.max_queue_tokens,
+        max_queue_bytes=settings.max_queue_bytes,
     )
     try:
         translator.warm_up()

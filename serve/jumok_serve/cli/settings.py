@@ -94,6 +94,9 @@ class Configuration(BaseModel):
     max_queue_tokens: Positive = Field(
         _ENGINE.max_queue_tokens, description="Limit of a model's queue, in source tokens."
     )
+    max_queue_bytes: Positive = Field(
+        _ENGINE.max_queue_bytes, description="Limit of a model's queue, in bytes of memory."
+    )
     max_message_bytes: Annotated[Positive, Field(lt=2**31)] = Field(
         _SERVICE.max_message_bytes, description="Largest request, in bytes."
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError
 from jumok_serve.engine.limits import EngineLimits
-from jumok_serve.engine.request_queue import RequestQueue
+from jumok_serve.engine.request_queue import RequestQueue, Totals
 from jumok_serve.engine.sentence import Sentence
 
 RETRY_AFTER_S = 1.0
@@ -67,30 +67,29 @@ class AdmissionPolicy:
         """True if the queue is full, or less than `MIN_FREE_SHARE` free."""
         return any(
             present + max(1, bound // MIN_FREE_SHARE) > bound
-            for present, bound in (
-                (len(queue), self._limits.max_queue_requests),
-                (queue.tokens, self._limits.max_queue_tokens),
-            )
+            for present, bound in zip(queue.totals, self._bounds, strict=True)
         )
 
-    def check_room(self, queue: RequestQueue, sentences: int, tokens: int) -> None:
-        """Check that sentences and their source tokens fit into the queue.
+    @property
+    def _bounds(self) -> Totals:
+        limits = self._limits
+        return Totals(limits.max_queue_requests, limits.max_queue_tokens, limits.max_queue_bytes)
+
+    def check_room(self, queue: RequestQueue, more: Totals) -> None:
+        """Check that sentences, their source tokens and their memory fit into the queue.
 
         Raises:
             InvalidArgumentError: they do not fit into an empty queue.
             OverloadedError: they do not fit now.
         """
-        for what, present, more, bound in (
-            ("sentences", len(queue), sentences, self._limits.max_queue_requests),
-            ("tokens", queue.tokens, tokens, self._limits.max_queue_tokens),
-        ):
-            if more > bound:
+        for what, present, added, bound in zip(Totals._fields, queue.totals, more, self._bounds, strict=True):
+            if added > bound:
                 raise InvalidArgumentError(
-                    f"a request takes at most {bound} {what} here, got {more}: send several", field="contents"
+                    f"a request takes at most {bound} {what} here, got {added}: send several", field="contents"
                 )
-            if present + more > bound:
+            if present + added > bound:
                 raise OverloadedError(
-                    f"the queue holds {present} of at most {bound} {what}: no room for {more} more",
+                    f"the queue holds {present} of at most {bound} {what}: no room for {added} more",
                     retry_after_s=RETRY_AFTER_S,
                 )
 

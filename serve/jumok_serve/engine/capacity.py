@@ -38,14 +38,14 @@ class Occupancy:
 
     def tokens_with(self, sentence: Sentence) -> int:
         """Return `tokens` with one more sentence."""
-        size = sentence.search.beam_size
+        size = sentence.rows
         sentences, longest = self._parts.get(size, (0, 0))
         wider = max(longest, padded_length(len(sentence.source_ids)))
         return self.tokens + size * ((sentences + 1) * wider - sentences * longest)
 
     def add(self, sentence: Sentence) -> None:
         """Add a sentence."""
-        size = sentence.search.beam_size
+        size = sentence.rows
         sentences, longest = self._parts.get(size, (0, 0))
         self._parts[size] = sentences + 1, max(longest, padded_length(len(sentence.source_ids)))
         self._count()
@@ -74,7 +74,7 @@ class Capacity:
     def fits(self, sentence: Sentence, occupied: Occupancy, others: TotalOccupancy) -> bool:
         """True if one more sentence fits, or if nothing else is decoded."""
         for wanted, others_have, bound in (
-            (occupied.rows + sentence.search.beam_size, others.rows, self._limits.max_batch_rows),
+            (occupied.rows + sentence.rows, others.rows, self._limits.max_batch_rows),
             (occupied.tokens_with(sentence), others.tokens, self._limits.max_batch_tokens),
         ):
             if bound is None:

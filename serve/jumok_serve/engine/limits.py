@@ -17,6 +17,7 @@ class EngineLimits:
             32 rows took as long either way, fewer rows up to 1/3 less with one replica, and 128 less with two.
         max_queue_requests: sentences that may wait.
         max_queue_tokens: source tokens of the sentences that may wait.
+        max_queue_bytes: memory that they may take, as `Sentence.waiting_bytes` estimates it.
 
     Raises:
         ValueError: a bound is less than 1.
@@ -27,6 +28,7 @@ class EngineLimits:
     max_alone_rows: int = 48
     max_queue_requests: int = 4096
     max_queue_tokens: int = 262_144
+    max_queue_bytes: int = 64 * 2**20
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -166,11 +166,11 @@ class Replica:
         self._joining = [*taken, *ahead]
         order = {sentence: number for number, sentence in enumerate(self._joining)}
         encoded = set()
-        for beam_size in {sentence.search.beam_size for sentence in self._joining}:
+        for beam_size in {sentence.rows for sentence in self._joining}:
             if beam_size not in self.batches:
                 self.batches[beam_size] = self._empty_batch(beam_size)
             self.batches[beam_size].graphs = self._graphs
-            for together in split_by_length([one for one in self._joining if one.search.beam_size == beam_size]):
+            for together in split_by_length([one for one in self._joining if one.rows == beam_size]):
                 if staying := [sentence for sentence in together if not self._drop_if_abandoned(sentence)]:
                     self.batches[beam_size].encode(sorted(staying, key=order.__getitem__))
                     encoded.update(staying)
@@ -180,8 +180,8 @@ class Replica:
         self._joining = []
 
     def _join(self, sentences: list[Sentence]) -> None:
-        for beam_size in {sentence.search.beam_size for sentence in sentences}:
-            joining = [sentence for sentence in sentences if sentence.search.beam_size == beam_size]
+        for beam_size in {sentence.rows for sentence in sentences}:
+            joining = [sentence for sentence in sentences if sentence.rows == beam_size]
             self.batches[beam_size].join(joining)
             self._new.setdefault(beam_size, []).extend(joining)
         for sentence in sentences:

@@ -1,9 +1,24 @@
 """First-in-first-out queue of sentences, with their totals."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from jumok_serve.engine.sentence import Sentence
+
+
+class Totals(NamedTuple):
+    """Sums over sentences that the queue's bounds apply to: number, source tokens, estimated memory."""
+
+    sentences: int
+    tokens: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def of(cls, sentences: Sequence[Sentence]) -> "Totals":
+        """Add up sentences."""
+        tokens = sum(len(sentence.source_ids) for sentence in sentences)
+        return cls(len(sentences), tokens, sum(sentence.waiting_bytes for sentence in sentences))
 
 
 class RequestQueue:
@@ -13,17 +28,23 @@ class RequestQueue:
         tokens: source tokens of all sentences.
         rows: rows that they will have.
         work: sum of source tokens times beam size.
+        bytes: memory that they take, estimated.
     """
 
     def __init__(self) -> None:
         self._sentences: deque[Sentence] = deque()
-        self.tokens = self.rows = self.work = 0
+        self.tokens = self.rows = self.work = self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._sentences)
 
     def __iter__(self) -> Iterator[Sentence]:
         return iter(self._sentences)
+
+    @property
+    def totals(self) -> Totals:
+        """What the queue's bounds apply to."""
+        return Totals(len(self._sentences), self.tokens, self.bytes)
 
     @property
     def first(self) -> Sentence:
@@ -50,11 +71,12 @@ class RequestQueue:
         """Remove and return all sentences."""
         sentences = list(self._sentences)
         self._sentences.clear()
-        self.tokens = self.rows = self.work = 0
+        self.tokens = self.rows = self.work = self.bytes = 0
         return sentences
 
     def _count(self, sentence: Sentence, sign: int) -> None:
-        tokens, rows = len(sentence.source_ids), sentence.search.beam_size
+        tokens, rows = len(sentence.source_ids), sentence.rows
         self.tokens += sign * tokens
         self.rows += sign * rows
         self.work += sign * tokens * rows
+        self.bytes += sign * sentence.waiting_bytes

@@ -8,6 +8,7 @@ from jumok_proto.errors import UnavailableError
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.engine.capacity import Occupancy
 from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.request_queue import Totals
 from jumok_serve.engine.scheduling_policy import SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.statistics import EngineCounters, Load
@@ -52,7 +53,7 @@ class Scheduler:
         """Refuse this many sentences if `add` would, before their tokens are known."""
         with self._changed:
             self._check_open()
-            self._policy.check_room(sentences, 0, time.monotonic())
+            self._policy.check_room(Totals(sentences), time.monotonic())
 
     @property
     def full(self) -> bool:

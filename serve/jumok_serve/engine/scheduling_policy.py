@@ -8,7 +8,7 @@ from jumok_serve.engine.admission import AdmissionPolicy
 from jumok_serve.engine.cancellation import CancellationWatch
 from jumok_serve.engine.capacity import Capacity, Occupancy, TotalOccupancy
 from jumok_serve.engine.limits import EngineLimits
-from jumok_serve.engine.request_queue import RequestQueue
+from jumok_serve.engine.request_queue import RequestQueue, Totals
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.statistics import EngineCounters, Load, Stage
 
@@ -62,17 +62,17 @@ class SchedulingPolicy:
 
     def admit(self, sentences: Sequence[Sentence], now: float) -> None:
         """Append sentences to the queue, all or none; raises as `Scheduler.add`."""
-        self.check_room(len(sentences), _tokens(sentences), now)
+        self.check_room(Totals.of(sentences), now)
         self._admission.check_deadlines(self.queue, sentences, now)
         self.queue.extend(sentences)
         self._watch.watch(sentences)
 
-    def check_room(self, sentences: int, tokens: int, now: float) -> None:
-        """Check that sentences with `tokens` source tokens may wait; raises as `Scheduler.add`."""
+    def check_room(self, more: Totals, now: float) -> None:
+        """Check that more sentences may wait; raises as `Scheduler.add`."""
         if not self.ready:
             wait_s = min(self._retry_at.values()) - now
             raise EngineFailedError(ENGINE_FAILED, retry_after_s=max(MIN_RETRY_AFTER_S, wait_s))
-        self._admission.check_room(self.queue, sentences, tokens)
+        self._admission.check_room(self.queue, more)
 
     @property
     def full(self) -> bool:
@@ -113,7 +113,7 @@ class SchedulingPolicy:
         while self.queue and not scarce:
             sentence = self.queue.first
             if not self._drop_if_abandoned(sentence, now):
-                enough = occupied.rows > fewest_rows and occupied.rows + sentence.search.beam_size > share
+                enough = occupied.rows > fewest_rows and occupied.rows + sentence.rows > share
                 enough = enough or (few and self._fits_busier_replica(sentence, occupied))
                 tokens_left -= len(sentence.source_ids)
                 if enough or (taken and tokens_left < 0) or not self._capacity.fits(sentence, occupied, total):
@@ -219,8 +219,8 @@ class SchedulingPolicy:
         return claimed
 
     def _is_scarce(self, occupied: Occupancy, ahead: Sequence[Sentence] = ()) -> bool:
-        rows = self.queue.rows + sum(sentence.search.beam_size for sentence in ahead)
-        work = self.queue.work + sum(len(sentence.source_ids) * sentence.search.beam_size for sentence in ahead)
+        rows = self.queue.rows + sum(sentence.rows for sentence in ahead)
+        work = self.queue.work + sum(len(sentence.source_ids) * sentence.rows for sentence in ahead)
         return self._capacity.is_scarce(occupied, rows=rows, work=work)
 
     def _fits_busier_replica(self, sentence: Sentence, occupied: Occupancy) -> bool:

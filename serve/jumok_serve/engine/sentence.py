@@ -9,10 +9,13 @@ from jumok_proto.errors import DeadlineExceededError, JumokError
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.statistics import Cause, EngineCounters, Progress, Stage
 from jumok_serve.runtime.graphs import Integers
-from jumok_serve.search import FinishedHypothesis, Search
+from jumok_serve.search import FinishedHypothesis, Search, SearchPlan
 
 DEADLINE_SLACK_S = 0.05
 """A sentence given up this close to its deadline counts as late, not as cancelled by its caller."""
+
+SENTENCE_BYTES, TOKEN_BYTES = 1536, 48
+"""Memory of a waiting sentence, and of each of its tokens, rounded up."""
 
 _DEADLINE_PASSED = {
     Stage.QUEUE: "the deadline passed while the text waited in the queue",
@@ -42,6 +45,7 @@ class Sentence:
 
     Attributes:
         source_ids: token ids, end token included.
+        plan: its search, which begins when the sentence is admitted.
         allowed_tokens: tokens that may be written, ascending; None: all. Used only with a shortlist.
         deadline: time by which it must be done, or None.
         future: gets the outcome; cancelling it takes the sentence out before the next step.
@@ -53,7 +57,7 @@ class Sentence:
     """
 
     source_ids: Sequence[int]
-    search: Search
+    plan: SearchPlan
     allowed_tokens: Integers | None = None
     deadline: float | None = None
     future: Future[Decoded] = field(default_factory=Future)
@@ -62,6 +66,25 @@ class Sentence:
     encode_s: float = 0.0
     failure: JumokError | None = None
     progress: Progress | None = None
+    _search: Search | None = field(default=None, init=False)
+
+    @property
+    def rows(self) -> int:
+        """Rows of every step."""
+        return self.plan.rows
+
+    @property
+    def search(self) -> Search:
+        """The search; begins at the first use, because it takes memory for every row."""
+        if self._search is None:
+            self._search = self.plan.begin()
+        return self._search
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Estimated memory that it takes while it waits, with its future and the request's share."""
+        listed = 0 if self.allowed_tokens is None else self.allowed_tokens.nbytes
+        return SENTENCE_BYTES + TOKEN_BYTES * (len(self.source_ids) + len(self.plan.prefix)) + listed
 
     def abandoned(self, now: float) -> bool:
         """True if it was cancelled, or its deadline has passed."""

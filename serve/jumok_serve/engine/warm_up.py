@@ -46,7 +46,7 @@ class WarmUp:
             Exception: any other failure.
         """
         sentences = [self.make_sentence(number, shape) for number in range(shape.sentences)]
-        batch = Batch(graphs, sentences[0].search.beam_size, self.pad)
+        batch = Batch(graphs, sentences[0].rows, self.pad)
         batch.admit(sentences)
         while batch.sentences:
             batch.step()

@@ -1,6 +1,7 @@
 """Greedy search, beam search and sampling over candidate tokens and scores."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jumok_serve.search.batch_search import BatchSearch, SharedConstraints
 from jumok_serve.search.beam import BeamSearch
@@ -23,6 +24,7 @@ __all__ = [
     "FinishedHypothesis",
     "GreedySampling",
     "Search",
+    "SearchPlan",
     "SharedConstraints",
     "best_continuations",
     "best_of_each_row",
@@ -43,3 +45,28 @@ def make_search(
     """
     prompt = (start_token, *prefix)
     return GreedySampling(options, prompt, source_ids) if options.beam_size == 1 else BeamSearch(options, prompt)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SearchPlan:
+    """A search that has not begun: light, as long as its sentence waits.
+
+    Args:
+        options: complete options, shared by the sentences of a request.
+        start_token, prefix, source_ids: see `make_search`.
+    """
+
+    options: SearchOptions
+    start_token: int
+    prefix: Sequence[int] = ()
+    source_ids: Sequence[int] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows of the sentence at every step: the beam size, or the number of samples."""
+        options = self.options
+        return options.beam_size if options.sampling is None else options.num_hypotheses
+
+    def begin(self) -> Search:
+        """Start the search."""
+        return make_search(self.options, self.start_token, self.prefix, self.source_ids)

@@ -141,7 +141,7 @@ class ConstraintRules:
         ]
         return Constraints(
             _entries(seen, options.repetition_penalty),
-            _concatenated((0, 0), (fixed.biases, _entries(completing, -math.inf))),
+            _concatenated((0, 0), (fixed.biases, _entries(completing, -math.inf))) if any(completing) else fixed.biases,
         )
 
     def _without_history(self, length: int) -> Constraints:
@@ -155,7 +155,7 @@ class ConstraintRules:
         return self._cached[key]
 
 
-rules_of = lru_cache(maxsize=64)(ConstraintRules)
+rules_of = lru_cache(maxsize=16)(ConstraintRules)
 """Return the rules for options, prompt length and rows; most searches share theirs."""
 
 

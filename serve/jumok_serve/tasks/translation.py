@@ -16,7 +16,7 @@ from jumok_serve.engine.sentence import Decoded, Sentence
 from jumok_serve.engine.statistics import Progress
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
-from jumok_serve.search import FinishedHypothesis, make_search
+from jumok_serve.search import FinishedHypothesis, SearchPlan
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
@@ -293,7 +293,7 @@ def submit_texts(
             progress = None if on_progress is None else Progress(on_progress)
             sentence = Sentence(
                 source_ids=source.token_ids,
-                search=make_search(options, prompt[0], prefix, source.token_ids),
+                plan=SearchPlan(options, prompt[0], prefix, source.token_ids),
                 allowed_tokens=model.shortlist_columns(source.token_ids, direction),
                 deadline=parameters.deadline,
                 progress=progress,

@@ -4,7 +4,7 @@ import numpy as np
 
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.warm_up import Shape
-from jumok_serve.search import make_search
+from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.model import TaskModel
 
@@ -31,5 +31,5 @@ def warm_up_sentence(model: TaskModel, number: int, shape: Shape) -> Sentence:
     length = min(shape.source_tokens, limits.max_source_length) - len(around)
     tokens = np.random.default_rng(number).integers(manifest.tokenizer.source_vocab_size, size=max(1, length)).tolist()
     source = (*direction.source_prefix, *tokens, *direction.source_suffix)
-    search = make_search(model.resolve(options, direction.forced_first, ()), start, (), source)
-    return Sentence(source_ids=source, search=search, allowed_tokens=model.shortlist_columns(source, direction))
+    plan = SearchPlan(model.resolve(options, direction.forced_first, ()), start, (), source)
+    return Sentence(source_ids=source, plan=plan, allowed_tokens=model.shortlist_columns(source, direction))

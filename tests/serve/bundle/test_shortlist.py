@@ -156,9 +156,9 @@ def _submit(
     translator: Translator, source: list[int], listed: np.ndarray, options: SearchOptions, prefix: tuple[int, ...]
 ) -> Any:
     from jumok_serve.engine.sentence import Sentence
-    from jumok_serve.search import make_search
+    from jumok_serve.search import SearchPlan
 
-    sentence = Sentence(source_ids=source, search=make_search(options, START, prefix, source), allowed_tokens=listed)
+    sentence = Sentence(source_ids=source, plan=SearchPlan(options, START, prefix, source), allowed_tokens=listed)
     translator._engine.submit([sentence])
     return sentence.future
 

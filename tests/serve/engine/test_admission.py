@@ -8,7 +8,7 @@ from jumok_serve.engine.capacity import Occupancy
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.scheduling_policy import SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
-from jumok_serve.search import make_search
+from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options
 
 
@@ -40,7 +40,7 @@ def test_work_that_leaves_an_empty_queue_is_not_measured() -> None:
 
 
 def sentence(deadline: float | None = None) -> Sentence:
-    return Sentence(source_ids=[5] * 10, search=make_search(make_options(beam_size=1), 2, ()), deadline=deadline)
+    return Sentence(source_ids=[5] * 10, plan=SearchPlan(make_options(beam_size=1), 2, ()), deadline=deadline)
 
 
 def drain(policy: SchedulingPolicy, sentences: int) -> float:

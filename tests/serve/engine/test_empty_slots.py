@@ -14,7 +14,7 @@ from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.slot_buffers import SlotBuffers
-from jumok_serve.search import FinishedHypothesis, make_search
+from jumok_serve.search import FinishedHypothesis, SearchPlan
 from tests.support.native_operators import needs_library
 from tests.support.search_cases import make_options
 
@@ -36,7 +36,7 @@ def sentences() -> list[Sentence]:
             no_repeat_ngram_size=2 * (number % 4 == 1),
         )
         source = [rng.randint(4, 30) for _ in range(rng.randint(50, 64) if long else rng.randint(2, 12))]
-        made.append(Sentence(source_ids=source, search=make_search(options, START, (), source)))
+        made.append(Sentence(source_ids=source, plan=SearchPlan(options, START, (), source)))
     return made
 
 

@@ -13,7 +13,7 @@ from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.search import FinishedHypothesis, make_search
+from jumok_serve.search import FinishedHypothesis, SearchPlan
 from jumok_serve.search.options import Sampling, SearchOptions
 from tests.support.hang import HANG_S
 from tests.support.search_cases import make_options
@@ -68,7 +68,7 @@ def submit(request: pytest.FixtureRequest, listed_bundle: Path) -> Iterator[Subm
             options = replace(options, forced_first_token=None)
         sentence = Sentence(
             source_ids=source_ids,
-            search=make_search(options, 2, prefix, source_ids),
+            plan=SearchPlan(options, 2, prefix, source_ids),
             allowed_tokens=shortlist.of(source_ids) if listed and sum(source_ids) % 7 else None,
         )
         engine.submit([sentence])

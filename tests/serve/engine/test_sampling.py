@@ -21,7 +21,7 @@ from jumok_serve.engine.sentence import Sentence
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.search import FinishedHypothesis, make_search
+from jumok_serve.search import FinishedHypothesis, SearchPlan
 from jumok_serve.search.greedy_sampling import UniformNumbers
 from jumok_serve.search.options import Sampling, SearchOptions
 from tests.serve.conftest import lookup_graph
@@ -92,7 +92,7 @@ def samples(sampling: Sampling, count: int = 1, *, repetition_penalty: float = 1
 def decode(
     engine: Engine, options: SearchOptions, texts: Sequence[Sequence[int]]
 ) -> list[tuple[FinishedHypothesis, ...]]:
-    sentences = [Sentence(source_ids=text, search=make_search(options, START, (), text)) for text in texts]
+    sentences = [Sentence(source_ids=text, plan=SearchPlan(options, START, (), text)) for text in texts]
     engine.submit(sentences)
     return [sentence.future.result(timeout=HANG_S).hypotheses for sentence in sentences]
 

@@ -8,7 +8,7 @@ from jumok_serve.engine.capacity import Occupancy
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.scheduling_policy import AHEAD_SHARE, MAX_JOINING_TOKENS, SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
-from jumok_serve.search import make_search
+from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options
 
 NOW = 1000.0
@@ -16,7 +16,7 @@ NOW = 1000.0
 
 
 def sentence(tokens: int = 8, beam_size: int = 1) -> Sentence:
-    return Sentence(source_ids=[5] * tokens, search=make_search(make_options(beam_size=beam_size), 2, ()))
+    return Sentence(source_ids=[5] * tokens, plan=SearchPlan(make_options(beam_size=beam_size), 2, ()))
 
 
 def occupied(sentences: Sequence[Sentence]) -> Occupancy:

@@ -8,7 +8,7 @@ from jumok_proto.errors import DeadlineExceededError, EngineFailedError
 from jumok_serve.engine.sentence import DEADLINE_SLACK_S, Decoded, Sentence
 from jumok_serve.engine.statistics import EngineCounters, Stage
 from jumok_serve.errors import ModelFailedError
-from jumok_serve.search import make_search
+from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options
 
 NOTHING = Decoded(hypotheses=(), queue_s=0.0, encode_s=0.0, decode_s=0.0)
@@ -16,7 +16,7 @@ NOTHING = Decoded(hypotheses=(), queue_s=0.0, encode_s=0.0, decode_s=0.0)
 
 @pytest.fixture
 def sentence() -> Sentence:
-    return Sentence(source_ids=[5] * 3, search=make_search(make_options(), 2, ()), deadline=1000.0)
+    return Sentence(source_ids=[5] * 3, plan=SearchPlan(make_options(), 2, ()), deadline=1000.0)
 
 
 def test_the_first_outcome_stays(sentence: Sentence) -> None:

@@ -23,7 +23,7 @@ from jumok_serve.runtime.device_copies import find_copies
 from jumok_serve.runtime.device_slots import POSITIONS_STEP, DeviceSlots
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.slot_buffers import SlotBuffers
-from jumok_serve.search import make_search
+from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import Sampling, SearchOptions
 
 START, END = 2, 3
@@ -52,7 +52,7 @@ def decoded(
             renormalize=number % 4 == 2,
             sampling=Sampling(temperature=0.9, top_k=20, top_p=0.9, seed=number) if draws else None,
         )
-        sentences.append(Sentence(source_ids=source, search=make_search(options, START, (), source)))
+        sentences.append(Sentence(source_ids=source, plan=SearchPlan(options, START, (), source)))
     waiting, batch = list(sentences), Batch(graphs, beam_size, 0)
     while waiting or batch.sentences:
         if waiting:

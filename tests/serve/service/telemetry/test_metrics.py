@@ -22,7 +22,7 @@ from jumok_serve.engine.scheduler import Scheduler
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.statistics import Histogram
 from jumok_serve.errors import ListenError
-from jumok_serve.search import make_search
+from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service import Server
 from jumok_serve.service.telemetry.metrics import MetricsPort, make_registry
@@ -187,7 +187,7 @@ def test_labels_say_nothing_of_callers_or_contents() -> None:
 
 def test_texts_given_up_in_the_queue_are_counted_by_cause() -> None:
     queue = Scheduler(EngineLimits(), 1)
-    left, waiting = (Sentence(source_ids=[5] * 8, search=make_search(make_options(), 2, ())) for _ in range(2))
+    left, waiting = (Sentence(source_ids=[5] * 8, plan=SearchPlan(make_options(), 2, ())) for _ in range(2))
     queue.add([left, waiting])
     left.future.cancel()
     assert queue.take(0, Occupancy()) == [waiting]
