@@ -43,7 +43,7 @@ class RequestQueue:
 
     @property
     def totals(self) -> Totals:
-        """What the queue's bounds apply to."""
+        """Sums that the queue's bounds apply to."""
         return Totals(len(self._sentences), self.tokens, self.bytes)
 
     @property

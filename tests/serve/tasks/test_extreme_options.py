@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def test_scores_of_targets_are_finite_or_refused(
 ) -> None:
     within = within_range({"length_penalty": length_penalty})
     for score in (translator.score, client.score):
-        error = refusal(lambda score=score: score(TEXT, "Ein Vogel singt.", length_penalty=length_penalty))
+        error = refusal(partial(score, TEXT, "Ein Vogel singt.", length_penalty=length_penalty))
         assert (error is None) == within
         if error is not None:
             assert error.field == "length_penalty"
