@@ -297,6 +297,16 @@ def test_int8_in_pytorch_is_int8_in_numpy() -> None:
     assert not arithmetic.covers([weights[0] + 1])
 
 
+@pytest.mark.parametrize("channels", [0, 1])
+def test_dequantized_weights_are_quantized_to_the_same_values(channels: int) -> None:
+    weight = normal(300, 200) * np.exp(normal(300, 1))
+    weight[3] = 0
+    values, scales = quantize_weight(weight, channels)
+    again, scales_again = quantize_weight(values * np.expand_dims(scales, 1 - channels), channels)
+    np.testing.assert_array_equal(again, values)
+    np.testing.assert_allclose(scales_again, scales, rtol=3e-7)
+
+
 def test_calibrated_int8_in_pytorch_is_that_in_numpy() -> None:
     torch.manual_seed(1)
     first, second = nn.Linear(16, 20), nn.Linear(20, 16)
