@@ -1,4 +1,4 @@
-"""Requests, made of checked arguments; the server judges all that can be sent."""
+"""Requests, made of arguments of the right type and number; the server checks their values."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Results, read from responses; one that does not answer its request raises InternalError."""
+"""Results, read from responses; a response that does not fit its request raises InternalError."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +21,11 @@ from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
 
 def read_translations(response: translation_pb2.TranslateTextResponse, count: int) -> list[Translation]:
     """Read the translations of ``count`` texts."""
-    if len(response.translations) != count or not all(answer.hypotheses for answer in response.translations):
+    if len(response.translations) != count:
         raise InternalError(f"the server answered {count} texts with {len(response.translations)} translations")
+    for number, answer in enumerate(response.translations):
+        if not answer.hypotheses:
+            raise InternalError(f"the server answered text {number} without a hypothesis")
     with _readable():
         return response_from_proto(response)
 

@@ -11,7 +11,8 @@ from jumok_serve.manifest.manifest import TensorSpec
 def grow_graph(specs: Sequence[TensorSpec], axis: str) -> Graph:
     """Make the graph that copies buffers into larger ones, filled up with zeros.
 
-    `grown.<name>` [slots, ..., length, ...] is `from.<name>` [M, ..., L, ...], M <= `slots`, cut to `length`.
+    `grown.<name>` [slots, ..., length, ...] holds `from.<name>` [M, ..., before, ...], M <= `slots`. Positions after
+    `length` are cut; positions that `from.<name>` lacks are zeros.
 
     Args:
         specs: memory or state of a decoder; axis 0 is the slot.
@@ -32,8 +33,8 @@ def grow_graph(specs: Sequence[TensorSpec], axis: str) -> Graph:
 def write_graph(specs: Sequence[TensorSpec], axis: str) -> Graph:
     """Make the graph that copies rows into the slots of a buffer.
 
-    `written.<name>` is `into.<name>` with the rows `rows` [n] of `from.<name>` in the slots `slots` [n, 1]. Rows are
-    cut or filled up with zeros to the buffer's length. Only these rows are copied if input and output share a buffer.
+    `written.<name>` is `into.<name>`, but slot `slots[i, 0]` holds row `rows[i]` of `from.<name>`, cut or filled up
+    with zeros to the buffer's length. Only these rows are copied if `into` and `written` share a buffer.
     """
     node = helper.make_node
     nodes, inputs, outputs = [], [], []
@@ -92,7 +93,7 @@ def _resize(
 def _named(name: str, spec: TensorSpec, symbols: tuple[str, str, str]) -> TensorSpec:
     """Rename a spec and the symbols of its axes.
 
-    `symbols` name its slots, the growing axis, and that axis in the new spec.
+    `symbols`: new symbol of axis 0, symbol of the growing axis, and its new symbol.
     """
     slots, axis, renamed = symbols
     axes = tuple(renamed if size == axis else size for size in spec.axes[1:])

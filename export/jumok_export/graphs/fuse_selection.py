@@ -10,7 +10,7 @@ DECODED_LOGITS = "decoded_logits"
 """The decoder's logits within the fused graph; its output `logits` has them only on request."""
 _PREFIX = "select."
 _FLAT = "logits.in_one_axis"
-"""The shape in which the constraints overwrite the logits."""
+"""Name of the shape [-1], to which logits are flattened before constraints overwrite them."""
 
 
 def fuse_selection(decoder: Graph, select: Graph) -> Graph:
@@ -30,7 +30,7 @@ def fuse_selection(decoder: Graph, select: Graph) -> Graph:
     rename(model.graph, lambda name: DECODED_LOGITS if name == "logits" else name)
     rename(select.model.graph, renamed)
     for node in select.model.graph.node:
-        if node.op_type == "Reshape" and node.input[0] == DECODED_LOGITS:  # the output is copied before it overwrites
+        if node.op_type == "Reshape" and node.input[0] == DECODED_LOGITS:  # `logits` is copied before
             node.input[1] = _FLAT
     model.graph.initializer.extend(select.model.graph.initializer)
     model.graph.node.extend((*_requested_logits(), *select.model.graph.node))
@@ -52,7 +52,7 @@ def fuse_selection(decoder: Graph, select: Graph) -> Graph:
 def _requested_logits() -> list[NodeProto]:
     """Output the requested rows of logits before logits are overwritten.
 
-    The overwriting nodes need the shape `_FLAT`, which depends on this output.
+    The overwriting nodes need the shape `_FLAT`. It is always [-1], and computed from this output only for the order.
     """
     node = helper.make_node
     return [

@@ -36,7 +36,7 @@ def make_graph(
     constants: Sequence[onnx.TensorProto] = (),
     shapes: Sequence[onnx.ValueInfoProto] = (),
 ) -> Graph:
-    """Make a graph of nodes in ONNX's own operators; `shapes` are those of some intermediate values."""
+    """Make a graph of nodes in ONNX's own operators; `shapes` declares types of some values."""
     content = helper.make_graph(nodes, name, [], [], initializer=constants)
     model = helper.make_model(content, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
     graph = declare(model, inputs, outputs)
@@ -52,7 +52,7 @@ def logits_width(decoder: Graph) -> int | None:
 
 
 def declare(model: onnx.ModelProto, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> Graph:
-    """Declare a model's inputs and outputs; drops notes and intermediate shapes."""
+    """Declare a model's inputs and outputs; drops metadata, doc strings and intermediate shapes."""
     for values, specs in ((model.graph.input, inputs), (model.graph.output, outputs)):
         del values[:]
         values.extend(

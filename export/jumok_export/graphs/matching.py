@@ -25,7 +25,7 @@ class Found:
         self.outputs = {value.name for value in graph.output}
         self.readers: dict[str, list[NodeProto]] = {}
         self.of_rows = set(_OF_ROWS)
-        """Names of tensors with a vector for each row."""
+        """Names of tensors whose first axis is the rows, or the sentences in an encoder."""
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self._axes = {value.name: list(value.type.tensor_type.shape.dim) for value in graph.input}
         self._makers = {name: node for node in graph.node for name in node.output}
@@ -41,7 +41,7 @@ class Found:
         return node if node is not None and node.op_type == operator else None
 
     def only_reader(self, name: str) -> NodeProto | None:
-        """The only reader of a tensor that is no output of the graph."""
+        """The only node that reads a tensor; None if there are more, or if it is a graph output."""
         readers = self.readers.get(name, [])
         return readers[0] if len(readers) == 1 and name not in self.outputs else None
 
@@ -69,7 +69,7 @@ class Found:
         return None if node is None else node.input[0]
 
     def rounding(self, name: str) -> NodeProto | None:
-        """The first node that quantizes a tensor to constant-scale int8, or None."""
+        """The first node that quantizes a tensor to uint8 with one constant scale, or None."""
         for node in self.readers.get(name, []):
             if node.op_type == "QuantizeLinear" and len(node.input) == 3:
                 scale, zero_point = (self.constant(each) for each in node.input[1:])

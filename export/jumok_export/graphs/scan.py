@@ -10,7 +10,7 @@ from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS
 
 ATTENTION = "attention"
-"""Output of traced decoders that becomes the aligner's: attention of each row, [R, layers, heads, S]."""
+"""Output of a traced decoder, from which the aligner's is made: attention of each row, [R, layers, heads, S]."""
 _CROSS = ATTENTION_OUTPUTS["cross"]
 _STEP = "step."
 """Prefix of names from the decoder."""
@@ -28,7 +28,7 @@ def with_one_pass(graphs: Mapping[str, Graph]) -> dict[str, Graph]:
     """Add `scorer` and `aligner`, made of encoder and decoder, if there is no scorer.
 
     Both encode the sources and repeat the decoder's step along the targets, one row per sentence. The aligner needs a
-    decoder with the output `attention`, which the decoder that serves loses here.
+    decoder with the output `attention`; the returned decoder, for serving, no longer has it.
     """
     if "scorer" in graphs:
         return dict(graphs)
@@ -113,7 +113,8 @@ def _over_targets(
         for name in collected
     )
     body.node.extend((*step_inputs, *step.graph.node, *each_step))
-    # Where products saturate, ONNX Runtime makes weights unsigned, but only those in the product's own graph.
+    # The weights go into the Scan's body: if products saturate, ONNX Runtime makes weights unsigned, but only those in
+    # the graph of the product.
     body.initializer.extend(step.graph.initializer)
 
     model = encoder.copy_model()

@@ -21,16 +21,16 @@ _WrittenStep: TypeAlias = tuple[Sequence[int], Sequence[float], Sequence[int]]
 class BeamSearch:
     """Beam search as in Hugging Face's ``_beam_search``.
 
-    The beam size is K, and E is the number of EOS ids.
+    The beam size is K, and n is the number of EOS ids.
 
-    A step looks at the best max(2, 1 + E) * K continuations of all rows. Those among the first K that end with EOS, or
+    A step looks at the best max(2, 1 + n) * K continuations of all rows. Those among the first K that end with EOS, or
     reach the maximum length, become ended hypotheses, and the K best of them by normalized score are kept. The first K
     that do not end run on. Ties go to the lower row, then the lower token id, and to the earlier ended hypothesis.
     `_stops` is the stopping rule, by `early_stopping`.
 
-    K + E candidates of each row are enough. The first K continuations hold at most the best K candidates of a row. At
-    most E candidates of a row are EOS, so its best K + E hold its best K that run on. (1 + E) * K continuations are
-    enough, because at most E * K of them end.
+    K + n candidates of each row are enough. The first K continuations hold at most the best K candidates of a row. At
+    most n candidates of a row are EOS, so its best K + n hold its best K that run on. (1 + n) * K continuations are
+    enough, because at most n * K of them end.
     """
 
     def __init__(self, options: SearchOptions, prompt: Sequence[int]) -> None:
@@ -165,7 +165,7 @@ class BeamSearch:
         return running, sums, parents
 
     def _stops(self, length: int) -> bool:
-        """True if no running hypothesis can enter the full ended list."""
+        """True if the full ended list ends the search, by `early_stopping`; `steady_steps` relies on "full"."""
         options = self._options
         if options.early_stopping is True:
             return True

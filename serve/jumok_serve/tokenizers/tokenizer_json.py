@@ -12,7 +12,7 @@ from jumok_serve.manifest.tokenizers import TokenizerJsonDescription
 from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, stable_text
 
 UNTYPABLE = "\x00"
-"""First character of special tokens inside the library; no text contains it."""
+"""First character of special tokens inside the library; texts that contain it are refused."""
 
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -65,7 +65,7 @@ class TokenizerJson:
         smallest = min(self._source_vocab_size, self._target_vocab_size)
         largest = max((number for number in vocabulary.values() if number not in self._special), default=0)
         if largest >= smallest:
-            raise ValueError(f"{name} has ids up to {largest}, but the model has only {smallest}")
+            raise ValueError(f"{name} has ids up to {largest}, but the model's ids end at {smallest - 1}")
         self._clean_up_spaces = clean_up_spaces
 
     def _content(self) -> bytes:
@@ -155,7 +155,7 @@ class TokenizerJson:
 def _make_untypable(fields: dict[str, Any], special: set[str]) -> None:
     """Respell special tokens so that text cannot become one; drop post-processor, truncation and padding.
 
-    Not splitting them off as added tokens is not enough: a Unigram model finds ``</s>`` in its vocabulary. A BPE model
+    To split no added tokens off is not enough: a Unigram model finds ``</s>`` in its vocabulary. A BPE model
     needs no respelling: it makes only tokens of its merges.
     """
     fields |= {"post_processor": None, "truncation": None, "padding": None}
@@ -180,7 +180,7 @@ def _make_untypable(fields: dict[str, Any], special: set[str]) -> None:
 def _only_appends(decoder: Any) -> bool:
     """True if further tokens change only the end of a decoder's text.
 
-    Decoders of single tokens and of bytes are such; one that changes the joined text must replace single characters.
+    Decoders of single tokens and of bytes do. A Replace does only for a single character, a Strip only without the end.
     """
     match decoder:
         case None | {"type": "BPEDecoder" | "ByteFallback" | "ByteLevel" | "Fuse" | "Metaspace" | "WordPiece"}:

@@ -46,7 +46,7 @@ class Corpus:
         start: index of the first text.
         window: largest number of texts read and not returned.
         timeout_s: longest time without an answer while texts are unanswered.
-        max_attempts: number of failed calls before the first answer that end the corpus.
+        max_attempts: number of failed calls without any answer, after which the corpus fails.
         endpoints: servers of the client.
 
     Attributes:
@@ -131,7 +131,8 @@ class Corpus:
     def can_send(self) -> bool:
         """True if the current call can send its next message, or its end.
 
-        The second message waits for the first response, so that the server can refuse the settings before.
+        The second message waits for the first response, so that the server can refuse the settings before
+        more texts are sent.
         """
         return self._call_answered and (bool(self._unsent) or self._ended)
 
@@ -166,7 +167,7 @@ class Corpus:
         for result in response.results:
             entry = self._sent.pop(result.id, None)
             if entry is None:
-                raise InternalError(f"the server answered item {result.id}, which is not unanswered")
+                raise InternalError(f"the server answered item {result.id}, which waits for no answer")
             entry.outcome = read_corpus_result(result)
         self._waiting_since = now
         self._answered_any = self._call_answered = True

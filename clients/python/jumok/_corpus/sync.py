@@ -22,7 +22,7 @@ class CorpusRun:
         corpus: state.
         texts: texts; those before ``start`` are skipped.
         start: index of the first text.
-        open_call: calls the server of a number with an iterator of requests; raises JumokError.
+        open_call: calls the server at an index of the client's list with an iterator of requests; raises JumokError.
         is_open: returns True until the client is closed.
     """
 

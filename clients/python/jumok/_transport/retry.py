@@ -1,4 +1,7 @@
-"""Policy of retries: the server of each attempt, and the wait before it."""
+"""Policy of retries: the server of each attempt, and the wait before it.
+
+`JumokError.retryable` says which errors are retried; `_corpus.state` retries the calls of a corpus.
+"""
 
 import random
 from collections.abc import Callable

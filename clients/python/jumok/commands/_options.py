@@ -18,7 +18,7 @@ EARLY_STOPPING: dict[str, EarlyStopping] = {"false": False, "true": True, "never
 
 
 class LocalTranslator(AbstractContextManager["LocalTranslator"], Protocol):
-    """An in-process translator of the server package; parameters as of ``Client``."""
+    """An in-process translator of the server package; with the parameters of ``Client``."""
 
     def translate(self, texts: Sequence[str], **parameters: Any) -> list[Translation]:
         """Translate texts in one request."""
@@ -59,7 +59,7 @@ PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def _access_option(name: str, **settings: Any) -> Decorator:
-    """Make an option for ``access``; it is no parameter of the command."""
+    """Make an option that ``access`` reads from the context; the command does not get it."""
 
     def remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
         context.meta[_access_key(parameter.name or "")] = value
@@ -97,7 +97,7 @@ server_options = _all(
     ),
     _access_option("--tls", is_flag=True, help="Use TLS; the other --tls options imply it."),
     _access_option(
-        "--tls-ca", metavar="FILE", type=PEM, help="Root certificates that the server's is signed by, in PEM."
+        "--tls-ca", metavar="FILE", type=PEM, help="Root certificates to check the server's certificate with, in PEM."
     ),
     _access_option(
         "--tls-certificate", metavar="FILE", type=PEM, help="Certificate of this client, for mutual TLS, in PEM."
@@ -148,8 +148,8 @@ decoding_options = _all(
         "--early-stopping",
         type=click.Choice(list(EARLY_STOPPING)),
         callback=lambda _context, _parameter, value: EARLY_STOPPING.get(value),
-        help="Stop a beam search with enough candidates if a better one is unlikely (false), at once (true), or only "
-        "if no better one is possible (never).",
+        help="When a beam search with as many ended hypotheses as beams stops: at once (true), if a better one is "
+        "unlikely (false), or if none is possible (never).",
     ),
     click.option("--min-length", type=int, help="Smallest number of tokens of a translation."),
     click.option("--max-length", type=int, help="Largest number of tokens of a translation."),

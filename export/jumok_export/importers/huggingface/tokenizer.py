@@ -1,4 +1,4 @@
-"""Import of a checkpoint's tokenizer: Marian, M2M100, or any tokenizer.json."""
+"""Import of a checkpoint's tokenizer, and of the languages that its tokens name."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
