@@ -18,7 +18,7 @@ from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
 from jumok_serve.service.rpc.call import current_request_id
 from jumok_serve.service.rpc.error_boundary import next_request
-from jumok_serve.service.rpc.error_table import is_expected, to_status
+from jumok_serve.service.rpc.error_table import drop_frames, is_expected, to_status
 from jumok_serve.tasks.translation import Pending
 
 logger = logging.getLogger(__name__)
@@ -199,4 +199,5 @@ def _status(error: Exception) -> status_pb2.Status:
     request_id = current_request_id()
     if not is_expected(error):
         logger.error("request %s: an item of a corpus failed", request_id, exc_info=error)
+    drop_frames(error)
     return to_status(error, request_id)

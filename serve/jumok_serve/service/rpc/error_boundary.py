@@ -14,7 +14,7 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.service.rpc.call import CALL, REQUEST_ID, current_request_id
-from jumok_serve.service.rpc.error_table import is_expected, to_ending
+from jumok_serve.service.rpc.error_table import Ending, drop_frames, is_expected, to_ending
 
 logger = logging.getLogger(__name__)
 
@@ -101,20 +101,19 @@ def _with_error_boundary(method: Method, name: str) -> Callable[[Any, Context], 
         except Exception as error:
             if not is_expected(error):
                 logger.exception("request %s: %s failed", current_request_id(), name)
-            failed = error
-        await abort(context, failed)
+            ending = to_ending(error, current_request_id())
+            drop_frames(error)
+        await abort(context, ending)
         return None
 
     return respond
 
 
-async def abort(context: Context, error: Exception) -> None:
-    """End a call with the status of an error and its details."""
-    request_id = current_request_id()
-    ending = to_ending(error, request_id)
+async def abort(context: Context, ending: Ending) -> None:
+    """End a call with a status and its details."""
     if (call := CALL.get(None)) is not None:
         call.reason = ending.reason
-    details = ((REQUEST_ID, request_id), ("grpc-status-details-bin", ending.status))
+    details = ((REQUEST_ID, current_request_id()), ("grpc-status-details-bin", ending.status))
     await context.abort(ending.code, ending.message, details)
 
 

@@ -69,6 +69,20 @@ def _split_at_id(
     return status.message, status.SerializeToString().split(placeholder.encode())
 
 
+def drop_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of its causes, which nothing reads any more.
+
+    A frame of a traceback often holds the error, through a task, a future or the call. Such a cycle keeps requests in
+    memory until the garbage collector runs.
+    """
+    pending: list[BaseException | None] = [error]
+    while pending:
+        current = pending.pop()
+        if current is not None and current.__traceback__ is not None:
+            current.__traceback__ = None
+            pending += (current.__cause__, current.__context__)
+
+
 def to_status(error: Exception, request_id: str) -> status_pb2.Status:
     """Describe an error; server faults show only the request id."""
     if not isinstance(error, JumokError) or not is_expected(error):

@@ -12,8 +12,9 @@ from google.protobuf.message import Message
 from jumok_proto.errors import JumokError, OverloadedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.rpc.access import AccessControl
-from jumok_serve.service.rpc.call import CALL, REQUEST_ID, Call, request_id_from
+from jumok_serve.service.rpc.call import CALL, REQUEST_ID, Call, current_request_id, request_id_from
 from jumok_serve.service.rpc.error_boundary import HANDLER_TYPES, Context, abort
+from jumok_serve.service.rpc.error_table import drop_frames, to_ending
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]"
@@ -84,6 +85,11 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
                 if single_request:
                     call.request = request
                 call.response = await inner(request, context)
+            except grpc.aio.AbortError as error:
+                call.code = _code(error, context, call)
+                # gRPC keeps the error with the call, and raises it again after the handler.
+                drop_frames(error)
+                return None
             except BaseException as error:
                 call.code = _code(error, context, call)
                 raise
@@ -100,11 +106,12 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         try:
             self._access.admit(call)
         except JumokError as error:
-            refusal = error
+            ending = to_ending(error, call.request_id)
+            drop_frames(error)
         else:
             context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
             return
-        await abort(context, refusal)
+        await abort(context, ending)
 
     def _end(self, call: Call) -> None:
         call.duration_s = time.monotonic() - call.started
@@ -113,7 +120,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
 
 
 async def _refuse(request: object, context: Context) -> None:
-    await abort(context, QUEUE_FULL)
+    await abort(context, to_ending(QUEUE_FULL, current_request_id()))
 
 
 def _new_call(method: str, context: Context) -> Call:

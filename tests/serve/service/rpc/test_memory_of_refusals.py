@@ -1,0 +1,258 @@
+"""Memory of refused, failed and cancelled calls: free without the garbage collector."""
+
+import asyncio
+import gc
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+import jumok_serve
+from jumok_proto.errors import JumokError, OverloadedError
+from jumok_proto.v1.alignment_pb2 import AlignTextRequest
+from jumok_proto.v1.decoding_pb2 import DecodingOptions
+from jumok_proto.v1.translation_pb2 import (
+    CorpusItem,
+    CorpusSettings,
+    ScoreTextRequest,
+    StreamTranslateTextRequest,
+    TranslateCorpusRequest,
+    TranslateTextRequest,
+)
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.service import Server
+from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.call import Call
+from jumok_serve.translator import Translator
+from tests.support.fake_model import Answer, FakeModel, fail, hold, serving
+
+TIMES = 4
+"""Calls of each kind, after as many that fill caches."""
+SERVER = str(Path(jumok_serve.__file__).parent)
+CALLS = (Call, JumokError, grpc.aio.AbortError, grpc._cython.cygrpc._ServicerContext)  # type: ignore[attr-defined]
+"""Types of which a call makes objects in the server, and none in a client with stubs."""
+PATIENCE_S = 60.0
+"""Time for a call to end; only a failing test takes it."""
+LONG = "a man " * 4000
+"""A text that is tokenized in a thread."""
+
+Ask = Callable[[grpc.aio.Channel], Awaitable[object]]
+
+
+def of_calls() -> Counter[str]:
+    """Count objects that calls made, by type; frames by function."""
+    found: Counter[str] = Counter()
+    for thing in gc.get_objects():
+        kind = type(thing)  # isinstance would ask proxies for their class
+        if kind is FrameType and thing.f_code.co_filename.startswith(SERVER):
+            found[thing.f_code.co_qualname] += 1
+        elif issubclass(kind, CALLS):
+            found[kind.__name__] += 1
+    return found
+
+
+@pytest.fixture
+def undisturbed() -> Iterator[None]:
+    """No garbage collection, and no log of faults, whose tracebacks pytest would keep."""
+    logging.disable(logging.ERROR)
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    logging.disable(logging.NOTSET)
+
+
+async def stays(server: Server, channel: grpc.aio.Channel, ask: Ask) -> Counter[str]:
+    """Call over and over, and count what stays for longer than the ends of the calls take."""
+    for _ in range(TIMES):  # gRPC keeps its last calls
+        await ask(channel)
+    while server.open_calls:
+        await asyncio.sleep(0.001)
+    gc.collect()
+    before = of_calls()
+    for _ in range(TIMES):
+        await ask(channel)
+    until = time.monotonic() + PATIENCE_S
+    while (left := of_calls() - before) and time.monotonic() < until:
+        await asyncio.sleep(0.01)
+    return left
+
+
+async def refused(call: Awaitable[object]) -> None:
+    with pytest.raises(grpc.aio.AioRpcError):
+        await call
+
+
+def unary(method: str, request: Any, **options: Any) -> Ask:
+    return lambda channel: refused(getattr(TranslationServiceStub(channel), method)(request, **options))
+
+
+def streamed(method: str, request: Any) -> Ask:
+    async def read(call: Any) -> None:
+        async for _ in call:
+            pass
+
+    return lambda channel: refused(read(getattr(TranslationServiceStub(channel), method)(request)))
+
+
+def corpus(*messages: TranslateCorpusRequest) -> Ask:
+    async def ask(channel: grpc.aio.Channel) -> None:
+        call = TranslationServiceStub(channel).TranslateCorpus(iter(messages))
+        try:
+            async for _ in call:
+                pass
+        except grpc.aio.AioRpcError:
+            pass
+
+    return ask
+
+
+def raw(method: str, kind: str = "unary_unary") -> Ask:
+    """Send bytes that are no message."""
+
+    def ask(channel: grpc.aio.Channel) -> Awaitable[None]:
+        call = getattr(channel, kind)(method)(b"\x0a\xff" * 100)
+        return refused(call if kind == "unary_unary" else call.read())
+
+    return ask
+
+
+async def unknown_health(channel: grpc.aio.Channel) -> None:
+    await refused(HealthStub(channel).Check(HealthCheckRequest(service="other")))
+
+
+SMALL = DecodingOptions(beam_size=1, max_length=2)
+SETTINGS = TranslateCorpusRequest(settings=CorpusSettings(options=SMALL))
+REFUSED: dict[str, Ask] = {
+    "too many texts": unary("TranslateText", TranslateTextRequest(contents=["a"] * 1025)),
+    "a long text, tokenized in a thread": unary("TranslateText", TranslateTextRequest(contents=[LONG])),
+    "an unknown model": unary("TranslateText", TranslateTextRequest(model="other", contents=["a"])),
+    "an unknown language": unary("TranslateText", TranslateTextRequest(contents=["a"], target_language_code="xx")),
+    "bytes": raw("/jumok.v1.TranslationService/TranslateText"),
+    "bytes of a stream": raw("/jumok.v1.TranslationService/StreamTranslateText", "unary_stream"),
+    "an unknown method": raw("/jumok.v1.TranslationService/Sing"),
+    "an option": streamed("StreamTranslateText", StreamTranslateTextRequest(options=DecodingOptions(beam_size=1000))),
+    "targets": unary("ScoreText", ScoreTextRequest(contents=["a"], targets=[LONG])),
+    "too few targets": unary("ScoreText", ScoreTextRequest(contents=["a"])),
+    "a head": unary("AlignText", AlignTextRequest(contents=["a"], layer=99)),
+    "a corpus without settings": corpus(TranslateCorpusRequest()),
+    "settings twice": corpus(SETTINGS, SETTINGS),
+    "items that fail alone": corpus(SETTINGS, TranslateCorpusRequest(items=[CorpusItem(content=LONG)] * 3)),
+    "a corpus of bytes": raw("/jumok.v1.TranslationService/TranslateCorpus", "unary_stream"),
+    "an unknown service's health": unknown_health,
+}
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, threads=1) as opened:
+        yield opened
+
+
+@pytest.mark.usefixtures("undisturbed")
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_refused_request_leaves_nothing(kind: str, translator: Translator) -> None:
+    async def scenario() -> None:
+        model: Any = translator
+        async with serving(model) as (server, channel):
+            assert await stays(server, channel, REFUSED[kind]) == {}
+
+    asyncio.run(scenario())
+
+
+ONE = unary("TranslateText", TranslateTextRequest(contents=["a"]))
+
+
+def late(answer: Answer) -> None:
+    """Fail after the request was submitted."""
+    for future in answer.futures:
+        future.set_exception(OverloadedError("late", retry_after_s=1))
+    answer.on_collect = answer.futures[0].result
+
+
+@pytest.mark.usefixtures("undisturbed")
+@pytest.mark.parametrize("on_submit", [fail(OverloadedError("full", retry_after_s=1)), fail(RuntimeError("x")), late])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        ONE,
+        streamed("StreamTranslateText", StreamTranslateTextRequest(content="a")),
+    ],
+)
+def test_a_failed_request_leaves_nothing(ask: Ask, on_submit: Callable[[Answer], None]) -> None:
+    async def scenario() -> None:
+        model = FakeModel(on_submit=on_submit)
+
+        async def failed(channel: grpc.aio.Channel) -> None:
+            await ask(channel)
+            while not model.submitted.empty():
+                model.submitted.get_nowait()
+
+        async with serving(model) as (server, channel):
+            assert await stays(server, channel, failed) == {}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("undisturbed")
+@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)])
+def test_a_stranger_leaves_nothing(metadata: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
+    async def scenario() -> None:
+        tokens = tmp_path / "tokens"
+        tokens.write_text(f"{make_token('caller', ('translate',))[1].line()}\n", encoding="utf-8")
+        async with serving(FakeModel(), tokens=TokenFile(tokens)) as (server, channel):
+            ask = unary("TranslateText", TranslateTextRequest(contents=["a"]), metadata=metadata)
+            assert await stays(server, channel, ask) == {}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_calls_that_limits_refuse_leave_nothing() -> None:
+    async def scenario() -> None:
+        model = FakeModel(on_submit=hold)
+        async with serving(model, limits=ServiceLimits(requests_per_second=1e-6)) as (server, channel):
+            first = TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=["a"]))
+            (await model.submitted.get()).complete()
+            await first
+            assert await stays(server, channel, ONE) == {}
+            model.full = True
+            assert await stays(server, channel, ONE) == {}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_cancelled_call_leaves_nothing() -> None:
+    async def scenario() -> None:
+        model = FakeModel(on_submit=hold)
+
+        async def cancelled(channel: grpc.aio.Channel) -> None:
+            stub: Any = TranslationServiceStub(channel)
+            calls = [
+                stub.TranslateText(TranslateTextRequest(contents=["a"])),
+                stub.StreamTranslateText(StreamTranslateTextRequest(content="a")),
+                stub.TranslateCorpus(),
+            ]
+            await calls[2].write(SETTINGS)
+            await calls[2].write(TranslateCorpusRequest(items=[CorpusItem(content="a")]))
+            for _ in calls:
+                await model.submitted.get()
+            for call in calls:
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await (call if call is calls[0] else call.read())
+
+        async with serving(model) as (server, channel):
+            assert await stays(server, channel, cancelled) == {}
+
+    asyncio.run(scenario())
