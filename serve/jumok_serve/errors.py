@@ -8,23 +8,28 @@ JumokError
 ├── ConfigurationError (ValueError)
 ├── CredentialsError (ValueError)
 └── InternalError
-    └── ModelFailedError
+    ├── ModelFailedError
+    └── ForeignCodeError
 """
 
 from collections.abc import Sequence
 from os import PathLike, fspath
 
 from jumok_proto.errors import InternalError, JumokError
+from jumok_serve.printable import printable
 
 
 class BundleError(JumokError, ValueError):
-    """A bundle cannot be used; ``problems`` lists all that is wrong with it."""
+    """A bundle cannot be used; ``problems`` lists all that is wrong with it.
+
+    Names of files may hold any bytes, so path and problems are made printable.
+    """
 
     def __init__(self, path: str | PathLike[str], problems: Sequence[str]) -> None:
-        listing = problems[0] if len(problems) == 1 else "".join(f"\n  - {problem}" for problem in problems)
-        super().__init__(f"bundle {fspath(path)}: {listing}")
-        self.path = fspath(path)
-        self.problems = tuple(problems)
+        self.path = printable(fspath(path))
+        self.problems = tuple(map(printable, problems))
+        listing = self.problems[0] if len(problems) == 1 else "".join(f"\n  - {problem}" for problem in self.problems)
+        super().__init__(f"bundle {self.path}: {listing}")
 
 
 class DuplicateModelError(JumokError, ValueError):
@@ -58,3 +63,7 @@ class CredentialsError(JumokError, ValueError):
 
 class ModelFailedError(InternalError):
     """The model computed NaN; a retry gives the same."""
+
+
+class ForeignCodeError(InternalError):
+    """A native library failed in a way that it does not document; a retry gives the same."""

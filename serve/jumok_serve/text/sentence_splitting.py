@@ -16,6 +16,7 @@ from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.translation import PendingTranslations, submit_texts
+from jumok_serve.text.sentence_boundaries import sentence_spans
 from jumok_serve.tokenizers.input_processor import check_count
 
 MAX_SENTENCES = 4096
@@ -32,26 +33,29 @@ class SplitText:
     spaces: tuple[str, ...]
 
 
-def split(text: str, language: str) -> SplitText:
+def split(text: str, language: str, *, max_sentences: int = MAX_SENTENCES, deadline: float | None = None) -> SplitText:
     """Split a text into sentences by sentencex and at line breaks.
 
     Sentences and spaces joined in turn are the text. A text of white space is its only sentence.
-    """
-    from sentencex import segment  # noqa: PLC0415 - loaded only to split
 
+    Raises:
+        InvalidArgumentError: the text has more than ``max_sentences`` sentences.
+        DeadlineExceededError: the deadline, in `time.monotonic()` seconds, has passed.
+    """
     sentences: list[str] = []
-    spaces = [""]
-    for line in text.splitlines(keepends=True):
-        for piece in segment(_primary(language), line):
-            sentence = piece.strip()
-            before, _, after = piece.partition(sentence) if sentence else (piece, "", "")
-            spaces[-1] += before
-            if sentence:
-                sentences.append(sentence)
-                spaces.append(after)
+    spaces: list[str] = []
+    end = 0
+    for first, after in sentence_spans(text, _primary(language), deadline=deadline):
+        if len(sentences) >= max_sentences:
+            raise InvalidArgumentError(
+                f"a request takes at most {MAX_SENTENCES} sentences, all texts together: send several", field="contents"
+            )
+        spaces.append(text[end:first])
+        sentences.append(text[first:after])
+        end = after
     if not sentences:
         return SplitText((text,), ("", ""))
-    return SplitText(tuple(sentences), tuple(spaces))
+    return SplitText(tuple(sentences), (*spaces, text[end:]))
 
 
 def _primary(language: str) -> str:
@@ -161,13 +165,22 @@ def submit_sentences(
         )
     direction = model.direction(parameters)
     # An unusable text is not split: reading it raises the error that says why.
-    split_texts = [split(text, direction.source) if _is_text(text) else SplitText((text,), ("", "")) for text in texts]
+    split_texts: list[SplitText] = []
+    left = MAX_SENTENCES
+    for index, text in enumerate(texts):
+        try:
+            found = (
+                split(text, direction.source, max_sentences=left, deadline=parameters.deadline)
+                if _is_text(text)
+                else SplitText((text,), ("", ""))
+            )
+        except InvalidArgumentError as error:
+            if left == MAX_SENTENCES:  # too many of this text alone
+                error.field = f"contents[{index}]"
+            raise
+        split_texts.append(found)
+        left -= len(found.sentences)
     sentences = [sentence for text in split_texts for sentence in text.sentences]
-    if len(sentences) > MAX_SENTENCES:
-        raise InvalidArgumentError(
-            f"a request takes at most {MAX_SENTENCES} sentences, got {len(sentences)}: send several requests",
-            field="contents",
-        )
     text_numbers = [index for index, text in enumerate(split_texts) for _ in text.sentences]
     try:
         pending = submit_texts(

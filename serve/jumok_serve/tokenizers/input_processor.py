@@ -1,17 +1,21 @@
 """Token ids of a request's texts: checked, tokenized, completed, truncated."""
 
+import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
+from jumok_serve.errors import ForeignCodeError
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.tokenizers.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 CHARACTERS_PER_TOKEN = 32
 """More than any token spells: SentencePiece's longest have 16 characters."""
@@ -160,13 +164,13 @@ class InputProcessor:
             for index, text in enumerate(texts)
         ]
         read = [text[:max_characters] for text in whole]
-        tokens = self._tokenizer.encode_all(read)
+        tokens = self._encode_all(read, first)
         after_every_text = frozenset(direction.source_suffix)
         has_content = [not after_every_text.issuperset(token_ids) for token_ids in tokens]
         task = ""
         if direction.task_prefix:
             task = f", those of the task prefix {direction.task_prefix!r} included,"
-            tokens = self._tokenizer.encode_all([direction.task_prefix + text for text in read])
+            tokens = self._encode_all([direction.task_prefix + text for text in read], first)
         sources = []
         for index, token_ids in enumerate(tokens):
             too_long = len(token_ids) > max_tokens
@@ -213,7 +217,32 @@ class InputProcessor:
                 f"the target text has {len(text)} characters, far more than the {longest} tokens that the model writes",
                 field=field,
             )
-        return self._tokenizer.encode_target(text)
+        return _encode(self._tokenizer.encode_target, text, field)
+
+    def _encode_all(self, texts: Sequence[str], first: int) -> list[list[int]]:
+        """Tokenize some texts of a request; ``first`` is the index of the first one."""
+        try:
+            return self._tokenizer.encode_all(texts)
+        except ForeignCodeError:  # of one text, which the second attempt finds
+            return [
+                _encode(self._tokenizer.encode, text, f"contents[{number}]")
+                for number, text in enumerate(texts, start=first)
+            ]
+
+
+def _encode(encode: Callable[[str], list[int]], text: str, field: str) -> list[int]:
+    """Tokenize a text.
+
+    Raises:
+        InvalidArgumentError: the tokenizer fails on the text.
+    """
+    try:
+        return encode(text)
+    except ForeignCodeError as error:
+        logger.warning("the tokenizer failed on a text, which is refused", exc_info=error)
+        raise InvalidArgumentError(
+            f"{field}: the model's tokenizer cannot read the text; change it", field=field
+        ) from error
 
 
 def check_texts(texts: object) -> None:

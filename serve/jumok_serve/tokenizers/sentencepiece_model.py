@@ -6,7 +6,11 @@ from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor
 
+from jumok_serve.errors import ForeignCodeError
+from jumok_serve.foreign import ForeignCode
 from jumok_serve.tokenizers.detokenize import checked_ids
+
+_SENTENCEPIECE = ForeignCode("SentencePiece")
 
 TEXTS_PER_THREAD = 64
 """The library starts threads for every list of texts; starting one takes as long as reading 25 texts."""
@@ -15,7 +19,8 @@ TEXTS_PER_THREAD = 64
 class SentencePieceModel:
     """A SentencePiece model, from a file's path or its content.
 
-    Safe in any number of threads: encoding and decoding do not change the model, and release the GIL.
+    Safe in any number of threads: encoding and decoding do not change the model, and release the GIL. They raise
+    ForeignCodeError if the library fails.
 
     Attributes:
         name: file name, for messages.
@@ -31,16 +36,18 @@ class SentencePieceModel:
         self.serialized = model.read_bytes() if isinstance(model, Path) else model
         processor = SentencePieceProcessor()
         try:
-            processor.LoadFromSerializedProto(self.serialized)
-            self.size = int(processor.GetPieceSize())
-        except RuntimeError as exc:
+            with _SENTENCEPIECE:
+                processor.LoadFromSerializedProto(self.serialized)
+                self.size = int(processor.GetPieceSize())
+        except ForeignCodeError as exc:
             raise ValueError(f"{self.name} is not a SentencePiece model: {exc}") from exc
         self._processor = processor
         self._pieces = _Pieces(processor)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the most likely pieces of ``text``."""
-        ids: list[int] = self._processor.EncodeAsIds(text)
+        with _SENTENCEPIECE:
+            ids: list[int] = self._processor.EncodeAsIds(text)
         return ids
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
@@ -48,17 +55,20 @@ class SentencePieceModel:
         threads = _threads(len(texts))
         if threads == 1:
             return list(map(self.encode, texts))
-        ids: list[list[int]] = self._processor.EncodeAsIds(list(texts), num_threads=threads)
+        with _SENTENCEPIECE:
+            ids: list[list[int]] = self._processor.EncodeAsIds(list(texts), num_threads=threads)
         return ids
 
     def split(self, text: str) -> list[str]:
         """Return the most likely pieces of ``text``, unknown ones as in it."""
-        pieces: list[str] = self._processor.EncodeAsPieces(text)
+        with _SENTENCEPIECE:
+            pieces: list[str] = self._processor.EncodeAsPieces(text)
         return pieces
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of ids, without control pieces."""
-        text: str = self._processor.DecodeIds(ids)
+        with _SENTENCEPIECE:
+            text: str = self._processor.DecodeIds(ids)
         return text
 
     def decode_all(self, ids: Sequence[list[int]]) -> list[str]:
@@ -66,12 +76,14 @@ class SentencePieceModel:
         threads = _threads(len(ids))
         if threads == 1:
             return list(map(self.decode, ids))
-        texts: list[str] = self._processor.DecodeIds(list(ids), num_threads=threads)
+        with _SENTENCEPIECE:
+            texts: list[str] = self._processor.DecodeIds(list(ids), num_threads=threads)
         return texts
 
     def join(self, pieces: list[str]) -> str:
         """Return the text of pieces; unknown pieces are copied."""
-        text: str = self._processor.DecodePieces(pieces)
+        with _SENTENCEPIECE:
+            text: str = self._processor.DecodePieces(pieces)
         return text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:

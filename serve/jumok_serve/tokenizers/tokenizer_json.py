@@ -8,8 +8,12 @@ from typing import Any, Self
 
 import tokenizers
 
+from jumok_serve.errors import ForeignCodeError
+from jumok_serve.foreign import ForeignCode
 from jumok_serve.manifest.tokenizers import TokenizerJsonDescription
 from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, stable_text
+
+_TOKENIZERS = ForeignCode("tokenizers")
 
 UNTYPABLE = "\x00"
 """First character of special tokens inside the library; texts that contain it are refused."""
@@ -22,6 +26,7 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 class TokenizerJson:
     """The tokenizer of a ``tokenizer.json``, for both languages; safe in any number of threads.
 
+    Encoding and decoding raise ForeignCodeError if the library fails.
     It encodes and decodes as the library does with `add_special_tokens=False` and `skip_special_tokens=True`:
 
     - Special tokens, the unknown token, and ids of the model that the tokenizer lacks decode to nothing.
@@ -51,8 +56,9 @@ class TokenizerJson:
             fields = json.loads(self._content())
             self._special = {token["id"]: token["content"] for token in fields["added_tokens"] if token["special"]}
             _make_untypable(fields, set(self._special.values()))
-            self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(fields))
-        except Exception as exc:  # the library raises nothing more specific
+            with _TOKENIZERS:
+                self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(fields))
+        except (ForeignCodeError, LookupError, RecursionError, TypeError, ValueError) as exc:
             raise ValueError(
                 f"{name} is not a tokenizer.json that tokenizers {tokenizers.__version__} reads: {exc}"
             ) from exc
@@ -97,7 +103,8 @@ class TokenizerJson:
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``; none for an empty text."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        with _TOKENIZERS:
+            return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` several texts."""
@@ -127,7 +134,8 @@ class TokenizerJson:
         return stable_text(self._decoded(known), clean_up=self._clean_up_spaces)
 
     def _decoded(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        with _TOKENIZERS:
+            text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
     def tokens(self, ids: Sequence[int]) -> list[str]:

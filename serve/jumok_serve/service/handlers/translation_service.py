@@ -40,6 +40,7 @@ from jumok_serve.service.handlers.requests import (
     reject_unknown_fields,
     single_text_field_names,
 )
+from jumok_serve.service.handlers.responses import write_response
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ModelRegistry
@@ -109,7 +110,9 @@ class TranslationService(TranslationServiceServicer):
             prefixes = list(request.target_prefixes) or None
             submit = partial(model.submit, list(request.contents), parsed.parameters, target_prefixes=prefixes)
             with self._attention_slot(request.attention):
-                pending = await self._tokenize(submit, request.contents, request.target_prefixes)
+                pending = await self._tokenize(
+                    submit, request.contents, request.target_prefixes, splitting=request.split_sentences
+                )
                 try:
                     await self._wakeups.wait(pending.futures)
 
@@ -140,7 +143,9 @@ class TranslationService(TranslationServiceServicer):
             )
             with self._attention_slot(request.attention), single_text_field_names():
                 self._limits.check_lengths(contents=[request.content], target_prefixes=[request.target_prefix])
-                pending = await self._tokenize(submit, [request.content], [request.target_prefix])
+                pending = await self._tokenize(
+                    submit, [request.content], [request.target_prefix], splitting=request.split_sentences
+                )
                 try:
                     await self._write_progress(pending, progress, context)
 
@@ -153,7 +158,7 @@ class TranslationService(TranslationServiceServicer):
                         )
 
                     max_tokens = parsed.num_hypotheses * parsed.max_tokens
-                    await context.write(await self._run(make_response, request.attention, max_tokens))
+                    await write_response(context, await self._run(make_response, request.attention, max_tokens))
                 finally:
                     pending.cancel()
 
@@ -168,7 +173,7 @@ class TranslationService(TranslationServiceServicer):
             (stable,) = pending.stable_texts()
             if len(stable) > len(sent):
                 sent = stable
-                await context.write(StreamTranslateTextResponse(stable_text=stable))
+                await write_response(context, StreamTranslateTextResponse(stable_text=stable))
 
     async def TranslateCorpus(  # type: ignore[override]  # noqa: N802 - writes its responses itself
         self,
@@ -198,7 +203,7 @@ class TranslationService(TranslationServiceServicer):
             # After a model was replaced, later items go to the new one.
             with self._models.use(settings.model) as model:
                 start = partial(model.submit, [item.content], parsed.parameters, target_prefixes=prefixes)
-                return await self._tokenize(start, [item.content], prefixes or [])
+                return await self._tokenize(start, [item.content], prefixes or [], splitting=settings.split_sentences)
 
         corpus = Corpus(
             context=context,
@@ -290,9 +295,9 @@ class TranslationService(TranslationServiceServicer):
             return work()
         return await asyncio.to_thread(work)
 
-    async def _tokenize(self, start: Callable[[], Job], *texts: Sequence[str]) -> Job:
-        """Start a job that tokenizes texts; long ones in a thread."""
-        if _is_short(*texts):
+    async def _tokenize(self, start: Callable[[], Job], *texts: Sequence[str], splitting: bool = False) -> Job:
+        """Start a job that tokenizes texts; long ones, and those that it splits into sentences, in a thread."""
+        if not splitting and _is_short(*texts):
             return start()
         job = self._tokenizing.submit(start)
         try:

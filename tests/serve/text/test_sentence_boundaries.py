@@ -1,0 +1,171 @@
+"""Sentence boundaries of long and hostile texts: work in proportion, and the same results on ordinary text."""
+
+import random
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencex
+
+import jumok
+from jumok_proto.errors import DeadlineExceededError
+from jumok_serve.text.sentence_boundaries import ADVANCE, MAX_PIECE, MAX_STOPS, MIN_PIECE, sentence_spans
+from jumok_serve.text.sentence_splitting import split
+from jumok_serve.translator import Translator
+from tests.support.hang import HANG_S
+from tests.support.in_process_server import serving
+
+WIDE_SPACES = "\xa0\u1680\u2000\u2009\u202f\u205f\u3000"
+FAMILIES = {
+    "opening quotation marks": "\u201c",
+    "straight quotation marks": '"',
+    "apostrophes": " '",
+    "guillemets": "«",
+    "corner brackets": "「あ。",
+    "brackets": "([{<",
+    "numbers in brackets": "(1) A. ",
+    "full stops": ".",
+    "spaced full stops": ". ",
+    "full stops of scripts": "\u0964a\u06d4b\u0589 ",
+    "full stops after quotations": "\u201d.",
+    "initials": "A. ",
+    "initials before wide spaces": "A\u202f. ",
+    "abbreviations": "e.g.",
+    "digits": "1",
+    "numbers": "1. ",
+    "one word": "a",
+    "combining marks": "a\u0301\u0323",
+    "emoji": "😀🏽\u200d",
+    "alternating scripts": "aяあ한",
+    "list markers": "\n1) a",
+    "newlines": "\n",
+    "line separators": "\u2028.",
+    "white space": " \t\xa0",
+    "addresses": "a@b.cd ",
+    "mixed quotations": "\"A. 'B.' «C. (D. ",
+}
+LENGTHS = (12_500, 100_000)
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lengths of the pieces that the library was called with; checks their stops."""
+    lengths: list[int] = []
+    segment = sentencex.segment
+
+    def counted(language: str, text: str) -> Any:
+        lengths.append(len(text))
+        assert len(re.findall(r"[.!?][.!? \t]*", text)) <= MAX_STOPS
+        return segment(language, text)
+
+    monkeypatch.setattr(sentencex, "segment", counted)
+    return lengths
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_work_grows_in_proportion_to_a_text(family: str, work: list[int]) -> None:
+    unit = FAMILIES[family]
+    for language in ("en", "it", "ja"):
+        for length in LENGTHS:
+            work.clear()
+            text = (unit * length)[:length]
+            end = 0
+            for start, after in sentence_spans(text, language):
+                assert end <= start < after
+                assert not text[end:start].strip()
+                end = after
+            assert not text[end:].strip()
+            lines = len(text.splitlines())
+            assert max(work, default=0) <= MAX_PIECE
+            assert len(work) <= lines + length * ADVANCE / MIN_PIECE
+            assert sum(work) <= length * ADVANCE
+
+
+def test_time_grows_in_proportion_to_a_text() -> None:
+    def took_s(length: int) -> float:
+        text = "\u201c" * length
+        started = time.thread_time()
+        list(sentence_spans(text, "en"))
+        return time.thread_time() - started
+
+    # In proportion it is 16 times as long and a little more, with squares 256 times.
+    assert took_s(16 * MAX_PIECE) < 100 * min(took_s(MAX_PIECE) for _ in range(5))
+
+
+VOCABULARY = (
+    "the a cat dog bird house tree sleeps sings reads book women red over under with of 12 3.5 it's don't well-known "
+    "street Tom Anna Berlin i.e. e.g. Dr. Mr. U.S. p.m. Straße größer caf\xe9"
+)
+
+
+def made_sentences(seed: int, number: int) -> Iterator[str]:
+    """Make sentences with quotations, brackets, initials and abbreviations."""
+    chosen = random.Random(seed)
+    for _ in range(number):
+        words = chosen.choices(VOCABULARY.split(), k=chosen.randint(3, 25))
+        said = " ".join([words[0].capitalize(), *words[1:]])
+        shape = chosen.choice(
+            ("{}", "{}", "{}", '"{}," he said', "He said: \u201c{}\u201d", "{} (so he said)", "J. R. {}")
+        )
+        yield shape.format(said) + chosen.choice(".......!?…")
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr"])
+def test_ordinary_text_is_split_as_the_library_splits_it(language: str) -> None:
+    differing = sentences = 0
+    for seed in range(40):
+        text = " ".join(made_sentences(seed, 5 + 3 * seed))
+        whole = [part.strip() for part in sentencex.segment(language, text)]
+        ours = list(split(text, language).sentences)
+        sentences += len(whole)
+        differing += len(set(whole) ^ set(ours))
+        if len(text) <= MAX_PIECE:
+            assert ours == whole
+    assert sentences > 2000
+    assert differing == 0
+
+
+@pytest.mark.parametrize("space", WIDE_SPACES)
+def test_wide_white_space_before_a_full_stop_ends_a_sentence(space: str) -> None:
+    for text in (f"A{space}. Is it?", f"Plan B {space}. Is it?", f"He said: J{space}{space}. Is it?"):
+        first, second = split(text, "en").sentences
+        assert (first, second) == (text.removesuffix(" Is it?"), "Is it?")
+
+
+def test_a_text_that_the_library_fails_on_is_split_at_its_punctuation(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Panic(BaseException):
+        pass
+
+    def fail(language: str, text: str) -> None:
+        raise Panic("byte index 2 is not a char boundary")
+
+    monkeypatch.setattr(sentencex, "segment", fail)
+    text = ' A cat sleeps. "Is it?" Yes!\n天気。はい。 No end'
+    assert split(text, "en").sentences == ("A cat sleeps.", '"Is it?"', "Yes!", "天気。", "はい。", "No end")
+    long = "A cat sleeps. " * 1000
+    assert split(long, "en").sentences == ("A cat sleeps.",) * 1000
+
+
+def test_a_deadline_ends_the_splitting() -> None:
+    spans = sentence_spans("A cat sleeps. " * 1000, "en", deadline=time.monotonic() - 1)
+    with pytest.raises(DeadlineExceededError, match="split into sentences"):
+        next(spans)
+
+
+def test_a_server_answers_what_no_library_likes(tiny_bundle: Path) -> None:
+    texts = [*(f"A{space}." for space in WIDE_SPACES), "\u201c" * 100_000, "「あ。" * 25_000, "a\u0301" * 50_000]
+    with (
+        Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator,
+        serving(translator) as address,
+        jumok.Client(address, timeout_s=HANG_S) as client,
+    ):
+        results = list(client.translate_iter(texts, split_sentences=True, truncate=True, max_length=2, beam_size=1))
+        assert [result.index for result in results] == list(range(len(texts)))
+        for result in results:
+            assert result.error is None or isinstance(result.error, jumok.InvalidArgumentError)
+        assert all(result.error is None for result in results[: len(WIDE_SPACES)])
+        for text in texts[: len(WIDE_SPACES)]:
+            assert client.translate(text, split_sentences=True, max_length=2, beam_size=1)
