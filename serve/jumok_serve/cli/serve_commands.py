@@ -22,8 +22,8 @@ from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.interceptor import CallObserver
-from jumok_serve.service.telemetry.logs import CallLog, configure_logging
-from jumok_serve.service.telemetry.metrics import MetricsPort
+from jumok_serve.service.telemetry.logs import CallLog, logging_to_stderr
+from jumok_serve.service.telemetry.metrics_port import MetricsPort
 from jumok_serve.translator import Translator
 
 SWITCH_INTERVAL_S = 0.001
@@ -91,12 +91,12 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
         click.echo(effective.toml(), nl=False)
         return
     settings = effective.configuration
-    configure_logging(log_format=settings.log_format, level=settings.log_level)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     use_few_arenas()
     # Needed until the server serves: without a handler, SIGTERM does not stop the first process of a container.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as opened:
+        opened.enter_context(logging_to_stderr(log_format=settings.log_format, level=settings.log_level))
         observers = _observers(settings, opened)
         # Checked before the models are loaded, which takes longer.
         tokens = None if settings.tokens is None else TokenFile(settings.tokens)

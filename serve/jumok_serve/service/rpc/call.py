@@ -1,6 +1,7 @@
 """State of a call while it is answered."""
 
 import random
+import re
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -11,8 +12,8 @@ REQUEST_ID = "x-request-id"
 """Metadata key of the request id, in requests and in responses."""
 HEALTH_METHODS = "/grpc.health.v1.Health/"
 """Prefix of health checks, which need no token and are answered under any load."""
-MAX_REQUEST_ID_LENGTH = 128
-"""Characters; a caller's longer id is replaced."""
+_USABLE_ID = re.compile(r"[!#-<>-\[\]-~]{1,128}")
+"""A caller's id that logs can show: visible ASCII without quotation mark, equals sign and backslash."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,9 +58,9 @@ def current_request_id() -> str:
 
 
 def request_id_from(metadata: dict[str, str | bytes]) -> str:
-    """Request id that the caller chose, or a new one."""
+    """Request id that the caller chose, or a new one instead of an unusable id."""
     given = metadata.get(REQUEST_ID)
-    return given if isinstance(given, str) and 0 < len(given) <= MAX_REQUEST_ID_LENGTH else _new_request_id()
+    return given if isinstance(given, str) and _USABLE_ID.fullmatch(given) else _new_request_id()
 
 
 _IDS = random.Random()  # noqa: S311 - an id is no secret

@@ -1,14 +1,16 @@
 """Logging: text lines, or one JSON object per line."""
 
-import json
 import logging
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import TracebackType
 
 from google.protobuf.message import Message
 
+from jumok_serve.printable import printable, printable_json
 from jumok_serve.service.rpc.call import CALL, HEALTH_METHODS, Call
+from jumok_serve.service.telemetry.log_queue import QueuedHandler, stderr_writer, writing
 
 calls = logging.getLogger("jumok_serve.calls")
 
@@ -17,12 +19,15 @@ FIELDS = "fields"
 """Attribute of a record with further JSON fields."""
 
 
-def configure_logging(*, log_format: str, level: str) -> None:
-    """Log to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(TEXT_FORMAT))
+@contextmanager
+def logging_to_stderr(*, log_format: str, level: str) -> Iterator[None]:
+    """Log to standard error, in a thread: a reader that does not read holds up nothing else."""
+    handler = QueuedHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter(TEXT_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("grpc._cython.cygrpc").addFilter(CANCELLED_CALLS)
+    with writing(handler, stderr_writer()):
+        yield
 
 
 class _CancelledCalls(logging.Filter):
@@ -41,8 +46,35 @@ class _CancelledCalls(logging.Filter):
 CANCELLED_CALLS = _CancelledCalls()
 
 
+class TextFormatter(logging.Formatter):
+    """Formats a record as a line; those of a traceback follow, indented.
+
+    Messages hold names and texts of callers and files, so line ends and control characters in them are escaped.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of the base class
+        """Format the first line of a record."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(  # noqa: N802 - of the base class
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
+    ) -> str:
+        """Format a traceback."""
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802 - of the base class
+        """Format a stack."""
+        return _indented(super().formatStack(stack_info))
+
+
+def _indented(lines: str) -> str:
+    return "\n".join(f"  {printable(line)}" for line in lines.split("\n"))
+
+
 class JsonFormatter(logging.Formatter):
-    """Formats a record as JSON: time, level, logger, message, request id."""
+    """Formats a record as one line of JSON: time, level, logger, message, request id."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
@@ -60,7 +92,7 @@ class JsonFormatter(logging.Formatter):
             fields |= extra
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False, default=str)
+        return printable_json(fields)
 
 
 class CallLog:
@@ -95,4 +127,8 @@ def _texts(request: Message | None, name: str) -> list[str]:
 
 
 def _word(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else str(value)
+    """Return a value as one word: in quotes unless it is plain."""
+    word = str(value)
+    if isinstance(value, list) or not word or any(one.isspace() or one in '"=' for one in word):
+        return printable_json(value)
+    return word

@@ -4,20 +4,18 @@ Labels are methods, statuses, reasons and models' names; no label holds a caller
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from threading import Thread
-from typing import Protocol, Self
-from wsgiref.simple_server import WSGIServer
+from typing import Protocol
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from jumok_proto.results import ModelState
 from jumok_serve.engine.statistics import EngineCounters, Histogram
-from jumok_serve.errors import ListenError
 from jumok_serve.service.models.registry import ModelEntry, ModelRegistry
 from jumok_serve.service.rpc.call_counts import CallCounts
+from jumok_serve.service.telemetry.log_queue import dropped_lines
 
 
 class MeasuredServer(Protocol):
@@ -46,6 +44,8 @@ class ServerCollector(Collector):
         yield from self._call_metrics()
         yield from self._model_metrics([entry for entry in self._server.models.entries() if not entry.draining])
         yield from _engine_metrics(list(self._server.models.counters().items()))
+        dropped = "Lines of the log that were dropped, as standard error was not read in time."
+        yield _counter("jumok_dropped_log_lines", dropped, [], [([], dropped_lines())])
 
     def _call_metrics(self) -> Iterator[Metric]:
         counts = self._server.counts
@@ -144,30 +144,3 @@ def make_registry(server: MeasuredServer) -> CollectorRegistry:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     return registry
-
-
-class MetricsPort:
-    """Serves metrics over HTTP in its own thread until it is closed.
-
-    Raises:
-        ListenError: the address cannot be bound.
-    """
-
-    def __init__(self, server: MeasuredServer, *, host: str, port: int) -> None:
-        self._http: WSGIServer
-        self._thread: Thread
-        try:
-            self._http, self._thread = start_http_server(port, addr=host, registry=make_registry(server))
-        except (OSError, OverflowError) as error:
-            raise ListenError(
-                f"cannot listen on {host}:{port} for metrics: {error}; choose another --metrics-port"
-            ) from error
-        self.address = f"{host}:{self._http.server_port}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()

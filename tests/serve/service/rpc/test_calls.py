@@ -20,8 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from jumok_proto.errors import OverloadedError
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.service.rpc.call import MAX_REQUEST_ID_LENGTH
-from jumok_serve.service.telemetry.logs import CallLog, JsonFormatter, configure_logging
+from jumok_serve.service.telemetry.logs import CallLog, JsonFormatter, logging_to_stderr
 from jumok_serve.service.telemetry.tracing import CallTracer
 from tests.support.fake_model import FakeModel, fail, failure, hold, serving
 
@@ -42,7 +41,7 @@ def test_a_call_keeps_the_name_that_its_caller_gave_it_or_gets_one() -> None:
         async with serving(FakeModel()) as (_, channel):
             translate = TranslationServiceStub(channel).TranslateText
             names = set()
-            for metadata in (named("mine-1"), None, named("x" * (MAX_REQUEST_ID_LENGTH + 1)), named("")):
+            for metadata in (named("mine-1"), None, named("x" * 129), named("")):
                 call = translate(REQUEST, metadata=metadata)
                 await call
                 names.add(await request_id(call))
@@ -180,24 +179,24 @@ def test_a_fault_has_its_traceback_and_its_request_in_json(logged: list[logging.
     assert "secret" not in vars(logged[0])["written"]
 
 
-def test_logging_is_as_configured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logging_is_as_configured(capfd: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     try:
-        configure_logging(log_format="json", level="warning")
-        logging.getLogger("jumok_serve.any").info("quiet")
-        logging.getLogger("jumok_serve.any").warning('two\nlines and a "quote" → %s', 1)
-        configure_logging(log_format="text", level="info")
-        logging.getLogger("jumok_serve.any").info("loud")
-        core = logging.getLogger("grpc._cython.cygrpc")
-        core.error("ExecuteBatchError raised in core by servicer method [%s]", "any")  # the caller has left
-        core.error("anything else")
-        assert len(root.handlers) == 1
+        with logging_to_stderr(log_format="json", level="warning"):
+            logging.getLogger("jumok_serve.any").info("quiet")
+            logging.getLogger("jumok_serve.any").warning('two\nlines and a "quote" → %s', 1)
+        with logging_to_stderr(log_format="text", level="info"):
+            logging.getLogger("jumok_serve.any").info("loud")
+            core = logging.getLogger("grpc._cython.cygrpc")
+            core.error("ExecuteBatchError raised in core by servicer method [%s]", "any")  # the caller has left
+            core.error("anything else")
+            assert len(root.handlers) == 1
     finally:
         root.handlers = before
         root.setLevel(level)
         assert sys.stderr
-    first, second, third = capsys.readouterr().err.splitlines()
+    first, second, third = capfd.readouterr().err.splitlines()
     written = json.loads(first)
     assert written["message"] == 'two\nlines and a "quote" → 1'
     assert written["time"].endswith("+00:00")
