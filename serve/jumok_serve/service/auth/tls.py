@@ -1,7 +1,7 @@
 """TLS for the server, with certificates that may be replaced meanwhile."""
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -9,7 +9,7 @@ from typing import cast
 import grpc
 
 from jumok_serve.errors import CredentialsError
-from jumok_serve.service.auth.reloaded_files import ReloadedFiles
+from jumok_serve.service.auth.reloaded_files import ReloadedFiles, read_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,7 @@ class TlsFiles:
     def _paths(self) -> list[Path]:
         return [path for path in (self.certificate, self.key, self.client_ca) if path is not None]
 
-    def _read(self) -> grpc.ServerCertificateConfiguration:
-        contents = [path.read_bytes() for path in self._paths]
+    def _read(self, contents: Sequence[bytes]) -> grpc.ServerCertificateConfiguration:
         # gRPC accepts a key that does not match the certificate, and then fails every connection.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
@@ -67,7 +66,7 @@ class TlsFiles:
                 f"certificate {self.certificate}, key {self.key}"
                 f"{f' and authority {self.client_ca}' if self.client_ca else ''} cannot be used: {error}"
             ) from error
-        if [path.read_bytes() for path in self._paths] != contents:
+        if [read_file(path) for path in self._paths] != contents:
             raise CredentialsError(f"{self.certificate} or {self.key} was being replaced")
         certificate, key, *authority = contents
         return grpc.ssl_server_certificate_configuration(

@@ -8,7 +8,7 @@ passwords need, would only slow down every call.
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -64,9 +64,9 @@ class TokenFile:
                 found = token
         return found
 
-    def _read(self) -> list[Token]:
+    def _read(self, contents: Sequence[bytes]) -> list[Token]:
         try:
-            lines = self._path.read_text(encoding="utf-8").splitlines()
+            lines = contents[0].decode("utf-8").splitlines()
         except UnicodeDecodeError as error:
             raise CredentialsError(f"{self._path}: {error}") from error
         tokens, problems = [], []

@@ -1,0 +1,142 @@
+"""Files that are replaced in unusual ways while a server uses them."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import grpc
+import pytest
+
+from jumok_proto.v1.model_pb2 import ListModelsRequest
+from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
+from jumok_serve.errors import CredentialsError
+from jumok_serve.service.auth import reloaded_files
+from jumok_serve.service.auth.reloaded_files import MAX_BYTES, ReloadedFiles
+from jumok_serve.service.auth.tokens import TokenFile, make_token
+from tests.serve.service.auth.test_tokens import bearer, file, write  # noqa: F401 - a fixture
+from tests.support.fake_model import FakeModel, failure, serving
+from tests.support.hang import HANG_S
+
+
+def first_bytes(contents: Sequence[bytes]) -> bytes:
+    return contents[0]
+
+
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def replace_by_sparse_file(path: Path) -> None:
+    path.unlink()
+    with path.open("wb") as stream:
+        stream.truncate(2**40)
+
+
+@pytest.mark.parametrize(
+    ("replace", "problem"),
+    [
+        (replace_by_pipe, "no regular file"),
+        (replace_by_folder, "no regular file"),
+        (replace_by_device, "no regular file"),
+        (replace_by_sparse_file, f"larger than {MAX_BYTES} bytes"),
+        (Path.unlink, "No such file"),
+    ],
+)
+def test_a_server_goes_on_with_the_tokens_that_it_has(
+    replace: Callable[[Path], None],
+    problem: str,
+    file: Path,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    secret, token = make_token("reports", ["translate"])
+    other, added = make_token("other", ["translate"])
+    write(file, token.line())
+
+    async def scenario() -> None:
+        async with serving(FakeModel(), tokens=TokenFile(file)) as (_, channel):
+            models = ModelServiceStub(channel)
+
+            async def call(secret: str) -> object:
+                return await asyncio.wait_for(models.ListModels(ListModelsRequest(), metadata=bearer(secret)), HANG_S)
+
+            assert await call(secret)
+            replace(file)
+            for _ in range(3):
+                assert await call(secret)
+            warned = [record for record in caplog.records if problem in record.getMessage()]
+            assert len(warned) == 1
+            if file.is_dir():
+                file.rmdir()
+            write(file, added.line())
+            assert await call(other)
+            refused = await failure(models.ListModels(ListModelsRequest(), metadata=bearer(secret)))
+            assert refused.code is grpc.StatusCode.UNAUTHENTICATED
+
+    asyncio.run(scenario())
+
+
+def test_a_server_does_not_start_with_a_pipe_for_tokens(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CredentialsError, match="no regular file"):
+        TokenFile(tmp_path / "pipe")
+
+
+def test_an_edit_of_the_same_size_and_time_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    times = path.stat()
+    files = ReloadedFiles([path], first_bytes)
+    for content in (b"two", b"six", b"ten"):
+        with path.open("r+b") as stream:  # the same inode
+            stream.write(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert files.get() == content
+
+
+def test_a_second_edit_within_the_clock_of_the_file_system_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    frozen = reloaded_files._FileState(*[0] * 6)
+    monkeypatch.setattr(reloaded_files, "_state", lambda _: frozen)
+    now = [frozen.changed + 1]
+    monkeypatch.setattr(reloaded_files.time, "time_ns", lambda: now[0])
+    files = ReloadedFiles([path], first_bytes)
+    path.write_bytes(b"two")  # of which the frozen times tell nothing
+    assert files.get() == b"two"
+    now[0] += reloaded_files.RACY_NS
+    assert files.get() == b"two"
+    path.write_bytes(b"six")
+    assert files.get() == b"two"  # times that are old enough are trusted, so that a call reads no file
+
+
+def test_a_file_that_everybody_can_change_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("", encoding="utf-8")
+    path.chmod(0o600)
+    with caplog.at_level(logging.WARNING):
+        tokens = TokenFile(path)
+        tokens.find("any")
+        assert not caplog.records
+        path.chmod(0o602)
+        tokens.find("any")
+        tokens.find("any")
+        (warning,) = caplog.records
+        assert f"run chmod o-w {path}" in warning.getMessage()
+        caplog.clear()
+        TokenFile(path)
+        assert len(caplog.records) == 1
