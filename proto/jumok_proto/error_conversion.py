@@ -33,24 +33,33 @@ def status_to_proto(code: grpc.StatusCode, message: str, details: Details) -> st
         messages.append(error_details_pb2.RequestInfo(request_id=details.request_id))
     if details.field_violations:
         violations = [
-            error_details_pb2.BadRequest.FieldViolation(field=violation.field, description=violation.description)
+            error_details_pb2.BadRequest.FieldViolation(
+                field=violation.field, description=_as_utf8(violation.description)
+            )
             for violation in details.field_violations
         ]
         messages.append(error_details_pb2.BadRequest(field_violations=violations))
     if (resource := details.resource) is not None:
         messages.append(
             error_details_pb2.ResourceInfo(
-                resource_type=resource.type, resource_name=resource.name, description=resource.description
+                resource_type=resource.type,
+                resource_name=_as_utf8(resource.name),
+                description=_as_utf8(resource.description),
             )
         )
     if details.retry_after_s is not None:
         delay = Duration()
         delay.FromNanoseconds(round(details.retry_after_s * 1e9))
         messages.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    status = status_pb2.Status(code=code.value[0], message=message)
+    status = status_pb2.Status(code=code.value[0], message=_as_utf8(message))
     for each in messages:
         status.details.add().Pack(each)
     return status
+
+
+def _as_utf8(text: str) -> str:
+    """Escape lone surrogates, as names of files may hold them and messages must not."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def error_from_proto(status: status_pb2.Status) -> JumokError:

@@ -8,6 +8,7 @@ from jumok_proto.errors import BundleNotFoundError, InvalidArgumentError
 from jumok_serve.bundle.bundle import read_manifest
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.fields import MANIFEST_FILE
+from jumok_serve.printable import printable
 
 MAX_NAME_LENGTH = 255
 """Characters of a folder's name; file systems allow as many bytes."""
@@ -75,6 +76,9 @@ class ModelRoot:
             return
         for entry in entries:
             if entry.name.startswith(".") or not (entry / MANIFEST_FILE).is_file():
+                continue
+            if not entry.name.isprintable():
+                yield FoundBundle(printable(entry.name), problem="the folder's name is not printable text: rename it")
                 continue
             if not entry.resolve().is_relative_to(root):
                 yield FoundBundle(entry.name, problem="a link that leads out of the model root")

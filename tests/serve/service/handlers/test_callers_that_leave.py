@@ -1,0 +1,86 @@
+"""Callers that leave while the server writes: their calls are cancelled, and nothing has failed."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from jumok_proto.v1 import translation_pb2 as pb
+from jumok_serve.service.handlers.responses import write_response
+from jumok_serve.service.rpc.call import Call
+from tests.serve.service.handlers.test_service_corpus import opening
+from tests.serve.service.handlers.test_service_streams import stub_of
+from tests.support.fake_model import FakeModel, hold, serving
+from tests.support.hang import HANG_S
+
+LONG = "a" * 20_000
+"""A result of which few fit the window of a stream that is not read."""
+Leave = Callable[[Any, grpc.aio.Channel], Any]
+
+
+async def cancel(call: Any, channel: grpc.aio.Channel) -> None:
+    call.cancel()
+
+
+async def close(call: Any, channel: grpc.aio.Channel) -> None:
+    await channel.close(0)
+
+
+@pytest.mark.parametrize("leave", [cancel, close])
+@pytest.mark.parametrize("read", [0, 1])
+def test_a_caller_that_leaves_a_corpus_is_no_fault(leave: Leave, read: int, caplog: pytest.LogCaptureFixture) -> None:
+    codes: list[str] = []
+
+    async def once() -> None:
+        ended = asyncio.Event()
+
+        class Observer:
+            def ended(self, call: Call) -> None:
+                codes.append(call.code)
+                ended.set()
+
+        model = FakeModel(on_submit=hold)
+        async with serving(model, observers=[Observer()]) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            await call.write(opening(*[LONG] * 100, window=128))
+            answers = [await model.submitted.get() for _ in range(100)]
+            for answer in answers:
+                answer.complete()
+            for _ in range(read):
+                await call.read()
+            await leave(call, channel)
+            await asyncio.wait_for(ended.wait(), HANG_S)
+
+    for _ in range(5):
+        asyncio.run(once())
+    assert codes == ["CANCELLED"] * 5
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_write_to_a_caller_that_has_left_is_a_cancellation() -> None:
+    class Context:
+        """Context whose write fails as that of gRPC does when the connection is lost first."""
+
+        def __init__(self, error: Exception, done: bool) -> None:
+            self._error = error
+            self._done = done
+
+        async def write(self, message: Any) -> None:
+            raise self._error
+
+        def done(self) -> bool:
+            return self._done
+
+    def written(error: Exception, done: bool) -> None:
+        context: Any = Context(error, done)
+        asyncio.run(write_response(context, pb.TranslateCorpusResponse()))
+
+    with pytest.raises(asyncio.CancelledError):
+        written(grpc.aio.InternalError('Failed "execute_batch"'), False)
+    with pytest.raises(asyncio.CancelledError):
+        written(grpc.aio.UsageError("RPC already finished."), True)
+    with pytest.raises(grpc.aio.UsageError):
+        written(grpc.aio.UsageError("a misuse"), False)
