@@ -20,7 +20,7 @@ def generate(out: Path) -> None:
     for name, wanted in TOOLS.items():
         if (found := version(name)) != wanted:
             raise SystemExit(f"stubs are generated with {name} {wanted}, found {found}: pip install {name}=={wanted}")
-    protos = sorted(ROOT.rglob("*.proto"))
+    protos = sorted((ROOT / "jumok_proto").rglob("*.proto"))
     services = [path for path in protos if "\nservice " in path.read_text(encoding="utf-8")]
     _protoc(out, protos, kinds=("python", "mypy"))
     _protoc(out, services, kinds=("grpc_python", "mypy_grpc"))
@@ -31,7 +31,7 @@ def _protoc(out: Path, protos: list[Path], kinds: tuple[str, str]) -> None:
     plugin = f"protoc-gen-{kinds[1]}"
     if (plugin_path := which(plugin, path=str(Path(sys.executable).parent))) is None:
         raise SystemExit(f"{plugin} is not installed: pip install 'jumok[dev]'")
-    includes = (ROOT, files("grpc_tools") / "_proto", files("google.rpc") / ".." / "..")
+    includes = (ROOT, ROOT / "third_party", files("grpc_tools") / "_proto")
     arguments = [*(f"-I{include}" for include in includes), f"--plugin={plugin}={plugin_path}"]
     arguments += [f"--{kind}_out={'quiet:' if kind == kinds[1] else ''}{out}" for kind in kinds]
     if protoc.main(["protoc", *arguments, *(str(path.relative_to(ROOT)) for path in protos)]) != 0:

@@ -29,6 +29,16 @@ def test_regenerating_gives_the_committed_stubs(tmp_path: Path) -> None:
     assert stubs(tmp_path) == committed
 
 
+def test_the_contract_compiles_from_the_repository_alone(tmp_path: Path) -> None:
+    protos = [str(path.relative_to(PROTO)) for path in (PROTO / "jumok_proto/v1").glob("*.proto")]
+    compiled = tmp_path / "contract"
+    well_known = files("grpc_tools") / "_proto"  # google.protobuf, which every protoc brings
+    arguments = [f"-I{PROTO}", f"-I{PROTO / 'third_party'}", f"-I{well_known}", "--include_imports"]
+    assert protoc.main(["protoc", *arguments, f"--descriptor_set_out={compiled}", *protos]) == 0
+    names = {file.name for file in FileDescriptorSet.FromString(compiled.read_bytes()).file}
+    assert {"google/rpc/status.proto", *protos} <= names
+
+
 def test_another_generator_is_refused(tmp_path: Path) -> None:
     program = (
         "import importlib.metadata, runpy, sys; importlib.metadata.version = lambda name: '9.9'; "

@@ -11,7 +11,6 @@ from pathlib import Path
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from jumok_proto.results import ModelState
 from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
@@ -23,6 +22,7 @@ from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.handlers.admin_service import AdminService
 from jumok_serve.service.handlers.health import Health
 from jumok_serve.service.handlers.model_service import ModelService
+from jumok_serve.service.handlers.reflection import REFLECTION_SERVICES, reflection_servicers
 from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.lifecycle import Lifecycle
@@ -39,7 +39,6 @@ TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationSe
 MODEL_SERVICE = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
 ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]
-REFLECTION_SERVICE = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 SERVICES = (TRANSLATION_SERVICE.full_name, MODEL_SERVICE.full_name)
 
 QUEUED_METHODS = [f"/{TRANSLATION_SERVICE.full_name}/{method}" for method in ("TranslateText", "StreamTranslateText")]
@@ -139,9 +138,8 @@ class Server:
                 ("grpc.server.max_pending_requests_hard_limit", limits.max_calls),
             ),
         )
-        names = [service.full_name for service in (*services, HEALTH_SERVICE, REFLECTION_SERVICE)]
-        reflection_service = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]  # its types lack it
-        standard = {HEALTH_SERVICE: self._health, REFLECTION_SERVICE: reflection_service}
+        names = [service.full_name for service in (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)]
+        standard = {HEALTH_SERVICE: self._health, **reflection_servicers(names)}
         server.add_generic_rpc_handlers(
             tuple(guarded_handlers(service, servicer) for service, servicer in {**services, **standard}.items())
         )

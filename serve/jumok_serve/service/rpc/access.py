@@ -10,6 +10,7 @@ from jumok_serve.service.rpc.call import HEALTH_METHODS, Call
 SCOPES_BY_SERVICE = {
     "jumok.v1.TranslationService": frozenset({"translate"}),
     "jumok.v1.ModelService": SCOPES,
+    "grpc.reflection.v1.ServerReflection": SCOPES,
     "grpc.reflection.v1alpha.ServerReflection": SCOPES,
 }
 """Scopes that open a service; other services need ADMIN."""

@@ -1,0 +1,88 @@
+"""Reflection in v1 and v1alpha, as generic tools use it."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
+
+from jumok_serve.service.auth.tokens import TokenFile, make_token
+from tests.serve.service.auth.test_tokens import bearer
+from tests.support.fake_model import FakeModel, serving
+
+VERSIONS = ("v1", "v1alpha")
+
+
+async def reflect(
+    channel: grpc.aio.Channel, version: str, *requests: ServerReflectionRequest, metadata: Any = None
+) -> list[ServerReflectionResponse]:
+    """Send requests of a version; the messages of both have the same bytes."""
+    call = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        ServerReflectionRequest.SerializeToString,
+        ServerReflectionResponse.FromString,
+    )(iter(requests), metadata=metadata)
+    return [response async for response in call]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_tool_that_knows_no_contract_can_call(version: str) -> None:
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (_, channel):
+            listed, unknown = await reflect(
+                channel,
+                version,
+                ServerReflectionRequest(list_services=""),
+                ServerReflectionRequest(file_containing_symbol="any.Unknown"),
+            )
+            names = [service.name for service in listed.list_services_response.service]
+            assert {f"grpc.reflection.{each}.ServerReflection" for each in VERSIONS} <= set(names)
+            assert listed.original_request == ServerReflectionRequest(list_services="")
+            assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+            pool = DescriptorPool()
+            added: set[str] = set()
+            for name in names:  # its own contract among them
+                (found,) = await reflect(channel, version, ServerReflectionRequest(file_containing_symbol=name))
+                contracts = map(FileDescriptorProto.FromString, found.file_descriptor_response.file_descriptor_proto)
+                for contract in reversed(list(contracts)):  # those that a contract imports come last
+                    if contract.name not in added:
+                        added.add(contract.name)
+                        pool.Add(contract)
+                assert pool.FindServiceByName(name).methods
+            assert "google/rpc/status.proto" in added
+            (by_name,) = await reflect(
+                channel, version, ServerReflectionRequest(file_by_filename="google/rpc/status.proto")
+            )
+            assert by_name.file_descriptor_response.file_descriptor_proto
+            method = pool.FindServiceByName("jumok.v1.ModelService").FindMethodByName("ListModels")
+            answer = await channel.unary_unary("/jumok.v1.ModelService/ListModels")(b"")
+            (model,) = GetMessageClass(method.output_type).FromString(answer).models  # type: ignore[attr-defined]
+            assert model.name == "held"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("scope", ["translate", "admin"])
+def test_reflection_needs_a_token_and_health_none(version: str, scope: str, tmp_path: Any) -> None:
+    secret, token = make_token("any", [scope])
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{token.line()}\n", encoding="utf-8")
+
+    async def scenario() -> None:
+        async with serving(FakeModel(), tokens=TokenFile(tokens)) as (_, channel):
+            request = ServerReflectionRequest(list_services="")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await reflect(channel, version, request)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert await reflect(channel, version, request, metadata=bearer(secret))
+            health = await HealthStub(channel).Check(HealthCheckRequest())
+            assert health.status == HealthCheckResponse.SERVING
+
+    asyncio.run(scenario())
