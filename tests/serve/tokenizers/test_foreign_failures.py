@@ -59,10 +59,12 @@ def test_a_translation_that_cannot_be_decoded_fails_alone(tiny_bundle: Path, tmp
             translator.tokenizer.decode([2])
         assert translator.tokenizer.decode([5]) == "word5"
         with serving(translator) as address, jumok.Client(address, timeout_s=HANG_S) as client:
-            # The prefix is decoded with the translation.
-            good, bad = client.translate_iter([READABLE, (READABLE, "eee")], max_length=2)
+            # A prefix is decoded with its translation.
+            (good,) = client.translate_iter([READABLE], target_prefix="word5", max_length=2)
             assert good.error is None
-            assert isinstance(bad.error, jumok.InternalError)
+            first, second = client.translate_iter([READABLE] * 2, target_prefix="eee", max_length=2)
+            assert isinstance(first.error, jumok.InternalError)
+            assert isinstance(second.error, jumok.InternalError)
             with pytest.raises(jumok.InternalError):
                 list(client.translate_stream(READABLE, target_prefix="eee", max_length=2))
 

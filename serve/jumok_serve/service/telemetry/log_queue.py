@@ -73,6 +73,7 @@ class _Writer(QueueListener):
 
     def __init__(self, handler: QueuedHandler, write: Write) -> None:
         super().__init__(handler.queue)
+        self._lines: Queue[Any] = handler.queue  # type: ignore[assignment]  # its types allow less than it makes
         self._handler = handler
         self._write = write
         self._reported = 0
@@ -90,7 +91,7 @@ class _Writer(QueueListener):
 
     def enqueue_sentinel(self) -> None:
         """Queue the end, once there is room."""
-        self.queue.put(None)
+        self._lines.put(None)
 
 
 @contextmanager

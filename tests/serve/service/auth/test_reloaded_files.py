@@ -114,7 +114,7 @@ def test_a_second_edit_within_the_clock_of_the_file_system_is_seen(
     frozen = reloaded_files._FileState(*[0] * 6)
     monkeypatch.setattr(reloaded_files, "_state", lambda _: frozen)
     now = [frozen.changed + 1]
-    monkeypatch.setattr(reloaded_files.time, "time_ns", lambda: now[0])
+    monkeypatch.setattr("jumok_serve.service.auth.reloaded_files.time.time_ns", lambda: now[0])
     files = ReloadedFiles([path], first_bytes)
     path.write_bytes(b"two")  # of which the frozen times tell nothing
     assert files.get() == b"two"

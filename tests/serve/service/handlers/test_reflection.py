@@ -61,7 +61,7 @@ def test_a_tool_that_knows_no_contract_can_call(version: str) -> None:
             )
             assert by_name.file_descriptor_response.file_descriptor_proto
             method = pool.FindServiceByName("jumok.v1.ModelService").FindMethodByName("ListModels")
-            answer = await channel.unary_unary("/jumok.v1.ModelService/ListModels")(b"")
+            answer = await channel.unary_unary("/jumok.v1.ModelService/ListModels", None, None)(b"")
             (model,) = GetMessageClass(method.output_type).FromString(answer).models  # type: ignore[attr-defined]
             assert model.name == "held"
 

@@ -18,27 +18,24 @@ from jumok_serve.errors import BundleError
 from tests.serve.service.handlers.test_admin import administered, load
 from tests.support.fake_model import FakeModel, failure, manifest
 
-NAMES = [b"b\xff", b"c\ndata", b"d\x1b[2J", "e\u2028".encode()]
-
-
-def escaped(name: bytes) -> str:
-    return os.fsdecode(name).encode("unicode_escape").decode()
+NAMES = list(map(os.fsdecode, [b"b\xff", b"c\ndata", b"d\x1b[2J", "e\u2028".encode()]))
+ESCAPED = [name.encode("unicode_escape").decode() for name in NAMES]
 
 
 def test_bundles_are_listed_and_not_found_whatever_their_names(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with administered(tmp_path, FakeModel(version="2")) as (root, _, channel):
             for name in NAMES:
-                root.add(os.fsdecode(name), manifest("held", "7").model_dump_json())
+                root.add(name, manifest("held", "7").model_dump_json())
             listed = {
                 bundle.bundle: bundle
                 for bundle in (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
             }
-            for name in map(escaped, NAMES):
+            for name in ESCAPED:
                 assert listed[name].state == admin_pb2.BUNDLE_STATE_UNUSABLE
                 assert "rename it" in listed[name].problem
             assert listed["held-2"].state == admin_pb2.BUNDLE_STATE_LOADED
-            for name in ("nowhere", escaped(NAMES[0])):
+            for name in ("nowhere", ESCAPED[0]):
                 refused = await failure(load(channel, name))
                 assert refused.code is not grpc.StatusCode.INTERNAL
                 assert all(one.isprintable() for one in refused.message)
@@ -54,22 +51,22 @@ def test_a_bundle_is_refused_for_files_of_any_name(
     for path in tiny_bundle.iterdir():
         (bundle / path.name).symlink_to(path)
     for name in NAMES:
-        (bundle / os.fsdecode(name)).write_bytes(b"")
+        (bundle / name).write_bytes(b"")
     with pytest.raises(BundleError) as refused:
         Bundle.open(bundle)
-    for name in map(escaped, NAMES):
+    for name in ESCAPED:
         assert any(problem.startswith(f"{name}: not listed") for problem in refused.value.problems)
     str(refused.value).encode()
 
     def refuse(folder: Path) -> FakeModel:
-        raise BundleError(folder, [f"{os.fsdecode(name)}: not listed" for name in NAMES])
+        raise BundleError(folder, [f"{name}: not listed" for name in NAMES])
 
     async def scenario() -> None:
         async with administered(tmp_path, FakeModel(version="2")) as (root, _, channel):
             root.load_as = lambda _: refuse(root.path)
             failed = await failure(load(channel, "held-1"))
             assert failed.code is grpc.StatusCode.FAILED_PRECONDITION
-            for name in map(escaped, NAMES):
+            for name in ESCAPED:
                 assert name in failed.message
 
     with caplog.at_level(logging.ERROR):

@@ -80,7 +80,7 @@ def test_an_id_that_could_forge_a_line_is_replaced(given: str, kept: bool, caplo
                 TranslateTextRequest(contents=["a"]), metadata=((REQUEST_ID, given),)
             )
             assert await call
-            return dict(await call.trailing_metadata())[REQUEST_ID]
+            return str(dict(await call.trailing_metadata())[REQUEST_ID])
 
     with caplog.at_level(logging.INFO, logger="jumok_serve.calls"):
         used = asyncio.run(scenario())
@@ -132,7 +132,11 @@ def test_a_writer_that_is_stuck_does_not_keep_the_process(monkeypatch: pytest.Mo
     monkeypatch.setattr(log_queue, "FLUSH_S", 0.05)
     never = threading.Event()
     handler = QueuedHandler()
-    with writing(handler, lambda _: never.wait() and None):
+
+    def write(line: str) -> None:
+        never.wait()
+
+    with writing(handler, write):
         handler.handle(logging.LogRecord("any", logging.INFO, __file__, 1, "stuck", None, None))
     never.set()
 
