@@ -120,8 +120,8 @@ def _split(piece: str, language: str) -> list[int]:
     try:
         with _SENTENCEX:
             parts = segment(language, _WIDE_SPACE_BEFORE_STOP.sub(" ", piece))
-    except ForeignCodeError:
-        logger.warning("sentencex failed on a text, which is split at its punctuation instead", exc_info=True)
+    except ForeignCodeError as error:
+        logger.warning("%s; the text is split at its punctuation instead", error)
         return _split_plainly(piece)
     return list(accumulate(map(len, parts)))
 

@@ -239,7 +239,7 @@ def _encode(encode: Callable[[str], list[int]], text: str, field: str) -> list[i
     try:
         return encode(text)
     except ForeignCodeError as error:
-        logger.warning("the tokenizer failed on a text, which is refused", exc_info=error)
+        logger.warning("%s; the text is refused", error)
         raise InvalidArgumentError(
             f"{field}: the model's tokenizer cannot read the text; change it", field=field
         ) from error

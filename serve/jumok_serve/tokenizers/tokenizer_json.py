@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import tokenizers
 
-from jumok_serve.errors import ForeignCodeError
 from jumok_serve.foreign import ForeignCode
 from jumok_serve.manifest.tokenizers import TokenizerJsonDescription
 from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, stable_text
@@ -58,13 +57,13 @@ class TokenizerJson:
             _make_untypable(fields, set(self._special.values()))
             with _TOKENIZERS:
                 self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(fields))
-        except (ForeignCodeError, LookupError, RecursionError, TypeError, ValueError) as exc:
+                vocabulary = self._tokenizer.get_vocab()
+        except Exception as exc:  # a file may lack or hold anything
             raise ValueError(
                 f"{name} is not a tokenizer.json that tokenizers {tokenizers.__version__} reads: {exc}"
             ) from exc
         self._only_appends = _only_appends(fields.get("decoder"))
         self._tokenizer.encode_special_tokens = True
-        vocabulary = self._tokenizer.get_vocab()
         size = 1 + max(vocabulary.values(), default=0)
         self._source_vocab_size = source_vocab_size or size
         self._target_vocab_size = target_vocab_size or size
@@ -129,7 +128,7 @@ class TokenizerJson:
             return ""
         known = checked_ids(ids, self.vocab_size)
         # A run of byte tokens is decoded as a whole: a further byte can change the text of all.
-        while known and (known[-1] in self._special or _BYTE.fullmatch(self._tokenizer.id_to_token(known[-1]) or "")):
+        while known and (known[-1] in self._special or _BYTE.fullmatch(self._token(known[-1]))):
             known.pop()
         return stable_text(self._decoded(known), clean_up=self._clean_up_spaces)
 
@@ -147,7 +146,11 @@ class TokenizerJson:
         return self._spelled(checked_ids(ids, self.source_vocab_size))
 
     def _spelled(self, ids: list[int]) -> list[str]:
-        return [self._special.get(token) or self._tokenizer.id_to_token(token) or "" for token in ids]
+        return [self._special.get(token) or self._token(token) for token in ids]
+
+    def _token(self, token: int) -> str:
+        with _TOKENIZERS:
+            return self._tokenizer.id_to_token(token) or ""
 
     def save(self, folder: Path) -> TokenizerJsonDescription:
         """Write ``tokenizer.json`` into ``folder``."""
