@@ -123,7 +123,8 @@ def _split(piece: str, language: str) -> list[int]:
     except ForeignCodeError as error:
         logger.warning("%s; the text is split at its punctuation instead", error)
         return _split_plainly(piece)
-    return list(accumulate(map(len, parts)))
+    ends = list(accumulate(map(len, parts)))
+    return ends if ends and ends[-1] == len(piece) else _split_plainly(piece)  # which loses no character
 
 
 def _split_plainly(piece: str) -> list[int]:

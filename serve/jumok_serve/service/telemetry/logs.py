@@ -26,8 +26,12 @@ def logging_to_stderr(*, log_format: str, level: str) -> Iterator[None]:
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter(TEXT_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("grpc._cython.cygrpc").addFilter(CANCELLED_CALLS)
-    with writing(handler, stderr_writer()):
-        yield
+    logging.captureWarnings(True)
+    try:
+        with writing(handler, stderr_writer()):
+            yield
+    finally:
+        logging.captureWarnings(False)
 
 
 class _CancelledCalls(logging.Filter):
