@@ -21,7 +21,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -32,7 +32,7 @@ import sacrebleu
 import torch
 
 from benchmarks.common import models
-from benchmarks.common.processes import Process, Program
+from benchmarks.common.processes import Contender, Process, Program
 from benchmarks.common.progress import described, progress
 from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
 from benchmarks.common.ratios import (
@@ -47,6 +47,7 @@ from benchmarks.common.ratios import (
     with_goals,
 )
 from benchmarks.common.report import save_ratio_plot
+from benchmarks.common.rests import QUICK_RESTS, RESTS, Rested, measure_rests, rest_table
 from benchmarks.common.rounds import (
     LEAST_S,
     Contenders,
@@ -103,6 +104,7 @@ class Record:
     results: list[CellResult] = field(default_factory=list)
     memories: list[Memory] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
+    rests: list[Rested] = field(default_factory=list)
 
 
 def run_random(plan: Plan, folder: Path, record: Record) -> None:
@@ -143,7 +145,31 @@ def run_random(plan: Plan, folder: Path, record: Record) -> None:
         for cell, task in tasks.items():
             for result, _, _ in run_cell(cell, task, contenders, processes, rounds=plan.rounds, progress=progress):
                 record.results.append(result if plan.tiny or plan.listed else with_goals(result))
+        record.rests += _rests(tasks, contenders, processes, record.results, plan)
     record.memories += measure_memory(RANDOM, tasks, contenders, record.results, progress)
+
+
+def _rests(
+    tasks: dict[Cell, Task],
+    contenders: Contenders,
+    processes: dict[Program, Process],
+    results: Sequence[CellResult],
+    plan: Plan,
+) -> Iterator[Rested]:
+    """Measure the smallest cell after rests: jumok, and CTranslate2 in its fastest setting."""
+    cell = min(tasks, key=lambda cell: cell.rows)
+    for result in results:
+        if result.cell == cell:
+            ours = contenders.ours[result.precision]
+            [peer] = [each for each in contenders.peers[result.precision] if each.name == result.peer]
+            for name, each in ((f"jumok {result.precision}", ours), (f"CTranslate2 {result.precision}", peer)):
+
+                def call(rest_s: float, calls: int, each: Contender = each) -> Sequence[float]:
+                    task = replace(each.task(tasks[cell]), least_s=0.0, rest_s=rest_s, repetitions=calls)
+                    return processes[each.program].measure(task).seconds
+
+                yield measure_rests(cell.model, name, QUICK_RESTS if plan.tiny else RESTS, call)
+                progress(f"{cell.model}, {cell}, {name}: after rests")
 
 
 def run_trained(plan: Plan, folder: Path, record: Record) -> None:
@@ -198,6 +224,8 @@ def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
         "Peak memory of fresh processes that translate every cell once, and their models on disk\n"
         + memory_table(record.memories, None if plan.tiny else MEMORY_GOAL),
     ]
+    if record.rests:
+        parts.append(f"Latency of one sentence after rests (multiple of back to back)\n{rest_table(record.rests)}")
     if record.trials:
         parts.append(f"CTranslate2's settings that were tried\n{trial_table(record.trials)}")
     return "\n\n".join(parts)
@@ -220,6 +248,7 @@ def as_json(record: Record, where: dict[str, Any], rounds: int) -> dict[str, Any
         "cells": cells,
         "memory": [asdict(each) for each in record.memories],
         "trials": [asdict(each) for each in record.trials],
+        "rests": [asdict(each) for each in record.rests],
     }
 
 

@@ -23,13 +23,14 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.closed_loop import Decoding, Measured, load, offline
+from benchmarks.common.closed_loop import Decoding, Measured, latencies_after, load, offline
 from benchmarks.common.models import MULTI30K, ServedModel, served_random, served_trained
 from benchmarks.common.processes import Server, ServerError, serving
 from benchmarks.common.progress import described, progress
@@ -47,6 +48,7 @@ from benchmarks.common.report import (
     save_serving_plot,
     serving_table,
 )
+from benchmarks.common.rests import QUICK_RESTS, RESTS, Rested, measure_rests, rest_table
 from jumok_serve import Translator
 
 CORES = len(os.sched_getaffinity(0))
@@ -68,11 +70,13 @@ class Plan:
         outstanding: numbers of outstanding requests.
         sentences: sentences per round; at least twice the requests.
         rounds: number of rounds.
+        rests: calls by the rest before each, in seconds.
     """
 
     outstanding: Sequence[int]
     sentences: int
     rounds: int
+    rests: Mapping[float, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +99,7 @@ class Record:
 
     figures: list[Figures] = field(default_factory=list)
     ratios: list[Comparison] = field(default_factory=list)
+    rests: list[Rested] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +157,14 @@ class Servers:
         ]
         record.ratios += comparisons(self.name, outstanding, found)
 
+    def measure_rests(self, plan: Plan, record: Record) -> None:
+        """Measure jumok and the plain peer, called now and then."""
+        plain = next(iter(self.peers[PLAIN].values()))
+        for name, server in ((JUMOK, self.jumok), (PLAIN, plain)):
+            progress(f"{self.name}, {name}: after rests")
+            call = partial(latencies_after, server, self.texts[0], DECODING)
+            record.rests.append(measure_rests(self.name, name, plan.rests, call))
+
 
 async def measure_model(name: str, model: ServedModel, plan: Plan, record: Record) -> None:
     """Start all servers of a model, measure them, and stop them."""
@@ -169,6 +182,7 @@ async def measure_model(name: str, model: ServedModel, plan: Plan, record: Recor
         started = Servers(name=name, jumok=ours, bare=bare, peers=peers, translator=translator, texts=model.texts)
         for outstanding in plan.outstanding:
             await started.measure(outstanding, plan, record)
+        await asyncio.to_thread(started.measure_rests, plan, record)
 
 
 def _arguments(model: ServedModel, threads: Threads) -> list[str | Path]:
@@ -184,7 +198,9 @@ def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     return (
         f"{where['cores']} cores of {where['processor']}; {versions}; int8, beam {DECODING.beam_size}; medians of "
-        f"{plan.rounds} rounds; load before: {where['load_before']}\n\n{serving_table(record.figures, record.ratios)}"
+        f"{plan.rounds} rounds; load before: {where['load_before']}\n\n"
+        f"{serving_table(record.figures, record.ratios)}\n\n"
+        f"Latency of one request after rests (multiple of back to back)\n{rest_table(record.rests)}"
     )
 
 
@@ -206,6 +222,7 @@ def main() -> int:
     plan = Plan(
         outstanding=arguments.outstanding or ((1, 8) if quick else (1, 8, 64, 256)),
         rounds=arguments.rounds or (2 if quick else 5),
+        rests=QUICK_RESTS if quick else RESTS,
         sentences=arguments.sentences or (16 if quick else 128),
     )
     if min(*plan.outstanding, plan.rounds, plan.sentences, 1) < 1:
@@ -238,6 +255,7 @@ def main() -> int:
             "beam_size": DECODING.beam_size,
             "rounds": plan.rounds,
             "figures": [asdict(each) for each in record.figures],
+            "rests": [asdict(each) for each in record.rests],
             "ratios": [asdict(each) | {"reached": each.reached} for each in record.ratios],
         }
         arguments.json.write_text(json.dumps(content, indent=2), encoding="utf-8")

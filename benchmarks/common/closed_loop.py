@@ -137,6 +137,21 @@ async def load(
     )
 
 
+def latencies_after(server: Server, text: str, decoding: Decoding, rest_s: float, calls: int) -> list[float]:
+    """Return the latencies of calls with a rest before each, in seconds."""
+
+    async def call_all() -> list[float]:
+        latencies = []
+        async with jumok.AsyncClient(server.address, timeout_s=TIMEOUT_S) as client:
+            await _ask(client, text, decoding)  # connects
+            for _ in range(calls):
+                await asyncio.sleep(rest_s)
+                latencies.append((await _ask(client, text, decoding)).latency_s)
+        return latencies
+
+    return asyncio.run(call_all())
+
+
 async def _ask(client: jumok.AsyncClient, text: str, decoding: Decoding) -> Answer:
     began = time.perf_counter()
     translation = await client.translate(

@@ -27,6 +27,8 @@ class Task:
         min_length: minimum of new tokens.
         max_length: most new tokens.
         least_s: the task is repeated until this many seconds have passed.
+        rest_s: seconds of rest before every repetition.
+        repetitions: fewest repetitions.
         batch_size: batch size of CTranslate2 and ``generate``; 0 shares the sentences equally among CTranslate2's
             workers, and gives ``generate`` all at once.
         batch_type: unit of the batch size, "examples" or "tokens".
@@ -40,6 +42,8 @@ class Task:
     least_s: float
     batch_size: int = 0
     batch_type: str = "examples"
+    rest_s: float = 0.0
+    repetitions: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +80,8 @@ def take_turn(prepare: Callable[[Task], Run], task: Task) -> Turn:
     """Translate a task repeatedly for its time."""
     run = prepare(task)
     seconds: list[float] = []
-    while not seconds or sum(seconds) < task.least_s:
+    while len(seconds) < task.repetitions or sum(seconds) < task.least_s:
+        time.sleep(task.rest_s)
         start = time.perf_counter()
         tokens = run()
         seconds.append(time.perf_counter() - start)
