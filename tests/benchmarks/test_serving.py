@@ -106,6 +106,8 @@ def test_all_contenders_are_measured_and_recorded(
             assert each["peak_rss_mib"] > 20
         assert (each["setting"] is None) == (each["contender"] in (JUMOK, BARE, OFFLINE))
     assert len(record["ratios"]) == 2 * 8
+    assert [each["name"] for each in record["rests"]] == [JUMOK, PLAIN]
+    assert "after 0.05 s" in printed.out
     assert "Marian, 3 outstanding, batching peer, round 2 of 2" in printed.err
 
 
