@@ -14,6 +14,9 @@ from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, stab
 
 _TOKENIZERS = ForeignCode("tokenizers")
 
+MAX_LOCKED = 1024
+"""Most characters that are encoded with Python's lock held, for 1 ms. The library frees it for batches alone."""
+
 UNTYPABLE = "\x00"
 """First character of special tokens inside the library; texts that contain it are refused."""
 
@@ -103,7 +106,11 @@ class TokenizerJson:
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``; none for an empty text."""
         with _TOKENIZERS:
-            return self._tokenizer.encode(text, add_special_tokens=False).ids
+            if len(text) > MAX_LOCKED:
+                (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
+            else:
+                encoding = self._tokenizer.encode(text, add_special_tokens=False)
+            return encoding.ids
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` several texts."""

@@ -9,6 +9,7 @@ import jumok
 from jumok_serve.errors import BundleError, ForeignCodeError
 from jumok_serve.foreign import ForeignCode
 from jumok_serve.service import Administration
+from jumok_serve.tokenizers.tokenizer_json import MAX_LOCKED
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S
 from tests.support.in_process_server import serving
@@ -36,6 +37,9 @@ def test_a_text_that_the_tokenizer_fails_on_is_refused_alone(tiny_bundle: Path, 
             with pytest.raises(jumok.InvalidArgumentError, match="tokenizer cannot read") as refused:
                 list(client.translate_stream(UNREADABLE, split_sentences=split_sentences))
             assert refused.value.field == "content"
+        # Longer texts are encoded in the library's own threads.
+        with pytest.raises(jumok.InvalidArgumentError, match="tokenizer cannot read"):
+            client.translate(f"{READABLE} " * (MAX_LOCKED // 8) + UNREADABLE, truncate=True)
         with pytest.raises(jumok.InvalidArgumentError) as refused:
             client.translate([READABLE] * 2, target_prefix=[None, UNREADABLE])
         assert refused.value.field == "target_prefixes[1]"

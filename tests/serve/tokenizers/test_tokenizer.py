@@ -1,6 +1,9 @@
 """SentencePiece tokenizer: round trips, special tokens, any input, and wrong files."""
 
 import re
+import sys
+import threading
+import time
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +15,7 @@ import tokenizers
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.tokenizers.input_processor import check_text
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer, load_tokenizer
-from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
+from jumok_serve.tokenizers.tokenizer_json import MAX_LOCKED, TokenizerJson
 
 PAD, UNK, START, EOS = range(4)
 SEEN = "a little girl is standing on a blue ladder ."
@@ -184,6 +187,47 @@ def test_tokenizer_json_has_its_own_size_where_none_is_given() -> None:
     assert ours.encode("cat") == [1]
     assert ours.encode("</s>") == ours.encode("dog") == [0]
     assert ours.tokens([0, 1, 2]) == ["<unk>", "cat", "</s>"]
+
+
+def test_a_long_text_is_encoded_as_a_short_one() -> None:
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, show_progress=False, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator([SEEN] * 9, trainer)
+    ours = TokenizerJson(tokenizer.to_str().encode())
+    for text in (f"{SEEN} " * 500, "\u201c" * 100_000, "x" * (MAX_LOCKED + 1), "x" * MAX_LOCKED):
+        assert ours.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def test_a_long_text_is_encoded_without_the_lock_of_python() -> None:
+    words = tokenizers.models.WordLevel({"<unk>": 0}, unk_token="<unk>")
+    ours = TokenizerJson(tokenizers.Tokenizer(words).to_str().encode())
+    turns = 0
+    ended = threading.Event()
+
+    def take_turns() -> None:
+        nonlocal turns
+        while not ended.is_set():
+            turns += 1
+            time.sleep(0)  # gives the lock away
+
+    def turns_during(text: str) -> int:
+        before = turns
+        ours.encode(text)
+        return turns - before
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # so that nothing but a library takes the lock from a thread
+    try:
+        other = threading.Thread(target=take_turns)
+        other.start()
+        assert not any(turns_during("x" * MAX_LOCKED) for _ in range(1000))
+        assert any(turns_during("x" * 100 * MAX_LOCKED) for _ in range(100_000))
+    finally:
+        ended.set()
+        sys.setswitchinterval(interval)
+    other.join()
 
 
 def test_many_at_once_are_what_each_is_alone(tokenizer: SentencePieceTokenizer) -> None:
