@@ -16,10 +16,10 @@ from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCo
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
-from jumok_serve.service.handlers.responses import write_response
 from jumok_serve.service.rpc.call import current_request_id
 from jumok_serve.service.rpc.error_boundary import next_request
 from jumok_serve.service.rpc.error_table import drop_frames, is_expected, to_status
+from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.tasks.translation import Pending
 
 logger = logging.getLogger(__name__)

@@ -40,11 +40,11 @@ from jumok_serve.service.handlers.requests import (
     reject_unknown_fields,
     single_text_field_names,
 )
-from jumok_serve.service.handlers.responses import write_response
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.error_boundary import next_request
+from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters
 from jumok_serve.tasks.translation import Pending
 

@@ -15,6 +15,7 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.service.rpc.call import CALL, REQUEST_ID, current_request_id
 from jumok_serve.service.rpc.error_table import Ending, drop_frames, is_expected, to_ending
+from jumok_serve.service.rpc.responses import write_response
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ def _as_writer(method: Method | Generator, *, requests_stream: bool) -> Method:
     async def write(request: Any, context: Context) -> None:
         async with aclosing(method(_requests(context) if requests_stream else request, context)) as responses:
             async for response in responses:
-                await context.write(response)
+                await write_response(context, response)
 
     return write
 

@@ -1,14 +1,13 @@
 """Writing of streamed responses, to callers that may have left."""
 
 import asyncio
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
-from jumok_serve.service.handlers.requests import Context
 
-
-async def write_response(context: Context, message: Message) -> None:
+async def write_response(context: "grpc.aio.ServicerContext[Any, Any]", message: Message) -> None:
     """Write a response of a stream.
 
     Raises:
