@@ -9,6 +9,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 # What an installation compiles.
 KERNELS := $(wildcard serve/jumok_serve/kernels/*/*.cc serve/jumok_serve/kernels/*/*.h)
 
+COMMA := ,
+
 PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
@@ -113,5 +115,6 @@ $(VENV)/installed-%: pyproject.toml hatch_build.py $(KERNELS) | $(VENV)/bin/pyth
 	@touch $@
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "jumok needs Python 3.11 or newer; name one: make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "jumok needs Python 3.11 or newer$(if $(PYTHON),$(COMMA) not '$(PYTHON)'); name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""Compiles the native kernels of `jumok_serve` when the distribution is built or installed.
+"""Compiles the native kernels of `jumok_serve` when the distribution is built or installed; checks Python's version.
 
 Kernels are optional: without them translation on a CPU is slower. In the environment, ``JUMOK_NATIVE=required`` makes
 their absence an error, and ``JUMOK_NATIVE=off`` leaves them out.
@@ -21,6 +21,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.builders.wheel import WheelBuilderConfig
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 FOLDER = "serve/jumok_serve/kernels"
 PACKAGE = "jumok_serve/kernels"
@@ -28,8 +29,20 @@ LIBRARY = "libjumok_kernels.so"
 CHOICES = ("auto", "required", "off")
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast")
+OLDEST_PYTHON = (3, 11)
+"""The same as `requires-python` in pyproject.toml."""
 OWN_FLAGS = re.compile(r"^// compile: (.+)$", re.MULTILINE)
 """Further flags of a source for one x86-64 instruction set."""
+
+
+class PythonHook(MetadataHookInterface):
+    """Refuses an older Python at once; pip would first look for versions of all dependencies, for minutes."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Check the version of Python; the metadata stays unchanged."""
+        if sys.version_info < OLDEST_PYTHON:
+            found = f"this is {platform.python_version()} ({sys.executable})"
+            sys.exit(f"jumok needs Python {'.'.join(map(str, OLDEST_PYTHON))} or newer, and {found}")
 
 
 class KernelsError(Exception):

@@ -37,6 +37,7 @@ from benchmarks.common.progress import described, progress
 from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
 from benchmarks.common.ratios import (
     MEMORY_GOAL,
+    NO_FIGURES,
     Cell,
     CellResult,
     Memory,
@@ -220,7 +221,7 @@ def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
     parts = [
         f"{where['cores']} cores of {where['processor']}; {versions}; medians of {plan.rounds} rounds; load before: "
         f"{where['load_before']}",
-        ratio_table(record.results),
+        ratio_table(record.results, ratios=not plan.tiny),
         "Peak memory of fresh processes that translate every cell once, and their models on disk\n"
         + memory_table(record.memories, None if plan.tiny else MEMORY_GOAL),
     ]
@@ -307,7 +308,7 @@ def main() -> int:
     if plan.listed:
         print("With shortlists")
     if plan.tiny:
-        print("With a tiny random model, whose figures say nothing")
+        print(NO_FIGURES)
     print(report(record, where, plan))
     if TRAINED in chosen and not models.MULTI30K.is_dir():
         print(f"\n{TRAINED} was left out: {models.MULTI30K} is not there; name its folder in JUMOK_MULTI30K")

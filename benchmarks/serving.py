@@ -35,6 +35,7 @@ from benchmarks.common.models import MULTI30K, ServedModel, served_random, serve
 from benchmarks.common.processes import Server, ServerError, serving
 from benchmarks.common.progress import described, progress
 from benchmarks.common.random_marian import MarianSizes
+from benchmarks.common.ratios import NO_FIGURES
 from benchmarks.common.report import (
     BARE,
     BATCHING,
@@ -193,13 +194,14 @@ def _arguments(model: ServedModel, threads: Threads) -> list[str | Path]:
     ]
 
 
-def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
+def report(record: Record, where: dict[str, Any], plan: Plan, *, ratios: bool = True) -> str:
     """Setup and tables."""
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+    tables = serving_table(record.figures, record.ratios if ratios else ())
     return (
         f"{where['cores']} cores of {where['processor']}; {versions}; int8, beam {DECODING.beam_size}; medians of "
         f"{plan.rounds} rounds; load before: {where['load_before']}\n\n"
-        f"{serving_table(record.figures, record.ratios)}\n\n"
+        f"{tables}\n\n"
         f"Latency of one request after rests (multiple of back to back)\n{rest_table(record.rests)}"
     )
 
@@ -245,8 +247,8 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     if quick:
-        print("With a tiny random model, whose figures say nothing")
-    print(report(record, where, plan))
+        print(NO_FIGURES)
+    print(report(record, where, plan, ratios=not quick))
     if TRAINED in chosen and not MULTI30K.is_dir():
         print(f"\n{TRAINED} was left out: {MULTI30K} is not there; name its folder in JUMOK_MULTI30K")
     if arguments.json:

@@ -62,6 +62,8 @@ def serving(bundle: Path) -> Iterator[str]:
             server.send_signal(signal.SIGTERM)
             if (code := server.wait(STOP_S)) != 0:
                 raise failure(f"the server ended with exit code {code} after SIGTERM")
+            log.seek(0)
+            sys.stderr.writelines(line for line in log if " WARNING " in line)
         except subprocess.TimeoutExpired as error:
             raise failure(f"the server has not stopped within {STOP_S:g} s") from error
         finally:

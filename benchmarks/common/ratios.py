@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 MEMORY_GOAL = 1.2
 """Limit of jumok's memory and model size as multiples of CTranslate2's."""
 MEBIBYTE = 2**20
+NO_FIGURES = (
+    "With a tiny random model: this shows that the benchmark runs; its figures say nothing, so no ratio is shown"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +162,12 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def ratio_table(results: Sequence[CellResult]) -> str:
-    """Table of cells: times, ratios with goals, and agreement of translations."""
+def ratio_table(results: Sequence[CellResult], *, ratios: bool = True) -> str:
+    """Table of cells: times, ratios with goals, and agreement of translations.
+
+    Args:
+        ratios: False to leave them out, if times say nothing.
+    """
     head = "model|cell|precision|jumok ms|CTranslate2 ms|its best setting|ratio (range)|goal|generate ms|ratio (range)"
     rows = [[*head.split("|"), "goal", "same"]]
     for each in results:
@@ -173,10 +180,10 @@ def ratio_table(results: Sequence[CellResult]) -> str:
                 _milliseconds(each.ours),
                 _milliseconds(each.peers[each.peer]),
                 each.peer,
-                str(each.to_peer),
+                str(each.to_peer) if ratios else "-",
                 _against(each.to_peer.median, each.goal, at_least=True),
                 _milliseconds(each.generate),
-                "-" if generate is None else str(generate),
+                "-" if generate is None or not ratios else str(generate),
                 "-" if generate is None else _against(generate.median, each.generate_goal, at_least=True),
                 f"{each.same:.0%}" + ("" if each.bleu is None else " BLEU {:.2f} / {:.2f}".format(*each.bleu)),
             ]

@@ -226,7 +226,7 @@ def serving_table(found: Sequence[Figures], compared: Sequence[Comparison]) -> s
         }
         for one in compared
     ]
-    return f"{_aligned(upper)}\n\n{_aligned(lower)}"
+    return f"{_aligned(upper)}\n\n{_aligned(lower)}" if lower else _aligned(upper)
 
 
 def _cell(value: float | None, digits: int = 0) -> str:

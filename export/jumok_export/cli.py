@@ -214,6 +214,18 @@ def export(
 @precision_option
 @click.option("--source-lang", metavar="TAG", help="Default source language of requests.")
 @click.option("--target-lang", metavar="TAG", help="Default target language of requests.")
+@click.option(
+    "--max-source-length",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Most tokens of a text.  [default: the model's positions; for T5, as many as suit its memory]",
+)
+@click.option(
+    "--max-target-length",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Most tokens of a translation.  [default: as of a text, or the checkpoint's own maximum]",
+)
 @calibration_option
 @click.option("--name", help="Name of the model.  [default: the folder's]")
 @click.option("--model-version", metavar="VERSION", default="1", show_default=True, help="Version of the model.")
@@ -226,6 +238,8 @@ def import_hf(
     precisions: Sequence[str],
     source_lang: str | None,
     target_lang: str | None,
+    max_source_length: int | None,
+    max_target_length: int | None,
     calibration: Path | None,
     name: str | None,
     model_version: str,
@@ -238,8 +252,8 @@ def import_hf(
 ) -> None:
     """Import CHECKPOINT_DIR, a Hugging Face checkpoint, to a verified bundle.
 
-    Imports Marian, M2M100, NLLB, BART, mBART and T5 from a local folder and executes nothing in it. The bundle decodes
-    by the checkpoint's generation settings. Give the languages if the checkpoint names none.
+    Imports Marian, M2M100, NLLB, BART, mBART, Pegasus, T5, mT5 and umT5 from a local folder and executes nothing in it.
+    The bundle decodes by the checkpoint's generation settings. Give the languages if the checkpoint names none.
     """
     _need("safetensors", "transformers")
     from jumok_export.importers.huggingface.importing import import_checkpoint  # noqa: PLC0415
@@ -255,6 +269,8 @@ def import_hf(
         precisions=precisions,
         source_language=source_lang,
         target_language=target_lang,
+        max_source_length=max_source_length,
+        max_target_length=max_target_length,
         calibration=None if calibration is None else read_calibration(calibration),
         shortlist=shortlist,
         name=name,

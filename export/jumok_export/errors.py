@@ -10,6 +10,23 @@ class ExportError(JumokError):
     """A model cannot be exported; the message says why."""
 
 
+_HINTS = (
+    ("scorer", "`score` must be 0 after a target's end: mask it by target_lengths"),
+    (
+        "batch invariance",
+        "a row must depend neither on other rows nor on padding after source_lengths: mask attention, and give the "
+        "backward half of a bidirectional nn.GRU or nn.LSTM reversed sources, as jumok_export.models.recurrent_encoder",
+    ),
+)
+"""Usual reasons why a check of a model of one's own fails, by the check's name or its beginning."""
+
+
+def _hints(checks: Sequence[Check]) -> str:
+    names = [check.name for check in checks]
+    matching = [hint for start, hint in _HINTS if any(name == start or name.startswith(f"{start},") for name in names)]
+    return "".join(f"\nhint: {hint}" for hint in matching)
+
+
 class VerificationError(ExportError):
     """Exported graphs compute something else than the model."""
 
@@ -19,6 +36,16 @@ class VerificationError(ExportError):
         )
         # Other precisions are made from the fp32 graphs after these passed.
         advice = f"\nfp32 passed: leave {precision} out of the precisions to export the rest"
-        remedy = "" if precision == "fp32" else advice
+        remedy = _hints(checks) if precision == "fp32" else advice
         super().__init__(f"verification failed in {precision}; no bundle was written:{failed}{remedy}")
         self.checks = tuple(checks)
+
+
+MOST_NAMED = 8
+"""Most names in a message."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names for a message, and count those that it leaves out."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

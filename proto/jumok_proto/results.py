@@ -58,6 +58,8 @@ class Translation:
     target_language: str
     model: str
     model_version: str
+    source_unknown_count: int = 0
+    """Number of source tokens that the model's vocabulary lacks; 0 from servers that do not count them."""
     source_tokens: tuple[str, ...] = ()
     """The source tokens, special ones included; empty if attention was not requested."""
     timings: Timings | None = field(default=None, compare=False)

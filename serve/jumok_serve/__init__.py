@@ -1,25 +1,33 @@
 """The server side: bundles, ONNX Runtime sessions, search, scheduling and the gRPC service."""
 
-from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights
-from jumok_proto.errors import (
-    AttentionUnavailableError,
-    DeadlineExceededError,
-    InvalidArgumentError,
-    JumokError,
-    LanguageNotFoundError,
-    OverloadedError,
-    SamplingUnavailableError,
-    ScoringUnavailableError,
-    UnavailableError,
-)
-from jumok_proto.options import Options
-from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
-from jumok_serve.engine.limits import EngineLimits
-from jumok_serve.errors import BundleError, DeviceError
-from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
-from jumok_serve.tasks.translation import Pending
-from jumok_serve.translator import Translator
+try:
+    from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights
+    from jumok_proto.errors import (
+        AttentionUnavailableError,
+        DeadlineExceededError,
+        InvalidArgumentError,
+        JumokError,
+        LanguageNotFoundError,
+        OverloadedError,
+        SamplingUnavailableError,
+        ScoringUnavailableError,
+        UnavailableError,
+    )
+    from jumok_proto.options import Options
+    from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
+    from jumok_serve.engine.limits import EngineLimits
+    from jumok_serve.errors import BundleError, DeviceError
+    from jumok_serve.search.options import DecodingOptions
+    from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
+    from jumok_serve.tasks.translation import Pending
+    from jumok_serve.translator import Translator
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] in {"jumok_proto", "jumok_serve"}:
+        raise
+    raise ModuleNotFoundError(
+        f"jumok_serve needs {error.name}, which is not installed; install it with: pip install 'jumok[serve]'",
+        name=error.name,
+    ) from error
 
 __all__ = [
     "AlignedToken",

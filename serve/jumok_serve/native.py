@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import logging
 import struct
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def library() -> Path | None:
     try:
         check(LIBRARY)
     except Exception as error:  # ONNX Runtime's errors have no common class, and a server starts after any
-        level = logging.WARNING if isinstance(error, ValueError) else logging.INFO  # a broken or old installation
+        level = logging.WARNING if sys.platform == "linux" else logging.INFO  # elsewhere there is no remedy
         logger.log(level, "native kernels are not used, and translating takes longer: %s", error)
         return None
     logger.info("native kernels are used if a bundle has graphs for them")
@@ -78,8 +79,8 @@ def check(path: Path) -> None:
     """
     if not path.exists():
         raise FileNotFoundError(
-            f"there is no {path}; jumok compiles it when it is installed where there is a C++ compiler, and "
-            "pip install -v says why not"
+            f"there is no {path}; install a C++ compiler such as g++, and jumok again (pip install -v says why the "
+            "kernels are not compiled)"
         )
     content = path.read_bytes()
     size = len(content)

@@ -19,6 +19,7 @@ import torch
 from benchmarks.common.processes import Contender, Process, Program
 from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
 from benchmarks.common.ratios import (
+    NO_FIGURES,
     Cell,
     CellResult,
     Memory,
@@ -76,8 +77,9 @@ def test_every_cell_is_run_and_recorded(tmp_path: Path) -> None:
     ]
     assert [len(times) for times in record["rests"][0]["seconds"].values()] == [3, 2]
     assert "after 0.05 s" in done.stdout
-    assert done.stdout.startswith("With a tiny random model, whose figures say nothing\n")
+    assert done.stdout.startswith(f"{NO_FIGURES}\n")
     assert not {"met", "missed"} & {*done.stdout.split()}
+    assert " to " not in done.stdout.partition("ratio (range)")[2].partition("\n\n")[0]
     for each in record["memory"]:
         assert each["peak"] > 10 * 2**20
         assert each["size"] > 10_000

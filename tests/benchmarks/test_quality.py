@@ -124,6 +124,7 @@ def test_a_run_of_another_configuration_is_not_reported(tmp_path: Path) -> None:
     run = planned_runs(plan, tmp_path)[1]
     run.folder.mkdir()
     (run.folder / "config.toml").write_text(run.text.replace("width = 16", "width = 32"), encoding="utf-8")
+    (run.folder / "best.ckpt").touch()
     with pytest.raises(ConfigurationError, match="tiny-general holds a run with another configuration"):
         planned_runs(plan, tmp_path)
 

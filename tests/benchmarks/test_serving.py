@@ -28,6 +28,7 @@ from benchmarks.common.learned_ends import learn_to_end
 from benchmarks.common.models import ServedModel, made_up
 from benchmarks.common.processes import Server, ServerError, serving
 from benchmarks.common.random_marian import MarianSizes, make_checkpoint
+from benchmarks.common.ratios import NO_FIGURES
 from benchmarks.common.report import (
     BARE,
     BATCHING,
@@ -95,7 +96,8 @@ def test_all_contenders_are_measured_and_recorded(
     measured = [(each["outstanding"], each["contender"]) for each in record["figures"]]
     assert measured == [(outstanding, name) for outstanding in (1, 3) for name in contenders]
     printed = capsys.readouterr()
-    assert printed.out.startswith("With a tiny random model, whose figures say nothing\n")
+    assert printed.out.startswith(f"{NO_FIGURES}\n")
+    assert "ratio" not in printed.out.partition("\n")[2]
     for each in record["figures"]:
         assert f"{each['sentences_a_second']:.1f}" in printed.out
         assert each["sentences_a_cpu_second"] > 0

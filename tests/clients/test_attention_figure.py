@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import matplotlib
 import numpy as np
 import pytest
+from fontTools.fontBuilder import FontBuilder  # type: ignore[import-untyped]
+from fontTools.pens.ttGlyphPen import TTGlyphPen  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -200,3 +202,37 @@ def test_undrawable_figures_are_refused() -> None:
         draw(replace(empty, cross=nothing), "cross")
     with pytest.raises(FigureError, match="384 panels of 60 by 60 cells is too large: name a --layer"):
         draw(alignment(tokens(60), tokens(60), layers=24, heads=16), "cross")
+
+
+def test_fonts_of_coloured_pictures_are_left_out(tmp_path: Path) -> None:
+    """As with Noto Color Emoji installed: its glyphs would be drawn empty, or not at all."""
+
+    def font(name: str, *, coloured: bool) -> Path:
+        builder = FontBuilder(1000, isTTF=True)
+        builder.setupGlyphOrder([".notdef", "grin"])
+        builder.setupCharacterMap({0x10F123: "grin"})
+        pen = TTGlyphPen(None)
+        for point in ((0, 0), (500, 0), (500, 700)):
+            (pen.lineTo if point != (0, 0) else pen.moveTo)(point)
+        pen.closePath()
+        builder.setupGlyf({".notdef": TTGlyphPen(None).glyph(), "grin": pen.glyph()})
+        builder.setupHorizontalMetrics({".notdef": (500, 0), "grin": (500, 0)})
+        builder.setupHorizontalHeader(ascent=800, descent=-200)
+        builder.setupNameTable({"familyName": name, "styleName": "Regular"})
+        builder.setupOS2()
+        builder.setupPost()
+        if coloured:
+            builder.setupCOLR({"grin": [("grin", 0)]})
+            builder.setupCPAL([[(1.0, 0.0, 0.0, 1.0)]])
+        path = tmp_path / f"{name}.ttf"
+        builder.save(path)
+        return path
+
+    before = list(fontManager.ttflist)
+    try:
+        fontManager.addfont(font("A Coloured Font", coloured=True))
+        assert _fonts.families_for(["\U0010f123"]) == ([_fonts.DEFAULT], {"\U0010f123"})
+        fontManager.addfont(font("B Plain Font", coloured=False))
+        assert _fonts.families_for(["\U0010f123"]) == ([_fonts.DEFAULT, "B Plain Font"], set())
+    finally:
+        fontManager.ttflist[:] = before

@@ -79,6 +79,31 @@ def test_a_broken_installation_differs_from_a_missing_one() -> None:
     assert "pip install" not in done.stderr
 
 
+def test_a_shell_completes_commands_and_options() -> None:
+    def completions(words: str) -> list[str]:
+        index = len(words.split(" ")) - 1
+        asked = (
+            f"import os; os.environ.update(_JUMOK_COMPLETE='bash_complete', COMP_WORDS={words!r}, COMP_CWORD='{index}')"
+        )
+        done = command(setup=asked)
+        assert done.stderr == ""
+        return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+    assert completions("jumok tra") == ["train", "translate"]
+    assert "--split-sentences" in completions("jumok translate --sp")
+    script = command(setup="import os; os.environ['_JUMOK_COMPLETE'] = 'zsh_source'")
+    assert script.returncode == 0
+    assert "#compdef jumok" in script.stdout
+
+
+def test_importing_the_server_package_names_its_extra() -> None:
+    program = "import sys; sys.modules['onnxruntime'] = None; import jumok_serve"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith("needs onnxruntime, which is not installed; install it with: pip install 'jumok[serve]'")
+
+
 def test_the_sdk_imports_only_what_it_depends_on() -> None:
     program = "import sys; known = set(sys.modules); import jumok; print(*(set(sys.modules) - known))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -99,7 +124,11 @@ def test_a_command_imports_no_other_package() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tranlate"], "No such command 'tranlate'."),
+        (["tranlate"], "No such command 'tranlate'. Did you mean 'translate'?"),
+        (["import_hf", "--help"], "No such command 'import_hf'. Did you mean 'import-hf'?"),
+        (["quux"], "No such command 'quux'."),
+        (["translate", "--precision", "int8", "x"], "--precision needs --bundle: a server has its own"),
+        (["score", "--no-shortlist", "a", "b"], "--shortlist needs --bundle: a server has its own"),
         (["translate", "--beam-size", "many", "x"], "'many' is not a valid integer"),
         (["translate", "--timeout", "0", "x"], "'--timeout'"),
         (["translate", "--bundle", "/nonexistent", "x"], "does not exist"),

@@ -8,12 +8,20 @@ vocabularies, and in their ``generation_config.json`` every default that decodin
 from collections.abc import Callable
 from typing import Any
 
-from transformers import BartConfig, M2M100Config, MarianConfig, MBartConfig
+from transformers import BartConfig, M2M100Config, MarianConfig, MBartConfig, PegasusConfig
 
 from tests.parity.checkpoints import Pair, Shape
 from tests.parity.t5_shapes import t5
 from tests.parity.texts import all_texts, english, german, targets
-from tests.parity.tokenizers import save_bart, save_m2m100, save_marian, save_mbart, save_mbart50, save_nllb
+from tests.parity.tokenizers import (
+    save_bart,
+    save_m2m100,
+    save_marian,
+    save_mbart,
+    save_mbart50,
+    save_nllb,
+    save_pegasus,
+)
 
 Token = Callable[[str], int]
 
@@ -229,7 +237,22 @@ def bart() -> list[Shape]:
                 "renormalize_logits": True,
             },
         ),
+        pegasus(),
     ]
+
+
+def pegasus() -> Shape:
+    """Pegasus: BART with fixed positions, and norms before the layers as in mBART."""
+    sizes = _bart_sizes(width=32, heads=(2, 4), layers=(2, 1), feed_forward=(64, 48), activation="relu")
+    return Shape(
+        family="BART",
+        name="pegasus",
+        pairs=(Pair(source="und", target="und"),),
+        configuration=lambda: PegasusConfig(**sizes, scale_embedding=True),
+        tokenize=lambda folder, sentences: save_pegasus(folder, all_texts(sentences)),
+        special={"pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "<pad>"},
+        generation=lambda token: {"num_beams": 4, "length_penalty": 0.6, "forced_eos_token_id": token("</s>")},
+    )
 
 
 def mbart() -> list[Shape]:

@@ -1,11 +1,11 @@
-"""The T5 checkpoints to compare: one as first published, and two as revised."""
+"""The T5 checkpoints to compare: one as first published, two as revised, mT5 and umT5."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import T5Config
+from transformers import MT5Config, PreTrainedConfig, T5Config, UMT5Config
 
 from tests.parity.checkpoints import Pair, Shape
 from tests.parity.texts import Parallel, all_texts
@@ -18,7 +18,7 @@ TASKS = {
 
 
 def t5() -> list[Shape]:
-    """T5 as first published and as revised: gated, and with an output layer of its own."""
+    """T5 as first published and as revised: gated, and with an output layer of its own; mT5 and umT5."""
     special = {"pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "<pad>"}
     tasks = tuple(
         Pair(source="en", target=target, task_prefix=TASKS[f"translation_en_to_{target}"]["prefix"])
@@ -37,7 +37,8 @@ def t5() -> list[Shape]:
         feed_forward: str,
         distance: int,
         more: Mapping[str, Any],
-    ) -> T5Config:
+        kind: Callable[..., PreTrainedConfig] = T5Config,
+    ) -> PreTrainedConfig:
         sizes: dict[str, Any] = {
             "d_model": width,
             "num_heads": heads,
@@ -51,7 +52,7 @@ def t5() -> list[Shape]:
             "dropout_rate": 0.0,
             **more,
         }
-        return T5Config(**sizes)
+        return kind(**sizes)
 
     return [
         Shape(
@@ -126,5 +127,28 @@ def t5() -> list[Shape]:
                 "length_penalty": 0.0,
                 "renormalize_logits": True,
             },
+        ),
+        *(
+            Shape(
+                family="T5",
+                name=name,
+                pairs=(Pair(source="und", target="und"),),
+                configuration=partial(
+                    configuration,
+                    width=24,
+                    heads=2,
+                    head_width=9,
+                    layers=layers,
+                    feed_forward="gated-gelu",
+                    distance=16,
+                    more={"tie_word_embeddings": False},
+                    kind=kind,
+                ),
+                tokenize=partial(tokenize, sentinels=10),
+                special=special,
+                generation=lambda _: {"num_beams": 3, "length_penalty": 0.8, "no_repeat_ngram_size": 2},
+                steps=400,
+            )
+            for name, kind, layers in (("mt5", MT5Config, (2, 1)), ("umt5", UMT5Config, (2, 2)))
         ),
     ]

@@ -31,7 +31,7 @@ from tests.support.hang import HANG_S
 ROOT = Path(__file__).parents[2]
 # What all tests share takes minutes to make.
 pytestmark = pytest.mark.xdist_group("parity")
-ONE_EACH = ("marian-two-targets", "nllb", "bart-3-heads", "mbart-3-heads", "t5-gated-untied")
+ONE_EACH = ("marian-two-targets", "nllb", "bart-3-heads", "mbart-3-heads", "pegasus", "t5-gated-untied", "mt5", "umt5")
 BY_NAME = {shape.name: shape for shape in SHAPES}
 
 

@@ -11,7 +11,15 @@ from typing import Any
 
 import sentencepiece
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import BartTokenizer, M2M100Tokenizer, MBart50Tokenizer, MBartTokenizer, NllbTokenizer, T5Tokenizer
+from transformers import (
+    BartTokenizer,
+    M2M100Tokenizer,
+    MBart50Tokenizer,
+    MBartTokenizer,
+    NllbTokenizer,
+    PegasusTokenizer,
+    T5Tokenizer,
+)
 from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES
 
 Pieces = list[tuple[str, float]]
@@ -118,6 +126,12 @@ def save_mbart50(folder: Path, sentences: Sequence[str]) -> None:
     """``tokenizer.json`` with the 52 languages of mBART-50."""
     special = [(token, 0.0) for token in ("<unk>", "<s>", "</s>")]
     MBart50Tokenizer([*special, *unigram(sentences, size=170)]).save_pretrained(folder)
+
+
+def save_pegasus(folder: Path, sentences: Sequence[str]) -> None:
+    """``tokenizer.json`` without the tokens that only pretraining uses."""
+    special = [(token, 0.0) for token in ("<pad>", "</s>", "<unk>", "<mask_1>", "<mask_2>")]
+    PegasusTokenizer([*special, *unigram(sentences, size=170)], offset=2).save_pretrained(folder)
 
 
 def save_t5(folder: Path, sentences: Sequence[str], *, sentinels: int) -> None:

@@ -126,11 +126,20 @@ def test_compose_serves_and_is_scraped() -> None:
     assert server["build"]["target"] == "cpu"
     assert instructions(server["build"]["target"])
     assert [port.rpartition(":")[2] for port in server["ports"]] == [str(served["port"])]
-    scraped = load("deploy/prometheus.yml")["scrape_configs"]
+    collected = load("deploy/prometheus.yml")
+    scraped = collected["scrape_configs"]
     assert [one["static_configs"] for one in scraped] == [[{"targets": [f"jumok:{served['metrics_port']}"]}]]
+    mounted = {volume.split(":")[1] for volume in prometheus["volumes"]}
+    assert {*collected["rule_files"]} <= mounted
     assert served["metrics_host"] == "0.0.0.0"
     assert float(server["stop_grace_period"].removesuffix("s")) > served["grace_s"]
-    for service in (server, prometheus):
+    grafana = composed["services"]["grafana"]
+    (source,) = load("deploy/grafana/datasource.yml")["datasources"]
+    assert source["url"] == f"http://prometheus:{prometheus['ports'][0].rpartition(':')[2]}"
+    (dashboards,) = load("deploy/grafana/dashboards.yml")["providers"]
+    places = {volume.split(":")[1] for volume in grafana["volumes"]}
+    assert f"{dashboards['options']['path']}/jumok.json" in places
+    for service in (server, prometheus, grafana):
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         sources = [volume.partition(":")[0] for volume in service["volumes"]]

@@ -140,7 +140,7 @@ def checkpoints(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Pat
 
         shapes = {shape.name: shape for shape in SHAPES}
         with quiet():
-            for name, shape in (("opus-mt-en-de", "marian-3-heads"), ("nllb", "nllb")):
+            for name, shape in (("opus-mt-en-de", "marian-3-heads"), ("nllb", "nllb"), ("t5", "mt5")):
                 make_checkpoint(replace(shapes[shape], steps=1), folder / name)
 
     return made_once("checkpoints", make)

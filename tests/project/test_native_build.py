@@ -7,6 +7,8 @@ import ctypes
 import importlib.util
 import os
 import shutil
+import subprocess
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -219,3 +221,27 @@ def test_a_choice_that_is_none_is_refused(
     with pytest.raises(SystemExit):
         tree.build()
     assert "JUMOK_NATIVE must be one of auto, required, off, got 'maybe'" in "".join(capfd.readouterr())
+
+
+def test_older_python_is_refused_at_once(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    oldest = ".".join(map(str, tree.module.OLDEST_PYTHON))
+    assert project["project"]["requires-python"] == f">={oldest}"
+    assert "custom" in project["tool"]["hatch"]["metadata"]["hooks"]
+    hook = tree.module.PythonHook(str(ROOT), {})
+    hook.update({})
+    monkeypatch.setattr(tree.module, "OLDEST_PYTHON", (4, 7))
+    with pytest.raises(SystemExit, match=r"jumok needs Python 4\.7 or newer, and this is 3\.\d+\.\d+\S* \("):
+        hook.update({})
+
+
+def test_make_names_the_python_that_is_too_old(tmp_path: Path) -> None:
+    old = tmp_path / "old-python"
+    old.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    old.chmod(0o755)
+    for python, named in ((str(old), f", not '{old}'"), ("", "")):
+        command = ["make", "--directory", str(ROOT), "demo", f"VENV={tmp_path / 'venv'}", f"PYTHON={python}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert f"jumok needs Python 3.11 or newer{named}; name one: make PYTHON=/path/to/python" in done.stderr
+    assert not (tmp_path / "venv").exists()

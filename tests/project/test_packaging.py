@@ -245,7 +245,7 @@ def test_the_installed_commands_translate(with_serve: Environment, tiny_bundle: 
     [
         ("train", "serve,export"),
         ("export", "serve,export"),
-        ("import-hf", "serve,export"),
+        ("import-hf", "serve,import-hf"),
         ("add-native", "serve,export"),
         ("evaluate", "serve,evaluate"),
         ("attention", "plot"),

@@ -48,6 +48,7 @@ def translation(*hypotheses: Hypothesis) -> Translation:
         hypotheses=hypotheses,
         source_token_count=7,
         source_truncated=True,
+        source_unknown_count=2,
         source_language="en",
         target_language="de",
         model="multi30k",

@@ -92,6 +92,12 @@ CONFIGURATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             "layer_norm_epsilon": 1e-3,
         },
     ),
+    "pegasus": ("pegasus", {"activation_function": "relu", "scale_embedding": True, "pad_token_id": 0}),
+    "pegasus-uneven": ("pegasus", {**UNEVEN, "activation_function": "gelu", "pad_token_id": 0}),
+    "mt5": ("mt5", {"num_layers": 2, "num_decoder_layers": 1}),
+    "mt5-untied": ("mt5", {"feed_forward_proj": "gated-silu", "tie_word_embeddings": False}),
+    "umt5": ("umt5", {"num_layers": 2, "num_decoder_layers": 3, "num_heads": 3, "d_kv": 5}),
+    "umt5-not-gated": ("umt5", {"feed_forward_proj": "relu", "tie_word_embeddings": False}),
     "t5-gated-silu": ("t5", {"feed_forward_proj": "gated-silu", "scale_decoder_outputs": False}),
 }
 """Type of model and fields of its configuration, by name of the test case."""
@@ -101,7 +107,10 @@ MODELS: Mapping[str, tuple[Any, Any]] = {
     "m2m_100": (transformers.M2M100Config, transformers.M2M100ForConditionalGeneration),
     "bart": (transformers.BartConfig, transformers.BartForConditionalGeneration),
     "mbart": (transformers.MBartConfig, transformers.MBartForConditionalGeneration),
+    "pegasus": (transformers.PegasusConfig, transformers.PegasusForConditionalGeneration),
     "t5": (transformers.T5Config, transformers.T5ForConditionalGeneration),
+    "mt5": (transformers.MT5Config, transformers.MT5ForConditionalGeneration),
+    "umt5": (transformers.UMT5Config, transformers.UMT5ForConditionalGeneration),
 }
 """Classes of configuration and model by type of model."""
 
@@ -111,17 +120,17 @@ def random_checkpoint(name: str) -> Any:
     """Make a model of transformers; all weights, biases and norms are random."""
     kind, special = CONFIGURATIONS[name]
     config_class, model_class = MODELS[kind]
-    config = config_class(**{**(T5 if kind == "t5" else SHARED), **special})
+    config = config_class(**{**(T5 if kind.endswith("t5") else SHARED), **special})
     config._attn_implementation = "eager"
     with torch.random.fork_rng():
         torch.manual_seed(list(CONFIGURATIONS).index(name))
         model = model_class(config).eval().requires_grad_(False)
         for own, tensor in (*model.named_parameters(), *model.named_buffers()):
             # Sinusoidal positions are what they are computed to be.
-            if not (kind in ("marian", "m2m_100") and "embed_positions" in own):
+            if not (kind in ("marian", "m2m_100", "pegasus") and "embed_positions" in own):
                 nn.init.normal_(tensor, std=0.3)
         # As in a checkpoint of version 1.1 of T5: the only sign that they are not tied.
-        if name == "t5-gated-and-untied":
+        if name in ("t5-gated-and-untied", "mt5-untied"):
             model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight), requires_grad=False)
     return model
 

@@ -188,7 +188,13 @@ def size_of(reference: Any) -> int:
 
 
 def read(
-    folder: Path, size: int, source: str | None = None, target: str | None = None, **config: Any
+    folder: Path,
+    size: int,
+    source: str | None = None,
+    target: str | None = None,
+    *,
+    forced_first: int | None = None,
+    **config: Any,
 ) -> ImportedTokenizer:
     """Import the tokenizer for a model with a number of ids and fields of config.json."""
     return read_tokenizer(
@@ -198,4 +204,5 @@ def read(
         target_language=target,
         source_vocabulary=size,
         target_vocabulary=size,
+        forced_first=forced_first,
     )

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from jumok_export.bundles.variants import write_variants
-from jumok_export.errors import ExportError
+from jumok_export.errors import ExportError, listed
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.models.attention import scaled_queries
@@ -112,6 +112,7 @@ def export_bundle(
         raise ExportError(f"precisions must be some of {', '.join(PRECISIONS)}, got {', '.join(unknown) or 'none'}")
     if calibration is not None and not {"int8", "fp16"} & {*precisions}:
         raise ExportError(f"calibration is only for int8 and fp16, but precisions has only {', '.join(precisions)}")
+    _check_finite(model)
     generation = generation or GenerationDefaults(max_length=limits.max_target_length)
     bounds = InputBounds(
         source_vocabulary=tokenizer.source_vocab_size,
@@ -187,6 +188,13 @@ def export_bundle(
             bundle.path,
         )
     return bundle
+
+
+def _check_finite(model: nn.Module) -> None:
+    """Raise ``ExportError`` for weights with NaN or infinite values; names the tensors."""
+    wrong = [name for name, values in model.named_parameters() if not torch.isfinite(values).all()]
+    if wrong:
+        raise ExportError(f"NaN or infinite values are in {listed(wrong)}: export an earlier checkpoint")
 
 
 def describe_architecture(model: nn.Module, family: str = "", **sizes: int | float | str | bool) -> Architecture:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -95,7 +96,8 @@ def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: i
 
     Raises:
         TypeError: a method is missing.
-        ValueError: an axis varies with something other than the contract's sizes.
+        ValueError: an axis varies with something other than the contract's sizes, or PyTorch's exporter refuses a
+            method.
     """
     if not isinstance(model, TranslationModel):
         needed = [name for name in ("encode", "empty_state", "step", "score") if not hasattr(model, name)]
@@ -244,24 +246,45 @@ def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
     # PyTorch remembers how it dispatched recurrent operators in an earlier export; it would unroll them at this length.
     for operator in (torch.ops.aten.gru.input, torch.ops.aten.lstm.input):
         getattr(operator, "_dispatch_cache", {}).clear()
-    with _quiet():
-        exported = torch.onnx.export(
-            view,
-            (*small.arguments, {}),  # without keyword arguments: what a last dictionary would be taken for
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=list(specs),
-            output_names=list(small.output_names),
-            dynamic_shapes=(shapes,),
-            custom_translation_table=TRANSLATIONS,
-            verbose=False,
-        )
+    try:
+        with _quiet():
+            exported = torch.onnx.export(
+                view,
+                (*small.arguments, {}),  # without keyword arguments: what a last dictionary would be taken for
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=list(specs),
+                output_names=list(small.output_names),
+                dynamic_shapes=(shapes,),
+                custom_translation_table=TRANSLATIONS,
+                verbose=False,
+            )
+    except Exception as error:  # the exporter raises many types
+        raise ValueError(_refusal(view.method, error)) from error
     assert exported is not None
     model = exported.model_proto
     read = {name for node in model.graph.node for name in node.input}
     # Memory and state are passed on whole; other inputs are left out if the model does not read them.
     used = tuple(spec for spec in inputs if "." in spec.name or spec.name in read)
     return declare(model, used, results)
+
+
+def _refusal(method: str, error: Exception) -> str:
+    """Describe the exporter's refusal: its reason, the line of the model, and what helps."""
+    causes: list[BaseException] = [error]
+    while causes[-1].__cause__ is not None:
+        causes.append(causes[-1].__cause__)
+    reasons = [line.strip(" -") for line in str(causes[-1]).splitlines() if line.strip(" -")]
+    # A first line that announces others says nothing alone.
+    reason = (
+        " ".join(reasons[:2]) if reasons and reasons[0].endswith(":") else next(iter(reasons), type(error).__name__)
+    )
+    line = re.search(r"The following call raised this error:\n\s*File (.+)\n\s*(.+)", str(causes[-1]))
+    where = f" at {line[1]}: `{line[2].strip()}`" if line else ""
+    return (
+        f"PyTorch's exporter refuses `{method}`{where}: {reason}\nhint: no Python loop, condition or size may depend "
+        "on the number of tokens or on values of tensors; use layers of whole sequences such as nn.GRU, and masks"
+    )
 
 
 def _spec(

@@ -1,7 +1,7 @@
 """Encoder-decoder Transformers: the computations that are trained and exported."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -40,21 +40,21 @@ class EncoderDecoder(Seq2Seq):
     def logits(self, decoded: Tensor) -> Tensor:
         """Compute logits [..., V] from the decoder's output [..., width]."""
 
-    def encoder_position_bias(self, positions: Tensor) -> Tensor | None:
-        """Bias of the encoder's attention scores at positions [S]: [heads, S, S] or None."""
-        return None
+    def encoder_position_biases(self, positions: Tensor) -> Sequence[Tensor | None]:
+        """Biases of each encoder layer's attention scores at positions [S]: [heads, S, S] or None."""
+        return [None] * len(self.encoder)
 
-    def decoder_position_bias(self, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """Bias of the decoder's self-attention scores.
+    def decoder_position_biases(self, queries: Tensor, keys: Tensor) -> Sequence[Tensor | None]:
+        """Biases of each decoder layer's self-attention scores.
 
         Args:
             queries: positions of the queries, [..., Tq].
             keys: positions of the keys, [..., Tk].
 
         Returns:
-            [..., heads, Tq, Tk], or None.
+            [..., heads, Tq, Tk] or None, for each layer.
         """
-        return None
+        return [None] * len(self.decoder)
 
     @property
     def _decoder_layers(self) -> Iterable[DecoderLayer]:
@@ -66,9 +66,9 @@ class EncoderDecoder(Seq2Seq):
         Returns [B, S, width], and each layer's self-attention weights [B, heads, S, S].
         """
         x = self.embed_source(source_ids)
-        bias = self.encoder_position_bias(torch.arange(source_ids.shape[1], device=source_ids.device))
+        biases = self.encoder_position_biases(torch.arange(source_ids.shape[1], device=source_ids.device))
         attention = []
-        for layer in self.encoder:
+        for layer, bias in zip(self.encoder, biases, strict=True):
             x, weights = layer(x, source_mask, bias)
             attention.append(weights)
         return self.encoder_norm(x), attention
@@ -84,9 +84,9 @@ class EncoderDecoder(Seq2Seq):
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         causal_mask = positions[:, None] >= positions  # a token attends to itself and to the tokens before it
         x = self.embed_target(input_ids, positions)
-        bias = self.decoder_position_bias(positions, positions)
+        biases = self.decoder_position_biases(positions, positions)
         self_attention, cross_attention = [], []
-        for layer in self.decoder:
+        for layer, bias in zip(self.decoder, biases, strict=True):
             x, self_weights, cross_weights = layer(x, causal_mask, memory, source_mask, bias)
             self_attention.append(self_weights)
             cross_attention.append(cross_weights)
@@ -109,9 +109,9 @@ class EncoderDecoder(Seq2Seq):
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
         """See `Seq2Seq`: `key.<layer>` and `value.<layer>` of cross-attention, [B, heads, S, D]."""
         x = self.embed_source(source_ids)
-        bias = self.encoder_position_bias(torch.arange(source_ids.shape[1], device=source_ids.device))
+        biases = self.encoder_position_biases(torch.arange(source_ids.shape[1], device=source_ids.device))
         lengths = source_lengths.to(torch.int32)
-        for layer in cast(Iterable[EncoderLayer], self.encoder):
+        for layer, bias in zip(cast(Iterable[EncoderLayer], self.encoder), biases, strict=True):
             x = layer.encode(x, lengths, None if bias is None else bias[None])
         encoded = self.encoder_norm(x)
         memory = {}
@@ -180,9 +180,9 @@ class EncoderDecoder(Seq2Seq):
         """
         cache_step = KVCacheStep(places, visible, source_lengths, state["key.0"])
         x = self.embed_target(token_ids, positions)
-        bias = self.decoder_position_bias(positions, entry_positions)  # [B, heads, K, E]
+        biases = self.decoder_position_biases(positions, entry_positions)  # [B, heads, K, E]
         written = {}
-        for index, layer in enumerate(self._decoder_layers):
+        for index, (layer, bias) in enumerate(zip(self._decoder_layers, biases, strict=True)):
             key, value = f"key.{index}", f"value.{index}"
             x, cache = layer.step(x, (state[key], state[value]), cache_step, (memory[key], memory[value]), bias)
             written[key], written[value] = cache

@@ -1,5 +1,6 @@
 """T5: a Transformer with relative positions and without biases."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,6 +40,7 @@ class T5Sizes:
         max_distance: distance from which all distances share a bucket.
         epsilon: number added to mean squares in normalisations.
         gated: True to multiply the activation with a second linear layer's output, as since version 1.1.
+        shared_positions: True if all layers of a stack share a bias of relative positions; else each has its own.
         scale_output: True to divide the output projection's input by sqrt(width), as before version 1.1.
     """
 
@@ -56,6 +58,7 @@ class T5Sizes:
     gated: bool = False
     share_embeddings: bool = True
     tie_output: bool = True
+    shared_positions: bool = True
     scale_output: bool = True
 
     @property
@@ -81,6 +84,8 @@ class T5Sizes:
 class T5(EncoderDecoder):
     """The model of "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (Raffel, 2020).
 
+    mT5 and umT5 are such models too.
+
     Raises:
         ValueError: too few buckets or distances.
     """
@@ -93,8 +98,11 @@ class T5(EncoderDecoder):
             self.target_embedding if sizes.share_embeddings else nn.Embedding(sizes.vocabulary, sizes.width)
         )
         positions = partial(RelativePositions, sizes.heads, buckets=sizes.buckets, max_distance=sizes.max_distance)
-        self.encoder_positions = positions(bidirectional=True)
-        self.decoder_positions = positions(bidirectional=False)
+        encoder_biases, decoder_biases = (
+            (1, 1) if sizes.shared_positions else (sizes.encoder_layers, sizes.decoder_layers)
+        )
+        self.encoder_positions = nn.ModuleList(positions(bidirectional=True) for _ in range(encoder_biases))
+        self.decoder_positions = nn.ModuleList(positions(bidirectional=False) for _ in range(decoder_biases))
         self.encoder = nn.ModuleList(EncoderLayer(sizes.layer) for _ in range(sizes.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(sizes.layer) for _ in range(sizes.decoder_layers))
         self.encoder_norm = sizes.norm(sizes.width)
@@ -113,15 +121,16 @@ class T5(EncoderDecoder):
         embedded: Tensor = self.target_embedding(token_ids)
         return embedded
 
-    def encoder_position_bias(self, positions: Tensor) -> Tensor:
-        """See `EncoderDecoder`; all layers share the bias."""
-        bias: Tensor = self.encoder_positions(positions, positions)
-        return bias
+    def encoder_position_biases(self, positions: Tensor) -> Sequence[Tensor | None]:
+        """See `EncoderDecoder`."""
+        return self._of_layers([bias(positions, positions) for bias in self.encoder_positions], len(self.encoder))
 
-    def decoder_position_bias(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """See `EncoderDecoder`; all layers share the bias."""
-        bias: Tensor = self.decoder_positions(queries, keys)
-        return bias
+    def decoder_position_biases(self, queries: Tensor, keys: Tensor) -> Sequence[Tensor | None]:
+        """See `EncoderDecoder`."""
+        return self._of_layers([bias(queries, keys) for bias in self.decoder_positions], len(self.decoder))
+
+    def _of_layers(self, biases: list[Tensor], layers: int) -> list[Tensor]:
+        return biases * layers if self.sizes.shared_positions else biases
 
     def logits(self, decoded: Tensor) -> Tensor:
         """See `EncoderDecoder`."""

@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 
 METRICS = "metrics.csv"
 CURVES = "curves.png"
+LINE_EVERY_S = 30.0
+"""Time between lines on an epoch's progress, off a terminal."""
 COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "validation_loss", "validation_bleu", "seconds")
 
 
@@ -50,12 +52,23 @@ class Record(Checkpoint):
 
     def __init__(self, run: Path) -> None:
         self._run = run
-        self._started = 0.0
+        self._started = self._said = 0.0
         self._validated = False
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
         self._started, self._validated = time.monotonic(), False
+        self._said = self._started
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Say now and then how far the epoch is, if no progress bar does."""
+        now = time.monotonic()
+        if sys.stderr.isatty() or not trainer.is_global_zero or now - self._said < LINE_EVERY_S:
+            return
+        self._said = now
+        done, batches = trainer.fit_loop.batch_idx + 1, int(trainer.num_training_batches)
+        line = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}: {done} of {batches} batches"
+        Tqdm.write(f"{line}; {now - self._started:.0f} s", file=sys.stderr)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that the validation metrics are of this epoch."""

@@ -1,9 +1,10 @@
 """Training configuration: schema of the TOML file, and errors that name its keys."""
 
+import difflib
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from jumok_export.models.cells import CellKind
 from jumok_export.models.recurrent import RecurrentSizes
 from jumok_export.models.recurrent_attention import AttentionKind
 from jumok_proto.errors import JumokError
+from jumok_serve.evaluation.bleu_tokenizers import bleu_tokenizer, check_bleu_tokenizer
 from jumok_serve.manifest.fields import LanguageTag, Name
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits
 
@@ -206,6 +208,8 @@ class TrainingSection(_Section):
         accelerator: accelerator of Lightning: "auto", "cpu" or "gpu".
         devices: number of devices, or "auto" for all.
         validate_every_epochs: epochs between validations.
+        bleu_tokenizer: sacreBLEU's tokenizer of the validation's BLEU, which chooses the best checkpoint; default: by
+            the target language.
         seed: seed of initial weights, batches and sampling.
         feeding: decoder inputs of a recurrent model.
     """
@@ -225,8 +229,15 @@ class TrainingSection(_Section):
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: Positive | Literal["auto"] = "auto"
     validate_every_epochs: Positive = 1
+    bleu_tokenizer: Literal["13a", "char", "intl", "ja-mecab", "ko-mecab", "none", "zh"] | None = None
     seed: int = 1
     feeding: FeedingSection = FeedingSection()
+
+    @model_validator(mode="after")
+    def _tokenizer_is_installed(self) -> "TrainingSection":
+        if self.bleu_tokenizer is not None:
+            check_bleu_tokenizer(self.bleu_tokenizer)
+        return self
 
 
 class BundleSection(_Section):
@@ -253,6 +264,11 @@ class Configuration(_Section):
     model: ModelSection = TransformerSection()
     training: TrainingSection = TrainingSection()
     bundle: BundleSection
+
+    @property
+    def bleu_tokenizer(self) -> str:
+        """sacreBLEU's tokenizer of the validation's BLEU."""
+        return self.training.bleu_tokenizer or bleu_tokenizer(self.data.target_language)
 
     @model_validator(mode="after")
     def _shared_vocabulary(self) -> "Configuration":
@@ -317,11 +333,29 @@ def load_configuration(path: Path) -> Configuration:
     return parse_configuration(text, str(path))
 
 
+_BRANCHES: Mapping[str, Any] = {"(transformer)": TransformerSection, "(recurrent)": RecurrentSection}
+
+
+def _nearest(location: Sequence[str | int]) -> str:
+    """Suggest the key of the same table that an unknown key may be meant as."""
+    *tables, key = [part for part in location if isinstance(part, str)]
+    table: Any = Configuration
+    for name in tables:
+        # A branch of `ModelSection` is in the location by its tag.
+        table = _BRANCHES.get(name) or getattr(table.model_fields.get(name), "annotation", None)
+        if name == "model":
+            table = TransformerSection
+        if not hasattr(table, "model_fields"):
+            return ""
+    similar = difflib.get_close_matches(key, table.model_fields, n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
+
+
 def _describe(problem: ErrorDetails) -> str:
     # pydantic adds the tags of union branches, which are no identifiers.
     key = ".".join(str(part) for part in problem["loc"] if str(part).isidentifier() or isinstance(part, int))
     if problem["type"] == "extra_forbidden":
-        return f"{key}: unknown key"
+        return f"{key}: unknown key{_nearest(problem['loc'])}"
     if problem["type"] == "missing":
         return f"{key}: missing"
     value = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"

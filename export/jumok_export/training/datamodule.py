@@ -17,6 +17,8 @@ from jumok_export.training.corpus import Batch, ParallelCorpus, TokenBudgetSampl
 from jumok_export.training.vocabulary import Vocabulary, train_vocabulary
 from jumok_serve.evaluation.parallel_text import CorpusError
 
+VOCABULARIES = ("shared", "source", "target")
+"""Names of vocabulary files, without ending."""
 VOCABULARY_TIMEOUT_S = 3600.0
 """Longest wait of a process for the vocabulary that the first process trains."""
 
@@ -93,10 +95,11 @@ class TranslationData(pl.LightningDataModule):
 
     def _load_vocabularies(self, out: Path) -> tuple[Vocabulary, Vocabulary]:
         section = self._configuration.tokenizer
+        shared, source, target = VOCABULARIES
         texts = (
-            {"shared": self._sources + self._targets}
+            {shared: self._sources + self._targets}
             if section.shared
-            else {"source": self._sources, "target": self._targets}
+            else {source: self._sources, target: self._targets}
         )
 
         def trained(lines: list[str]) -> bytes:
@@ -139,6 +142,12 @@ def corpus_files(configuration: Configuration, folder: Path) -> dict[str, str]:
 def is_first_process() -> bool:
     """True if this is the only or first process of a run."""
     return not getattr(rank_zero_only, "rank", 0)
+
+
+def remove_vocabularies(out: Path) -> None:
+    """Remove the vocabularies of a run's folder, if any."""
+    for name in VOCABULARIES:
+        (out / f"{name}.model").unlink(missing_ok=True)
 
 
 def _made_by_first_process(path: Path, make: Callable[[], bytes]) -> bytes:

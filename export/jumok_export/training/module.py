@@ -6,7 +6,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
-import sacrebleu
 import torch
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
@@ -54,6 +53,7 @@ class TranslationTraining(pl.LightningModule):
         self.vocabularies = source_vocabulary, target_vocabulary
         self.files = files
         self.model = build_model(configuration, len(source_vocabulary), len(target_vocabulary))
+        self.bleu = BLEU(tokenize=configuration.bleu_tokenizer)
         self.decoded: list[str] = []
         self.references: list[str] = []
 
@@ -92,7 +92,7 @@ class TranslationTraining(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Compute BLEU of the greedy translations from the n-gram counts of all devices."""
-        part = sacrebleu.corpus_bleu(self.decoded, [self.references])
+        part = self.bleu.corpus_score(self.decoded, [self.references])
         counts = torch.tensor([*part.counts, *part.totals, part.sys_len, part.ref_len], device=self.device)
         orders = len(part.counts)
         summed = [int(count) for count in self.trainer.strategy.reduce(counts, reduce_op="sum")]

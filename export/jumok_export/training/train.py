@@ -20,8 +20,9 @@ from jumok_export.training.configuration import (
     load_configuration,
     parse_configuration,
 )
-from jumok_export.training.datamodule import TranslationData, is_first_process
+from jumok_export.training.datamodule import TranslationData, is_first_process, remove_vocabularies
 from jumok_export.training.module import TranslationTraining
+from jumok_serve.evaluation.bleu_tokenizers import DEFAULT
 
 CONFIGURATION = "config.toml"
 """File name of the configuration in a run's folder."""
@@ -50,13 +51,18 @@ def train(
     check_run(configuration, out)
     if is_first_process():
         out.mkdir(parents=True, exist_ok=True)
+        if not (out / LAST).exists():
+            remove_vocabularies(out)  # those of a failed start may be of another configuration
         (out / CONFIGURATION).write_bytes(configuration_path.read_bytes())
     pl.seed_everything(configuration.training.seed, verbose=False)
+    say = progress if is_first_process() else lambda _: None
+    say("reading the corpus and making the vocabulary")
     corpus = TranslationData(configuration, data or configuration_path.parent, out)
     module = TranslationTraining(configuration, *corpus.vocabularies, corpus.files)
     last = out / LAST
-    say = progress if is_first_process() else lambda _: None
     say(corpus.description)
+    if configuration.bleu_tokenizer != DEFAULT:
+        say(f"BLEU of the validation has the tokenizer {configuration.bleu_tokenizer}")
     if last.exists():
         say(f"going on with the run in {out}")
     try:
@@ -128,10 +134,11 @@ def check_run(configuration: Configuration, out: Path) -> None:
         out: the run's folder; it need not exist.
 
     Raises:
-        ConfigurationError: another configuration than that of the run.
+        ConfigurationError: another configuration than that of a run with a checkpoint.
     """
     kept = out / CONFIGURATION
-    if not kept.exists():
+    # A run that failed before its first checkpoint holds nothing.
+    if not kept.exists() or not any((out / name).exists() for name in (BEST, LAST)):
         return
 
     def fixed(configuration: Configuration) -> dict[str, Any]:

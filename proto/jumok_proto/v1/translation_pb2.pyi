@@ -427,6 +427,7 @@ class Translation(google.protobuf.message.Message):
     SOURCE_TOKENS_FIELD_NUMBER: builtins.int
     SOURCE_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    SOURCE_UNKNOWN_COUNT_FIELD_NUMBER: builtins.int
     source_token_count: builtins.int
     """Number of tokens of the text, after truncation."""
     output_token_count: builtins.int
@@ -441,6 +442,8 @@ class Translation(google.protobuf.message.Message):
     """Language of the text."""
     target_language_code: builtins.str
     """Language of the translation."""
+    source_unknown_count: builtins.int
+    """Number of tokens of the text that the model's vocabulary lacks."""
     @property
     def hypotheses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Hypothesis]:
         """Hypotheses, best first, or samples in the order of drawing; at least one."""
@@ -461,8 +464,9 @@ class Translation(google.protobuf.message.Message):
         source_tokens: collections.abc.Iterable[builtins.str] | None = ...,
         source_language_code: builtins.str = ...,
         target_language_code: builtins.str = ...,
+        source_unknown_count: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "source_language_code", b"source_language_code", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "target_language_code", b"target_language_code"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "source_language_code", b"source_language_code", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "source_unknown_count", b"source_unknown_count", "target_language_code", b"target_language_code"]) -> None: ...
 
 Global___Translation: typing_extensions.TypeAlias = Translation
 

@@ -25,20 +25,26 @@ def as_json(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def describe(bundle: Bundle) -> str:
+def describe(bundle: Bundle, *, whole: bool = True) -> str:
     """Return sections of aligned lines, at most 100 columns wide.
 
     Only a longer word makes a longer line.
+
+    Args:
+        whole: False to leave out graphs, checks, origin and files.
     """
     manifest = bundle.manifest
     sections = [
         _overview(bundle),
-        _section("Precisions", _precisions(manifest)),
-        _section("Scores", _scores(manifest)),
-        _section("Verification", _verification(manifest)),
-        _section("Made", _provenance(manifest)),
-        _section("Files", _files(manifest)),
+        _section("Precisions", _precisions(manifest, graphs=whole)),
+        *([_section("Scores", _scores(manifest))] if whole or manifest.scores else []),
     ]
+    if whole:
+        sections += [
+            _section("Verification", _verification(manifest)),
+            _section("Made", _provenance(manifest)),
+            _section("Files", _files(manifest)),
+        ]
     # A bundle is untrusted: no escape sequence in its texts may reach the terminal.
     return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in "\n\n".join(sections))
 
@@ -91,7 +97,7 @@ def _shown_settings(generation: GenerationDefaults) -> Iterator[tuple[str, objec
             yield name, value
 
 
-def _precisions(manifest: Manifest) -> Iterator[str]:
+def _precisions(manifest: Manifest, *, graphs: bool) -> Iterator[str]:
     rows = [("precision", "bytes", "weights", "native graphs", "verified")]
     for precision, variant in manifest.precisions.items():
         report = manifest.verification.get(precision)
@@ -99,7 +105,7 @@ def _precisions(manifest: Manifest) -> Iterator[str]:
         native = "yes" if variant.native else "not for CUDA" if variant.for_devices else "no"
         rows.append((precision, f"{_precision_bytes(manifest, precision):,}", variant.weights, native, verdict))
     yield from _table(rows, numeric={1})
-    for precision, variant in manifest.precisions.items():
+    for precision, variant in manifest.precisions.items() if graphs else ():
         yield from _wrapped(f"graphs of {precision}: ", ", ".join(variant.graphs))
     if any(native == "no" for _, _, _, native, _ in rows):
         yield "  Native graphs make decoding on a CPU faster. To add them, run:"

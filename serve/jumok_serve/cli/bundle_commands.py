@@ -13,6 +13,7 @@ import click
 from jumok_proto.options import EarlyStopping, Options
 from jumok_serve.bundle import describe
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.evaluation import bleu_tokenizers
 from jumok_serve.evaluation.parallel_text import read_parallel
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
@@ -84,14 +85,15 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def inspect(*, bundle: Path, as_json: bool) -> None:
-    """Check BUNDLE and print its contents and its verification."""
+@click.option("--all", "whole", is_flag=True, help="Print graphs, checks, origin and files too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole manifest as one JSON object.")
+def inspect(*, bundle: Path, whole: bool, as_json: bool) -> None:
+    """Check BUNDLE and print its languages, settings, precisions and scores."""
     opened = Bundle.open(bundle)
     if as_json:
         click.echo(json.dumps(describe.as_json(opened), ensure_ascii=False, indent=2))
     else:
-        click.echo(describe.describe(opened))
+        click.echo(describe.describe(opened, whole=whole))
 
 
 @click.command()
@@ -100,6 +102,12 @@ def inspect(*, bundle: Path, as_json: bool) -> None:
 @click.option("--reference", required=True, type=FILE, help="Reference translations, one per line; plain or .gz.")
 @click.option("--source-language", metavar="TAG", help="Language of the sentences, if the bundle has several.")
 @click.option("--target-language", metavar="TAG", help="Language of the translations, if the bundle has several.")
+@click.option(
+    "--bleu-tokenizer",
+    type=click.Choice(bleu_tokenizers.NAMES),
+    help="sacreBLEU's tokenizer for BLEU.  [default: by the target language: zh, ja-mecab and ko-mecab if installed, "
+    "char for languages without spaces, else 13a]",
+)
 @decoding_options
 @device_option
 @precision_option
@@ -115,6 +123,7 @@ def evaluate(
     reference: Path,
     source_language: str | None,
     target_language: str | None,
+    bleu_tokenizer: str | None,
     device: str,
     precision: str,
     replicas: int | None,
@@ -131,6 +140,11 @@ def evaluate(
     """
     from jumok_serve.evaluation import evaluation  # noqa: PLC0415 - needs sacrebleu, an extra
 
+    if bleu_tokenizer is not None:
+        try:
+            bleu_tokenizers.check_bleu_tokenizer(bleu_tokenizer)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
     sources, references = read_parallel(source, reference)
     decoding = DecodingOptions(**options)
     with (
@@ -145,7 +159,10 @@ def evaluate(
             options=decoding, source_language=source_language, target_language=target_language, truncate=True
         )
         submit = partial(translator.submit, parameters=parameters)
-        scores, translations = evaluation.evaluate(submit, sources, references, bar.update)
+        if bleu_tokenizer is None:
+            direction = translator.manifest.languages.direction(source_language, target_language)
+            bleu_tokenizer = bleu_tokenizers.bleu_tokenizer(direction.target)
+        scores, translations = evaluation.evaluate(submit, sources, references, bar.update, tokenizer=bleu_tokenizer)
         model = f"{translator.manifest.name} {translator.manifest.version}"
         setting = {"precision": translator.precision, "device": translator.device, "shortlist": translator.shortlisted}
     if output is not None:

@@ -65,13 +65,19 @@ def evaluate(
     sources: Sequence[str],
     references: Sequence[str],
     advance: Callable[[int], None],
+    *,
+    tokenizer: str,
 ) -> tuple[Evaluation, list[Translation]]:
-    """Translate a test set and score it against one reference per sentence."""
+    """Translate a test set and score it against one reference per sentence.
+
+    Args:
+        tokenizer: sacreBLEU's name of BLEU's tokenizer; see `jumok_serve.evaluation.bleu_tokenizers`.
+    """
     start = time.perf_counter()
     translations = translate_corpus(submit, sources, advance)
     duration_s = time.perf_counter() - start
     texts = [translation.text for translation in translations]
-    bleu, chrf = BLEU(), CHRF()
+    bleu, chrf = BLEU(tokenize=tokenizer), CHRF()
     bleu_score = bleu.corpus_score(texts, [list(references)]).score
     chrf_score = chrf.corpus_score(texts, [list(references)]).score
     evaluation = Evaluation(

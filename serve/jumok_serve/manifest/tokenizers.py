@@ -6,6 +6,8 @@ from pydantic import Field, StringConstraints, model_validator
 
 from jumok_serve.manifest.fields import Part, Positive, RelativePath
 
+Spelling: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+
 
 class SentencePieceDescription(Part):
     """SentencePiece models: one for both languages, or one for each if ``target_model`` is set."""
@@ -44,7 +46,8 @@ class PieceVocabularyDescription(Part):
         source_vocabulary, target_vocabulary: JSON objects from piece to id; no target vocabulary: one for both.
         source_vocab_size, target_vocab_size: the model's sizes, which may exceed the vocabularies'.
         unknown: token of unknown pieces.
-        special_tokens: tokens that are never made from text and decode to nothing, in the source's spelling.
+        special_tokens: tokens that are no text and decode to nothing, in the source's spelling.
+        input_tokens: special tokens that a text may spell, such as ``<sep>``; they decode to nothing.
         leading_codes: True if a ``>>code<<`` that begins a text is a token.
         clean_up_spaces: True to apply `jumok_serve.tokenizers.detokenize.clean_up_spaces` to decoded text.
     """
@@ -56,8 +59,9 @@ class PieceVocabularyDescription(Part):
     target_vocabulary: RelativePath | None = None
     source_vocab_size: Positive
     target_vocab_size: Positive
-    unknown: Annotated[str, StringConstraints(min_length=1)]
-    special_tokens: tuple[Annotated[str, StringConstraints(min_length=1)], ...]
+    unknown: Spelling
+    special_tokens: tuple[Spelling, ...]
+    input_tokens: tuple[Spelling, ...] = ()
     leading_codes: bool = False
     clean_up_spaces: bool = False
 
@@ -79,6 +83,7 @@ class TokenizerJsonDescription(Part):
     Attributes:
         file: the tokenizer.json.
         source_vocab_size, target_vocab_size: the model's sizes, which may exceed the tokenizer's.
+        input_tokens: special tokens that a text may spell, such as ``<extra_id_0>``; they decode to nothing.
         clean_up_spaces: True to apply `jumok_serve.tokenizers.detokenize.clean_up_spaces` to decoded text.
     """
 
@@ -86,6 +91,7 @@ class TokenizerJsonDescription(Part):
     file: RelativePath
     source_vocab_size: Positive
     target_vocab_size: Positive
+    input_tokens: tuple[Spelling, ...] = ()
     clean_up_spaces: bool = False
 
     @property
@@ -99,6 +105,38 @@ class TokenizerJsonDescription(Part):
         return True
 
 
+class WordListDescription(Part):
+    """Lists of characters or words, one per line of a file.
+
+    Attributes:
+        unit: part of a text that is a token; words stand between white space.
+        source_vocabulary, target_vocabulary: files; no target vocabulary: one for both languages.
+        unknown: token of characters or words that are not listed; None: they are left out.
+        special_tokens: tokens that are no text and decode to nothing.
+    """
+
+    kind: Literal["word_list"] = "word_list"
+    unit: Literal["character", "word"]
+    source_vocabulary: RelativePath
+    target_vocabulary: RelativePath | None = None
+    source_vocab_size: Positive
+    target_vocab_size: Positive
+    unknown: Spelling | None = None
+    special_tokens: tuple[Spelling, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The tokenizer's files."""
+        files = (self.source_vocabulary, self.target_vocabulary)
+        return tuple(file for file in files if file is not None)
+
+    @property
+    def shared(self) -> bool:
+        """True if both languages have the same tokens."""
+        return self.target_vocabulary is None
+
+
 TokenizerDescription: TypeAlias = Annotated[
-    SentencePieceDescription | PieceVocabularyDescription | TokenizerJsonDescription, Field(discriminator="kind")
+    SentencePieceDescription | PieceVocabularyDescription | TokenizerJsonDescription | WordListDescription,
+    Field(discriminator="kind"),
 ]

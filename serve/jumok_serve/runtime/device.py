@@ -1,7 +1,10 @@
 """Devices that run a model: ONNX Runtime's CPU and CUDA execution providers."""
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
 from typing import Literal, get_args
 
 import onnxruntime
@@ -18,6 +21,12 @@ CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
 
 INSTALL = "uninstall onnxruntime and install 'jumok[serve-gpu]' instead of 'jumok[serve]', or use --device cpu"
+RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+REINSTALL = (
+    "run `pip uninstall onnxruntime onnxruntime-gpu`, then `pip install onnxruntime-gpu` for CUDA or "
+    "`pip install onnxruntime` for the CPU"
+)
+"""To uninstall one of two breaks the other, since it removes their common files."""
 _ARENAS: dict[Arena, str] = {"power_of_two": "kNextPowerOfTwo", "exact": "kSameAsRequested"}
 
 
@@ -94,6 +103,7 @@ def candidate_devices(requested: str, settings: CudaSettings | None = None) -> t
     """
     if requested not in get_args(DeviceName):
         raise DeviceError(f"device must be one of {', '.join(get_args(DeviceName))}, got {requested!r}")
+    _warn_of_two_runtimes()
     if requested == "cpu":
         return (CPU,)
     missing = _cuda_problem()
@@ -106,13 +116,26 @@ def candidate_devices(requested: str, settings: CudaSettings | None = None) -> t
     raise DeviceError(f"device 'cuda' was requested, but {missing}")
 
 
+@cache
+def _warn_of_two_runtimes() -> None:
+    if two_runtimes():
+        logger.warning("onnxruntime and onnxruntime-gpu are both installed, and either may be used; %s", REINSTALL)
+
+
+def two_runtimes() -> bool:
+    """True if both packages of ONNX Runtime are installed, which have the same files."""
+    with suppress(metadata.PackageNotFoundError):
+        return bool([metadata.version(name) for name in RUNTIMES])
+    return False
+
+
 def _cuda_problem() -> str | None:
     """The known reason why CUDA cannot be used, with remedy, or None."""
     available = onnxruntime.get_available_providers()
     if CUDA_PROVIDER not in available:
         return (
             f"the installed ONNX Runtime {onnxruntime.__version__} has no {CUDA_PROVIDER} "
-            f"(it has {', '.join(available)}); {INSTALL}"
+            f"(it has {', '.join(available)}); {REINSTALL if two_runtimes() else INSTALL}"
         )
     return find_cuda_problem()
 

@@ -216,6 +216,7 @@ class PendingTranslations:
             hypotheses=hypotheses,
             source_token_count=len(source.token_ids),
             source_truncated=source.truncated,
+            source_unknown_count=source.unknown,
             source_tokens=() if self.aligner is None else tuple(self.tokenizer.source_tokens(source.token_ids)),
             source_language=self.direction.source,
             target_language=self.direction.target,

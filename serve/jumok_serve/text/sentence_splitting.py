@@ -128,6 +128,7 @@ class PendingSplitTexts:
             hypotheses=(hypothesis,),
             source_token_count=sum(part.source_token_count for part in parts),
             source_truncated=any(part.source_truncated for part in parts),
+            source_unknown_count=sum(part.source_unknown_count for part in parts),
         )
 
     def _join(self, text: SplitText, translations: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
 from jumok_serve.errors import ForeignCodeError
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
+from jumok_serve.tokenizers.language_codes import LanguageCodes
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -29,10 +30,15 @@ _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text as token ids; none if it has no content."""
+    """A text as token ids; none if it has no content.
+
+    Attributes:
+        unknown: number of unknown tokens.
+    """
 
     token_ids: tuple[int, ...]
     truncated: bool
+    unknown: int = 0
 
 
 class Target(NamedTuple):
@@ -52,6 +58,8 @@ class InputProcessor:
         self._tokenizer = tokenizer
         self._special_tokens = manifest.special_tokens
         self._limits = manifest.limits
+        self._unknown = tokenizer.source_unknown
+        self._codes = LanguageCodes(manifest.languages, tokenizer)
         self._direction = lru_cache(MAX_CACHED)(manifest.languages.direction)
 
     def direction(self, source_language: str | None, target_language: str | None) -> Direction:
@@ -73,9 +81,11 @@ class InputProcessor:
         """Tokenize texts, with task prefix and token ids of the direction.
 
         A text has no content if it is white space, has no tokens, or has only tokens that follow every text, as EOS.
+        The target language's code at its beginning is not doubled.
 
         Raises:
-            InvalidArgumentError: there is no text, a text cannot be used, or one is too long and not to be truncated.
+            InvalidArgumentError: there is no text, a text cannot be used or begins with the code of another language,
+                or one is too long and not to be truncated.
             DeadlineExceededError: the deadline, in `time.monotonic()` seconds, has passed.
         """
         check_texts(texts)
@@ -160,7 +170,7 @@ class InputProcessor:
         max_tokens = limit - len(prefix) - len(suffix)
         max_characters = limit * CHARACTERS_PER_TOKEN  # a longer text is too long in any case: not worth tokenizing
         whole = [
-            self._readable(text, max_characters, field=f"contents[{first + index}]", truncate=truncate)
+            self._readable(text, direction, max_characters, field=f"contents[{first + index}]", truncate=truncate)
             for index, text in enumerate(texts)
         ]
         read = [text[:max_characters] for text in whole]
@@ -169,7 +179,7 @@ class InputProcessor:
         has_content = [not after_every_text.issuperset(token_ids) for token_ids in tokens]
         task = ""
         if direction.task_prefix:
-            task = f", those of the task prefix {direction.task_prefix!r} included,"
+            task = f"those of the task prefix {direction.task_prefix!r} and "
             tokens = self._encode_all([direction.task_prefix + text for text in read], first)
         sources = []
         for index, token_ids in enumerate(tokens):
@@ -178,18 +188,22 @@ class InputProcessor:
                 sources.append(EMPTY_SOURCE)
                 continue
             if too_long and not truncate:
+                around = len(prefix) + len(suffix)
                 raise InvalidArgumentError(
-                    f"the text has {len(token_ids)} tokens{task} and the model reads at most {max_tokens}: split it, "
-                    "or set truncate",
+                    f"the text has {len(token_ids) + around} tokens, {task}special ones included, and the model reads "
+                    f"at most {limit}: split it, or set truncate",
                     field=f"contents[{first + index}]",
                 )
             truncated = too_long or len(whole[index]) > max_characters
-            sources.append(Source((*prefix, *token_ids[:max_tokens], *suffix), truncated=truncated))
+            kept = token_ids[:max_tokens]
+            unknown = 0 if self._unknown is None else kept.count(self._unknown)
+            sources.append(Source((*prefix, *kept, *suffix), truncated=truncated, unknown=unknown))
         return sources
 
-    def _readable(self, text: str, max_characters: int, *, field: str, truncate: bool) -> str:
+    def _readable(self, text: str, direction: Direction, max_characters: int, *, field: str, truncate: bool) -> str:
         """Return a text that can be tokenized; an empty one for white space."""
         check_text(text, field)
+        text = self._codes.without(text, direction, field=field)
         if text.isspace():
             return ""
         if len(text) > max_characters:

@@ -1,6 +1,7 @@
 """Tokenizer of SentencePiece pieces with separate ids (Marian, M2M100)."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence, Set
 from itertools import repeat
 from pathlib import Path
@@ -24,7 +25,8 @@ class PieceVocabularyTokenizer:
 
     It encodes and decodes as Hugging Face's `MarianTokenizer` and `M2M100Tokenizer` (`skip_special_tokens`):
 
-    - A piece that the vocabulary lacks becomes the unknown token. Text that spells a special token is only text.
+    - A piece that the vocabulary lacks becomes the unknown token.
+    - Text that spells a special token is only text, unless it is among the input tokens.
     - Special tokens, the unknown token, language codes and ids without a piece decode to nothing.
     - Punctuation is not normalized: `MarianTokenizer` has a normalizer, but its encoding does not call it.
 
@@ -52,16 +54,17 @@ class PieceVocabularyTokenizer:
         target_vocab_size: int,
         unknown: str,
         special_tokens: Sequence[str],
+        input_tokens: Sequence[str] = (),
         leading_codes: bool = False,
         clean_up_spaces: bool = False,
     ) -> None:
         self._source_model = SentencePieceModel(source_model)
         self._target_model = self._source_model if target_model is None else SentencePieceModel(target_model)
         self._sizes = (source_vocab_size, target_vocab_size)
-        special = {unknown, *special_tokens}
+        special = {unknown, *special_tokens, *input_tokens}
 
         def vocabulary_of(ids: Mapping[str, int]) -> _Vocabulary:
-            return _Vocabulary(ids, unknown=unknown, special=special, leading_codes=leading_codes)
+            return _Vocabulary(ids, unknown=unknown, special=special, typable=input_tokens, leading_codes=leading_codes)
 
         self._shared = target_vocabulary is None
         self._source = vocabulary_of(source_vocabulary)
@@ -75,6 +78,7 @@ class PieceVocabularyTokenizer:
         self._joining = self._source_model if self._shared else self._target_model
         self._unknown = unknown
         self._special_tokens = tuple(special_tokens)
+        self._input_tokens = tuple(input_tokens)
         self._leading_codes = leading_codes
         self._clean_up_spaces = clean_up_spaces
 
@@ -95,6 +99,7 @@ class PieceVocabularyTokenizer:
             target_vocab_size=description.target_vocab_size,
             unknown=description.unknown,
             special_tokens=description.special_tokens,
+            input_tokens=description.input_tokens,
             leading_codes=description.leading_codes,
             clean_up_spaces=description.clean_up_spaces,
         )
@@ -108,6 +113,11 @@ class PieceVocabularyTokenizer:
     def source_vocab_size(self) -> int:
         """Number of source token ids."""
         return self._sizes[0]
+
+    @property
+    def source_unknown(self) -> int | None:
+        """The unknown token."""
+        return self._source.unknown
 
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``; none for an empty text."""
@@ -165,6 +175,7 @@ class PieceVocabularyTokenizer:
             target_vocab_size=self.vocab_size,
             unknown=self._unknown,
             special_tokens=self._special_tokens,
+            input_tokens=self._input_tokens,
             leading_codes=self._leading_codes,
             clean_up_spaces=self._clean_up_spaces,
         )
@@ -173,14 +184,18 @@ class PieceVocabularyTokenizer:
 class _Vocabulary:
     """Ids of the pieces of one language, or of both."""
 
-    def __init__(self, ids: Mapping[str, int], *, unknown: str, special: Set[str], leading_codes: bool) -> None:
+    def __init__(
+        self, ids: Mapping[str, int], *, unknown: str, special: Set[str], typable: Sequence[str], leading_codes: bool
+    ) -> None:
         if unknown not in ids:
             raise ValueError(f"the vocabulary has no {unknown!r}, the token of unknown pieces")
         self.spelling = {token: piece for piece, token in ids.items()}
         self._text = {piece: token for piece, token in ids.items() if piece not in special}
         self._special = {piece: token for piece, token in ids.items() if piece in special}
         self._codes = {piece: token for piece, token in ids.items() if _is_code(piece)} if leading_codes else None
-        self._unknown = ids[unknown]
+        self.unknown = ids[unknown]
+        longest_first = sorted(ids.keys() & set(typable), key=len, reverse=True)
+        self._typable = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if longest_first else None
 
     @property
     def silent(self) -> set[int]:
@@ -188,17 +203,25 @@ class _Vocabulary:
         return {*self._special.values(), *(self._codes or {}).values()}
 
     def encode(self, model: SentencePieceModel, text: str) -> list[int]:
+        if self._typable is None:
+            return self._encode(model, text)
+        # Texts alternate with input tokens.
+        parts = self._typable.split(text)
+        read = ([self._special[part]] if at % 2 else self._encode(model, part) for at, part in enumerate(parts) if part)
+        return [token for ids in read for token in ids]
+
+    def _encode(self, model: SentencePieceModel, text: str) -> list[int]:
         ids: list[int] = []
         if self._codes is not None and text.startswith(">>") and "<<" in text:
             end = text.index("<<") + len("<<")
-            ids.append(self._codes.get(text[:end], self._unknown))
+            ids.append(self._codes.get(text[:end], self.unknown))
             text = text[end:]
-        return [*ids, *map(self._text.get, model.split(text), repeat(self._unknown))]
+        return [*ids, *map(self._text.get, model.split(text), repeat(self.unknown))]
 
     def check(self, side: str, size: int) -> None:
         largest = max(self.spelling)
         if largest >= size:
-            raise ValueError(f"the {side} vocabulary has ids up to {largest}, but the model has only {size}")
+            raise ValueError(f"the {side} vocabulary has ids up to {largest}, but the model's ids end at {size - 1}")
 
     def write(self, path: Path) -> None:
         ids = self._text | self._special

@@ -26,6 +26,7 @@ class SentencePieceModel:
         name: file name, for messages.
         serialized: the file's content.
         size: number of pieces.
+        unknown: id of the unknown piece.
 
     Raises:
         ValueError: the file is not a SentencePiece model.
@@ -39,6 +40,7 @@ class SentencePieceModel:
             with _SENTENCEPIECE:
                 processor.LoadFromSerializedProto(self.serialized)
                 self.size = int(processor.GetPieceSize())
+                self.unknown = int(processor.unk_id())
         except ForeignCodeError as exc:
             raise ValueError(f"{self.name} is not a SentencePiece model: {exc}") from exc
         self._processor = processor

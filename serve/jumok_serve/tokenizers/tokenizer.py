@@ -9,11 +9,13 @@ from jumok_serve.manifest.tokenizers import (
     SentencePieceDescription,
     TokenizerDescription,
     TokenizerJsonDescription,
+    WordListDescription,
 )
 from jumok_serve.tokenizers.detokenize import checked_ids, stable_text
 from jumok_serve.tokenizers.piece_vocabulary import PieceVocabularyTokenizer
 from jumok_serve.tokenizers.sentencepiece_model import SentencePieceModel
 from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
+from jumok_serve.tokenizers.word_list import WordListTokenizer
 
 
 class Tokenizer(Protocol):
@@ -30,6 +32,10 @@ class Tokenizer(Protocol):
     @property
     def source_vocab_size(self) -> int:
         """Number of source token ids; equal to `vocab_size` if the languages share a vocabulary."""
+
+    @property
+    def source_unknown(self) -> int | None:
+        """Source token of text that the vocabulary lacks; None if every text has tokens."""
 
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``, without special tokens."""
@@ -86,6 +92,11 @@ class SentencePieceTokenizer:
     def source_vocab_size(self) -> int:
         """Number of source token ids."""
         return self._source.size
+
+    @property
+    def source_unknown(self) -> int | None:
+        """The unknown token."""
+        return self._source.unknown
 
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``; none for an empty text."""
@@ -161,3 +172,5 @@ def load_tokenizer(description: TokenizerDescription, folder: Path) -> Tokenizer
             return TokenizerJson.load(description, folder)
         case SentencePieceDescription():
             return SentencePieceTokenizer.load(description, folder)
+        case WordListDescription():
+            return WordListTokenizer.load(description, folder)

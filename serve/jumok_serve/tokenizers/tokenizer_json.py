@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,6 +39,7 @@ class TokenizerJson:
         file: path or content of the file.
         source_vocab_size: number of the model's source ids; default: the tokenizer's.
         target_vocab_size: number of the model's target ids; default: the tokenizer's.
+        input_tokens: special tokens that texts may spell.
 
     Raises:
         ValueError: the library cannot read the file, or texts could become ids over the model's size.
@@ -50,6 +51,7 @@ class TokenizerJson:
         *,
         source_vocab_size: int | None = None,
         target_vocab_size: int | None = None,
+        input_tokens: Sequence[str] = (),
         clean_up_spaces: bool = False,
     ) -> None:
         name = file.name if isinstance(file, Path) else "the tokenizer.json"
@@ -57,10 +59,11 @@ class TokenizerJson:
         try:
             fields = json.loads(self._content())
             self._special = {token["id"]: token["content"] for token in fields["added_tokens"] if token["special"]}
-            _make_untypable(fields, set(self._special.values()))
+            _make_untypable(fields, set(self._special.values()), set(input_tokens))
             with _TOKENIZERS:
                 self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(fields))
                 vocabulary = self._tokenizer.get_vocab()
+            self._unknown = _unknown(fields["model"], vocabulary)
         except Exception as exc:  # a file may lack or hold anything
             raise ValueError(
                 f"{name} is not a tokenizer.json that tokenizers {tokenizers.__version__} reads: {exc}"
@@ -74,6 +77,7 @@ class TokenizerJson:
         largest = max((number for number in vocabulary.values() if number not in self._special), default=0)
         if largest >= smallest:
             raise ValueError(f"{name} has ids up to {largest}, but the model's ids end at {smallest - 1}")
+        self._input_tokens = tuple(input_tokens)
         self._clean_up_spaces = clean_up_spaces
 
     def _content(self) -> bytes:
@@ -90,6 +94,7 @@ class TokenizerJson:
             folder / description.file,
             source_vocab_size=description.source_vocab_size,
             target_vocab_size=description.target_vocab_size,
+            input_tokens=description.input_tokens,
             clean_up_spaces=description.clean_up_spaces,
         )
 
@@ -102,6 +107,11 @@ class TokenizerJson:
     def source_vocab_size(self) -> int:
         """Number of source token ids."""
         return self._source_vocab_size
+
+    @property
+    def source_unknown(self) -> int | None:
+        """The unknown token; None if the model spells every text in bytes."""
+        return self._unknown
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``; none for an empty text."""
@@ -141,7 +151,7 @@ class TokenizerJson:
 
     def _decoded(self, ids: list[int]) -> str:
         with _TOKENIZERS:
-            text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+            text: str = self._tokenizer.decode([token for token in ids if token not in self._special])
         return text
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
@@ -166,17 +176,29 @@ class TokenizerJson:
             file="tokenizer.json",
             source_vocab_size=self.source_vocab_size,
             target_vocab_size=self.vocab_size,
+            input_tokens=self._input_tokens,
             clean_up_spaces=self._clean_up_spaces,
         )
 
 
-def _make_untypable(fields: dict[str, Any], special: set[str]) -> None:
+def _unknown(model: Mapping[str, Any], vocabulary: Mapping[str, int]) -> int | None:
+    """Id of a model's unknown token: by place in a Unigram model, else by spelling."""
+    by_place, spelled = model.get("unk_id"), model.get("unk_token")
+    return vocabulary.get(spelled) if by_place is None and isinstance(spelled, str) else by_place
+
+
+def _make_untypable(fields: dict[str, Any], special: set[str], typable: set[str]) -> None:
     """Respell special tokens so that text cannot become one; drop post-processor, truncation and padding.
+
+    Typable tokens become added words, at which the library cuts texts.
 
     To split no added tokens off is not enough: a Unigram model finds ``</s>`` in its vocabulary. A BPE model
     needs no respelling: it makes only tokens of its merges.
     """
     fields |= {"post_processor": None, "truncation": None, "padding": None}
+    for added in fields["added_tokens"]:
+        added["special"] = added["special"] and added["content"] not in typable
+    special = special - typable
     model = fields["model"]
     if "merges" in model:
         return

@@ -53,8 +53,30 @@ def test_a_valid_configuration_is_read_and_survives_a_checkpoint(tmp_path: Path)
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("width = 64", "widht = 64", ["model.widht: unknown key"]),
-        ("[bundle]", "[bundles]", ["bundle: missing", "bundles: unknown key"]),
+        ("width = 64", "widht = 64", ["model.widht: unknown key; did you mean width?"]),
+        ("devices = 2", "device = 2", ["training.device: unknown key; did you mean devices?"]),
+        ("width = 64", "quite_other = 64", ["model.quite_other: unknown key"]),
+        (
+            "heads = 4",
+            'family = "recurrent"\ninput_feedin = true',
+            ["model.input_feedin: unknown key; did you mean input_feeding?"],
+        ),
+        (
+            "[training]",
+            "[training.feeding]\nslop = 1\n[training]",
+            ["training.feeding.slop: unknown key; did you mean"],
+        ),
+        (
+            '"b.de"]\n',
+            '"b.de"]\nsourcelanguage = 1\n',
+            ["data.sourcelanguage: unknown key; did you mean source_language?"],
+        ),
+        (
+            "devices = 2",
+            'bleu_tokenizer = "ja-mecab"',
+            ["training: BLEU's tokenizer ja-mecab needs MeCab, which is not installed; install it with: pip install"],
+        ),
+        ("[bundle]", "[bundles]", ["bundle: missing", "bundles: unknown key; did you mean bundle?"]),
         ('validation_target = "v.de"', "", ["data.validation_target: missing"]),
         ("width = 64", 'width = "64"', ["model.width: Input should be a valid integer, got '64'"]),
         ("width = 64", "width = 64.0", ["model.width: Input should be a valid integer, got 64.0"]),
@@ -126,7 +148,7 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
     text = GOOD.replace("width", "widht").replace("heads = 4", "heads = -1").replace('name = "small"', "")
     assert problems(tmp_path, text) == [
         "model.heads: Input should be greater than or equal to 1, got -1",
-        "model.widht: unknown key",
+        "model.widht: unknown key; did you mean width?",
         "bundle.name: missing",
     ]
 

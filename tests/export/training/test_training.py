@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +19,10 @@ from jumok_export.models.recurrent import AttentiveRecurrent
 from jumok_export.models.transformer import Transformer
 from jumok_export.training.callbacks import read_metrics
 from jumok_export.training.checkpoint import LAST, load_checkpoint
-from jumok_export.training.configuration import TrainingSection
-from jumok_export.training.module import learning_rate_factor
+from jumok_export.training.configuration import TrainingSection, load_configuration
+from jumok_export.training.module import TranslationTraining, learning_rate_factor
 from jumok_export.training.train import train
-from jumok_export.training.vocabulary import PAD, START, UNKNOWN
+from jumok_export.training.vocabulary import PAD, START, UNKNOWN, Vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from tests.support.hang import HANG_S
@@ -94,7 +95,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(write: Write, tmp_path: Path)
     train(write("short.toml", max_epochs="1"), resumed, data=DATA)
     assert [row["epoch"] for row in read_metrics(resumed)] == ["1"]
     train(write(), resumed, data=DATA, progress=said.append)
-    assert said[1] == f"going on with the run in {resumed}"
+    assert said[2] == f"going on with the run in {resumed}"
     for name, expected in weights(straight).items():
         torch.testing.assert_close(weights(resumed)[name], expected, rtol=0, atol=0)
     rows = {run: read_metrics(run) for run in (straight, resumed)}
@@ -197,8 +198,8 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(write: Write, tmp_path: Path) -
     lines += process.communicate(timeout=HANG_S)[1].splitlines(keepends=True)
     assert process.returncode == 130
     assert lines[-1].startswith("stopped; training again into the same folder goes on")
-    assert lines[0].startswith("48 sentence pairs to train on, 48 to validate on; vocabulary of 180 tokens")
-    assert all(line.startswith("epoch ") for line in lines[1:-1]), lines
+    assert lines[1].startswith("48 sentence pairs to train on, 48 to validate on; vocabulary of 180 tokens")
+    assert all(line.startswith("epoch ") for line in lines[2:-1]), lines
     done = int(read_metrics(out)[-1]["epoch"])
     assert done >= 2
     assert load_checkpoint(out / LAST).epoch in (done, done + 1)  # the signal may come between file and row
@@ -213,9 +214,37 @@ def test_a_run_is_resumed_only_with_its_own_configuration(
     out = tmp_path / "run"
     out.mkdir()
     (out / "config.toml").write_text(write().read_text())
+    (out / LAST).touch()
     arguments = ["--out", str(out), "--data", str(DATA)]
     assert run(["train", str(write("other.toml", width="32")), *arguments]) == 1
     assert f"Error: {out} holds a run with another configuration" in capfd.readouterr().err
+
+
+def test_failed_start_does_not_keep_its_configuration(
+    write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The vocabulary of the first try is made anew, too."""
+    out = tmp_path / "run"
+    arguments = ["--out", str(out), "--data", str(DATA)]
+    first = write("small.toml", vocabulary_size="90")
+    first.write_text(first.read_text().replace("[tokenizer]", "max_length = 1\n\n[tokenizer]"))
+    assert run(["train", str(first), *arguments]) == 1
+    assert "every sentence pair is longer than data.max_length = 1" in capfd.readouterr().err
+    before = (out / "shared.model").read_bytes()
+    assert run(["train", str(write("good.toml", max_epochs="1")), *arguments]) == 0
+    assert "reading the corpus and making the vocabulary" in capfd.readouterr().err
+    assert (out / "shared.model").read_bytes() != before
+    assert (out / LAST).is_file()
+
+
+def test_lines_on_progress_replace_the_bar_off_a_terminal(
+    write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jumok_export.training.callbacks.LINE_EVERY_S", 0.0)
+    train(write(max_epochs="1"), tmp_path / "run", data=DATA)
+    said = capfd.readouterr().err
+    assert re.search(r"^epoch 1/1: 1 of (\d+) batches; \d+ s$", said, re.MULTILINE)
+    assert re.search(r"^epoch 1/1: (\d+) of \1 batches; ", said, re.MULTILINE)
 
 
 def test_reversal_is_learnt_and_its_export_translates(
@@ -313,3 +342,31 @@ def test_learning_rates_follow_their_schedules() -> None:
     assert learning_rate_factor(399, inverse, 1100) == pytest.approx(0.5)  # the square root of 100 / 400
     assert learning_rate_factor(600, cosine, 1100) == pytest.approx(0.5)
     assert learning_rate_factor(1100, cosine, 1100) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted", "tokenizer"), [("ja", None, "char"), ("de", None, "13a"), ("de", "intl", "intl")]
+)
+def test_validation_has_the_tokenizer_of_the_target_language(
+    target: str, wanted: str | None, tokenizer: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jumok_serve.evaluation.bleu_tokenizers.find_spec", lambda _: None)
+    source = {"ja": "ko", "de": "en"}[target]
+    files = {"train_source": f'["train.{source}"]', "train_target": f'["train.{target}"]'}
+    size = {"ja": "230", "de": "180"}[target]
+    configured = write(target_language=f'"{target}"', max_epochs="1", vocabulary_size=size, **files)
+    text = configured.read_text().replace(
+        "[training]", f'[training]\nbleu_tokenizer = "{wanted}"' if wanted else "[training]"
+    )
+    text = text.replace('validation_target = "train.de"', f'validation_target = "train.{target}"')
+    configured.write_text(text.replace('validation_source = "train.en"', f'validation_source = "train.{source}"'))
+    said: list[str] = []
+    train(configured, tmp_path / "run", data=DATA, progress=said.append)
+    named = f"BLEU of the validation has the tokenizer {tokenizer}"
+    assert (named in said) == (tokenizer != "13a")
+    configuration = load_configuration(configured)
+    vocabulary = Vocabulary((tmp_path / "run/shared.model").read_bytes())
+    perfect = TranslationTraining(configuration, vocabulary, vocabulary, {})
+    lines = (DATA / f"train.{target}").read_text(encoding="utf-8").splitlines()
+    assert perfect.bleu.corpus_score(lines, [lines]).score == pytest.approx(100)
+    assert f"tok:{tokenizer}|" in str(perfect.bleu.get_signature())

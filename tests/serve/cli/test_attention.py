@@ -114,11 +114,21 @@ def test_a_model_without_attention_says_so(run: Callable[..., Done], tiny_bundle
             assert error == f"Error: {message}"
 
 
-@pytest.mark.parametrize("out", ["a.pdf", "a"])
-def test_only_png_is_written(run: Callable[..., Done], tmp_path: Path, out: str) -> None:
+@pytest.mark.parametrize(("name", "start"), [("a.svg", b"<?xml"), ("a.PDF", b"%PDF-")])
+def test_other_formats_go_by_the_ending(
+    run: Callable[..., Done], tiny_bundle: Path, tmp_path: Path, name: str, start: bytes
+) -> None:
+    out = tmp_path / name
+    done = run("attention", "A dog.", "--bundle", tiny_bundle, "--out", out)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert out.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("out", ["a.jpg", "a"])
+def test_unknown_formats_are_refused(run: Callable[..., Done], tmp_path: Path, out: str) -> None:
     done = run("attention", "A dog.", "--server", "127.0.0.1:1", "--out", tmp_path / out)
     assert done.returncode == 2
-    assert "--out must end in .png, got" in done.stderr
+    assert "--out must end in .png, .svg, .pdf, got" in done.stderr
 
 
 def test_missing_folder_is_named_before_the_call(run: Callable[..., Done], tmp_path: Path) -> None:

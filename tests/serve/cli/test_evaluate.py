@@ -3,13 +3,18 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from jumok.commands._main import run as run_here
+from jumok_serve.evaluation import bleu_tokenizers
+from jumok_serve.evaluation.bleu_tokenizers import bleu_tokenizer
 from jumok_serve.translator import Translator
 from tests.support.command import run
+from tests.support.variants import edited
 
 SOURCES = [
     "a man in a blue shirt is standing on a ladder .",
@@ -134,3 +139,54 @@ def test_a_bad_option_is_refused(tiny_bundle: Path, source: Path) -> None:
     done = run("evaluate", tiny_bundle, "--source", source, "--reference", source, "--target-language", "xx")
     assert done.returncode == 1
     assert done.stderr.decode() == "Error: the model has no target language 'xx'; it has de\n"
+
+
+def test_bleu_has_the_tokenizer_of_the_target_language(
+    tiny_bundle: Path, source: Path, reference: Path, tmp_path: Path
+) -> None:
+    def japanese(manifest: dict[str, Any]) -> None:
+        manifest["languages"]["targets"] = {"ja": manifest["languages"]["targets"].pop("de")}
+        manifest["languages"]["default"]["target"] = "ja"
+
+    arguments: list[str | Path] = ["--source", source, "--reference", reference, "--threads", "1", "--json"]
+    bundle = edited(tiny_bundle, tmp_path / "japanese", japanese)
+    for options, tokenizer in (([], bleu_tokenizer("ja")), (["--bleu-tokenizer", "intl"], "intl")):
+        done = run("evaluate", bundle, *arguments, *options)
+        assert done.returncode == 0, done.stderr
+        assert f"tok:{tokenizer}|" in json.loads(done.stdout)["bleu_signature"]
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer"),
+    [
+        ("zh", "zh"),
+        ("cmn-Hans", "zh"),
+        ("yue_Hant", "zh"),
+        ("ja-XX", "char"),
+        ("jpn-Jpan", "char"),
+        ("KO", "char"),
+        ("tha-Thai", "char"),
+        ("my", "char"),
+        ("de", "13a"),
+        ("jv", "13a"),
+        ("und", "13a"),
+    ],
+)
+def test_every_language_has_a_tokenizer(language: str, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without the packages for Japanese and Korean."""
+    monkeypatch.setattr(bleu_tokenizers, "find_spec", lambda _: None)
+    assert bleu_tokenizer(language) == tokenizer
+    assert tokenizer in bleu_tokenizers.NAMES
+    perfect = ["猫が椅子の上で寝ています。", "고양이가 자고 있습니다.", "แมวกำลังนอนอยู่"]
+    assert BLEU(tokenize=tokenizer).corpus_score(perfect, [perfect]).score == pytest.approx(100)
+
+
+def test_tokenizer_without_its_package_is_refused(
+    tiny_bundle: Path, source: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bleu_tokenizers, "find_spec", lambda _: None)
+    arguments = ["--source", str(source), "--reference", str(source), "--bleu-tokenizer", "ko-mecab"]
+    assert run_here(["evaluate", str(tiny_bundle), *arguments]) == 2
+    assert (
+        "needs mecab_ko, which is not installed; install it with: pip install 'sacrebleu[ko]'" in capfd.readouterr().err
+    )

@@ -231,6 +231,12 @@ def test_inspect_shows_the_bundle(tiny_bundle: Path) -> None:
     shown = run("inspect", tiny_bundle)
     assert (shown.returncode, shown.stderr) == (0, b"")
     assert manifest.name in shown.stdout.decode()
+    whole = run("inspect", tiny_bundle, "--all")
+    assert whole.returncode == 0
+    for title in ("Verification", "Made", "Files"):
+        assert f"\n{title}\n" in whole.stdout.decode()
+        assert f"\n{title}\n" not in shown.stdout.decode()
+    assert len(shown.stdout.splitlines()) < 30
     machine = run("inspect", tiny_bundle, "--json")
     assert machine.returncode == 0
     assert json.loads(machine.stdout)["limits"] == manifest.limits.model_dump()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from jumok.commands._line_requests import MAX_LINE_BYTES
+from jumok.commands.translate import _SENTENCES
 from jumok_serve.translator import Translator
 from tests.support.command import JUMOK, run, serve
 from tests.support.hang import HANG_S
@@ -47,7 +48,9 @@ def lines(output: bytes) -> list[str]:
 def test_arguments_are_translated_a_line_each(server: str, translator: Translator) -> None:
     texts = ["a man in a blue shirt", "", "two young\nmales"]
     done = run("translate", "--server", server, *SHORT, *texts)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.returncode == 0
+    (warning,) = done.stderr.decode().splitlines()  # the tiny vocabulary has no digits
+    assert warning.startswith("Warning: standard input, line 1: 1 of ")
     assert lines(done.stdout) == expected(translator, *texts)
 
 
@@ -78,6 +81,7 @@ def test_json_holds_the_whole_result(server: str, translator: Translator) -> Non
     done = run("translate", "--server", server, "--json", "--truncate", *SHORT, given=f"a man 😀\n{LONG}\n".encode())
     first, second = (json.loads(line) for line in done.stdout.splitlines())
     assert (first["source"], first["source_truncated"], second["source_truncated"]) == ("a man 😀", False, True)
+    assert (first["source_unknown_count"], second["source_unknown_count"]) == (1, 0)
     assert second["source_token_count"] == translator.manifest.limits.max_source_length
     assert first["model"] == translator.name
     hypothesis = first["hypotheses"][0]
@@ -120,6 +124,52 @@ def test_texts_of_several_sentences_are_split(server: str, tiny_bundle: Path, tr
     for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
         done = run("translate", *place, *SHORT, "--split-sentences", "a man. two males.")
         assert (done.returncode, lines(done.stdout)) == (0, [wanted])
+
+
+def test_a_bundle_is_used_in_the_precision_that_is_named(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, threads=1, precision="fp32") as translator:
+        wanted = translator.translate("two young males", beam_size=2, max_length=5).score
+    given: list[str | Path] = ["--json", *SHORT, "--bundle", tiny_bundle]
+    whole = json.loads(run("translate", *given, "--precision", "fp32", "two young males").stdout)
+    assert whole["score"] == pytest.approx(wanted, abs=1e-4)
+    refused = run("translate", *given, "--shortlist", "two young males")
+    assert refused.returncode == 1
+    assert b"shortlist" in refused.stderr
+
+
+def test_doubtful_texts_are_warned_of_once(server: str, tiny_bundle: Path) -> None:
+    given = "a man\na 😀 man\n猫 猫\nA man. Two dogs run.\nHe sees it! Yes.\n".encode()
+    unknown = "Warning: standard input, line 2: 1 of "
+    sentences = "Warning: standard input, line 4 seems to have several sentences"
+    for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+        done = run("translate", *place, *SHORT, given=given)
+        said = done.stderr.decode().splitlines()
+        assert done.returncode == 0
+        assert [line.startswith(start) for line, start in zip(said, (unknown, sentences), strict=True)] == [True, True]
+        assert "tokens are unknown to the model" in said[0]
+        split = run("translate", *place, *SHORT, "--split-sentences", given=given)
+        assert len(split.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "several"),
+    [
+        ("A dog runs. Two women talk.", True),
+        ("Wer? Niemand!", True),
+        ("Das ist gut. Äpfel", True),
+        ('He said "no." Then he left', True),
+        ("猫です。犬です。", True),
+        ("고양이가 잔다. 개가 잔다.", True),
+        ("A dog runs.", False),
+        ("a man . a dog .", False),
+        ("Dr. Smith met J. R. Hartley", False),
+        ("version 3.5 of e.g. this, no. 7", False),
+        ("猫です。", False),
+        ("", False),
+    ],
+)
+def test_texts_of_several_sentences_are_recognised(text: str, several: bool) -> None:
+    assert bool(_SENTENCES.search(text)) is several
 
 
 def test_a_target_prefix_begins_every_translation(server: str, translator: Translator) -> None:

@@ -1,14 +1,18 @@
 """Choice of the device: the requested one, or an error with the reason."""
 
 import logging
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import onnxruntime
 import pytest
 
 from jumok_serve.errors import DeviceError
+from jumok_serve.runtime import device
 from jumok_serve.runtime.cuda import DRIVER, LIBRARIES, find_cuda_problem
 from jumok_serve.runtime.device import CPU, CudaSettings, candidate_devices, check_active, cuda_device
 
@@ -45,6 +49,33 @@ def providers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [*names, "CPUExecutionProvider"])
 
     return install
+
+
+def test_two_runtimes_are_warned_of_with_a_remedy_that_works(
+    providers: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The packages have the same files: both must go before one comes back."""
+    remedy = "run `pip uninstall onnxruntime onnxruntime-gpu`, then `pip install onnxruntime-gpu`"
+    for name in ("onnxruntime", "onnxruntime_gpu"):
+        folder = tmp_path / f"{name}-1.23.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.23.0\n")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "path", [str(tmp_path)])
+            device._warn_of_two_runtimes.cache_clear()
+            candidate_devices("cpu")
+            candidate_devices("cpu")
+            assert device.two_runtimes() == (name == "onnxruntime_gpu")
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert remedy in record.getMessage()
+    providers()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(DeviceError, match=re.escape(remedy)):
+        candidate_devices("cuda")
 
 
 def test_a_machine_with_everything() -> None:

@@ -163,7 +163,7 @@ def test_a_text_without_content_has_the_empty_translation_alone(translator: Tran
         (["a", "b"], ["c", "d\0"], {}, "NUL", "targets[1]"),
         (["a", "b"], ["c", "eine " * 60], {}, "the model writes at most 48", "targets[1]"),
         (["a", "b"], ["c", "x" * 5000], {}, "5000 characters, far more than the 48", "targets[1]"),
-        (["a", "dog " * 60], ["c", "d"], {}, "the model reads at most 47", "contents[1]"),
+        (["a", "dog " * 60], ["c", "d"], {}, "the model reads at most 48", "contents[1]"),
         (["a", 3], ["c", "d"], {}, "must be a string, got int", "contents[1]"),
         ("a", "b", {"length_penalty": math.nan}, "must be a finite number", "length_penalty"),
         ("a", "b", {"timeout_s": 0}, "a number of seconds above 0", "timeout_s"),

@@ -126,7 +126,7 @@ def test_a_text_over_the_limit_is_refused_or_truncated(translator: Translator) -
     longest = translator.manifest.limits.max_source_length
     text = "dog " * (2 * longest)
     with pytest.raises(
-        InvalidArgumentError, match=f"the model reads at most {longest - 1}: split it"
+        InvalidArgumentError, match=f"special ones included, and the model reads at most {longest}: split it"
     ) as refused:  # and EOS
         translator.translate(["A dog.", text])
     assert refused.value.field == "contents[1]"
@@ -134,6 +134,18 @@ def test_a_text_over_the_limit_is_refused_or_truncated(translator: Translator) -
     assert truncated.source_truncated
     assert truncated.source_token_count == longest
     assert not translator.translate(TEXTS[0], truncate=True).source_truncated
+
+
+def test_unknown_source_tokens_are_counted(translator: Translator) -> None:
+    texts = ["A dog.", "😀 a dog 猫 😀 .", "猫 猫", "", "dog " * 60 + "猫"]
+    known, some, none_known, empty, cut = translator.translate(texts, truncate=True, max_length=4)
+    unknown = translator.tokenizer.source_unknown
+    assert (known.source_unknown_count, empty.source_unknown_count) == (0, 0)
+    assert some.source_unknown_count == translator.tokenizer.encode(texts[1]).count(unknown) == 3
+    assert none_known.source_unknown_count == 2
+    assert cut.source_unknown_count == 0  # cut off
+    split = translator.translate("A 猫. A 猫 dog.", split_sentences=True, max_length=4)
+    assert split.source_unknown_count == 2
 
 
 def test_a_text_far_over_the_limit_is_not_tokenized(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,8 @@ def test_a_task_prefix_counts_towards_the_limit(translator: Translator, bilingua
     text = "dog " * words
     assert not bilingual.translate(text, truncate=True, max_length=2).source_truncated
     with pytest.raises(
-        InvalidArgumentError, match="those of the task prefix 'two men: ' included, and the model reads at most 46"
+        InvalidArgumentError,
+        match="those of the task prefix 'two men: ' and special ones included, and the model reads at most 48",
     ):
         translator.translate(text, target_language="nl")
     cut = translator.translate(text, target_language="nl", truncate=True, max_length=2)

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -55,9 +56,9 @@ class Drawing:
     missing: str
 
     def save(self, file: Path) -> None:
-        """Write the figure as PNG."""
-        with _quiet():
-            self.figure.savefig(file, format="png")
+        """Write the figure in the format of the file's ending."""
+        with _quiet(), rc_context({"svg.fonttype": "path", "pdf.fonttype": 42}):
+            self.figure.savefig(file, format=file.suffix.lower().removeprefix("."))
 
 
 def draw(alignment: Alignment, kind: AttentionKind, *, unit: str = "token") -> Drawing:

@@ -3,10 +3,12 @@
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn
 
 import click
+from click.shell_completion import shell_complete
 
 from jumok_proto import __version__
 from jumok_proto.errors import JumokError
@@ -24,6 +26,10 @@ _EXTRAS = {
     "transformers": "serve,import-hf",
 }
 """Extras to install, by the package that is missing."""
+_EXTRAS_OF_COMMANDS = {"import-hf": "serve,import-hf"}
+"""Extras of commands whose owner needs fewer."""
+COMPLETION = "_JUMOK_COMPLETE"
+"""Variable by which a shell asks for completions, as click names it."""
 
 
 class Commands(click.Group):
@@ -45,6 +51,16 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of the arguments; suggests the nearest name for an unknown one."""
+        known = self.list_commands(ctx)
+        similar = [] if args[0] in known else get_close_matches(args[0], known, n=1)
+        if similar:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {similar[0]!r}?")
+        return super().resolve_command(ctx, args)
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="jumok")
@@ -57,6 +73,9 @@ def run(arguments: Sequence[str]) -> int:
 
     The codes are 0, 1 (failure), 2 (usage), 130 (Ctrl-C) and 141 (broken pipe).
     """
+    wanted = os.environ.get(COMPLETION)
+    if wanted:
+        return shell_complete(jumok, {}, "jumok", COMPLETION, wanted)
     try:
         with jumok.make_context("jumok", list(arguments)) as context:
             jumok.invoke(context)
@@ -94,7 +113,8 @@ def missing(error: ImportError, entry_point: EntryPoint | None = None) -> str:
     """Describe a missing package and the extra to install."""
     package = (error.name or "").partition(".")[0]
     owner = entry_point.module.partition(".")[0] if entry_point else ""
-    extra = _EXTRAS.get(package) or _EXTRAS.get(owner)
+    command = entry_point.name if entry_point else ""
+    extra = _EXTRAS_OF_COMMANDS.get(command) or _EXTRAS.get(package) or _EXTRAS.get(owner)
     if not isinstance(error, ModuleNotFoundError) or extra is None:
         return f"cannot be loaded: {error}"
     return f"needs {package}, which is not installed; install it with: pip install 'jumok[{extra}]'"

@@ -113,12 +113,24 @@ server_options = _all(
 )
 """The parameter ``server``, and the options for ``access``."""
 
+_BUNDLE_SETTINGS = ("precision", "shortlist")
+
 target_options = _all(
     server_options,
     click.option(
         "--bundle",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         help="Folder of a bundle to use in this process, without a server.",
+    ),
+    _access_option(
+        "--precision",
+        type=click.Choice(["auto", "fp32", "fp16", "int8"]),
+        help="With --bundle: precision to run.  [default: auto]",
+    ),
+    _access_option(
+        "--shortlist/--no-shortlist",
+        default=None,
+        help="With --bundle: restrict translations to the bundle's shortlist.  [default: no-shortlist]",
     ),
     click.option("--model", default="", help="Name of the model, if the server holds several."),
 )
@@ -189,21 +201,25 @@ decoding_options = _all(
 
 def open_target(context: click.Context, server: str, bundle: Path | None) -> Client | LocalTranslator:
     """Open the server or the bundle; a bundle excludes the options of a server."""
+    settings = {name: context.meta[_access_key(name)] for name in _BUNDLE_SETTINGS}
+    chosen = {name: value for name, value in settings.items() if value is not None}
     if bundle is None:
+        if chosen:
+            raise click.UsageError(f"--{next(iter(chosen))} needs --bundle: a server has its own")
         tls, token = access(context)
         return Client(server, tls=tls, token=token)
     for parameter in ("server", "model", "tls", "tls_ca", "tls_certificate", "tls_key", "tls_name", "token"):
         if context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE:
             flag = parameter.replace("_", "-")
             raise click.UsageError(f"--bundle excludes --{flag}: it uses one model in this process")
-    return _local(bundle)
+    return _local(bundle, **chosen)
 
 
-def _local(bundle: Path) -> LocalTranslator:
+def _local(bundle: Path, **settings: Any) -> LocalTranslator:
     """Open a bundle with the server package, found by its entry point."""
     (entry_point,) = entry_points(group="jumok.local", name="translator")
     try:
-        translator: Callable[[Path], LocalTranslator] = entry_point.load()
+        translator: Callable[..., LocalTranslator] = entry_point.load()
     except ImportError as error:
         raise click.ClickException(f"--bundle {missing(error, entry_point)}") from error
-    return translator(bundle)
+    return translator(bundle, **settings)

@@ -37,6 +37,7 @@ def as_json(translation: Translation, source: str) -> str:
         "source_token_count": translation.source_token_count,
         "output_token_count": translation.output_token_count,
         "source_truncated": translation.source_truncated,
+        "source_unknown_count": translation.source_unknown_count,
         "model": translation.model,
         "model_version": translation.model_version,
         "hypotheses": [_hypothesis(hypothesis) for hypothesis in translation.hypotheses],

@@ -15,15 +15,18 @@ from jumok_proto.alignments import ATTENTION_KINDS
 if find_spec("matplotlib") is None:
     raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
 
+FORMATS = (".png", ".svg", ".pdf")
+"""Endings of files, which are their formats."""
+
 
 @click.command()
 @click.argument("text")
 @click.option(
     "--out",
-    metavar="FILE.png",
+    metavar="FILE",
     required=True,
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="File to write; an existing file is replaced.",
+    help="File to write, .png, .svg or .pdf; an existing file is replaced.",
 )
 @click.option("--target", metavar="TEXT", help="Translation to align, instead of the model's own.")
 @click.option(
@@ -62,12 +65,12 @@ def attention(
     truncate: bool,
     timeout_s: float,
 ) -> None:
-    """Draw the attention of the model while it translates TEXT, as PNG, and write the translation.
+    """Draw the attention of the model while it translates TEXT, and write the translation.
 
     Rows attend to columns: in cross-attention, tokens of the translation to tokens of the text.
     """
-    if out.suffix.lower() != ".png":
-        raise click.UsageError(f"--out must end in .png, got {str(out)!r}")
+    if out.suffix.lower() not in FORMATS:
+        raise click.UsageError(f"--out must end in {', '.join(FORMATS)}, got {str(out)!r}")
     if not out.parent.is_dir():
         raise click.UsageError(f"--out {out}: the folder {out.parent} does not exist; create it, or choose another")
     settings: dict[str, Any] = {
@@ -98,7 +101,7 @@ def _draw(alignment: Alignment, kind: AttentionKind, out: Path, *, unit: str) ->
     if drawing.missing:
         click.echo(
             f"Warning: no installed font has {' '.join(drawing.missing)}: drawn as boxes; install one, such as Noto "
-            "Sans of that script",
+            "Sans of that script, or Noto Emoji (fonts of coloured pictures cannot be drawn)",
             err=True,
         )
     drawing.save(out)

@@ -1,5 +1,6 @@
 """``jumok translate``: translate arguments or standard input, through a server or a bundle."""
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -14,6 +15,13 @@ from jumok.commands._options import decoding_options, language_options, limit_op
 from jumok.commands._output import as_json, json_error, n_best, plain, progress, write_line
 
 STDIN = 0
+
+_SENTENCES = re.compile(
+    # After a word that is no initial or title: punctuation, space, and no small letter.
+    r"(?<!\b[A-Z])(?<!\b[A-Z][a-z])[.!?…][\"'»”)\]]*\s+(?=[\"'«“(\[]*[^\W\d_a-zß-ÿ])"
+    r"|[。！？｡][」』）”]*\s*(?=\w)"  # noqa: RUF001
+)
+"""The end of a sentence, and the beginning of another."""
 
 
 @click.command()
@@ -66,6 +74,7 @@ def translate(
         "timeout_s": timeout_s,
     }
     several = (options.get("num_hypotheses") or 1) > 1
+    doubts = _Doubts(split_sentences=split_sentences)
     failed = False
     with open_target(context, server, bundle) as translator, progress(source, "translating") as advance:
         if isinstance(translator, Client):
@@ -91,11 +100,37 @@ def translate(
                 if outcome.source_truncated:
                     kept = outcome.source_token_count
                     click.echo(f"Warning: {line.name}: too long for the model, cut to {kept} tokens", err=True)
+                for doubt in doubts.about(line, outcome):
+                    click.echo(f"Warning: {doubt}", err=True)
                 write_line(_written(outcome, line, number, json_lines=json_lines, several=several))
             sys.stdout.flush()
             advance([line])
     if failed:
         context.exit(1)
+
+
+class _Doubts:
+    """Reasons to doubt translations, each given once."""
+
+    def __init__(self, *, split_sentences: bool) -> None:
+        self._unknown = True
+        self._sentences = not split_sentences
+
+    def about(self, line: Line, translation: Translation) -> Iterator[str]:
+        """Yield the reasons that were not given yet."""
+        unknown, tokens = translation.source_unknown_count, translation.source_token_count
+        if self._unknown and unknown:
+            self._unknown = False
+            yield (
+                f"{line.name}: {unknown} of {tokens} tokens are unknown to the model, which guesses there; other texts "
+                "are not reported"
+            )
+        if self._sentences and _SENTENCES.search(line.text):
+            self._sentences = False
+            yield (
+                f"{line.name} seems to have several sentences, and the model translates one at a time: use "
+                "--split-sentences; other texts are not reported"
+            )
 
 
 def _written(translation: Translation, line: Line, number: int, *, json_lines: bool, several: bool) -> str:

@@ -1,4 +1,4 @@
-"""Marian, M2M100, NLLB, BART and mBART: Transformers with absolute positions."""
+"""Marian, M2M100, NLLB, BART, mBART and Pegasus: Transformers with absolute positions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -47,6 +47,8 @@ _SHARED, _ENCODER, _DECODER, _HEAD = (
     "model.decoder.embed_tokens.weight",
     "lm_head.weight",
 )
+EMBEDDINGS = (_SHARED, _ENCODER, _DECODER, _HEAD)
+"""Names of the embeddings in a checkpoint, which has at least one."""
 _BIAS = "final_logits_bias"
 
 
@@ -80,7 +82,7 @@ class Family:
     scale_embeddings: bool
 
 
-def _marian_positions(weights: Weights, side: str, shape: tuple[int, int], pad: int) -> Positions:
+def _halved_positions(weights: Weights, side: str, shape: tuple[int, int], pad: int) -> Positions:
     stored = f"model.{side}.embed_positions.weight"
     return Positions(weights.take(stored, shape) if stored in weights else halved_positions(*shape))
 
@@ -101,7 +103,7 @@ MARIAN = Family(
     norm_embeddings=False,
     output_bias=True,
     two_vocabularies=True,
-    positions=_marian_positions,
+    positions=_halved_positions,
     vocabulary=58101,
     pad=58100,
     activation="gelu",
@@ -132,6 +134,7 @@ BART = Family(
     scale_embeddings=False,
 )
 MBART = replace(BART, name="mbart", norm="pre")
+PEGASUS = replace(MBART, name="pegasus", norm_embeddings=False, positions=_halved_positions, pad=0)
 
 
 def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel:
@@ -192,6 +195,7 @@ def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel
         pad=pad,
         max_source_length=limit,
         max_target_length=limit,
+        left_out=weights.left_out,
         unused=weights.unused,
     )
 

@@ -19,6 +19,9 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Files with all weights, in order of preference; an index lists several files instead."""
 _FOREIGN = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "model.ckpt.index")
+_OF_CHECKPOINTS = (".json", ".safetensors", ".bin", ".model", ".spm", ".txt")
+"""Endings of the files that are read."""
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _ADAPTER = "adapter_config.json"
 
 
@@ -80,6 +83,13 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
     ]
     if leaking:
         raise CheckpointError(leaking)
+    pointers = [
+        f"{entry.name} is a Git LFS pointer, and its content is missing: run `git lfs pull` in the checkpoint's folder"
+        for entry in sorted(path.iterdir())
+        if entry.suffix in _OF_CHECKPOINTS and _is_pointer(entry)
+    ]
+    if pointers:
+        raise CheckpointError(pointers)
     problems: list[str] = []
     config = _read_object(path / CONFIG, problems)
     legacy = not (path / GENERATION).exists()
@@ -102,6 +112,14 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
         weights=weights,
         problems=tuple(problems),
     )
+
+
+def _is_pointer(path: Path) -> bool:
+    """True for a small text that stands for a large file in a Git repository."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(_POINTER)) == _POINTER
 
 
 def _missing(path: Path) -> Iterator[str]:

@@ -97,13 +97,21 @@ class ImportedGeneration:
 
 
 def read_generation(
-    settings: Mapping[str, Any], *, legacy: bool, vocabulary: int, pad: int, max_target_length: int, start: int | None
+    settings: Mapping[str, Any],
+    *,
+    legacy: bool,
+    vocabulary: int,
+    pad: int,
+    max_target_length: int,
+    bounded: bool = True,
+    start: int | None,
 ) -> ImportedGeneration:
     """Read the defaults of `generate` in transformers 5 from generation settings.
 
     Args:
         settings: content of generation_config.json or, with `legacy`, of config.json.
         legacy: True without generation_config.json; config.json has the same fields then.
+        bounded: False to keep a maximum length beyond `max_target_length`.
         start: start token if the settings name none; None: the settings must name one.
 
     Raises:
@@ -124,7 +132,7 @@ def read_generation(
     eos = fields.tokens("eos_token_id")
     if not eos:
         fields.problems.append("eos_token_id is not given: translations would never end")
-    max_length, min_length = _lengths(fields, max_target_length, notes)
+    max_length, min_length = _lengths(fields, max_target_length, notes, bounded=bounded)
     suppress = tuple(token for token in fields.tokens("suppress_tokens", bound=False) if token < vocabulary)
     forced_first = _forced_first(fields, legacy=legacy)
     forced_last = fields.tokens("forced_eos_token_id")
@@ -271,7 +279,7 @@ def _start(fields: _Fields, default: int | None) -> int:
     return 0
 
 
-def _lengths(fields: _Fields, limit: int, notes: list[str]) -> tuple[int, int]:
+def _lengths(fields: _Fields, limit: int, notes: list[str], *, bounded: bool) -> tuple[int, int]:
     """Read the limits of new tokens.
 
     `max_length` and `min_length` count the start token too.
@@ -281,6 +289,8 @@ def _lengths(fields: _Fields, limit: int, notes: list[str]) -> tuple[int, int]:
     if wanted < 1:
         wanted = limit
         notes.append(f"max_length is not given: {limit} tokens, the model's limit, where generate stops after 20")
+    elif wanted > limit and not bounded:
+        limit = wanted
     elif wanted > limit:
         name = "max_new_tokens" if new else "max_length"
         notes.append(f"{name} {new or total} is more than the model has positions for: lowered to {limit} new tokens")

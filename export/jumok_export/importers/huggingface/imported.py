@@ -12,8 +12,10 @@ class ImportedModel:
     Attributes:
         model: the model, in evaluation mode and float32 on the CPU.
         family: transformers' name for the type of model, such as "marian".
-        max_source_length: number of source positions.
-        max_target_length: number of target positions, including those of a target prefix.
+        max_source_length: number of source positions, or a default limit without such a bound.
+        max_target_length: number of target positions, including those of a target prefix; or a default limit.
+        bounded: True if the model has no positions beyond these lengths.
+        left_out: beginning of all tensors' names in the checkpoint that the model's names lack.
         unused: names of the checkpoint's tensors that the model does not use.
     """
 
@@ -25,3 +27,5 @@ class ImportedModel:
     max_source_length: int
     max_target_length: int
     unused: tuple[str, ...]
+    bounded: bool = True
+    left_out: str = ""

@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from jumok_export.bundles.export import DEFAULT_PRECISIONS, describe_architecture, describe_provenance, export_bundle
-from jumok_export.errors import ExportError
+from jumok_export.errors import ExportError, listed
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.families import build_model, choose_family
 from jumok_export.importers.huggingface.folder import CheckpointFolder, open_checkpoint
 from jumok_export.importers.huggingface.generation import ImportedGeneration, read_generation
 from jumok_export.importers.huggingface.imported import ImportedModel
+from jumok_export.importers.huggingface.languages import Directions
 from jumok_export.importers.huggingface.tokenizer import ImportedTokenizer, read_tokenizer
 from jumok_export.models.t5 import T5
 from jumok_export.models.transformer import Transformer
@@ -32,8 +33,6 @@ _Part = TypeVar("_Part")
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 _OF_TRAINING = ("dropout", "attention_dropout", "activation_dropout", "max_positions")
 """Sizes that matter only in training."""
-_MOST_UNUSED = 8
-"""Most unused tensors that a note names."""
 
 
 def import_checkpoint(
@@ -43,6 +42,8 @@ def import_checkpoint(
     precisions: Sequence[str] = DEFAULT_PRECISIONS,
     source_language: str | None = None,
     target_language: str | None = None,
+    max_source_length: int | None = None,
+    max_target_length: int | None = None,
     calibration: Sequence[str] | None = None,
     shortlist: ShortlistPlan | None = None,
     name: str | None = None,
@@ -63,6 +64,8 @@ def import_checkpoint(
         precisions: precisions to write, of "fp32", "fp16" and "int8".
         source_language: default source language of requests; names the source language if the checkpoint does not.
         target_language: default target language of requests; names the target language if the checkpoint does not.
+        max_source_length: longest source, in tokens; default: the model's positions, or a limit that suits its memory.
+        max_target_length: longest translation, in tokens; default: as for sources, or the checkpoint's maximum.
         calibration: source texts for constant int8 scales of activations; default: one scale per row.
         shortlist: plan of a shortlist; default: none.
         name: name of the model; default: the folder's name.
@@ -80,7 +83,8 @@ def import_checkpoint(
     progress("reading the checkpoint")
     checkpoint = open_checkpoint(folder)
     model_name = _model_name(checkpoint.name if name is None else name, given=name is not None)
-    parts = _read(checkpoint, source_language, target_language)
+    requested = Directions(source=source_language, target=target_language)
+    parts = _read(checkpoint, requested, (max_source_length, max_target_length))
     if calibration is not None or shortlist is not None:
         what = "calibration translates in" if calibration is not None else "a shortlist is for"
         try:
@@ -89,7 +93,7 @@ def import_checkpoint(
             raise ExportError(
                 f"{what} the default direction, and there is none: give both languages ({error})"
             ) from error
-    notes = (*parts.generation.notes, *_unused(parts.model))
+    notes = (*parts.tokenizer.notes, *parts.generation.notes, *_left_out(parts.model), *_unused(parts.model))
     for note in notes:
         progress(f"note: {note}")
     return export_bundle(
@@ -126,15 +130,14 @@ class _Parts:
     model: ImportedModel
     tokenizer: ImportedTokenizer
     generation: ImportedGeneration
-
-    @property
-    def limits(self) -> Limits:
-        model = self.model
-        return Limits(max_source_length=model.max_source_length, max_target_length=model.max_target_length)
+    limits: Limits
 
 
-def _read(checkpoint: CheckpointFolder, source: str | None, target: str | None) -> _Parts:
+def _read(checkpoint: CheckpointFolder, requested: Directions, lengths: tuple[int | None, int | None]) -> _Parts:
     """Read the parts of a checkpoint.
+
+    Args:
+        lengths: longest source and target that the caller wants; None: the model's.
 
     Raises:
         CheckpointError: lists the problems of all parts.
@@ -149,6 +152,8 @@ def _read(checkpoint: CheckpointFolder, source: str | None, target: str | None) 
     tensors = checkpoint.tensors
     model = None if tensors is None else _gather(problems, partial(build_model, config, tensors))
     sizes = _stated_sizes(config) if model is None else (model.source_vocabulary, model.target_vocabulary)
+    limits = None if model is None else _limits(model, lengths, problems)
+    settings = config if checkpoint.legacy else checkpoint.generation
     tokenizer = generation = None
     if sizes is not None:
         tokenizer = _gather(
@@ -157,13 +162,13 @@ def _read(checkpoint: CheckpointFolder, source: str | None, target: str | None) 
                 read_tokenizer,
                 checkpoint.path,
                 config,
-                source_language=source,
-                target_language=target,
+                source_language=requested.source,
+                target_language=requested.target,
+                forced_first=None if settings is None else settings.get("forced_bos_token_id"),
                 source_vocabulary=sizes[0],
                 target_vocabulary=sizes[1],
             ),
         )
-        settings = config if checkpoint.legacy else checkpoint.generation
         if settings is not None:
             generation = _gather(
                 problems,
@@ -173,15 +178,32 @@ def _read(checkpoint: CheckpointFolder, source: str | None, target: str | None) 
                     legacy=checkpoint.legacy,
                     vocabulary=sizes[1],
                     pad=0 if model is None else model.pad,
-                    max_target_length=sizes[1] if model is None else model.max_target_length,
+                    max_target_length=sizes[1] if limits is None else limits.max_target_length,
+                    bounded=model is None or model.bounded is True or lengths[1] is not None,
                     start=None if tokenizer is None else _language_start(tokenizer.languages),
                 ),
             )
-    if problems or model is None or tokenizer is None or generation is None:
+    if problems or model is None or limits is None or tokenizer is None or generation is None:
         raise CheckpointError(problems)
-    parts = _Parts(config=config, model=model, tokenizer=tokenizer, generation=generation)
+    longest = max(limits.max_target_length, generation.generation.max_length)
+    limits = limits.model_copy(update={"max_target_length": longest})
+    parts = _Parts(config=config, model=model, tokenizer=tokenizer, generation=generation, limits=limits)
     _check_defaults(parts)
     return parts
+
+
+def _limits(model: ImportedModel, lengths: tuple[int | None, int | None], problems: list[str]) -> Limits:
+    """Limits of the model, or those that the caller wants; problems are added to `problems`."""
+    limits = []
+    for side, wanted, known in zip(
+        ("source", "target"), lengths, (model.max_source_length, model.max_target_length), strict=True
+    ):
+        if wanted is not None and wanted < 1:
+            problems.append(f"--max-{side}-length must be at least 1, got {wanted}")
+        elif wanted is not None and wanted > known and model.bounded:
+            problems.append(f"--max-{side}-length {wanted} is more than the model's {known} positions")
+        limits.append(known if wanted is None else max(wanted, 1))
+    return Limits(max_source_length=limits[0], max_target_length=limits[1])
 
 
 def _gather(problems: list[str], read: Callable[[], _Part]) -> _Part | None:
@@ -246,11 +268,14 @@ def _architecture(imported: ImportedModel) -> Architecture:
     return describe_architecture(model, family=imported.family, **described)
 
 
+def _left_out(model: ImportedModel) -> Iterator[str]:
+    if model.left_out:
+        yield f"the names of all weights begin with {model.left_out!r}, which is left out"
+
+
 def _unused(model: ImportedModel) -> Iterator[str]:
-    unused = model.unused
-    if unused:
-        more = f" and {len(unused) - _MOST_UNUSED} more" if len(unused) > _MOST_UNUSED else ""
-        yield f"weights that the model has no use for: {', '.join(unused[:_MOST_UNUSED])}{more}"
+    if model.unused:
+        yield f"weights that the model has no use for: {listed(model.unused)}"
 
 
 def _text(value: object) -> str | None:

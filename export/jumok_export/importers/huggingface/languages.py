@@ -1,7 +1,8 @@
 """Special tokens of each language of a checkpoint, as in its tokenizer and `generate`."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,10 @@ from jumok_serve.manifest.fields import LanguageTag
 from jumok_serve.manifest.languages import LanguagePair, Languages, SourceLanguage, TargetLanguage
 
 _TAG: TypeAdapter[str] = TypeAdapter(LanguageTag)
+UNDETERMINED = "und"
+"""Tag of a language that a checkpoint leaves open (ISO 639-2)."""
+_DEFAULT_SOURCES = ("en", "eng_Latn", "en_XX")
+"""Default source of transformers' tokenizers for many languages, in each spelling."""
 _TASK = re.compile(r"translation_(?P<source>.+)_to_(?P<target>.+)")
 
 
@@ -165,13 +170,46 @@ def _named(role: str, requested: str | None, configured: str | None) -> tuple[st
 
 
 def _by_tag(tokens: Mapping[str, int]) -> dict[str, int]:
-    """Ids of language tokens by tag; the first of codes with equal tags."""
-    found: dict[str, tuple[str, int]] = {}
-    for code, token in tokens.items():
+    """Ids of language tokens by tag.
+
+    Tags have no case: of codes that differ only by case, the second one's tag gets ``-x-2``, and so on.
+    """
+    return {tag: tokens[code] for code, tag in _tags(tokens).items()}
+
+
+def same_tags(codes: Iterable[str]) -> tuple[str, ...]:
+    """Describe the tags of codes that differ only by case from an earlier code."""
+    return tuple(
+        f"the codes of several languages differ only by case: {code!r} is the language {tag}"
+        for code, tag in _tags(codes).items()
+        if tag != language_tag(code)
+    )
+
+
+def _tags(codes: Iterable[str]) -> dict[str, str]:
+    found, uses = dict[str, str](), Counter[str]()
+    for code in codes:
         tag = language_tag(code)
         if tag is not None:
-            found.setdefault(tag.casefold(), (tag, token))
-    return dict(found.values())
+            uses[tag.casefold()] += 1
+            number = uses[tag.casefold()]
+            found[code] = tag if number == 1 else f"{tag}-x-{number}"
+    return found
+
+
+def with_forced_target(configured: Directions, tokens: Mapping[str, int], forced_first: object) -> Directions:
+    """Let the token that all translations begin with name the default target, if the tokenizer names none.
+
+    The source is then transformers' default, if the tokenizer names none.
+
+    Args:
+        tokens: id of each language's token, by language code.
+    """
+    target = next((code for code, token in tokens.items() if token == forced_first), None)
+    if configured.target is not None or target is None:
+        return configured
+    default = next((code for code in _DEFAULT_SOURCES if code in tokens), None)
+    return Directions(source=configured.source or default, target=target)
 
 
 def _with_default(languages: Languages, requested: Directions, configured: Directions) -> Languages:

@@ -1,20 +1,40 @@
 """Transfer of a checkpoint's tensors into a model, with a list of all problems."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from jumok_export.errors import listed
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 class Weights:
-    """Tensors of a checkpoint; problems and unused tensors are collected."""
+    """Tensors of a checkpoint; problems and unused tensors are collected.
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = tensors
+    Args:
+        tensors: tensors by name; a beginning that all names share may stand before the expected ones, as ``module.``.
+        expected: names that the model may need; it needs at least one.
+
+    Attributes:
+        left_out: beginning of all tensors' names that the expected names lack.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], expected: Sequence[str] = ()) -> None:
+        self.left_out = _common_beginning(tensors, expected)
+        self._tensors = _Renamed(tensors, self.left_out) if self.left_out else tensors
         self._taken: set[str] = set()
-        self.problems: list[str] = []
+        self._problems: list[str] = []
+        self._not_finite: list[str] = []
+
+    @property
+    def problems(self) -> list[str]:
+        """Problems of the tensors that were taken."""
+        if not self._not_finite:
+            return self._problems
+        values = f"NaN or infinite values are in {listed(self._not_finite)}: the weights are damaged"
+        return [*self._problems, values]
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
@@ -25,17 +45,20 @@ class Weights:
         A missing or unfit tensor becomes zeros and a noted problem.
         """
         if name not in self._tensors:
-            self.problems.append(f"{name} is missing")
+            self._problems.append(f"{name} is missing")
             return torch.zeros(()).expand(*shape)
         self._taken.add(name)
         tensor = self._tensors[name]
         if tuple(tensor.shape) != tuple(shape):
-            self.problems.append(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
+            self._problems.append(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
         elif tensor.dtype not in FLOATS:
             found = str(tensor.dtype).removeprefix("torch.")
-            self.problems.append(f"{name} is {found}: import the original weights instead of quantized ones")
+            self._problems.append(f"{name} is {found}: import the original weights instead of quantized ones")
         else:
-            return tensor.detach().float().contiguous()
+            values = tensor.detach().float().contiguous()
+            if not torch.isfinite(values).all():
+                self._not_finite.append(name)
+            return values
         return torch.zeros(()).expand(*shape)
 
     def same(self, one: str, other: str) -> bool:
@@ -81,3 +104,32 @@ class Weights:
                 taken[id(parameter)] = nn.Parameter(values, requires_grad=False)
             owner, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(owner), attribute, taken[id(parameter)])
+
+
+class _Renamed(Mapping[str, Tensor]):
+    """Tensors whose names lack a beginning."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], beginning: str) -> None:
+        self._tensors = tensors
+        self._beginning = beginning
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[self._beginning + name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(self._beginning) for name in self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+def _common_beginning(tensors: Mapping[str, Tensor], expected: Sequence[str]) -> str:
+    """Beginning, up to a point, that all names share and without which an expected one is among them."""
+    beginning = ""
+    first = next(iter(tensors), "")
+    while not any(beginning + name in tensors for name in expected):
+        part, point, _ = first.removeprefix(beginning).partition(".")
+        beginning += part + point
+        if not point or not all(name.startswith(beginning) for name in tensors):
+            return ""
+    return beginning

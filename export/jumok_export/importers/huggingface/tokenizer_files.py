@@ -4,7 +4,7 @@ import importlib
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import Any
 from jumok_export.importers.huggingface.errors import CheckpointError
 
 TOKENIZER_JSON = "tokenizer.json"
+TOKENIZER_CLASS = "PreTrainedTokenizerFast"
+"""General class of transformers, which runs any tokenizer.json."""
 
 # Default class of a family's tokenizer.
 _DEFAULT_CLASSES = {
@@ -20,8 +22,16 @@ _DEFAULT_CLASSES = {
     "m2m_100": "M2M100Tokenizer",
     "marian": "MarianTokenizer",
     "mbart": "MBartTokenizer",
+    "mt5": "T5Tokenizer",
+    "pegasus": "PegasusTokenizer",
     "t5": "T5Tokenizer",
 }
+
+LARGEST_ALPHABET = 512
+"""Most tokens of a byte-pair model without merges: bytes and special tokens."""
+
+CONTROL_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token", "cls_token")
+"""Roles of special tokens that texts must not spell; the others are input."""
 
 
 class TokenizerFiles:
@@ -31,7 +41,7 @@ class TokenizerFiles:
         class_name: transformers' class of the tokenizer, such as "NllbTokenizer".
 
     Raises:
-        CheckpointError: a file is no JSON.
+        CheckpointError: a file is no JSON, or names code of its own.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
@@ -40,6 +50,13 @@ class TokenizerFiles:
         if "added_tokens_decoder" not in settings and self.has("special_tokens_map.json"):
             settings |= self.json("special_tokens_map.json")
         self.settings = settings
+        if settings.get("auto_map"):
+            raise CheckpointError(
+                [
+                    "tokenizer_config.json: auto_map names code of its own, which is never run; take auto_map out to "
+                    "import without it"
+                ]
+            )
         named = settings.get("tokenizer_class") or config.get("tokenizer_class")
         self.class_name = str(named or _DEFAULT_CLASSES.get(config.get("model_type", ""), "")).removesuffix("Fast")
 
@@ -76,15 +93,51 @@ class TokenizerFiles:
         values = [*by_role.values(), *(more.values() if isinstance(more, dict) else more)]
         return tuple(dict.fromkeys(filter(None, map(_spelling, values))))
 
+    def input_tokens(self, vocabulary: Mapping[str, int], control: Set[str]) -> dict[str, int]:
+        """Find the ids of special tokens that texts may spell.
+
+        Args:
+            vocabulary: ids of the vocabulary's tokens; others have theirs in the files of added tokens.
+            control: tokens that texts must not spell, besides those with such a role.
+
+        Raises:
+            CheckpointError: a token has no id, or strips the text around it.
+        """
+        kept_out = {*control, *filter(None, (_spelling(self.settings.get(role)) for role in CONTROL_ROLES))}
+        added = self._added_tokens()
+        spelled = [*self.special_tokens({}), *(token for token, (_, special) in added.items() if special)]
+        found, problems = dict[str, int](), list[str]()
+        for token in dict.fromkeys(spelled):
+            number = vocabulary.get(token, added.get(token, (None, True))[0])
+            if token in kept_out:
+                continue
+            if number is None:
+                problems.append(f"the special token {token!r} has no id: save the tokenizer with save_pretrained")
+            else:
+                found[token] = number
+        for entry in self.settings.get("added_tokens_decoder", {}).values():
+            flags = [name for name in ("lstrip", "rstrip", "single_word") if entry.get(name)]
+            if entry.get("content") in found and flags:
+                problems.append(
+                    f"{flags[0]} of the special token {entry['content']!r} is not supported: set it to false"
+                )
+        if problems:
+            raise CheckpointError(problems)
+        return found
+
+    def _added_tokens(self) -> dict[str, tuple[int, bool]]:
+        """Id of every added token, and True if it is special."""
+        if "added_tokens_decoder" in self.settings:
+            added = self.settings["added_tokens_decoder"].items()
+            return {token["content"]: (int(number), bool(token.get("special"))) for number, token in added}
+        if self.has("added_tokens.json"):
+            special = set(self.special_tokens({}))
+            return {token: (number, token in special) for token, number in self.json("added_tokens.json").items()}
+        return {}
+
     def added_text_tokens(self) -> tuple[str, ...]:
         """Added tokens that are not special; transformers splits texts at their spelling."""
-        special = set(self.special_tokens({}))
-        if "added_tokens_decoder" in self.settings:
-            added = self.settings["added_tokens_decoder"].values()
-            return tuple(token["content"] for token in added if not token.get("special", False))
-        if self.has("added_tokens.json"):
-            return tuple(token for token in self.json("added_tokens.json") if token not in special)
-        return ()
+        return tuple(token for token, (_, special) in self._added_tokens().items() if not special)
 
 
 def _spelling(token: object) -> str | None:
@@ -93,15 +146,17 @@ def _spelling(token: object) -> str | None:
     return spelled if isinstance(spelled, str) and spelled else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Backend:
     """A tokenizer of the `tokenizers` library.
 
     Attributes:
+        control: special tokens that texts must not spell.
         clean_up_spaces: True if transformers cleans up spaces in decoded texts.
     """
 
     content: bytes
+    control: frozenset[str]
     clean_up_spaces: bool
 
 
@@ -114,8 +169,18 @@ def load_backend(files: TokenizerFiles) -> Backend:
     Raises:
         CheckpointError: a missing or invalid tokenizer.
     """
-    from transformers import AutoTokenizer, __version__  # noqa: PLC0415 - slow to import
+    import transformers  # noqa: PLC0415 - slow to import
+    from transformers import AutoTokenizer, __version__  # noqa: PLC0415
 
+    own = getattr(transformers, files.class_name or TOKENIZER_CLASS, None)
+    if own is None:
+        raise CheckpointError(
+            [
+                f"transformers {__version__} has no tokenizer class {files.class_name!r}: if the tokenizer needs only "
+                f"{TOKENIZER_JSON}, set tokenizer_class to {TOKENIZER_CLASS!r} in tokenizer_config.json"
+            ]
+        )
+    _require_sources(files, own)
     try:
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(files.folder, local_files_only=True, trust_remote_code=False)
@@ -125,14 +190,33 @@ def load_backend(files: TokenizerFiles) -> Backend:
     found = type(tokenizer).__name__
     if not tokenizer.is_fast:
         raise CheckpointError([f"{found} has no {TOKENIZER_JSON}: only transformers can run it"])
-    # Without its files, a class of transformers may load with only a few special tokens.
-    sources = [name for part, name in tokenizer.vocab_files_names.items() if part != "tokenizer_file"]
-    if not files.has(TOKENIZER_JSON) and not files.has(*sources):
-        raise CheckpointError([f"{found} is made of {TOKENIZER_JSON}, or {' and '.join(sources)}: neither is there"])
     content = tokenizer.backend_tokenizer.to_str().encode()
     # transformers does not clean up byte-pair texts, whose spaces are those of the text.
-    byte_pairs = "merges" in json.loads(content)["model"]
-    return Backend(content, bool(tokenizer.clean_up_tokenization_spaces) and not byte_pairs)
+    model = json.loads(content)["model"]
+    byte_pairs = "merges" in model
+    if byte_pairs and not model["merges"] and len(model["vocab"]) > LARGEST_ALPHABET:
+        size = len(model["vocab"])
+        raise CheckpointError([f"the tokenizer has {size} tokens and no merges: texts would become single characters"])
+    return Backend(
+        content=content,
+        control=frozenset(str(tokenizer.special_tokens_map.get(role)) for role in CONTROL_ROLES),
+        clean_up_spaces=bool(tokenizer.clean_up_tokenization_spaces) and not byte_pairs,
+    )
+
+
+def _require_sources(files: TokenizerFiles, tokenizer_class: Any) -> None:
+    """Raise ``CheckpointError`` if a class lacks some of its files.
+
+    Without them, a class of transformers may load with only a few special tokens.
+    """
+    names: Mapping[str, str] = getattr(tokenizer_class, "vocab_files_names", {})
+    sources = [name for part, name in names.items() if part != "tokenizer_file"]
+    missing = [name for name in sources if not files.has(name)]
+    if files.has(TOKENIZER_JSON) or not missing:
+        return
+    others = f", or {' and '.join(sources)}" if sources else ""
+    found = "neither is there" if len(missing) == len(sources) else f"{' and '.join(missing)} is missing"
+    raise CheckpointError([f"{files.class_name} is made of {TOKENIZER_JSON}{others}: {found}"])
 
 
 def _protobuf_problem() -> str | None:

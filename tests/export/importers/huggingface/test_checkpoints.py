@@ -11,11 +11,12 @@ from torch import Tensor
 
 from jumok_export.errors import ExportError
 from jumok_export.importers.huggingface import CheckpointError, ImportedModel, build_model
-from jumok_export.importers.huggingface.bart import ALIASES, BART, M2M100, MARIAN, MBART
+from jumok_export.importers.huggingface.bart import ALIASES, BART, M2M100, MARIAN, MBART, PEGASUS
 from jumok_export.importers.huggingface.bart import build as build_bart
 from jumok_export.importers.huggingface.parameters import Weights
 from jumok_export.importers.huggingface.settings import Settings
 from jumok_export.importers.huggingface.t5 import ALIASES as T5_ALIASES
+from jumok_export.importers.huggingface.t5 import MT5_FAMILY, T5_FAMILY, UMT5_FAMILY
 from jumok_export.importers.huggingface.t5 import build as build_t5
 from jumok_export.models.t5 import T5
 from jumok_export.models.transformer import Transformer
@@ -62,7 +63,7 @@ def test_all_tensors_of_save_pretrained_are_used(name: str, tmp_path: Path) -> N
     imported = build_model(config_of(theirs), load_file(tmp_path / "model.safetensors"))
     torch.testing.assert_close(logits(imported, theirs), their_logits(theirs), atol=1e-4, rtol=1e-5)
     # `shared` of a checkpoint in which nothing is tied is in no one's use, in transformers either.
-    untied = "untied" in name and not name.startswith("t5")
+    untied = "untied" in name and "t5" not in name
     assert imported.unused == (("model.shared.weight",) if untied else ())
 
 
@@ -111,7 +112,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("stored", STORED)
-@pytest.mark.parametrize("name", ["marian", "m2m100", "bart", "mbart", "t5"])
+@pytest.mark.parametrize("name", ["marian", "m2m100", "bart", "mbart", "pegasus", "t5", "umt5"])
 def test_tied_weights_are_resolved_as_by_transformers(name: str, stored: str, tmp_path: Path) -> None:
     theirs = random_checkpoint(name)
     tensors = STORED[stored](theirs.state_dict())
@@ -198,6 +199,34 @@ def test_all_problems_are_reported_at_once() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["bart", "t5"])
+@pytest.mark.parametrize("beginning", ["module.", "model.", "net._orig_mod."])
+def test_a_common_beginning_of_all_names_is_left_out(name: str, beginning: str) -> None:
+    theirs = random_checkpoint(name)
+    tensors = {beginning + own: tensor for own, tensor in theirs.state_dict().items()}
+    imported = build_model(config_of(theirs), tensors)
+    assert (imported.left_out, imported.unused) == (beginning, ())
+    torch.testing.assert_close(logits(imported, theirs), their_logits(theirs), atol=1e-4, rtol=1e-5)
+    assert build_model(config_of(theirs), theirs.state_dict()).left_out == ""
+    # A beginning of some names is part of other names.
+    found = problems(config_of(theirs), tensors | {"other": torch.zeros(1)})
+    assert all(problem.endswith(" is missing") for problem in found)
+
+
+def test_values_that_are_no_numbers_are_named_by_tensor() -> None:
+    theirs = random_checkpoint("mbart")
+    tensors = {name: tensor.clone() for name, tensor in theirs.state_dict().items()}
+    wrong = ["model.encoder.layers.0.fc1.bias", "model.decoder.layers.0.fc2.weight"]
+    tensors[wrong[0]][3] = torch.nan
+    tensors[wrong[1]][2, 1] = -torch.inf
+    (problem,) = problems(config_of(theirs), tensors)
+    assert problem == f"NaN or infinite values are in {', '.join(wrong)}: the weights are damaged"
+    everywhere = {name: torch.full_like(tensor, torch.nan) for name, tensor in tensors.items()}
+    (problem,) = problems(config_of(theirs), everywhere)
+    assert problem.count(", ") == 7
+    assert " more: the weights are damaged" in problem
+
+
 def test_a_missing_embedding_is_reported_once() -> None:
     for name in ("marian", "t5"):
         theirs = random_checkpoint(name)
@@ -254,7 +283,16 @@ def test_settings_without_a_t5_are_named(fields: dict[str, Any], expected: str) 
     [
         ({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "architecture LlamaForCausalLM is not"),
         ({"architectures": ["BartForSequenceClassification"]}, "architecture BartForSequenceClassification is not"),
-        ({"model_type": "umt5"}, "model_type 'umt5' is not supported: supported are MarianMTModel, M2M100For"),
+        ({"model_type": "bert"}, "model_type 'bert' is not supported: supported are MarianMTModel, M2M100For"),
+        (
+            {"architectures": ["LEDForConditionalGeneration"]},
+            "architecture LEDForConditionalGeneration is not supported (its encoder attends within windows)",
+        ),
+        (
+            {"architectures": ["NllbMoeForConditionalGeneration"]},
+            "architecture NllbMoeForConditionalGeneration is not supported (its feed-forward layers are mixtures of",
+        ),
+        ({"model_type": "t5", "auto_map": {"AutoModel": "own.Own"}}, "auto_map names code of its own, which is never"),
         ({}, "model_type None is not supported: supported are MarianMTModel"),
         ({"architectures": ["MBartForConditionalGeneration"], "model_type": "bart"}, "architecture MBart"),
         (
@@ -280,7 +318,7 @@ def test_families_go_by_architecture_or_model_type() -> None:
         assert build_model(config | fields, theirs.state_dict()).family == "t5"
 
 
-@pytest.mark.parametrize("family", [MARIAN, M2M100, BART, MBART], ids=lambda family: str(family.name))
+@pytest.mark.parametrize("family", [MARIAN, M2M100, BART, MBART, PEGASUS], ids=lambda family: str(family.name))
 def test_defaults_are_those_of_transformers(family: Any) -> None:
     settings = Settings({}, ALIASES)
     imported = build_bart(family, settings, Weights({}))
@@ -319,12 +357,13 @@ def test_defaults_are_those_of_transformers(family: Any) -> None:
     ],
     ids=str,
 )
-def test_a_t5_is_described_as_in_transformers(fields: dict[str, Any]) -> None:
-    theirs = MODELS["t5"][0].from_dict(fields)
-    imported = build_t5(Settings(fields, T5_ALIASES), Weights({}))
+@pytest.mark.parametrize("family", [T5_FAMILY, MT5_FAMILY, UMT5_FAMILY], ids=lambda family: str(family.name))
+def test_a_t5_is_described_as_in_transformers(family: Any, fields: dict[str, Any]) -> None:
+    theirs = MODELS[family.name][0].from_dict(fields)
+    imported = build_t5(family, Settings(fields, T5_ALIASES), Weights({}))
     assert isinstance(imported.model, T5)
     sizes = imported.model.sizes
-    assert sizes.scale_output == theirs.scale_decoder_outputs
+    assert sizes.scale_output == (family is not MT5_FAMILY and theirs.scale_decoder_outputs)
     assert sizes.gated == theirs.is_gated_act
     assert sizes.activation == {"gelu_new": "gelu_tanh"}.get(theirs.dense_act_fn, theirs.dense_act_fn)
     assert (sizes.encoder_layers, sizes.decoder_layers) == (theirs.num_layers, theirs.num_decoder_layers)

@@ -129,6 +129,15 @@ def test_truncated_weights(model: Any, folder: Path, name: str, share: float) ->
         assert f"expected {len(content)}; copy or download it again" in problem
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "sentencepiece.bpe.model"])
+def test_pointers_of_git_lfs_are_named(folder: Path, name: str) -> None:
+    lines = ["version https://git-lfs.github.com/spec/v1", f"oid sha256:{'0a' * 32}", "size 298769208", ""]
+    (folder / name).write_text("\n".join(lines))
+    assert problems(folder) == (
+        f"{name} is a Git LFS pointer, and its content is missing: run `git lfs pull` in the checkpoint's folder",
+    )
+
+
 def test_damaged_weights(model: Any, folder: Path) -> None:
     whole = folder / "model.safetensors"
     content = whole.read_bytes()
@@ -257,7 +266,7 @@ def refusal(folder: Path, tmp_path: Path) -> tuple[str, ...]:
     [
         ({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "architecture LlamaForCausalLM is not"),
         ({"architectures": ["BertModel"], "model_type": "bert"}, "architecture BertModel is not supported"),
-        ({"architectures": ["MT5ForConditionalGeneration"], "model_type": "mt5"}, "architecture MT5For"),
+        ({"architectures": ["LEDForConditionalGeneration"], "model_type": "led"}, "architecture LEDFor"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "its weights are quantized by 'gptq'"),
         ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized by 'awq'"),
     ],

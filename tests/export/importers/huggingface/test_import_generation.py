@@ -235,3 +235,23 @@ def test_invalid_values_are_refused(settings: dict[str, Any], said: str) -> None
 def test_invalid_sampling_options_do_not_matter_without_sampling() -> None:
     generation = read({**IDS, "temperature": 0.0, "top_p": 7}).generation
     assert (generation.temperature, generation.top_p) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "bounded", "kept", "notes"),
+    [
+        ({"max_length": 101}, False, 100, 0),
+        ({"max_new_tokens": 90}, False, 90, 0),
+        ({"max_length": 101}, True, LIMIT, 1),
+        ({"max_length": 11}, False, 10, 0),
+        ({}, False, LIMIT, 1),
+    ],
+)
+def test_maximum_beyond_the_limit_is_kept_without_bound(
+    settings: dict[str, Any], bounded: bool, kept: int, notes: int
+) -> None:
+    imported = read_generation(
+        IDS | settings, legacy=False, vocabulary=VOCABULARY, pad=1, max_target_length=LIMIT, bounded=bounded, start=None
+    )
+    assert imported.generation.max_length == kept
+    assert len(imported.notes) == notes

@@ -12,7 +12,17 @@ from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CO
 
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.language_codes import M2M100_LANGUAGES
-from tests.support.tokenizer_checkpoints import ALL, CHECKPOINTS, change, lines, load_reference, pieces, read, size_of
+from tests.support.tokenizer_checkpoints import (
+    ALL,
+    CHECKPOINTS,
+    change,
+    lines,
+    load_reference,
+    pieces,
+    read,
+    size_of,
+    write,
+)
 
 TEXTS = (
     "The cat is sleeping .",
@@ -51,6 +61,8 @@ def test_former_nllb_puts_the_language_after_the_text(make: Callable[[str], Path
         ("mbart", "en_XX", "de_DE", ("en-XX", "de-DE")),
         ("mbart50", "ko-kr", "gl_ES", ("ko-KR", "gl-ES")),
         ("bart", "en", "ko", ("en", "ko")),
+        ("bart", None, None, ("und", "und")),
+        ("generic", None, "ko", ("und", "ko")),
         ("t5", None, None, None),
         ("t5", None, "fr", ("en", "fr")),
     ],
@@ -88,7 +100,7 @@ def test_tasks_are_pairs_with_a_prefix(make: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize(
     ("kind", "source", "target", "problems"),
     [
-        ("bart", None, None, ["source language: give --source-lang", "target language: give --target-lang"]),
+        ("marian-unnamed", None, None, ["source language: give --source-lang", "language: give --target-lang"]),
         ("bart", "English!", "de", ["--source-lang 'English!' is no language tag such as 'en' or 'eng-Latn'"]),
         ("marian-codes", None, "deu", ["the checkpoint does not name its source language: give --source-lang"]),
         ("marian-codes", "en", "fra", ["--target-lang: the model has no target language 'fra'; it has deu, kor, "]),
@@ -103,8 +115,11 @@ def test_tasks_are_pairs_with_a_prefix(make: Callable[[str], Path]) -> None:
 def test_languages_that_the_model_lacks_are_named(
     make: Callable[[str], Path], kind: str, source: str | None, target: str | None, problems: list[str]
 ) -> None:
+    folder = make(kind.removesuffix("-unnamed"))
+    if kind == "marian-unnamed":
+        change(folder, source_lang=None, target_lang=None)
     with pytest.raises(CheckpointError) as caught:
-        read(make(kind), 1000, source, target)
+        read(folder, 1000, source, target)
     assert len(caught.value.problems) == len(problems)
     for found, expected in zip(caught.value.problems, problems, strict=True):
         assert expected in found
@@ -122,7 +137,7 @@ def test_languages_beyond_the_model_are_left_out(make: Callable[[str], Path]) ->
 
 @pytest.mark.parametrize("kind", CHECKPOINTS)
 def test_model_with_fewer_tokens_than_the_tokenizer_is_refused(make: Callable[[str], Path], kind: str) -> None:
-    with pytest.raises(CheckpointError, match=r"has ids up to \d{3}, but the model has only 100"):
+    with pytest.raises(CheckpointError, match=r"has ids up to \d{3}, but the model's ids end at 99"):
         read(make(kind), 100, "en", "de")
 
 
@@ -214,7 +229,7 @@ def test_settings_that_change_the_segmentation_are_refused(make: Callable[[str],
         read(folder, 1000)
 
 
-def test_code_of_a_checkpoint_is_never_run(make: Callable[[str], Path], tmp_path: Path) -> None:
+def test_code_of_a_checkpoint_is_refused_and_not_run(make: Callable[[str], Path], tmp_path: Path) -> None:
     folder = make("t5")
     ran = tmp_path / "ran"
     (folder / "tokenization_own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Own: ...\n", encoding="utf-8")
@@ -222,8 +237,87 @@ def test_code_of_a_checkpoint_is_never_run(make: Callable[[str], Path], tmp_path
     auto_map = {"AutoTokenizer": ["tokenization_own.Own", "tokenization_own.Own"]}
     for class_name in ("OwnTokenizer", "T5Tokenizer"):
         change(folder, tokenizer_class=class_name, auto_map=auto_map)
-        assert read(folder, 1000, "en", "de").tokenizer.encode(TEXTS[0]) == expected
+        with pytest.raises(CheckpointError, match="auto_map names code of its own, which is never run"):
+            read(folder, 1000, "en", "de")
         assert not ran.exists()
+    stated = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    del stated["auto_map"]
+    write(folder / "tokenizer_config.json", stated)
+    assert read(folder, 1000, "en", "de").tokenizer.encode(TEXTS[0]) == expected
+
+
+def test_unknown_tokenizer_class_is_named(make: Callable[[str], Path]) -> None:
+    folder = make("bart")
+    expected = read(folder, 1000).tokenizer.encode(TEXTS[0])
+    change(folder, tokenizer_class="LokomotivTokenizer")
+    with pytest.raises(CheckpointError, match=r"has no tokenizer class 'LokomotivTokenizer': .* 'PreTrainedTokenizerF"):
+        read(folder, 1000)
+    change(folder, tokenizer_class="PreTrainedTokenizerFast")
+    assert read(folder, 1000).tokenizer.encode(TEXTS[0]) == expected
+
+
+def test_byte_pairs_without_merges_are_refused(make: Callable[[str], Path]) -> None:
+    folder = make("bart")
+    fields = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    model = fields["model"]
+    model["vocab"] |= {f"Ġword{number}": len(model["vocab"]) + number for number in range(200)}
+    write(folder / "tokenizer.json", fields | {"model": model | {"merges": []}})
+    with pytest.raises(CheckpointError, match=r"has \d{3} tokens and no merges: texts would become single characters"):
+        read(folder, 1000)
+    vocabulary = model["vocab"]
+    (folder / "tokenizer.json").unlink()
+    write(folder / "vocab.json", vocabulary)
+    with pytest.raises(CheckpointError, match=r"made of tokenizer.json, or vocab.json and merges.txt: merges.txt"):
+        read(folder, 1000)
+
+
+def test_codes_that_differ_by_case_stay_apart(make: Callable[[str], Path]) -> None:
+    folder = make("marian-codes")
+    vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
+    size = len(vocabulary)
+    write(folder / "vocab.json", vocabulary | {">>pt_br<<": size, ">>pt_BR<<": size + 1, ">>PT_BR<<": size + 2})
+    imported = read(folder, size + 9, "en")
+    prefixes = {tag: target.source_prefix for tag, target in imported.languages.targets.items()}
+    assert prefixes["pt-br"] == (size,)
+    assert prefixes["pt-BR-x-2"] == (size + 1,)
+    assert prefixes["PT-BR-x-3"] == (size + 2,)
+    assert "'pt_BR' is the language pt-BR-x-2" in imported.notes[0]
+
+
+def test_only_code_is_put_before_no_text_as_in_generate(make: Callable[[str], Path]) -> None:
+    folder = make("marian-codes")
+    vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
+    kept = [token for token in vocabulary if not token.startswith(">>") or token == ">>deu<<"]
+    write(folder / "vocab.json", {token: number for number, token in enumerate(kept)})
+    reference = load_reference(folder)
+    imported = read(folder, size_of(reference), "en")
+    direction = imported.languages.direction()
+    assert direction.target == "deu"
+    assert ">>deu<<" in imported.notes[0]
+    for text in ("The cat is sleeping .", ">>deu<< The cat is sleeping ."):
+        ids = [*direction.source_prefix, *imported.tokenizer.encode(text), *direction.source_suffix]
+        assert ids == reference(text)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "source", "target"),
+    [
+        ("m2m100", "__ko__", "en", "ko"),
+        ("nllb", "deu_Latn", "eng-Latn", "deu-Latn"),
+        ("mbart50", "gl_ES", "en-XX", "gl-ES"),
+    ],
+)
+def test_forced_first_token_names_the_default_target(
+    make: Callable[[str], Path], kind: str, code: str, source: str, target: str
+) -> None:
+    folder = make(kind)
+    reference = load_reference(folder)
+    token = reference.get_lang_id(code.strip("_")) if kind == "m2m100" else reference.convert_tokens_to_ids(code)
+    languages = read(folder, size_of(reference), forced_first=token).languages
+    assert languages.default is not None
+    assert (languages.default.source, languages.default.target) == (source, target)
+    assert reference.src_lang.strip("_").replace("_", "-") == source
+    assert read(folder, size_of(reference), forced_first=3).languages.default is None
 
 
 def test_family_without_a_class_is_recognized_by_its_tokens(make: Callable[[str], Path]) -> None:

@@ -61,12 +61,11 @@ TEXTS = (
 SPELLED = (
     "</s>",
     "a </s> b",
-    "<s><pad><unk><mask></s>",
-    "<extra_id_3> and <extra_id_0>",
+    "<s><pad><unk></s>",
     "eng_Latn deu_Latn en_XX de_DE __de__ __en__",
     "<start>",
 )
-"""Texts that spell special tokens."""
+"""Texts that spell special tokens which are no input."""
 
 
 @dataclass(frozen=True)

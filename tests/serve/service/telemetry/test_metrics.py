@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import promql_parser
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import jumok
@@ -35,6 +36,7 @@ from tests.support.hang import HANG_S
 from tests.support.search_cases import make_options
 
 DASHBOARD = Path(__file__).parents[4] / "deploy/grafana/jumok.json"
+ALERTS = Path(__file__).parents[4] / "deploy/alerts.yml"
 DOCUMENT = Path(__file__).parents[4] / "docs/operations/observe.md"
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 SAMPLES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",), "info": ("_info",)}
@@ -236,23 +238,42 @@ def queries(panels: list[dict[str, Any]]) -> Iterator[str]:
         yield from queries(panel.get("panels", []))
 
 
+async def metric_names() -> set[str]:
+    """Names of the metrics of a server."""
+    registry = make_registry(Server([FakeModel()], port=0))
+    return {f"{family.name}{end}" for family in registry.collect() for end in SAMPLES[family.type]}
+
+
+def metrics_of(query: str) -> set[str]:
+    """Names of the metrics of a query."""
+    found = set[str]()
+
+    def note(part: object) -> bool:
+        if isinstance(part, promql_parser.VectorSelector):
+            found.add(str(part.name))
+        return True
+
+    promql_parser.walk(promql_parser.parse(query.replace("$__rate_interval", "5m")), note)
+    return found
+
+
+def test_alerts_ask_only_for_what_there_is() -> None:
+    known = asyncio.run(metric_names())
+    (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) >= 5
+    for rule in group["rules"]:
+        assert metrics_of(rule["expr"]) - {"up"} <= known
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+        # A label of the message survives the query.
+        for label in re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]):
+            kept = re.findall(r"by \(([^)]*)\)", rule["expr"])
+            assert all(label in each.replace(" ", "").split(",") for each in kept)
+
+
 def test_the_dashboard_asks_only_for_what_there_is() -> None:
-    async def names() -> set[str]:
-        registry = make_registry(Server([FakeModel()], port=0))
-        return {f"{family.name}{end}" for family in registry.collect() for end in SAMPLES[family.type]}
-
-    known = asyncio.run(names())
+    known = asyncio.run(metric_names())
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    asked = set()
-    for query in queries(dashboard["panels"]):
-        parsed = promql_parser.parse(query.replace("$__rate_interval", "5m"))
-
-        def note(part: object) -> bool:
-            if isinstance(part, promql_parser.VectorSelector):
-                asked.add(str(part.name))
-            return True
-
-        promql_parser.walk(parsed, note)
+    asked = {name for query in queries(dashboard["panels"]) for name in metrics_of(query)}
     for variable in dashboard["templating"]["list"]:
         asked |= set(re.findall(r"label_values\((\w+),", variable["query"]))
     assert asked <= known

