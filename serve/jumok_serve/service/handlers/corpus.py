@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -52,7 +53,7 @@ class _Item:
             return CorpusResult(id=self.id, error=self.error)
         try:
             (translation,) = self.pending.collect()
-        except (DeadlineExceededError, UnavailableError):
+        except (DeadlineExceededError, UnavailableError, CancelledError):  # a caller that has left cancels all items
             raise
         except Exception as error:
             return CorpusResult(id=self.id, error=_status(error))

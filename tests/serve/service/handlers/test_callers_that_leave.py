@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from typing import Any
 
 import grpc
@@ -57,6 +59,39 @@ def test_a_caller_that_leaves_a_corpus_is_no_fault(leave: Leave, read: int, capl
     for _ in range(5):
         asyncio.run(once())
     assert codes == ["CANCELLED"] * 5
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_caller_that_leaves_while_a_result_is_made_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    making, left = threading.Event(), threading.Event()
+
+    def make() -> None:
+        making.set()
+        assert left.wait(HANG_S)
+        raise CancelledError  # as attention that is computed for a cancelled text
+
+    async def scenario() -> None:
+        ended = asyncio.Event()
+
+        class Observer:
+            def ended(self, call: Call) -> None:
+                assert call.code == "CANCELLED"
+                ended.set()
+
+        model = FakeModel(on_submit=hold)
+        async with serving(model, observers=[Observer()]) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            await call.write(opening("a"))
+            answer = await model.submitted.get()
+            answer.on_collect = make
+            answer.complete()
+            assert await asyncio.to_thread(making.wait, HANG_S)
+            call.cancel()
+            await asyncio.wait_for(ended.wait(), HANG_S)
+            left.set()
+            await asyncio.get_running_loop().shutdown_default_executor()  # waits for the thread
+
+    asyncio.run(scenario())
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
