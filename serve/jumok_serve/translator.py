@@ -52,7 +52,8 @@ class Translator:
         threads: operator threads of each replica; None: one per core, divided among the replicas. If only one
             replica has work, it has the threads of all, except with small models.
         shortlist: restrict translations in the shortlist's direction to its tokens: faster, and a few change.
-        max_batch_tokens, max_queue_requests, max_queue_tokens, max_queue_bytes: see `EngineLimits`.
+        max_batch_tokens, max_queue_requests, max_queue_tokens, max_queue_bytes, max_queue_work, max_request_work: see
+            `EngineLimits`.
 
     Raises:
         BundleError: the bundle cannot be used, or has no shortlist; lists every problem.
@@ -73,6 +74,8 @@ class Translator:
         max_queue_requests: int = EngineLimits.max_queue_requests,
         max_queue_tokens: int = EngineLimits.max_queue_tokens,
         max_queue_bytes: int = EngineLimits.max_queue_bytes,
+        max_queue_work: int = EngineLimits.max_queue_work,
+        max_request_work: int = EngineLimits.max_request_work,
     ) -> None:
         for name, number in (("replicas", replicas), ("threads", threads)):
             if number is not None and number < 1:
@@ -82,6 +85,8 @@ class Translator:
             max_queue_requests=max_queue_requests,
             max_queue_tokens=max_queue_tokens,
             max_queue_bytes=max_queue_bytes,
+            max_queue_work=max_queue_work,
+            max_request_work=max_request_work,
         )
         devices = candidate_devices(device, cuda)
         self._bundle = Bundle.open(path)
@@ -423,6 +428,11 @@ class Translator:
     def full(self) -> bool:
         """True if the queue is full, or nearly so."""
         return self._engine.full
+
+    @property
+    def crowded(self) -> bool:
+        """True if less than 1/8 of the queue is free."""
+        return self._engine.crowded
 
     @property
     def ready(self) -> bool:

@@ -29,6 +29,7 @@ from tests.faults.fuzzing import fuzz
 from tests.faults.network import broken_frames
 from tests.faults.overload import overload
 from tests.faults.restarts import kills, rolling_restarts
+from tests.faults.sharing import sharing
 from tests.faults.soak import plot, soak
 from tests.faults.swaps import swaps
 from tests.faults.texts import scenes
@@ -42,6 +43,7 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "restart": rolling_restarts,
     "kill": kills,
     "overload": overload,
+    "sharing": sharing,
     "fuzz": fuzz,
     "network": broken_frames,
     "caller": killed_callers,
@@ -88,6 +90,9 @@ def main() -> int:
     parser.add_argument(
         "--sentences-a-call", type=int, nargs="+", metavar="N", default=[64, 8, 1], help="in overload; default: 64 8 1"
     )
+    parser.add_argument(
+        "--sharing", type=float, default=20, metavar="SECONDS", help="of each measurement in sharing; default: 20"
+    )
     parser.add_argument("--soak", type=float, default=1200, metavar="SECONDS", help="of the soak; default: 1200")
     parser.add_argument("--seed", type=int, default=1, help="of all that is random; default: 1")
     parser.add_argument(
@@ -103,8 +108,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.scenarios if name not in SCENARIOS]:
         parser.error(f"there is no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
-    if min(arguments.restarts, arguments.messages, arguments.overload, arguments.soak) < 1:
-        parser.error("--restarts, --messages, --overload and --soak must be at least 1")
+    if min(arguments.restarts, arguments.messages, arguments.overload, arguments.sharing, arguments.soak) < 1:
+        parser.error("--restarts, --messages, --overload, --sharing and --soak must be at least 1")
     if wrong := [number for number in arguments.sentences_a_call if not 1 <= number <= MOST_A_CALL]:
         parser.error(f"--sentences-a-call must be 1 to {MOST_A_CALL}, got {wrong[0]}")
     names = [name for name in SCENARIOS if not arguments.scenarios or name in arguments.scenarios]
@@ -117,6 +122,7 @@ def main() -> int:
         messages=arguments.messages,
         overload_s=arguments.overload,
         sentences_a_call=arguments.sentences_a_call,
+        sharing_s=arguments.sharing,
         soak_s=arguments.soak,
         seed=arguments.seed,
     )

@@ -19,6 +19,7 @@ class Plan:
         messages: that are made at random.
         overload_s: how long more is asked for than can be done, in calls of each size.
         sentences_a_call: those sizes.
+        sharing_s: duration of each measurement beside other callers.
         soak_s: how long the server runs under full load.
         seed: of all that is random.
     """
@@ -31,6 +32,7 @@ class Plan:
     messages: int
     overload_s: float
     sentences_a_call: Sequence[int]
+    sharing_s: float
     soak_s: float
     seed: int
 

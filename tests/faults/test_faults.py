@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import grpc
 import numpy as np
@@ -27,6 +28,7 @@ from tests.faults.network import broken_connections, send
 from tests.faults.overload import Floor
 from tests.faults.restarts import Load
 from tests.faults.servers import is_healthy
+from tests.faults.sharing import sharing
 from tests.faults.slope import slope
 from tests.faults.soak import plot
 from tests.faults.texts import scenes
@@ -102,6 +104,23 @@ def test_light_calls_learn_what_other_clients_do(translator: Translator, address
     assert asyncio.run(scenario()) == [code.value[0] for code in (CODES.OK, *[CODES.INVALID_ARGUMENT] * 2, CODES.OK)]
     assert [status for status, _ in took] == [OK]
     assert took[0][1] > 0
+
+
+def test_callers_of_all_kinds_share_a_server(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its figures are of no use here, as they depend on the machine."""
+    monkeypatch.setattr("tests.faults.sharing.SETTLE_S", 0.1)
+    monkeypatch.setattr("tests.faults.sharing.GONE_S", 0.1)
+    plan = SimpleNamespace(bundle=tiny_bundle, texts=["a man", "a dog runs", "two women talk"], sharing_s=0.3)
+    findings = Findings(scenario="sharing")
+    asyncio.run(sharing(cast("Plan", plan), findings))
+    assert {check.found for check in findings.checks if check.goal == "0"} == {"0"}  # no errors and no faults
+    assert set(findings.data["p99_s"]) == {
+        "alone",
+        "the costliest request",
+        "8 corpora",
+        "64 requests to score",
+    }
+    assert findings.data["alone_per_s"] > 0
 
 
 def test_the_floor_refuses_everything() -> None:

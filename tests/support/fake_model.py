@@ -35,6 +35,8 @@ from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
 
 FILES = ("graph.onnx", "weights.bin", "spm.model")
+HERE = "ipv4:127.0.0.1"
+"""Key of a caller without a token on this machine."""
 
 
 def manifest(name: str, version: str = "1") -> Manifest:
@@ -191,7 +193,7 @@ class FakeModel:
         self.closed = threading.Event()
         """Set when the server closes the model."""
         self.counted = EngineCounters()
-        self.full = False
+        self.full = self.crowded = False
         self._ready = True
         self._tell: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()

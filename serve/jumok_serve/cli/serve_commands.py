@@ -166,6 +166,8 @@ def _translator(settings: Configuration, bundle: Path) -> Translator:
         max_queue_requests=settings.max_queue_requests,
         max_queue_tokens=settings.max_queue_tokens,
         max_queue_bytes=settings.max_queue_bytes,
+        max_queue_work=settings.max_queue_work,
+        max_request_work=settings.max_request_work,
     )
     try:
         translator.warm_up()

@@ -97,6 +97,12 @@ class Configuration(BaseModel):
     max_queue_bytes: Positive = Field(
         _ENGINE.max_queue_bytes, description="Limit of a model's queue, in bytes of memory."
     )
+    max_queue_work: Positive = Field(
+        _ENGINE.max_queue_work, description="Limit of a model's queue, in estimated row steps."
+    )
+    max_request_work: Positive = Field(
+        _ENGINE.max_request_work, description="Most row steps of a request: sentences times rows times max_length."
+    )
     max_message_bytes: Annotated[Positive, Field(lt=2**31)] = Field(
         _SERVICE.max_message_bytes, description="Largest request, in bytes."
     )

@@ -6,6 +6,7 @@ from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, Over
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.request_queue import RequestQueue, Totals
 from jumok_serve.engine.sentence import Sentence
+from jumok_serve.search import HISTORY_WORK
 
 RETRY_AFTER_S = 1.0
 """Seconds that a refused caller should wait."""
@@ -13,6 +14,12 @@ RETRY_AFTER_S = 1.0
 MIN_FREE_SHARE = 32
 """Requests are read only while this part (1/32) of the queue is free. Under an overload of small requests the last
 places are free most of the time, and too few for the next request."""
+
+RESERVE_SHARE = 8
+"""Corpora leave this part (1/8) of the queue to single calls, because they can wait."""
+
+WORK_PER_POSITION = 4
+"""Estimated work of a sentence of 8 source tokens for each of its positions; longer ones have less."""
 
 WINDOW_S = 1.0
 """Seconds over which the drain rate is measured: long enough that the intake of one batch does not look like speed."""
@@ -24,7 +31,7 @@ CAUTION = 4.0
 class DrainRate:
     """Fastest rate at which the queue has drained under constant load.
 
-    Work is source tokens times beam size.
+    Work is counted in row steps.
 
     Args:
         at_once: work that may leave the queue in one moment.
@@ -61,19 +68,34 @@ class AdmissionPolicy:
 
     def __init__(self, limits: EngineLimits) -> None:
         self._limits = limits
-        self.drain_rate = DrainRate(limits.max_batch_tokens)
+        self.drain_rate = DrainRate(WORK_PER_POSITION * limits.max_batch_tokens)
 
-    def is_full(self, queue: RequestQueue) -> bool:
-        """True if the queue is full, or less than `MIN_FREE_SHARE` free."""
+    def is_full(self, queue: RequestQueue, free_share: int = MIN_FREE_SHARE) -> bool:
+        """True if the queue is full, or less than 1 / `free_share` free."""
         return any(
-            present + max(1, bound // MIN_FREE_SHARE) > bound
+            present + max(1, bound // free_share) > bound
             for present, bound in zip(queue.totals, self._bounds, strict=True)
         )
 
     @property
     def _bounds(self) -> Totals:
         limits = self._limits
-        return Totals(limits.max_queue_requests, limits.max_queue_tokens, limits.max_queue_bytes)
+        return Totals(limits.max_queue_requests, limits.max_queue_tokens, limits.max_queue_bytes, limits.max_queue_work)
+
+    def check_work(self, sentences: Sequence[Sentence]) -> None:
+        """Refuse a request that could keep the engine too long.
+
+        Raises:
+            InvalidArgumentError: all its sentences together may take too many row steps.
+        """
+        most = sum(sentence.plan.step_work * sentence.plan.most_steps for sentence in sentences)
+        if most > self._limits.max_request_work:
+            raise InvalidArgumentError(
+                f"the request could take {most} row steps (sentences times rows times max_length; "
+                f"{1 + HISTORY_WORK} times as many with constraints on repetition), more than the "
+                f"{self._limits.max_request_work} of a request: send several, or lower beam_size or max_length",
+                field="contents",
+            )
 
     def check_room(self, queue: RequestQueue, more: Totals) -> None:
         """Check that sentences, their source tokens and their memory fit into the queue.
@@ -82,7 +104,8 @@ class AdmissionPolicy:
             InvalidArgumentError: they do not fit into an empty queue.
             OverloadedError: they do not fit now.
         """
-        for what, present, added, bound in zip(Totals._fields, queue.totals, more, self._bounds, strict=True):
+        units = ("sentences", "tokens", "bytes", "row steps")
+        for what, present, added, bound in zip(units, queue.totals, more, self._bounds, strict=True):
             if added > bound:
                 raise InvalidArgumentError(
                     f"a request takes at most {bound} {what} here, got {added}: send several", field="contents"
@@ -105,7 +128,8 @@ class AdmissionPolicy:
         left_s = deadline - now
         if left_s <= 0:
             raise DeadlineExceededError("the deadline had passed when the request arrived")
-        wait_s = self.drain_rate.min_wait_s(queue.work)
+        # Work of other callers may leave later.
+        wait_s = self.drain_rate.min_wait_s(max(queue.work_of(sentence.caller) for sentence in sentences))
         if left_s < wait_s:
             raise DeadlineExceededError(
                 f"the queue takes {wait_s:.1f} s at least, and the deadline passes in {left_s:.1f} s: give more "

@@ -110,10 +110,14 @@ class Batch:
 
     Attributes:
         done: sentences that the last step finished.
+        light: True if its sentences are light.
+        step_work: estimated work of a step, in row steps.
     """
 
     def __init__(self, graphs: Graphs, beam_size: int, pad: int) -> None:
         self.beam_size = beam_size
+        self.light = False
+        self.step_work = 0
         self.done: Sequence[Sentence] = ()
         self._pad = pad
         self._sources = SourceTable(graphs)
@@ -213,6 +217,7 @@ class Batch:
             first += len(rows)
         self._columns.join(slots, [sentence.allowed_tokens for sentence in sentences])
         self._searches.join(slots, [sentence.search for sentence in sentences])
+        self.step_work += sum(sentence.plan.step_work for sentence in sentences)
         self._step_slots = self._longest = None
         now = time.monotonic()
         for sentence in sentences:
@@ -237,6 +242,9 @@ class Batch:
         slots = [present.index(sentence) for sentence in leaving if self._encoded.pop(sentence, None) is None]
         if not slots:
             return
+        for slot in slots:
+            if (sentence := present[slot]) is not None:
+                self.step_work -= sentence.plan.step_work
         for table in self._tables:
             table.leave(slots)
         self.done = ()

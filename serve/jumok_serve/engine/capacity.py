@@ -15,19 +15,35 @@ was 6 % faster than no wait at beam size 1 and 10 % at 4; 1/4 was another 2 % fa
 
 
 class Occupancy:
-    """Number and longest source of a replica's sentences, by beam size.
+    """Number and longest source of a replica's sentences, by beam size; light ones are counted apart.
 
     Args:
-        batches: batches of the replica, one per beam size.
+        batches: batches of the replica, one per lane.
 
     Attributes:
         rows: rows of all sentences.
         tokens: rows times padded source positions.
+        step_work: work of a step, in row steps.
+        light_sentences: light sentences.
+        light_rows: their rows.
     """
 
     def __init__(self, batches: Iterable[Batch] = ()) -> None:
-        self._parts = {batch.beam_size: (batch.size, padded_length(batch.longest_source)) for batch in batches}
+        self._parts: dict[int, tuple[int, int]] = {}
+        self.step_work = self.light_sentences = self.light_rows = 0
+        for batch in batches:
+            if batch.light:
+                self.light_sentences += batch.size
+                self.light_rows += batch.rows
+            else:
+                self._parts[batch.beam_size] = batch.size, padded_length(batch.longest_source)
+                self.step_work += batch.step_work
         self._count()
+
+    @property
+    def busy(self) -> bool:
+        """True if the replica decodes any sentence."""
+        return self.rows + self.light_rows > 0
 
     def _count(self) -> None:
         self.sentences = self.rows = self.tokens = 0
@@ -46,6 +62,11 @@ class Occupancy:
     def add(self, sentence: Sentence) -> None:
         """Add a sentence."""
         size = sentence.rows
+        if sentence.light:
+            self.light_sentences += 1
+            self.light_rows += size
+            return
+        self.step_work += sentence.plan.step_work
         sentences, longest = self._parts.get(size, (0, 0))
         self._parts[size] = sentences + 1, max(longest, padded_length(len(sentence.source_ids)))
         self._count()
@@ -97,16 +118,16 @@ class Capacity:
             )
         )
 
-    def is_scarce(self, occupied: Occupancy, *, rows: int, work: int) -> bool:
+    def is_scarce(self, occupied: Occupancy, *, rows: int, positions: int) -> bool:
         """True if free capacity is small, and less than waiting sentences need.
 
         Args:
             occupied: sentences that the replica decodes.
             rows: rows of the waiting sentences.
-            work: source tokens of the waiting sentences times beam size.
+            positions: source tokens of the waiting sentences times beam size.
         """
         for present, waiting, bound in (
-            (occupied.tokens, work, self._limits.max_batch_tokens),
+            (occupied.tokens, positions, self._limits.max_batch_tokens),
             (occupied.rows, rows, self._limits.max_batch_rows),
         ):
             if bound is not None:

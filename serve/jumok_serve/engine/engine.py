@@ -64,6 +64,11 @@ class Engine:
         return self._scheduler.full
 
     @property
+    def crowded(self) -> bool:
+        """True if less than 1 / `RESERVE_SHARE` of the queue is free."""
+        return self._scheduler.crowded
+
+    @property
     def ready(self) -> bool:
         """True unless all replicas have failed and not yet recovered."""
         return self._scheduler.ready

@@ -12,7 +12,7 @@ from jumok_serve.engine.capacity import Occupancy
 from jumok_serve.engine.encoder_batches import split_by_length
 from jumok_serve.engine.scheduler import Scheduler
 from jumok_serve.engine.scheduling_policy import ENGINE_FAILED
-from jumok_serve.engine.sentence import Decoded, Sentence
+from jumok_serve.engine.sentence import Decoded, Lane, Sentence
 from jumok_serve.engine.statistics import EngineCounters, Stage
 from jumok_serve.runtime.graphs import Graphs
 
@@ -23,8 +23,14 @@ MAX_RESTART_S = 10.0
 """Seconds until the next restart of a failed replica; they double from the first to this bound."""
 
 
+LIGHT_SLICE_S = 0.025
+"""Seconds of light steps between two steps of other sentences; a short text is done within."""
+
+
 class Replica:
     """A thread with one batch per beam size; the batches take turns.
+
+    Light sentences have batches of their own. While these decode, the others wait for at most `LIGHT_SLICE_S`.
 
     If a step fails for any reason but its sentences, the replica fails all its sentences with EngineFailedError and
     drops its batches. Then it decodes a probe, at once and after longer and longer waits, until one succeeds.
@@ -37,7 +43,7 @@ class Replica:
         probe: decodes something with graphs, or raises.
 
     Attributes:
-        batches: by beam size.
+        batches: by lane: beam size, and True for light sentences.
         counters: counters that only this thread writes.
     """
 
@@ -62,9 +68,10 @@ class Replica:
         self._restart_s = FIRST_RESTART_S
         self._joining: list[Sentence] = []  # taken from the queue, not yet encoded
         self._ahead: list[Sentence] = []  # encoded, waiting for capacity, in the order of arrival
-        self._new: dict[int, list[Sentence]] = {}  # by beam size: before their first step
+        self._new: dict[Lane, list[Sentence]] = {}  # by lane: before their first step
         self.counters = EngineCounters()
-        self.batches: dict[int, Batch] = {}
+        self.batches: dict[Lane, Batch] = {}
+        self._light_s = 0.0  # of light steps since the last other step
         self._spare: Batch | None = None  # emptied last: its buffers may serve the next sentences
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -95,18 +102,34 @@ class Replica:
                 fitting = self._scheduler.take_fitting(self._number, occupied, self._ahead)
                 self._join(fitting)
                 self._ahead = self._ahead[len(fitting) :]
-            taken: list[Sentence] | None = []
-            if not self._ahead:
+            taken: list[Sentence] | None
+            if self._ahead:
+                taken = self._scheduler.take_light(self._number)
+            else:
                 taken = self._scheduler.take(self._number, occupied)
             if taken is None:
                 return
             self._use(self._graphs_alone if self._scheduler.runs_alone(self._number) else self._graphs_shared)
             if taken:
                 self._joining = taken
-                self._admit(taken, self._scheduler.take_ahead(self._number, taken))
-            for batch in list(self.batches.values()):
-                if batch.size:
-                    self._step(batch)
+                self._admit(taken, [] if self._ahead else self._scheduler.take_ahead(self._number, taken))
+            self._step_all()
+
+    def _step_all(self) -> None:
+        """Step the light batches, and in their turn the others."""
+        batches = [batch for batch in self.batches.values() if batch.size]
+        light = [batch for batch in batches if batch.light]
+        if light:
+            started = time.monotonic()
+            for batch in light:
+                self._step(batch)
+            self._light_s += time.monotonic() - started
+            if self._light_s < LIGHT_SLICE_S:
+                return
+        self._light_s = 0.0
+        for batch in batches:
+            if not batch.light:
+                self._step(batch)
 
     def _use(self, graphs: Graphs) -> None:
         """Run the next step with these graphs."""
@@ -166,31 +189,34 @@ class Replica:
         self._joining = [*taken, *ahead]
         order = {sentence: number for number, sentence in enumerate(self._joining)}
         encoded = set()
-        for beam_size in {sentence.rows for sentence in self._joining}:
-            if beam_size not in self.batches:
-                self.batches[beam_size] = self._empty_batch(beam_size)
-            self.batches[beam_size].graphs = self._graphs
-            for together in split_by_length([one for one in self._joining if one.rows == beam_size]):
+        for lane in sorted({sentence.lane for sentence in self._joining}, key=lambda lane: not lane[1]):
+            if lane not in self.batches:
+                self.batches[lane] = self._empty_batch(lane)
+            self.batches[lane].graphs = self._graphs
+            for together in split_by_length([one for one in self._joining if one.lane == lane]):
                 if staying := [sentence for sentence in together if not self._drop_if_abandoned(sentence)]:
-                    self.batches[beam_size].encode(sorted(staying, key=order.__getitem__))
+                    self.batches[lane].encode(sorted(staying, key=order.__getitem__))
                     encoded.update(staying)
-            self._drop_if_empty(self.batches[beam_size])
+            self._drop_if_empty(self.batches[lane])
         self._join([sentence for sentence in taken if sentence in encoded])
-        self._ahead = [sentence for sentence in ahead if sentence in encoded]
+        self._ahead += [sentence for sentence in ahead if sentence in encoded]
         self._joining = []
 
     def _join(self, sentences: list[Sentence]) -> None:
-        for beam_size in {sentence.rows for sentence in sentences}:
-            joining = [sentence for sentence in sentences if sentence.rows == beam_size]
-            self.batches[beam_size].join(joining)
-            self._new.setdefault(beam_size, []).extend(joining)
+        for lane in {sentence.lane for sentence in sentences}:
+            joining = [sentence for sentence in sentences if sentence.lane == lane]
+            self.batches[lane].join(joining)
+            self._new.setdefault(lane, []).extend(joining)
         for sentence in sentences:
             self.counters.queue_s.observe(sentence.queue_s)
             self.counters.source_tokens += len(sentence.source_ids)
 
-    def _empty_batch(self, beam_size: int) -> Batch:
+    def _empty_batch(self, lane: Lane) -> Batch:
         spare, self._spare = self._spare, None
-        return spare if spare and spare.beam_size == beam_size else Batch(self._graphs, beam_size, self._pad)
+        beam_size, light = lane
+        batch = spare if spare and spare.beam_size == beam_size else Batch(self._graphs, beam_size, self._pad)
+        batch.light = light
+        return batch
 
     def _step(self, batch: Batch) -> None:
         batch.graphs = self._graphs
@@ -208,7 +234,7 @@ class Replica:
     def _count_step(self, batch: Batch) -> None:
         self.counters.step_rows.observe(batch.rows)
         self.counters.step_padding.observe(batch.padding)
-        new = self._new.pop(batch.beam_size, None)
+        new = self._new.pop((batch.beam_size, batch.light), None)
         if new is not None:
             now = time.monotonic()
             for sentence in new:
@@ -226,7 +252,7 @@ class Replica:
 
     def _drop_if_empty(self, batch: Batch) -> None:
         if batch.is_empty:
-            self._spare = self.batches.pop(batch.beam_size)
+            self._spare = self.batches.pop((batch.beam_size, batch.light))
 
     def _fail_all(self, error: JumokError) -> int:
         """Fail all sentences of the replica; return their number."""

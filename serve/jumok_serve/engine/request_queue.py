@@ -1,4 +1,4 @@
-"""First-in-first-out queue of sentences, with their totals."""
+"""Queue of sentences that callers share by work, with its totals."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -6,77 +6,134 @@ from typing import NamedTuple
 
 from jumok_serve.engine.sentence import Sentence
 
+QUANTUM = 2048
+"""Work that a caller may take from the queue per round, in row steps: ten sentences of 17 tokens at beam size 4."""
+
 
 class Totals(NamedTuple):
-    """Sums over sentences that the queue's bounds apply to: number, source tokens, estimated memory."""
+    """Sums over sentences that the queue's bounds apply to."""
 
     sentences: int
     tokens: int = 0
     bytes: int = 0
+    work: int = 0
 
     @classmethod
     def of(cls, sentences: Sequence[Sentence]) -> "Totals":
-        """Add up sentences."""
+        """Add up sentences: number, source tokens, estimated memory and work."""
         tokens = sum(len(sentence.source_ids) for sentence in sentences)
-        return cls(len(sentences), tokens, sum(sentence.waiting_bytes for sentence in sentences))
+        size = sum(sentence.waiting_bytes for sentence in sentences)
+        return cls(len(sentences), tokens, size, sum(sentence.work for sentence in sentences))
 
 
 class RequestQueue:
-    """Waiting sentences in the order of arrival.
+    """Waiting sentences: by order of arrival for one caller, by deficit round robin for several.
+
+    In each round a caller's credit grows by `QUANTUM`, and its first sentences leave while the credit covers their
+    work; the rest of the credit is kept while the caller has more ("Efficient fair queuing using deficit round robin",
+    Shreedhar and Varghese, 1996). So the work that callers take differs by at most one round and one sentence, whatever
+    the number and the size of their sentences, and each waits at most one round for its next credit.
 
     Attributes:
         tokens: source tokens of all sentences.
         rows: rows that they will have.
-        work: sum of source tokens times beam size.
+        positions: sum of source tokens times rows.
+        work: estimated work of all sentences, in row steps.
         bytes: memory that they take, estimated.
     """
 
     def __init__(self) -> None:
-        self._sentences: deque[Sentence] = deque()
-        self.tokens = self.rows = self.work = self.bytes = 0
+        self._waiting: dict[str, deque[Sentence]] = {}  # by caller, in the order of the round; none is empty
+        self._credits: dict[str, int] = {}
+        self._work_of: dict[str, int] = {}
+        self._length = self.tokens = self.rows = self.positions = self.work = self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._sentences)
+        return self._length
 
     def __iter__(self) -> Iterator[Sentence]:
-        return iter(self._sentences)
+        for waiting in self._waiting.values():
+            yield from waiting
 
     @property
     def totals(self) -> Totals:
         """Sums that the queue's bounds apply to."""
-        return Totals(len(self._sentences), self.tokens, self.bytes)
+        return Totals(self._length, self.tokens, self.bytes, self.work)
 
     @property
     def first(self) -> Sentence:
-        """The sentence that has waited longest."""
-        return self._sentences[0]
+        """The sentence that leaves next; the same until it leaves, unless its caller is the only one."""
+        while True:
+            caller, waiting = next(iter(self._waiting.items()))
+            if len(self._waiting) == 1 or waiting[0].work <= self._credits[caller]:
+                return waiting[0]
+            self._credits[caller] += QUANTUM
+            self._waiting[caller] = self._waiting.pop(caller)  # to the end of the round
+
+    def work_of(self, caller: str) -> int:
+        """Return the work of a caller's sentences."""
+        return self._work_of.get(caller, 0)
 
     def extend(self, sentences: Iterable[Sentence]) -> None:
-        """Append sentences."""
+        """Append sentences, each after those of its caller."""
         for sentence in sentences:
-            self._sentences.append(sentence)
+            waiting = self._waiting.get(sentence.caller)
+            if waiting is None:
+                waiting = self._waiting[sentence.caller] = deque()
+                self._credits[sentence.caller] = QUANTUM
+            waiting.append(sentence)
             self._count(sentence, 1)
 
     def pop_first(self) -> None:
         """Remove the first sentence."""
-        self._count(self._sentences.popleft(), -1)
+        sentence = self.first
+        caller = sentence.caller
+        self._credits[caller] = max(0, self._credits[caller] - sentence.work)
+        self._pop_of(caller)
+
+    def pop_of(self, wanted: Callable[[str], bool]) -> Iterator[Sentence]:
+        """Remove, beside the rounds, the sentences of the wanted callers, as far as they are read."""
+        for caller in [caller for caller in self._waiting if wanted(caller)]:
+            while caller in self._waiting:
+                yield self._waiting[caller][0]
+                self._pop_of(caller)
 
     def remove_if(self, unwanted: Callable[[Sentence], bool]) -> None:
         """Remove the sentences for which `unwanted` is true."""
-        kept = [sentence for sentence in self._sentences if not unwanted(sentence)]
-        self.clear()
-        self.extend(kept)
+        for caller, waiting in list(self._waiting.items()):
+            kept = deque(sentence for sentence in waiting if not self._dropped(sentence, unwanted))
+            if kept:
+                self._waiting[caller] = kept
+            else:
+                self._forget(caller)
 
     def clear(self) -> list[Sentence]:
         """Remove and return all sentences."""
-        sentences = list(self._sentences)
-        self._sentences.clear()
-        self.tokens = self.rows = self.work = self.bytes = 0
+        sentences = list(self)
+        self.remove_if(lambda _: True)
         return sentences
 
+    def _dropped(self, sentence: Sentence, unwanted: Callable[[Sentence], bool]) -> bool:
+        dropped = unwanted(sentence)
+        if dropped:
+            self._count(sentence, -1)
+        return dropped
+
+    def _pop_of(self, caller: str) -> None:
+        waiting = self._waiting[caller]
+        self._count(waiting.popleft(), -1)
+        if not waiting:
+            self._forget(caller)
+
+    def _forget(self, caller: str) -> None:
+        del self._waiting[caller], self._credits[caller], self._work_of[caller]
+
     def _count(self, sentence: Sentence, sign: int) -> None:
-        tokens, rows = len(sentence.source_ids), sentence.rows
+        tokens, rows, work = len(sentence.source_ids), sentence.rows, sentence.work
+        self._length += sign
         self.tokens += sign * tokens
         self.rows += sign * rows
-        self.work += sign * tokens * rows
+        self.positions += sign * tokens * rows
+        self.work += sign * work
         self.bytes += sign * sentence.waiting_bytes
+        self._work_of[sentence.caller] = self._work_of.get(sentence.caller, 0) + sign * work

@@ -61,6 +61,11 @@ class Scheduler:
         return self._policy.full and not self._closing and self._policy.ready
 
     @property
+    def crowded(self) -> bool:
+        """True if less than 1 / `RESERVE_SHARE` of the queue is free; takes no lock."""
+        return self._policy.crowded and not self._closing
+
+    @property
     def ready(self) -> bool:
         """True unless all replicas have failed and wait for a restart."""
         with self._changed:
@@ -89,7 +94,7 @@ class Scheduler:
         """
         with self._changed:
             self._policy.occupy(replica, occupied)
-            decoding = occupied.rows > 0
+            decoding = occupied.busy
             taken = self._policy.take(replica, time.monotonic())
             self._wake_replicas()
             while not (taken or decoding or (self._closing and not self._policy.queue)):
@@ -127,7 +132,7 @@ class Scheduler:
         """
         with self._changed:
             self._policy.occupy(replica, occupied, ahead)
-            decoding = occupied.rows > 0
+            decoding = occupied.busy
             fitting = self._policy.take_fitting(replica, time.monotonic())
             self._wake_replicas()
             while not (fitting or decoding or self._aborting):
@@ -135,6 +140,14 @@ class Scheduler:
                 fitting = self._policy.take_fitting(replica, time.monotonic())
             self._check_not_aborting()
             return fitting
+
+    def take_light(self, replica: int) -> list[Sentence]:
+        """Return the light sentences that a replica admits beside those that it has encoded ahead.
+
+        They are added to the sentences that it decodes, as the last call has recorded them.
+        """
+        with self._changed:
+            return self._policy.take_light(replica, time.monotonic())
 
     def runs_alone(self, replica: int) -> bool:
         """True if no other replica decodes or will take waiting sentences."""

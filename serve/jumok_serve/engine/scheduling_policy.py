@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from jumok_proto.errors import EngineFailedError
-from jumok_serve.engine.admission import AdmissionPolicy
+from jumok_serve.engine.admission import RESERVE_SHARE, AdmissionPolicy
+from jumok_serve.engine.callers import Callers
 from jumok_serve.engine.cancellation import CancellationWatch
 from jumok_serve.engine.capacity import Capacity, Occupancy, TotalOccupancy
 from jumok_serve.engine.limits import EngineLimits
@@ -23,6 +24,15 @@ ENGINE_FAILED = "the engine of the model failed and is restarting"
 MAX_JOINING_TOKENS = 512
 """Most source tokens that a decoding replica encodes between two steps, so that running sentences are not delayed."""
 
+MAX_SHARED_STEP_WORK = 192
+"""Most work of a step while callers contend (`Callers.contended`), in row steps, or one sentence."""
+
+SHARED_JOINING_TOKENS = 128
+"""`MAX_JOINING_TOKENS` while callers contend."""
+
+MAX_LIGHT_ROWS = 128
+"""Most rows of light sentences in a replica; more wait, or take their turn."""
+
 AHEAD_SHARE = 4
 """At most this part (1/4) of the waiting sentences is encoded before there is capacity; each stays with its replica.
 
@@ -33,6 +43,9 @@ class SchedulingPolicy:
     """Decides which waiting sentences each replica takes.
 
     - Order of arrival: the first sentence goes to the first replica that has capacity for it, and none overtakes.
+      Several callers take turns by work (`RequestQueue`).
+    - While callers contend (`Callers.contended`), a replica decodes at most `MAX_SHARED_STEP_WORK` at a time, so that a
+      step is short. Sentences of light callers (`Callers.is_light`) join at once, in batches of their own.
     - Few rows, waiting and running, go to the replica that decodes most, as far as it has capacity.
     - Many rows are shared: a replica takes up to its even share of all rows. Only the replica with the fewest rows
       takes more, so no sentence waits forever.
@@ -57,14 +70,18 @@ class SchedulingPolicy:
         self._ahead: list[Sequence[Sentence]] = [()] * replicas  # encoded ahead by each replica
         self._aside: set[int] = set()
         self._retry_at: dict[int, float] = {}  # next restart of each failed replica
+        self._callers = Callers()
+        self._contended = False  # at the last decision
         self._watch = CancellationWatch()
         self._next_sweep = 0.0
 
     def admit(self, sentences: Sequence[Sentence], now: float) -> None:
         """Append sentences to the queue, all or none; raises as `Scheduler.add`."""
+        self._admission.check_work(sentences)
         self.check_room(Totals.of(sentences), now)
         self._admission.check_deadlines(self.queue, sentences, now)
         self.queue.extend(sentences)
+        self._callers.arrived(sentences, now)
         self._watch.watch(sentences)
 
     def check_room(self, more: Totals, now: float) -> None:
@@ -78,6 +95,11 @@ class SchedulingPolicy:
     def full(self) -> bool:
         """True if the queue has no room worth reading requests for."""
         return self._admission.is_full(self.queue)
+
+    @property
+    def crowded(self) -> bool:
+        """True if less than 1 / `RESERVE_SHARE` of the queue is free."""
+        return self._admission.is_full(self.queue, RESERVE_SHARE)
 
     @property
     def ready(self) -> bool:
@@ -97,10 +119,14 @@ class SchedulingPolicy:
         """Take from the queue, in order, the sentences a replica admits now."""
         occupied = self._occupied[replica]
         work = self.queue.work
+        self._settle(now)
         self._sweep(now)
         if not self.queue and work == self.queue.work:
             return []
+        taken = self._take_light(occupied, now)
         tokens_left = MAX_JOINING_TOKENS if occupied.rows else self._limits.max_queue_tokens
+        if self._contended:
+            tokens_left = SHARED_JOINING_TOKENS - _tokens(taken)
         others = [number for number in range(len(self._occupied)) if number not in {replica, *self._aside}]
         total = TotalOccupancy(map(self._claimed, others))
         # A replica with sentences encoded ahead takes no others before these have joined.
@@ -108,13 +134,13 @@ class SchedulingPolicy:
         rows = occupied.rows + total.rows + self.queue.rows
         few = rows <= self._limits.max_alone_rows
         share = rows if few else rows / (1 + len(others))
-        taken: list[Sentence] = []
         scarce = self._is_scarce(occupied)
         while self.queue and not scarce:
             sentence = self.queue.first
             if not self._drop_if_abandoned(sentence, now):
                 enough = occupied.rows > fewest_rows and occupied.rows + sentence.rows > share
                 enough = enough or (few and self._fits_busier_replica(sentence, occupied))
+                enough = enough or self._is_long_step(sentence, occupied)
                 tokens_left -= len(sentence.source_ids)
                 if enough or (taken and tokens_left < 0) or not self._capacity.fits(sentence, occupied, total):
                     break
@@ -124,10 +150,45 @@ class SchedulingPolicy:
         self._record_drain(work, now)
         return taken
 
+    def take_light(self, replica: int, now: float) -> list[Sentence]:
+        """Take the sentences of light callers, for a replica with others encoded ahead."""
+        work = self.queue.work
+        self._settle(now)
+        taken = self._take_light(self._occupied[replica], now)
+        self._record_drain(work, now)
+        return taken
+
+    def _take_light(self, occupied: Occupancy, now: float) -> list[Sentence]:
+        """Take the sentences of light callers, as far as they fit beside all others."""
+        taken: list[Sentence] = []
+        if not self._contended:
+            return taken
+        for sentence in self.queue.pop_of(self._callers.is_light):
+            if self._drop_if_abandoned(sentence, now):
+                continue
+            if occupied.light_rows + sentence.rows > MAX_LIGHT_ROWS and occupied.light_rows:
+                break
+            sentence.light = True
+            occupied.add(sentence)
+            taken.append(sentence)
+        return taken
+
+    def _settle(self, now: float) -> None:
+        """Take note of sentences that have ended, and if callers contend."""
+        self._callers.settle()
+        self._contended = self._callers.contended(now)
+
+    def _is_long_step(self, sentence: Sentence, occupied: Occupancy) -> bool:
+        """True if a step with one more sentence keeps other callers waiting."""
+        longer = occupied.step_work + sentence.plan.step_work > MAX_SHARED_STEP_WORK
+        return self._contended and occupied.step_work > 0 and longer
+
     def take_ahead(self, replica: int, taken: Sequence[Sentence], now: float) -> list[Sentence]:
         """Take sentences from the queue to encode with those just `taken`."""
         most = len(self.queue) // (AHEAD_SHARE * len(self._occupied))
         ahead: list[Sentence] = []
+        if self._contended:
+            return ahead
         if not most or any(self._would_take(number, self.queue.first) for number in range(len(self._occupied))):
             return ahead
         tokens_left, work = MAX_JOINING_TOKENS - _tokens(taken), self.queue.work
@@ -146,6 +207,7 @@ class SchedulingPolicy:
 
     def take_fitting(self, replica: int, now: float) -> list[Sentence]:
         """Take the first sentences encoded ahead that a replica has capacity for."""
+        self._settle(now)
         work = self.queue.work
         self._sweep(now)
         self._record_drain(work, now)
@@ -157,6 +219,8 @@ class SchedulingPolicy:
             for sentence in ahead:
                 if not self._capacity.fits(sentence, occupied, total):
                     break
+                if self._is_long_step(sentence, occupied):
+                    break
                 occupied.add(sentence)
                 fitting.append(sentence)
         self._ahead[replica] = ahead[len(fitting) :]
@@ -165,7 +229,7 @@ class SchedulingPolicy:
     def runs_alone(self, replica: int) -> bool:
         """True if no other replica decodes or will take waiting sentences."""
         others = [number for number in range(len(self._occupied)) if number != replica]
-        if any(self._claimed(number).rows for number in others):
+        if any(self._claimed(number).busy for number in others):
             return False
         rows = self._occupied[replica].rows + self.queue.rows
         if not self.queue:
@@ -179,8 +243,8 @@ class SchedulingPolicy:
         return Load(
             queued_requests=len(self.queue) + sum(map(len, self._ahead)),
             queued_tokens=self.queue.tokens + sum(_tokens(ahead) for ahead in self._ahead),
-            running_sentences=sum(occupied.sentences for occupied in self._occupied),
-            rows=sum(occupied.rows for occupied in self._occupied),
+            running_sentences=sum(occupied.sentences + occupied.light_sentences for occupied in self._occupied),
+            rows=sum(occupied.rows + occupied.light_rows for occupied in self._occupied),
         )
 
     def set_aside(self, replica: int) -> None:
@@ -206,6 +270,7 @@ class SchedulingPolicy:
             replica not in self._aside
             and not self._ahead[replica]
             and not self._is_scarce(occupied)
+            and not self._is_long_step(sentence, occupied)
             and self._capacity.fits(sentence, occupied, TotalOccupancy(self._occupied[other] for other in others))
         )
 
@@ -219,9 +284,11 @@ class SchedulingPolicy:
         return claimed
 
     def _is_scarce(self, occupied: Occupancy, ahead: Sequence[Sentence] = ()) -> bool:
+        if self._contended and occupied.step_work > MAX_SHARED_STEP_WORK * 3 // 4:
+            return True
         rows = self.queue.rows + sum(sentence.rows for sentence in ahead)
-        work = self.queue.work + sum(len(sentence.source_ids) * sentence.rows for sentence in ahead)
-        return self._capacity.is_scarce(occupied, rows=rows, work=work)
+        positions = self.queue.positions + sum(len(sentence.source_ids) * sentence.rows for sentence in ahead)
+        return self._capacity.is_scarce(occupied, rows=rows, positions=positions)
 
     def _fits_busier_replica(self, sentence: Sentence, occupied: Occupancy) -> bool:
         return any(

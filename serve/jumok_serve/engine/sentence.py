@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from jumok_proto.errors import DeadlineExceededError, JumokError
 from jumok_serve.engine.future import Future
@@ -21,6 +21,10 @@ _DEADLINE_PASSED = {
     Stage.QUEUE: "the deadline passed while the text waited in the queue",
     Stage.DECODE: "the deadline passed while the text was being translated",
 }
+
+
+Lane: TypeAlias = tuple[int, bool]
+"""Key of a replica's batches: beam size, and True for the light sentences."""
 
 
 class Decoded(NamedTuple):
@@ -46,6 +50,9 @@ class Sentence:
     Attributes:
         source_ids: token ids, end token included.
         plan: its search, which begins when the sentence is admitted.
+        caller: key of the caller; callers share the engine by work.
+        work: estimated work, in row steps.
+        light: True if it is decoded apart from the sentences of callers with much work.
         allowed_tokens: tokens that may be written, ascending; None: all. Used only with a shortlist.
         deadline: time by which it must be done, or None.
         future: gets the outcome; cancelling it takes the sentence out before the next step.
@@ -66,7 +73,18 @@ class Sentence:
     encode_s: float = 0.0
     failure: JumokError | None = None
     progress: Progress | None = None
+    caller: str = ""
+    light: bool = False
+    work: int = field(init=False)
     _search: Search | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.work = self.plan.step_work * self.plan.expected_steps(len(self.source_ids))
+
+    @property
+    def lane(self) -> Lane:
+        """The batch that it belongs to."""
+        return self.plan.rows, self.light
 
     @property
     def rows(self) -> int:

@@ -47,6 +47,10 @@ def make_search(
     return GreedySampling(options, prompt, source_ids) if options.beam_size == 1 else BeamSearch(options, prompt)
 
 
+HISTORY_WORK, DRAW_WORK = 7, 3
+"""Additional work of a row whose constraints depend on its tokens, or that draws, in row steps."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchPlan:
     """A search that has not begun: light, as long as its sentence waits.
@@ -66,6 +70,24 @@ class SearchPlan:
         """Rows of the sentence at every step: the beam size, or the number of samples."""
         options = self.options
         return options.beam_size if options.sampling is None else options.num_hypotheses
+
+    @property
+    def step_work(self) -> int:
+        """Work of a step in row steps: the time of a row without constraints."""
+        options = self.options
+        remembers = options.no_repeat_ngram_size > 0 or options.repetition_penalty != 1.0
+        return self.rows * (1 + HISTORY_WORK * remembers + DRAW_WORK * (options.sampling is not None))
+
+    def expected_steps(self, source_tokens: int) -> int:
+        """Estimate the steps of a sentence; few translations are twice as long as their source."""
+        options = self.options
+        expected = max(options.min_length, 2 * source_tokens + 16)
+        return len(self.prefix) + min(options.max_length, expected)
+
+    @property
+    def most_steps(self) -> int:
+        """Most steps that the search can take."""
+        return len(self.prefix) + self.options.max_length
 
     def begin(self) -> Search:
         """Start the search."""

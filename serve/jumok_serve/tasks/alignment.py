@@ -158,6 +158,7 @@ def prepare_alignment(  # noqa: PLR0917 - model and engine, and the arguments of
             target_language=parameters.target_language,
             truncate=parameters.truncate,
             deadline=parameters.deadline,
+            caller=parameters.caller,
         )
         own = submit_texts(model, engine, without, translation)
     return PendingAlignments(

@@ -15,6 +15,7 @@ class TextParameters:
         target_language: language of the translations; None or empty: the model's default.
         truncate: True to cut texts that are longer than the model's limit, instead of refusing them.
         deadline: last moment for the results, in `time.monotonic()` seconds; None: no limit.
+        caller: key of the caller; callers share the engine by work.
 
     Raises:
         InvalidArgumentError: a language is not a string.
@@ -24,6 +25,7 @@ class TextParameters:
     target_language: str | None = None
     truncate: bool = False
     deadline: float | None = None
+    caller: str = ""
 
     def __post_init__(self) -> None:
         for role, tag in (("source", self.source_language), ("target", self.target_language)):

@@ -298,6 +298,7 @@ def submit_texts(
                 allowed_tokens=model.shortlist_columns(source.token_ids, direction),
                 deadline=parameters.deadline,
                 progress=progress,
+                caller=parameters.caller,
             )
             sentences.append(sentence)
             future = sentence.future

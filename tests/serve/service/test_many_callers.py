@@ -65,7 +65,7 @@ def test_a_cancelled_call_frees_its_rows_within_one_step(tiny_bundle: Path) -> N
                 )
             )
             gate.arrive()
-            sentences = list(translator._engine._replicas[0].batches[3].sentences)
+            sentences = list(translator._engine._replicas[0].batches[3, False].sentences)
             assert translator.load().rows == 6
             call.cancel()  # type: ignore[no-untyped-call]
             for sentence in sentences:  # the server has heard of it once the futures are cancelled

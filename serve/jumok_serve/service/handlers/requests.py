@@ -16,6 +16,7 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.models.loaded_model import LoadedModel
+from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.text.sentence_splitting import MAX_SENTENCES
@@ -66,6 +67,7 @@ def parse_request(model: LoadedModel, request: TranslationMessage, remaining_s: 
             truncate=request.truncate,
             split_sentences=request.split_sentences,
             deadline=deadline_after(remaining_s),
+            caller=current_caller(),
         ),
         beam_size=options.beam_size or defaults.beam_size,
         num_hypotheses=options.num_hypotheses or defaults.num_hypotheses,

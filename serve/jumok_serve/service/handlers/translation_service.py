@@ -43,6 +43,7 @@ from jumok_serve.service.handlers.requests import (
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ModelRegistry
+from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.service.rpc.error_boundary import next_request
 from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters
@@ -58,10 +59,10 @@ CHARACTERS_PER_TEXT = 64
 MAX_INLINE_TOKENS = 2048
 """Most tokens of the translations of a request whose response is made on the event loop: 1 ms."""
 MAX_TOKENIZING = 256
-"""Requests that are tokenized or wait for it."""
+"""Requests of a caller that are tokenized or wait for it."""
 TOKENIZING_THREADS = 2
 MAX_SCORING = 64
-"""Requests whose targets are scored or wait for it."""
+"""Requests of a caller whose targets are scored or wait for it."""
 SCORING_THREADS = 1
 MAX_ATTENTION_REQUESTS = 256
 """Open requests for attention, in any stage."""
@@ -202,6 +203,8 @@ class TranslationService(TranslationServiceServicer):
             self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
             # After a model was replaced, later items go to the new one.
             with self._models.use(settings.model) as model:
+                if model.crowded:
+                    raise OverloadedError("the rest of the queue is for single calls", retry_after_s=RETRY_AFTER_S)
                 start = partial(model.submit, [item.content], parsed.parameters, target_prefixes=prefixes)
                 return await self._tokenize(start, [item.content], prefixes or [], splitting=settings.split_sentences)
 
@@ -237,11 +240,17 @@ class TranslationService(TranslationServiceServicer):
                     length_penalty=request.length_penalty if request.HasField("length_penalty") else None,
                     truncate=request.truncate,
                     deadline=deadline_after(context.time_remaining()),
+                    caller=current_caller(),
                 ),
             )
             scoring = await self._tokenize(start, request.contents, request.targets)
             try:
-                return await asyncio.wrap_future(self._scoring.submit(lambda: scores_to_proto(scoring.collect())))
+                score = self._scoring.submit(
+                    lambda: scores_to_proto(scoring.collect()),
+                    current_caller(),
+                    _size(request.contents, request.targets),
+                )
+                return await asyncio.wrap_future(score)
             finally:
                 scoring.cancel()
 
@@ -261,6 +270,7 @@ class TranslationService(TranslationServiceServicer):
                     target_language=request.target_language_code,
                     truncate=request.truncate,
                     deadline=deadline_after(context.time_remaining()),
+                    caller=current_caller(),
                 ),
             )
             with self._attention_slot(True):
@@ -290,7 +300,9 @@ class TranslationService(TranslationServiceServicer):
     ) -> Result:
         """Make a response with at most ``max_tokens`` tokens, long ones in a thread."""
         if attention:
-            return await asyncio.wrap_future(self._attention.submit(partial(copy_context().run, work)))
+            return await asyncio.wrap_future(
+                self._attention.submit(partial(copy_context().run, work), current_caller())
+            )
         if max_tokens <= MAX_INLINE_TOKENS:
             return work()
         return await asyncio.to_thread(work)
@@ -299,7 +311,7 @@ class TranslationService(TranslationServiceServicer):
         """Start a job that tokenizes texts; long ones, and those that it splits into sentences, in a thread."""
         if not splitting and _is_short(*texts):
             return start()
-        job = self._tokenizing.submit(start)
+        job = self._tokenizing.submit(start, current_caller(), _size(*texts))
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:  # has cancelled a queued job, but not a running one
@@ -307,9 +319,14 @@ class TranslationService(TranslationServiceServicer):
             raise
 
 
+def _size(*texts: Sequence[str]) -> int:
+    """Count the characters of texts, with the fixed cost of each."""
+    return sum(CHARACTERS_PER_TEXT + len(text) for group in texts for text in group)
+
+
 def _is_short(*texts: Sequence[str]) -> bool:
     """True if tokenizing takes little more time than a thread switch."""
-    return sum(CHARACTERS_PER_TEXT + len(text) for group in texts for text in group) <= MAX_INLINE_CHARACTERS
+    return _size(*texts) <= MAX_INLINE_CHARACTERS
 
 
 def _cancel_result(job: "Future[Job]") -> None:

@@ -82,6 +82,10 @@ class LoadedModel(Protocol):
         """True if its queue takes no more texts."""
 
     @property
+    def crowded(self) -> bool:
+        """True if the rest of its queue is kept for single calls."""
+
+    @property
     def ready(self) -> bool:
         """True if its engine decodes; False while it restarts after a failure."""
 

@@ -57,6 +57,12 @@ def current_request_id() -> str:
     return _new_request_id() if call is None else call.request_id
 
 
+def current_caller() -> str:
+    """Key of the current call's caller: name of its token, else its address; empty outside of calls."""
+    call = CALL.get(None)
+    return "" if call is None else call.caller or call.peer.rpartition(":")[0]
+
+
 def request_id_from(metadata: dict[str, str | bytes]) -> str:
     """Request id that the caller chose, or a new one instead of an unusable id."""
     given = metadata.get(REQUEST_ID)

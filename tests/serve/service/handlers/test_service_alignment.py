@@ -12,7 +12,7 @@ from jumok_proto.v1 import alignment_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.parameters import TextParameters
-from tests.support.fake_model import FakeAligning, FakeModel, failure, serving
+from tests.support.fake_model import HERE, FakeAligning, FakeModel, failure, serving
 
 Answer = TypeVar("Answer")
 REQUEST = alignment_pb2.AlignTextRequest(contents=["a"])
@@ -36,7 +36,7 @@ def test_what_is_asked_for_reaches_the_model() -> None:
         async with serving(model) as (_, channel):
             stub = TranslationServiceStub(channel)
             assert await aligned(stub.AlignText(REQUEST), model) == "A"
-            common = {"parameters": TextParameters(source_language="", target_language="")}
+            common = {"parameters": TextParameters(source_language="", target_language="", caller=HERE)}
             assert model.aligning_arguments == {"targets": None, "query": AttentionQuery(), **common}
             kinds = [alignment_pb2.ATTENTION_KIND_DECODER, alignment_pb2.ATTENTION_KIND_ENCODER]
             full = alignment_pb2.AlignTextRequest(

@@ -12,7 +12,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from jumok_proto.v1 import translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.tasks.parameters import ScoringParameters
-from tests.support.fake_model import FakeModel, FakeScoring, failure, serving
+from tests.support.fake_model import HERE, FakeModel, FakeScoring, failure, serving
 
 
 def score_request(*pairs: tuple[str, str]) -> translation_pb2.ScoreTextRequest:
@@ -26,7 +26,7 @@ def test_targets_are_scored_in_order() -> None:
             sent = score_request(("a", "bb"), ("c", "d"))
             response = await TranslationServiceStub(channel).ScoreText(sent)
             assert [score.score for score in response.scores] == [-2.0, -1.0]
-            assert model.scoring_parameters == ScoringParameters(source_language="", target_language="")
+            assert model.scoring_parameters == ScoringParameters(source_language="", target_language="", caller=HERE)
             sent.length_penalty = 0.0
             await TranslationServiceStub(channel).ScoreText(sent)
             assert model.scoring_parameters.length_penalty == 0.0

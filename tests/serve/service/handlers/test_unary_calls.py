@@ -27,7 +27,7 @@ from jumok_serve.service.handlers.requests import MAX_LISTED_TOKENS
 from jumok_serve.service.handlers.translation_service import MAX_INLINE_CHARACTERS
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.tasks.parameters import TranslationParameters
-from tests.support.fake_model import Answer, FakeModel, fail, failure, hold, serving
+from tests.support.fake_model import HERE, Answer, FakeModel, fail, failure, hold, serving
 from tests.support.hang import HANG_S
 
 
@@ -74,6 +74,7 @@ def test_all_that_a_request_asks_for_reaches_the_model() -> None:
                 source_language="EN",
                 target_language="de",
                 attention=True,
+                caller=HERE,
             )
             assert model.target_prefixes == ["Ein"]
 
@@ -85,7 +86,7 @@ def test_what_is_not_asked_for_is_none() -> None:
         model = FakeModel()
         async with serving(model) as (_, channel):
             await TranslationServiceStub(channel).TranslateText(request("a"))
-            assert model.parameters == TranslationParameters(source_language="", target_language="")
+            assert model.parameters == TranslationParameters(source_language="", target_language="", caller=HERE)
             assert model.target_prefixes is None
 
     asyncio.run(scenario())

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from jumok_proto.errors import OverloadedError
-from jumok_serve.service.handlers.worker_pool import WorkerPool
+from jumok_serve.service.handlers.worker_pool import MAX_FULL_CALLERS, WorkerPool
 
 
 class Work:
@@ -96,3 +96,54 @@ def test_all_threads_work() -> None:
     other_released.set()
     assert one.result(30)
     assert other.result(30)
+
+
+def test_callers_take_turns_by_work() -> None:
+    pool = WorkerPool("scored", threads=1, max_jobs=100)
+    released, first = busy(pool)
+    order: list[str] = []
+
+    def job(caller: str, cost: int) -> "Future[None]":
+        return pool.submit(lambda: order.append(caller), caller, cost)
+
+    jobs = [job("large", 10) for _ in range(4)] + [job("small", 1) for _ in range(20)] + [job("late", 5)]
+    released.set()
+    assert first.result(30)
+    for one in jobs:
+        one.result(30)
+    assert order[:3] == ["large", "small", "late"]
+    assert order.index("large", 1) > 10  # after ten small ones of the same work
+    assert [order.count(caller) for caller in ("large", "small", "late")] == [4, 20, 1]
+
+
+def test_a_caller_at_its_bound_leaves_room_for_others() -> None:
+    pool = WorkerPool("scored", threads=1, max_jobs=2)
+    released, first = busy(pool)
+    jobs = [pool.submit(Work(), "greedy") for _ in range(2)]
+    with pytest.raises(OverloadedError, match="2 requests wait to be scored"):
+        pool.submit(Work(), "greedy")
+    jobs += [pool.submit(Work(), str(number)) for number in range(2 * MAX_FULL_CALLERS - 3)]
+    with pytest.raises(OverloadedError, match=f"{2 * MAX_FULL_CALLERS} requests wait to be scored"):
+        pool.submit(Work(), "last")
+    assert jobs[0].cancel()
+    jobs[0] = pool.submit(Work(), "last")
+    released.set()
+    assert first.result(30)
+    assert [job.result(30) for job in jobs] == [1] * len(jobs)
+
+
+def test_a_caller_that_comes_back_has_no_credit_for_its_absence() -> None:
+    pool = WorkerPool("scored", threads=1, max_jobs=100)
+    for _ in range(5):
+        pool.submit(Work(), "steady", 10).result(30)
+    released, first = busy(pool)
+    order: list[str] = []
+    jobs = [
+        pool.submit(lambda caller=caller: order.append(caller), caller, 10)  # type: ignore[misc]
+        for caller in ("steady", "steady", "back", "back")
+    ]
+    released.set()
+    assert first.result(30)
+    for one in jobs:
+        one.result(30)
+    assert order == ["steady", "back", "steady", "back"]

@@ -1,0 +1,220 @@
+"""Callers who want all of a server, beside one who translates a sentence now and then."""
+
+import asyncio
+import itertools
+import math
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+from benchmarks.common.progress import progress
+from jumok_proto.v1.decoding_pb2 import DecodingOptions
+from jumok_proto.v1.translation_pb2 import (
+    CORPUS_ORDER_COMPLETION,
+    CorpusItem,
+    CorpusSettings,
+    ScoreTextRequest,
+    TranslateCorpusRequest,
+    TranslateTextRequest,
+)
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.engine.callers import PRESENCE_S
+from jumok_serve.service.auth.tokens import make_token
+from tests.faults.findings import Findings, Plan
+from tests.faults.servers import faults_logged, jumok_serve
+
+if TYPE_CHECKING:
+    from jumok_proto.v1.translation_pb2_grpc import TranslationServiceAsyncStub
+
+PAUSE_S = 0.1
+"""Mean pause of the interactive caller between two sentences."""
+SETTLE_S, GONE_S = 2.0, PRESENCE_S + 1
+"""Until heavy callers have filled the batch, and until the interactive caller no longer counts as present."""
+PERCENT = 99
+TIMES_IDLE, LEAST_S = 3.0, 0.050
+BULK_SHARE = 0.85
+CORPORA, WINDOW, SCORERS = 8, 1024, 64
+COSTLIEST = DecodingOptions(beam_size=64, repetition_penalty=1.3, no_repeat_ngram_size=4)
+COSTLIEST_TEXTS = 300
+"""With `COSTLIEST` and a maximum length of 100 tokens these are just allowed."""
+CALLERS = ("interactive", *(f"heavy{number}" for number in range(CORPORA)))
+
+
+@dataclass
+class Done:
+    """Sentences that a caller has had translated or scored, and when."""
+
+    at: list[float] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+
+    def rate(self, since: float, until: float) -> float:
+        """Sentences per second between two moments."""
+        return sum(since <= moment < until for moment in self.at) / (until - since)
+
+
+class Callers:
+    """Callers of a server, each with its token and connection."""
+
+    def __init__(self, address: str, secrets: dict[str, str], texts: Sequence[str]) -> None:
+        self._secrets = secrets
+        self._channels = {name: grpc.aio.insecure_channel(address) for name in secrets}
+        self._texts = texts
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for channel in self._channels.values():
+            await channel.close(None)
+
+    def stub(self, caller: str) -> "TranslationServiceAsyncStub":
+        """Return the stub of a caller."""
+        return TranslationServiceStub(self._channels[caller])
+
+    def metadata(self, caller: str) -> tuple[tuple[str, str], ...]:
+        """Return the metadata with its token."""
+        return (("authorization", f"Bearer {self._secrets[caller]}"),)
+
+    async def translate_now_and_then(self, seconds: float) -> list[float]:
+        """Translate a sentence, pause, and so on; returns the seconds that each took."""
+        took: list[float] = []
+        stub, metadata = self.stub("interactive"), self.metadata("interactive")
+        until = time.monotonic() + seconds
+        for text in itertools.cycle(self._texts):
+            if time.monotonic() > until:
+                return took
+            began = time.monotonic()
+            await stub.TranslateText(TranslateTextRequest(contents=[text]), metadata=metadata, timeout=60)
+            took.append(time.monotonic() - began)
+            await asyncio.sleep(PAUSE_S)
+        raise AssertionError("the texts never end")
+
+    async def corpus(self, caller: str, done: Done) -> None:
+        """Send a corpus without end."""
+
+        async def items() -> AsyncIterator[TranslateCorpusRequest]:
+            yield TranslateCorpusRequest(settings=CorpusSettings(window=WINDOW, order=CORPUS_ORDER_COMPLETION))
+            for number, text in enumerate(itertools.cycle(self._texts)):
+                yield TranslateCorpusRequest(items=[CorpusItem(id=number, content=text)])
+
+        async for answer in self.stub(caller).TranslateCorpus(items(), metadata=self.metadata(caller)):
+            done.at += [time.monotonic()] * len(answer.results)
+
+    async def costliest(self, caller: str, done: Done) -> None:
+        """Send the costliest request that is allowed, again and again."""
+        texts = list(itertools.islice(itertools.cycle(self._texts), COSTLIEST_TEXTS))
+        request = TranslateTextRequest(contents=texts, options=COSTLIEST)
+        while True:
+            await self.stub(caller).TranslateText(request, metadata=self.metadata(caller))
+            done.at += [time.monotonic()] * len(texts)
+
+    async def scorers(self, caller: str, done: Done) -> None:
+        """Score as many requests at a time as one caller may have waiting."""
+        texts = list(itertools.islice(itertools.cycle(self._texts), 64))
+        request = ScoreTextRequest(contents=texts, targets=texts)
+
+        async def score() -> None:
+            while True:
+                await self.stub(caller).ScoreText(request, metadata=self.metadata(caller))
+                done.at += [time.monotonic()] * len(texts)
+
+        await asyncio.gather(*(score() for _ in range(SCORERS)))
+
+    @asynccontextmanager
+    async def busy(self, *work: Callable[[str, Done], Awaitable[None]]) -> AsyncIterator[list[Done]]:
+        """Let heavy callers work meanwhile, one for each kind of work."""
+        done = [Done() for _ in work]
+        names = [name for name in CALLERS if name != "interactive"]
+        tasks = [asyncio.ensure_future(one(name, own)) for one, name, own in zip(work, names, done, strict=False)]
+        try:
+            await asyncio.sleep(SETTLE_S)
+            yield done
+        finally:
+            for task in tasks:
+                task.cancel()
+            for own, outcome in zip(done, await asyncio.gather(*tasks, return_exceptions=True), strict=True):
+                if isinstance(outcome, Exception):
+                    own.errors.append(outcome)
+
+
+async def sharing(plan: Plan, findings: Findings) -> None:
+    """One caller translates a sentence now and then, and others all that the server takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokens, secrets = Path(folder) / "tokens", {}
+        lines = []
+        for name in CALLERS:
+            secrets[name], token = make_token(name, ("translate",))
+            lines.append(token.line())
+        tokens.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        tokens.chmod(0o600)
+        async with jumok_serve(plan.bundle, "--tokens", tokens, "--tokens-without-tls") as server:
+            callers = Callers(server.address, secrets, plan.texts)
+            try:
+                await _latencies(callers, plan.sharing_s, findings)
+                await _throughput(callers, plan.sharing_s, findings)
+            finally:
+                await callers.close()
+            findings.expect_none("faults in the server's log", faults_logged(server))
+
+
+async def _latencies(callers: Callers, seconds: float, findings: Findings) -> None:
+    await callers.translate_now_and_then(seconds / 4)  # warms it up
+    idle_s = percentile(await callers.translate_now_and_then(seconds))
+    findings.tell(f"a sentence alone, {PERCENT} % within, ms", f"{1e3 * idle_s:.1f}")
+    goal_s = max(TIMES_IDLE * idle_s, LEAST_S)
+    beside = {
+        "the costliest request": [callers.costliest],
+        f"{CORPORA} corpora": [callers.corpus] * CORPORA,
+        f"{SCORERS} requests to score": [callers.scorers],
+    }
+    found_s = {"alone": idle_s}
+    for name, work in beside.items():
+        async with callers.busy(*work) as done:
+            took = await callers.translate_now_and_then(seconds)
+        found_s[name] = percentile(took)
+        progress(f"sharing: beside {name}: {1e3 * found_s[name]:.1f} ms")
+        findings.expect(
+            f"beside {name}, {PERCENT} % within, ms",
+            f"{1e3 * found_s[name]:.1f}",
+            f"<= {1e3 * goal_s:.0f}",
+            found_s[name] <= goal_s,
+        )
+        findings.expect_none(f"errors of {name}", [error for own in done for error in own.errors])
+    findings.data |= {"p99_s": found_s}
+
+
+async def _throughput(callers: Callers, seconds: float, findings: Findings) -> None:
+    await asyncio.sleep(GONE_S)
+
+    async def rates(*work: Callable[[str, Done], Awaitable[None]], interactive: bool = False) -> list[float]:
+        async with callers.busy(*work) as done:
+            since = time.monotonic()
+            await (callers.translate_now_and_then(seconds) if interactive else asyncio.sleep(seconds))
+            return [own.rate(since, time.monotonic()) for own in done]
+
+    (alone,) = await rates(callers.corpus)
+    (beside,) = await rates(callers.corpus, interactive=True)
+    first, second = await rates(callers.corpus, callers.corpus)
+    among, _ = await rates(callers.corpus, callers.costliest)
+    findings.tell("sentences per second of a corpus alone", f"{alone:.1f}")
+    for name, rate, share in (
+        ("beside an interactive caller", beside, 1.0),
+        ("the slower of two", min(first, second), 0.5),
+        ("beside the costliest request", among, 0.5),
+    ):
+        findings.expect(
+            f"a corpus {name}, in parts of its share",
+            f"{rate / alone / share:.2f}",
+            f">= {BULK_SHARE}",
+            rate >= BULK_SHARE * share * alone,
+        )
+    findings.data |= {"alone_per_s": alone, "beside_per_s": beside, "two_per_s": [first, second], "among_per_s": among}
+
+
+def percentile(took: Sequence[float]) -> float:
+    """Return the time within which most calls were answered."""
+    return sorted(took)[math.ceil(PERCENT * len(took) / 100) - 1] if took else math.inf

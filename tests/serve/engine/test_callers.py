@@ -1,0 +1,79 @@
+"""Callers: light and heavy ones, and which are present."""
+
+from jumok_serve.engine.callers import LIGHT_WORK, PRESENCE_S, Callers
+from jumok_serve.engine.sentence import Decoded, Sentence
+from jumok_serve.search import SearchPlan
+from tests.support.search_cases import make_options
+
+NOW = 1000.0
+
+
+def sentence(caller: str, *, beam_size: int = 4) -> Sentence:
+    options = make_options(beam_size=beam_size, max_length=100)
+    return Sentence(source_ids=[5] * 17, plan=SearchPlan(options, 2), caller=caller)
+
+
+def heavy_work(caller: str) -> list[Sentence]:
+    one = sentence(caller)
+    return [sentence(caller) for _ in range(LIGHT_WORK // one.work + 1)]
+
+
+def test_a_caller_is_light_only_beside_a_heavy_one() -> None:
+    callers = Callers()
+    few, many = [sentence("few")], heavy_work("many")
+    callers.arrived(few, NOW)
+    assert not callers.is_light("few")
+    callers.arrived(many, NOW)
+    assert callers.is_light("few")
+    assert not callers.is_light("many")
+    many[0].future.set_result(Decoded((), 0.0, 0.0, 0.0))
+    assert callers.is_light("few")  # until the end is settled
+    callers.settle()
+    assert not callers.is_light("few")
+
+
+def test_every_end_of_a_sentence_is_settled() -> None:
+    callers = Callers()
+    many = heavy_work("many")
+    callers.arrived(many, NOW)
+    for number, one in enumerate(many):
+        if number % 3 == 0:
+            one.future.cancel()
+        elif number % 3 == 1:
+            one.future.set_exception(ValueError("failed"))
+        else:
+            one.future.set_result(Decoded((), 0.0, 0.0, 0.0))
+        one.future.cancel()  # ends it no second time
+    callers.settle()
+    assert callers._unfinished == {}
+    assert callers._heavy == set()
+
+
+def test_callers_are_present_for_a_while_after_their_last_sentence() -> None:
+    callers = Callers()
+    assert not callers.several(NOW)
+    one, other = sentence("one"), sentence("other")
+    callers.arrived([one], NOW)
+    assert not callers.several(NOW)
+    callers.arrived([other], NOW + 1)
+    assert callers.several(NOW + 1)
+    assert not callers.contended(NOW + 1)
+    one.future.cancel()
+    callers.settle()
+    assert callers.several(NOW + PRESENCE_S)
+    assert not callers.several(NOW + PRESENCE_S + 1e-3)
+    callers.arrived([sentence("one")], NOW + 100)  # the other still has work
+    assert callers.several(NOW + 10_000)
+    callers.arrived(heavy_work("one"), NOW + 10_000)
+    assert callers.contended(NOW + 10_000)
+
+
+def test_callers_that_are_gone_are_forgotten() -> None:
+    callers = Callers()
+    for number in range(100):
+        one = sentence(str(number))
+        callers.arrived([one], NOW + number)
+        one.future.cancel()
+    callers.settle()
+    assert len(callers._last_seen) <= PRESENCE_S + 1
+    assert callers._unfinished == {}

@@ -1,0 +1,206 @@
+"""Scheduling for several callers: short steps, light callers, and nothing lost for a caller alone."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jumok_proto.errors import InvalidArgumentError, OverloadedError
+from jumok_serve.engine.callers import LIGHT_WORK, PRESENCE_S
+from jumok_serve.engine.capacity import Occupancy
+from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.request_queue import QUANTUM
+from jumok_serve.engine.scheduling_policy import (
+    MAX_LIGHT_ROWS,
+    MAX_SHARED_STEP_WORK,
+    SHARED_JOINING_TOKENS,
+    SchedulingPolicy,
+)
+from jumok_serve.engine.sentence import Decoded, Sentence
+from jumok_serve.search import SearchPlan
+from tests.support.search_cases import make_options
+
+NOW = 1000.0
+SETTINGS = settings(deadline=None, derandomize=True, database=None)
+
+
+def sentence(caller: str, *, tokens: int = 8, beam_size: int = 4, max_length: int = 100, ngrams: int = 0) -> Sentence:
+    options = make_options(beam_size=beam_size, max_length=max_length, no_repeat_ngram_size=ngrams)
+    return Sentence(source_ids=[5] * tokens, plan=SearchPlan(options, 2), caller=caller)
+
+
+def bulk(caller: str, number: int = 200) -> list[Sentence]:
+    sentences = [sentence(caller) for _ in range(number)]
+    assert sum(one.work for one in sentences) > LIGHT_WORK
+    return sentences
+
+
+def occupied(sentences: Sequence[Sentence]) -> Occupancy:
+    occupancy = Occupancy()
+    for one in sentences:
+        occupancy.add(one)
+    return occupancy
+
+
+def take(policy: SchedulingPolicy, decoding: Sequence[Sentence] = (), *, now: float = NOW) -> list[Sentence]:
+    policy.occupy(0, occupied(decoding))
+    return policy.take(0, now)
+
+
+def test_a_caller_alone_fills_the_batch_and_encodes_ahead() -> None:
+    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=8 * 400), 1)
+    sentences = bulk("bulk")
+    policy.admit(sentences, NOW)
+    assert take(policy) == sentences[:100]
+    assert policy.take_ahead(0, [], NOW)
+    assert not any(one.light for one in sentences)
+
+
+def test_steps_are_short_while_another_caller_is_present() -> None:
+    policy = SchedulingPolicy(EngineLimits(), 1)
+    policy.admit([last := sentence("other")], NOW)
+    assert take(policy) == [last]
+    last.future.cancel()
+    sentences = bulk("bulk")
+    policy.admit(sentences, NOW + 1)
+    first = take(policy, now=NOW + 1)
+    assert len(first) == SHARED_JOINING_TOKENS // 8
+    decoding = list(first)
+    while more := take(policy, decoding, now=NOW + 1):
+        decoding += more
+    assert sum(one.plan.step_work for one in decoding) <= MAX_SHARED_STEP_WORK
+    assert sum(one.plan.step_work for one in decoding) > MAX_SHARED_STEP_WORK * 3 // 4
+    assert policy.take_ahead(0, [], NOW + 1) == []
+    later = take(policy, decoding, now=NOW + 1 + PRESENCE_S)  # the other has gone
+    assert len(later) > MAX_SHARED_STEP_WORK // 4
+
+
+def test_one_sentence_may_take_more_than_a_short_step() -> None:
+    policy = SchedulingPolicy(EngineLimits(), 1)
+    large = [sentence("large", beam_size=64, ngrams=3) for _ in range(2)]
+    assert large[0].plan.step_work > MAX_SHARED_STEP_WORK
+    policy.admit([sentence("other")], NOW)
+    policy.admit(large, NOW)
+    taken = take(policy)
+    assert [one.caller for one in taken] == ["other", "large"]
+    assert taken[0].light
+    assert take(policy, large[:1]) == []
+    assert take(policy) == large[1:]
+
+
+def test_a_light_sentence_joins_beside_a_full_batch() -> None:
+    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=8 * 40), 1)
+    sentences = bulk("bulk")
+    policy.admit(sentences, NOW)
+    decoding = take(policy)
+    assert len(decoding) == 10
+    policy.admit([light := sentence("light", tokens=60)], NOW)
+    assert take(policy, decoding) == [light]
+    assert light.lane == (4, True)
+    assert policy.load().rows == 44
+    assert take(policy, [*decoding[3:], light]) == sentences[10:13]  # and takes no capacity from the others
+
+
+def test_a_light_sentence_does_not_wait_for_those_encoded_ahead() -> None:
+    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=8 * 40), 1)
+    policy.admit(bulk("bulk"), NOW)
+    decoding = take(policy)
+    ahead = policy.take_ahead(0, [], NOW)
+    assert ahead
+    policy.admit([light := sentence("light")], NOW + 1)
+    policy.occupy(0, occupied(decoding[1:]), ahead)
+    assert policy.take_fitting(0, NOW + 1) == []
+    assert policy.take_light(0, NOW + 1) == [light]
+    assert policy.take_light(0, NOW + 1) == []
+    assert policy.load().rows == 40
+
+
+def test_light_rows_are_bounded_and_the_rest_take_their_turn() -> None:
+    policy = SchedulingPolicy(EngineLimits(), 1)
+    policy.admit(bulk("bulk"), NOW)
+    light = [sentence(str(number), tokens=1, max_length=10) for number in range(MAX_LIGHT_ROWS // 4 + 3)]
+    policy.admit(light, NOW)
+    taken = take(policy)
+    assert [one for one in taken if one.light] == light[: MAX_LIGHT_ROWS // 4]
+    assert {one.caller for one in taken if not one.light} == {"bulk"}
+    assert set(light[MAX_LIGHT_ROWS // 4 :]) < set(take(policy, taken))
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(20, 40), st.sampled_from([4, 5, 16]), st.booleans()), min_size=2, max_size=4),
+    replicas=st.integers(1, 2),
+)
+@settings(SETTINGS, max_examples=10)
+def test_heavy_callers_share_the_work_and_none_starves(sizes: list[tuple[int, int, bool]], replicas: int) -> None:
+    """Decode with made-up steps: every caller keeps sentences waiting."""
+    policy = SchedulingPolicy(EngineLimits(max_queue_work=2**62, max_request_work=2**62), replicas)
+    left: dict[Sentence, int] = {}
+    decoding: list[list[Sentence]] = [[] for _ in range(replicas)]
+    spent: Counter[str] = Counter()
+
+    def feed() -> None:
+        for number, (tokens, beam_size, constrained) in enumerate(sizes):
+            while policy.queue.work_of(str(number)) < 2**13:
+                one = sentence(str(number), tokens=tokens, beam_size=beam_size, ngrams=3 * constrained)
+                policy.admit([one], NOW)
+
+    feed()
+    largest = max(one.work for one in policy.queue)
+    while sum(spent.values()) < 5 * len(sizes) * (largest + QUANTUM):
+        feed()
+        for replica in range(replicas):
+            policy.occupy(replica, occupied(decoding[replica]))
+            taken = policy.take(replica, NOW)
+            decoding[replica] += taken
+            assert decoding[replica]  # work-conserving
+            for one in taken:
+                left[one] = one.plan.expected_steps(len(one.source_ids))
+                spent[one.caller] += one.work
+            for one in list(decoding[replica]):
+                left[one] -= 1
+                if not left[one]:
+                    decoding[replica].remove(one)
+                    one.future.set_result(Decoded((), 0.0, 0.0, 0.0))
+    shares = [spent[str(number)] for number in range(len(sizes))]
+    assert min(shares) > 0
+    assert max(shares) - min(shares) <= 2 * largest + QUANTUM
+
+
+def test_a_request_may_take_a_bounded_number_of_row_steps() -> None:
+    policy = SchedulingPolicy(EngineLimits(max_request_work=4 * 100 * 10), 1)
+    policy.admit([sentence("a") for _ in range(10)], NOW)
+    with pytest.raises(
+        InvalidArgumentError,
+        match=r"could take 4400 row steps .* more than the 4000 of a request: send several, or lower beam_size or max_",
+    ):
+        policy.admit([sentence("a") for _ in range(11)], NOW)
+    with pytest.raises(InvalidArgumentError, match="could take 6400 row steps"):
+        policy.admit([sentence("a", ngrams=2) for _ in range(2)], NOW)
+    assert policy.load().queued_requests == 10
+
+
+def test_the_queue_is_bounded_in_work_and_corpora_leave_a_reserve() -> None:
+    one = sentence("a")
+    policy = SchedulingPolicy(EngineLimits(max_queue_work=16 * one.work), 1)
+    policy.admit([sentence("a") for _ in range(14)], NOW)
+    assert not policy.crowded
+    policy.admit([sentence("a")], NOW)
+    assert policy.crowded
+    assert not policy.full
+    policy.admit([sentence("b")], NOW)
+    assert policy.full
+    with pytest.raises(OverloadedError, match=f"at most {16 * one.work} row steps: no room for {one.work} more"):
+        policy.admit([sentence("b")], NOW)
+
+
+def test_the_defaults_admit_documented_requests() -> None:
+    policy = SchedulingPolicy(EngineLimits(), 1)
+    for beam_size in (4, 5):
+        policy.admit([sentence("a", tokens=30, beam_size=beam_size, max_length=512) for _ in range(1024)], NOW)
+    SchedulingPolicy(EngineLimits(), 1).admit(
+        [sentence("a", tokens=30, max_length=512, ngrams=3) for _ in range(1024)], NOW
+    )
+    with pytest.raises(InvalidArgumentError, match="row steps"):
+        policy.admit([sentence("a", beam_size=64, ngrams=3, max_length=100) for _ in range(2048)], NOW)
