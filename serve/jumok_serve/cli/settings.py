@@ -45,6 +45,9 @@ Positive = Annotated[Whole, Field(ge=1)]
 Port = Annotated[Whole, Field(ge=0, le=65535)]
 Number = Annotated[float, BeforeValidator(_no_boolean), Field(allow_inf_nan=False)]
 
+Seconds = Annotated[Number, Field(gt=0, le=1_000_000)]
+"""A time; gRPC counts milliseconds in 32 bits."""
+
 
 class Configuration(BaseModel):
     """All settings of a server; the descriptions are the flags' help."""
@@ -119,7 +122,49 @@ class Configuration(BaseModel):
     max_streams: Annotated[Positive, Field(lt=2**31)] = Field(
         _SERVICE.max_streams, description="Most open calls of a connection; further calls wait at the client."
     )
+    max_open_bytes: Positive = Field(
+        _SERVICE.max_open_bytes,
+        description="Most bytes of requests that are read or answered, of all connections; a caller has at most half. "
+        "Further requests wait unread.",
+    )
     max_calls: Positive = Field(_SERVICE.max_calls, description="Most open calls of all connections.")
+    max_calls_of_caller: Positive = Field(
+        _SERVICE.max_calls_of_caller, description="Most open calls of a token, or of a client address without tokens."
+    )
+    max_watches: Positive = Field(
+        _SERVICE.max_watches,
+        description="Most open health watches and reflections, and as many health checks; a caller has at most half.",
+    )
+    max_connections: Annotated[Positive, Field(lt=2**31)] = Field(
+        _SERVICE.max_connections, description="Most connections of a port; further ones are closed."
+    )
+    upload_s: Seconds = Field(_SERVICE.upload_s, description="Seconds for a request to arrive.")
+    silence_s: Seconds = Field(_SERVICE.silence_s, description="Most seconds between two messages of a corpus.")
+    wrong_tokens_per_second: Annotated[Number, Field(gt=0)] = Field(
+        _SERVICE.wrong_tokens_per_second,
+        description="Calls per second of an address without a right token, before they are told to wait.",
+    )
+    min_ping_interval_s: Seconds = Field(
+        _SERVICE.min_ping_interval_s,
+        description="Shortest time between two pings of a client, in seconds; more pings end the connection.",
+    )
+    keepalive_s: Seconds = Field(
+        _SERVICE.keepalive_s, description="Silence of a connection in seconds before the server pings the client."
+    )
+    keepalive_timeout_s: Seconds = Field(
+        _SERVICE.keepalive_timeout_s, description="Seconds for the answer to that ping; then the connection is closed."
+    )
+    max_idle_s: Seconds = Field(
+        _SERVICE.max_idle_s, description="Seconds after which a connection without calls is closed."
+    )
+    max_connection_age_s: Seconds | None = Field(
+        None,
+        description="Age in seconds at which a connection takes no more calls, so that clients connect again, and a "
+        "new server gets its share.  [default: no limit]",
+    )
+    max_connection_grace_s: Seconds = Field(
+        _SERVICE.max_connection_grace_s, description="Seconds for the calls of such a connection to end."
+    )
     requests_per_second: Annotated[Number, Field(gt=0)] | None = Field(
         None,
         description="Most calls per second of a token, or of a client address without tokens.  [default: no limit]",

@@ -19,6 +19,7 @@ from jumok_serve.errors import ListenError
 from jumok_serve.service.address import check_address, format_address
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile
+from jumok_serve.service.connections import channel_arguments
 from jumok_serve.service.handlers.admin_service import AdminService
 from jumok_serve.service.handlers.health import Health
 from jumok_serve.service.handlers.model_service import ModelService
@@ -32,6 +33,7 @@ from jumok_serve.service.rpc.access import AccessControl
 from jumok_serve.service.rpc.call_counts import CallCounts
 from jumok_serve.service.rpc.error_boundary import guarded_handlers
 from jumok_serve.service.rpc.interceptor import CallObserver, Interceptor
+from jumok_serve.service.rpc.request_reader import make_intake
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,8 @@ SERVICES = (TRANSLATION_SERVICE.full_name, MODEL_SERVICE.full_name)
 QUEUED_METHODS = [f"/{TRANSLATION_SERVICE.full_name}/{method}" for method in ("TranslateText", "StreamTranslateText")]
 """Methods whose texts go through a model's queue."""
 
+HEALTH_READS = 8
+"""Health checks that are read at once; more wait unread."""
 MODEL_HEALTH_PREFIX = "models/"
 """Prefix of a model's name in the health service."""
 
@@ -99,6 +103,7 @@ class Server:
         self.counts = CallCounts()
         self._tls = tls
         self._access = AccessControl(limits, tokens)
+        self._intake, self._health_intake = make_intake(limits), make_intake(limits, HEALTH_READS)
         self._observers = (self.counts, *observers)
         self._health = Health()
         self._translation = TranslationService(self.models, limits)
@@ -128,20 +133,15 @@ class Server:
         interceptor = Interceptor(self._access, self._observers, full)  # one a server, as it caches handlers by method
         server = grpc.aio.server(
             interceptors=[interceptor],
-            options=(
-                ("grpc.so_reuseport", 0),  # else a second server could share the port and its calls
-                ("grpc.max_receive_message_length", limits.max_message_bytes),
-                ("grpc.max_send_message_length", -1),  # limits of requests bound responses
-                ("grpc.max_concurrent_streams", limits.max_streams),
-                # Otherwise gRPC refuses calls without a reason while the event loop is busy.
-                ("grpc.server.max_pending_requests", limits.max_calls),
-                ("grpc.server.max_pending_requests_hard_limit", limits.max_calls),
-            ),
+            options=channel_arguments(limits),
         )
         names = [service.full_name for service in (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)]
         standard = {HEALTH_SERVICE: self._health, **reflection_servicers(names)}
         server.add_generic_rpc_handlers(
-            tuple(guarded_handlers(service, servicer) for service, servicer in {**services, **standard}.items())
+            tuple(
+                guarded_handlers(service, servicer, self._health_intake if servicer is self._health else self._intake)
+                for service, servicer in {**services, **standard}.items()
+            )
         )
         return server
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from google.rpc import status_pb2
 
@@ -18,8 +18,8 @@ from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
 from jumok_serve.service.rpc.call import current_request_id
-from jumok_serve.service.rpc.error_boundary import next_request
 from jumok_serve.service.rpc.error_table import drop_frames, is_expected, to_status
+from jumok_serve.service.rpc.request_reader import RequestReader
 from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.tasks.translation import Pending
 
@@ -75,6 +75,7 @@ class Corpus:
         stopping: event that ends the reading of items.
     """
 
+    requests: RequestReader
     context: Context
     window: int
     in_order: bool
@@ -117,14 +118,14 @@ class Corpus:
         stopping = asyncio.ensure_future(self.stopping.wait())
         try:
             while True:
-                reading = asyncio.ensure_future(self._next())
+                reading = asyncio.ensure_future(self.requests.next(lambda: bool(self._open)))
                 try:
                     await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
                     if not reading.done():
                         return False
                 finally:
                     reading.cancel()
-                message = reading.result()
+                message = cast("TranslateCorpusRequest | None", reading.result())
                 if message is None:
                     return True
                 reject_unknown_fields(message)
@@ -133,10 +134,6 @@ class Corpus:
                 await self._add(message.items)
         finally:
             stopping.cancel()
-
-    async def _next(self) -> TranslateCorpusRequest | None:
-        message = await next_request(self.context)
-        return message  # noqa: RET504 - without the name its type is not found
 
     async def _add(self, items: Sequence[CorpusItem]) -> None:
         """Start to translate items, waiting for the window."""

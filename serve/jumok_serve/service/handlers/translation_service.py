@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.conversion import (
@@ -25,6 +25,7 @@ from jumok_proto.v1.translation_pb2 import (
     ScoreTextResponse,
     StreamTranslateTextRequest,
     StreamTranslateTextResponse,
+    TranslateCorpusRequest,
     TranslateTextRequest,
     TranslateTextResponse,
 )
@@ -44,7 +45,7 @@ from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.call import current_caller
-from jumok_serve.service.rpc.error_boundary import next_request
+from jumok_serve.service.rpc.request_reader import RequestReader
 from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters
 from jumok_serve.tasks.translation import Pending
@@ -178,11 +179,11 @@ class TranslationService(TranslationServiceServicer):
 
     async def TranslateCorpus(  # type: ignore[override]  # noqa: N802 - writes its responses itself
         self,
-        requests: object,
+        requests: RequestReader,
         context: Context,
     ) -> None:
         """Translate a stream of items, window by window; cancellation frees all rows."""
-        first = await next_request(context)
+        first = cast("TranslateCorpusRequest | None", await requests.next())
         if first is None or not first.HasField("settings"):
             raise InvalidArgumentError("the first message must carry settings", field="settings")
         reject_unknown_fields(first)
@@ -209,6 +210,7 @@ class TranslationService(TranslationServiceServicer):
                 return await self._tokenize(start, [item.content], prefixes or [], splitting=settings.split_sentences)
 
         corpus = Corpus(
+            requests=requests,
             context=context,
             window=min(settings.window or DEFAULT_WINDOW, self._limits.max_hypotheses // parsed.num_hypotheses),
             in_order=settings.order != CORPUS_ORDER_COMPLETION,

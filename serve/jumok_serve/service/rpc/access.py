@@ -1,11 +1,11 @@
 """Access control: number of open calls, tokens, rates."""
 
-from jumok_proto.errors import OverloadedError, PermissionDeniedError, RateLimitedError, UnauthenticatedError
-from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_proto.errors import PermissionDeniedError, RateLimitedError, UnauthenticatedError
 from jumok_serve.service.auth.rate_limit import RateLimiter
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import HEALTH_METHODS, Call
+from jumok_serve.service.rpc.open_calls import OpenCalls
 
 SCOPES_BY_SERVICE = {
     "jumok.v1.TranslationService": frozenset({"translate"}),
@@ -16,6 +16,8 @@ SCOPES_BY_SERVICE = {
 """Scopes that open a service; other services need ADMIN."""
 ADMIN = frozenset({"admin"})
 BEARER = "Bearer "
+WATCHES = frozenset({f"{HEALTH_METHODS}Watch", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"})
+"""Calls that stay open and do no work; they do not use up the room of other calls."""
 
 
 class AccessControl:
@@ -26,8 +28,12 @@ class AccessControl:
     """
 
     def __init__(self, limits: ServiceLimits, tokens: TokenFile | None = None) -> None:
-        self._max_calls = limits.max_calls
+        self._calls = OpenCalls("calls", limits.max_calls, limits.max_calls_of_caller)
+        half = max(1, limits.max_watches // 2)
+        self._watches = OpenCalls("watches and reflections", limits.max_watches, half)
+        self._checks = OpenCalls("health checks", limits.max_watches, half)
         self._tokens = tokens
+        self._wrong_tokens = RateLimiter(limits.wrong_tokens_per_second)
         rate = limits.requests_per_second
         self._limiter = None if rate is None else RateLimiter(rate, limits.request_burst)
         self.open_calls = 0
@@ -37,42 +43,39 @@ class AccessControl:
         """Count an open call."""
         self.open_calls += 1
 
-    def call_closed(self) -> None:
+    def call_closed(self, call: Call) -> None:
         """Uncount an open call."""
         self.open_calls -= 1
+        if call.counted_by is not None:
+            call.counted_by.close(call.account)
 
     def admit(self, call: Call) -> None:
         """Identify the caller, and raise if the call is refused.
 
         Raises:
-            OverloadedError: too many calls are open.
+            OverloadedError: too many calls are open, in all or of the caller.
             UnauthenticatedError: no token, or an unknown one.
             PermissionDeniedError: the token lacks the scope.
-            RateLimitedError: the caller exceeds its rate.
+            RateLimitedError: the caller exceeds its rate, or that of wrong tokens.
         """
-        if call.method.startswith(HEALTH_METHODS):
-            return
-        if self.open_calls > self._max_calls:
-            raise OverloadedError(
-                f"{self._max_calls} calls are under way: no room for another", retry_after_s=RETRY_AFTER_S
-            )
-        if self._tokens is not None:
+        health = call.method.startswith(HEALTH_METHODS)
+        if self._tokens is not None and not health:
             self._authenticate(call, self._tokens)
-        if self._limiter is not None:
-            wait_s = self._limiter.take(call.caller or call.peer.rpartition(":")[0])
-            if wait_s > 0:
-                raise RateLimitedError(
-                    f"more than {self._limiter.per_second:g} calls per second; wait {wait_s:.3g} s",
-                    retry_after_s=wait_s,
-                )
+        others = self._checks if health else self._calls
+        calls = self._watches if call.method in WATCHES else others
+        calls.open(call.account)
+        call.counted_by = calls
+        if self._limiter is not None and not health:
+            _take(self._limiter, call, "calls")
 
-    @staticmethod
-    def _authenticate(call: Call, tokens: TokenFile) -> None:
+    def _authenticate(self, call: Call, tokens: TokenFile) -> None:
         credentials = call.metadata.get("authorization", "")
         if not isinstance(credentials, str) or not credentials.startswith(BEARER):
+            _take(self._wrong_tokens, call, "calls without a token")
             raise UnauthenticatedError("this server needs a token: send the metadata 'authorization: Bearer TOKEN'")
         token = tokens.find(credentials.removeprefix(BEARER))
         if token is None:
+            _take(self._wrong_tokens, call, "calls with a wrong token")
             raise UnauthenticatedError("this server does not know the token")
         call.caller = token.name
         service = call.method.removeprefix("/").partition("/")[0]
@@ -82,3 +85,12 @@ class AccessControl:
                 f"token {token.name!r} has the scope {' and '.join(sorted(token.scopes))}, and {service} needs "
                 f"{' or '.join(sorted(needed))}"
             )
+
+
+def _take(limiter: RateLimiter, call: Call, what: str) -> None:
+    """Count a call, or raise RateLimitedError."""
+    wait_s = limiter.take(call.account)
+    if wait_s > 0:
+        raise RateLimitedError(
+            f"more than {limiter.per_second:g} {what} per second; wait {wait_s:.3g} s", retry_after_s=wait_s
+        )

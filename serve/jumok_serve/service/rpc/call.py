@@ -5,8 +5,13 @@ import re
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import ip_address
+from urllib.parse import unquote
 
 from google.protobuf.message import Message
+
+from jumok_serve.service.rpc.open_calls import OpenCalls
 
 REQUEST_ID = "x-request-id"
 """Metadata key of the request id, in requests and in responses."""
@@ -26,7 +31,8 @@ class Call:
         peer: the caller's address in gRPC's notation.
         metadata: the caller's metadata; the last value of a repeated key.
         caller: name of the caller's token; empty without tokens.
-        request: the request, if it is a single message.
+        request: the request, if it is a single message that was read.
+        counted_by: count of open calls that holds the call; None before it is admitted.
         response: last message of the response.
         started: arrival, in ``time.monotonic()`` seconds.
         duration_s: duration, set at the end.
@@ -40,11 +46,30 @@ class Call:
     metadata: dict[str, str | bytes] = field(default_factory=dict)
     caller: str = ""
     request: Message | None = None
+    counted_by: OpenCalls | None = None
     response: Message | None = None
     started: float = field(default_factory=time.monotonic)
     duration_s: float = 0.0
     code: str = ""
     reason: str = ""
+
+    @property
+    def account(self) -> str:
+        """Party whose share of the server the call uses: the token, or the address without tokens."""
+        return self.caller or _network(self.peer.rpartition(":")[0])
+
+
+@lru_cache(4096)
+def _network(address: str) -> str:
+    """Return an address without its port; of IPv6 the network of 64 bits, which one host may have all of."""
+    kind, _, host = address.partition(":")
+    if kind != "ipv6":
+        return address
+    try:
+        full = ip_address(unquote(host).strip("[]").partition("%")[0])
+    except ValueError:
+        return address
+    return f"ipv6:{full.packed[:8].hex()}"
 
 
 CALL: ContextVar[Call] = ContextVar("call")

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from jumok_proto.errors import JumokError, OverloadedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.rpc.access import AccessControl
-from jumok_serve.service.rpc.call import CALL, REQUEST_ID, Call, current_request_id, request_id_from
+from jumok_serve.service.rpc.call import CALL, REQUEST_ID, Call, request_id_from
 from jumok_serve.service.rpc.error_boundary import HANDLER_TYPES, Context, abort
 from jumok_serve.service.rpc.error_table import drop_frames, to_ending
 
@@ -21,8 +21,6 @@ Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler
 
 MIN_SLACK_S, RELATIVE_SLACK = 0.05, 0.01
 """A cancellation this close to the deadline counts as a missed deadline: seconds, or a share of the call's time."""
-
-QUEUE_FULL = OverloadedError("the queue is full: no room for any text", retry_after_s=RETRY_AFTER_S)
 
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -52,17 +50,10 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         self._observers = observers
         self._full = full
         self._handlers: dict[str, Handler] = {}  # by method, made at its first call
-        # A stream handler runs before a message is read.
-        self._refusing = {
-            method: self._wrap(method, grpc.stream_stream_rpc_method_handler(_refuse, None, None)) for method in full
-        }
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the wrapped handler of a call; None for an unknown method."""
         method = handler_call_details.method
-        full = self._full.get(method)
-        if full is not None and full():
-            return self._refusing[method]
         wrapped = self._handlers.get(method)
         if wrapped is None:
             handler = await continuation(handler_call_details)
@@ -72,18 +63,15 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         return wrapped
 
     def _wrap(self, method: str, handler: Handler) -> Handler:
-        make = HANDLER_TYPES[handler.request_streaming, handler.response_streaming]
-        # A handler has one of these behaviours.
-        inner: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-        single_request = not handler.request_streaming
+        make = HANDLER_TYPES[handler.response_streaming]
+        inner: Any = handler.stream_unary or handler.stream_stream  # it has one of them
+        full = self._full.get(method, _never)
 
         async def respond(request: Any, context: Context) -> Message | None:
             call = _new_call(method, context)
             self._access.call_opened()
             try:
-                await self._admit(call, context)
-                if single_request:
-                    call.request = request
+                await self._admit(call, context, full)
                 call.response = await inner(request, context)
             except grpc.aio.AbortError as error:
                 call.code = _code(error, context, call)
@@ -96,15 +84,17 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
             else:
                 call.code = _CODE_NAMES[_number(context)]
             finally:
-                self._access.call_closed()
+                self._access.call_closed(call)
                 self._end(call)
             return call.response if not handler.response_streaming else None
 
         return cast("Handler", make(respond, handler.request_deserializer, handler.response_serializer))
 
-    async def _admit(self, call: Call, context: Context) -> None:
+    async def _admit(self, call: Call, context: Context, full: Callable[[], bool]) -> None:
         try:
             self._access.admit(call)
+            if full():
+                raise OverloadedError("the queue is full: no room for any text", retry_after_s=RETRY_AFTER_S)
         except JumokError as error:
             ending = to_ending(error, call.request_id)
             drop_frames(error)
@@ -119,8 +109,8 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
             observer.ended(call)
 
 
-async def _refuse(request: object, context: Context) -> None:
-    await abort(context, to_ending(QUEUE_FULL, current_request_id()))
+def _never() -> bool:
+    return False
 
 
 def _new_call(method: str, context: Context) -> Call:

@@ -1,0 +1,181 @@
+"""Reading of requests: bytes within a budget, in time, counted before objects are made of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
+
+from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
+from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.byte_budget import ByteBudget
+from jumok_serve.service.rpc.field_count import check_fields, fields_of, no_message
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+STREAM_SHARE = 4
+"""Bytes of streams, for each byte of single requests."""
+FIELDS_PER_TEXT, OPTIONS = 4, 1024
+"""Fields and numbers of a message: those of an item of a corpus, for each text, and those of options."""
+MIN_TEXTS = 1024
+"""Items that a message of a corpus may have."""
+HEALTH_UPLOAD_S = 5.0
+"""Time for a health check to arrive: its callers have no token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intake:
+    """Bounds on the reading of requests.
+
+    Attributes:
+        budget: bytes of single requests; each read holds ``max_bytes`` until the size of its message is known.
+        stream_budget: bytes of streams. A stream that is silent holds ``max_bytes`` too, and must not delay calls.
+        max_bytes: size of a message, which gRPC checks before it reads the message.
+        max_fields: fields of a message, and packed numbers, at all depths.
+        upload_s: time for a request to arrive, in seconds.
+        silence_s: time between two requests of a stream, in seconds.
+    """
+
+    budget: ByteBudget
+    stream_budget: ByteBudget
+    max_bytes: int
+    max_fields: int
+    upload_s: float
+    silence_s: float
+
+
+def make_intake(limits: ServiceLimits, reads: int | None = None) -> Intake:
+    """Make the bounds of a service; ``reads``: most reads of single requests at once, else as ``max_open_bytes``."""
+    largest = limits.max_message_bytes
+    most = max(limits.max_open_bytes, 2 * largest) if reads is None else reads * largest
+    return Intake(
+        budget=ByteBudget(most, most // 2),
+        stream_budget=ByteBudget(STREAM_SHARE * most, STREAM_SHARE * most // 2),
+        max_bytes=largest,
+        max_fields=FIELDS_PER_TEXT * max(limits.max_texts, MIN_TEXTS) + OPTIONS,
+        upload_s=limits.upload_s if reads is None else min(limits.upload_s, HEALTH_UPLOAD_S),
+        silence_s=limits.silence_s,
+    )
+
+
+class RequestFormat:
+    """Type of a method's requests."""
+
+    def __init__(self, message: Descriptor) -> None:
+        self._parse = GetMessageClass(message).FromString
+        self._fields = fields_of(message)
+
+    def parse(self, data: bytes, max_fields: int) -> Message:
+        """Make a message.
+
+        Raises:
+            InvalidArgumentError: too many fields, or invalid bytes.
+        """
+        check_fields(data, self._fields, max_fields)
+        try:
+            return self._parse(data)
+        except DecodeError:
+            pass
+        raise no_message()
+
+
+def _never() -> bool:
+    return False
+
+
+class RequestReader:
+    """Reads the requests of one call; an asynchronous iterator.
+
+    Args:
+        caller: the caller whose share of the budget is used.
+    """
+
+    def __init__(self, context: Context, caller: str, intake: Intake, request_format: RequestFormat) -> None:
+        self._context = context
+        self._caller = caller
+        self._intake = intake
+        self._format = request_format
+        self._budget = intake.budget
+        self._held = 0
+
+    async def only(self) -> Message:
+        """Read the request of a call that has one.
+
+        Raises:
+            InvalidArgumentError: no request, or an invalid one.
+            DeadlineExceededError: the request does not arrive in time.
+        """
+        await self._hold(self._intake.budget)
+        try:
+            async with asyncio.timeout(self._intake.upload_s):
+                data = await self._context.read()
+        except TimeoutError:
+            late = DeadlineExceededError(f"the request did not arrive within {self._intake.upload_s:g} s")
+        else:
+            if data is EOF:
+                raise InvalidArgumentError("the call ended without a request", field="request")
+            return self._parse(data)
+        raise late
+
+    async def next(self, busy: Callable[[], bool] = _never) -> Message | None:
+        """Read the next request of a stream, or None at its end.
+
+        Args:
+            busy: true while the caller waits for the server, and may be silent.
+
+        Raises:
+            InvalidArgumentError: an invalid request.
+            UnavailableError: the caller is silent for too long.
+        """
+        self.close()
+        await self._hold(self._intake.stream_budget)
+        silence_s = self._intake.silence_s
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as timer:
+
+                def look() -> None:
+                    nonlocal alarm
+                    if busy():
+                        alarm = loop.call_later(silence_s, look)
+                    else:
+                        timer.reschedule(loop.time())
+
+                alarm = loop.call_later(silence_s, look)
+                try:
+                    data = await self._context.read()
+                finally:
+                    alarm.cancel()
+        except TimeoutError:
+            silent = UnavailableError(
+                f"no message arrived for {silence_s:g} s: send the rest in another call", retry_after_s=RETRY_AFTER_S
+            )
+        else:
+            return None if data is EOF else self._parse(data)
+        raise silent
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while (request := await self.next()) is not None:
+            yield request
+
+    async def _hold(self, budget: ByteBudget) -> None:
+        await budget.take(self._caller, self._intake.max_bytes)
+        self._budget, self._held = budget, self._intake.max_bytes
+
+    def _parse(self, data: bytes) -> Message:
+        self._budget.give_back(self._caller, self._held - len(data))
+        self._held = len(data)
+        return self._format.parse(data, self._intake.max_fields)
+
+    def close(self) -> None:
+        """Give back the bytes of the last request."""
+        if self._held:
+            self._budget.give_back(self._caller, self._held)
+            self._held = 0

@@ -1,0 +1,198 @@
+"""Reading of requests: after the token, in time, and within the bytes that may be in flight."""
+
+import asyncio
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.limits import ServiceLimits
+from tests.support.fake_model import FakeModel, failure, hold, serving
+
+TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
+METHODS = ("TranslateText", "StreamTranslateText", "TranslateCorpus", "ScoreText", "AlignText")
+ONE = TranslateTextRequest(contents=["a"])
+EMPTY_TEXTS = b"\x0a\x00" * 400_000
+
+
+def begun(channel: grpc.aio.Channel, method: str = TRANSLATE, **options: Any) -> Any:
+    """Begin a call, and send no message."""
+    raw: Any = channel  # without serializers, which its types want
+    return raw.stream_unary(method)(**options)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)])
+def test_a_stranger_is_refused_before_it_sends_a_message(
+    method: str, metadata: tuple[tuple[str, str], ...], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        tokens = tmp_path / "tokens"
+        tokens.write_text(f"{make_token('caller', ('translate',))[1].line()}\n", encoding="utf-8")
+        async with serving(FakeModel(), tokens=TokenFile(tokens)) as (_, channel):
+            refused = await failure(begun(channel, f"/jumok.v1.TranslationService/{method}", metadata=metadata))
+            assert refused.code is grpc.StatusCode.UNAUTHENTICATED
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_does_not_arrive_is_not_waited_for() -> None:
+    async def scenario() -> None:
+        async with serving(FakeModel(), limits=ServiceLimits(upload_s=0.05)) as (server, channel):
+            refused = await failure(begun(channel))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
+            assert "0.05 s" in refused.message
+            await until(lambda: server.open_calls == 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_call_without_a_request_is_refused() -> None:
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (_, channel):
+            call = begun(channel)
+            await call.done_writing()
+            assert (await failure(call)).field == "request"
+
+    asyncio.run(scenario())
+
+
+def test_a_silent_corpus_is_ended_once_nothing_of_it_is_left_to_do() -> None:
+    async def scenario() -> None:
+        model = FakeModel(on_submit=hold)
+        async with serving(model, limits=ServiceLimits(silence_s=0.05)) as (_, channel):
+            stub: Any = TranslationServiceStub(channel)
+            call = stub.TranslateCorpus()
+            await call.write(TranslateCorpusRequest(settings=CorpusSettings(), items=[CorpusItem(id=1, content="a")]))
+            answer = await model.submitted.get()
+            await asyncio.sleep(0.25)  # longer than the silence that is allowed
+            assert not call.done()
+            answer.complete()
+            assert [result.id for result in (await call.read()).results] == [1]
+            refused = await failure(call.read())
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
+
+    asyncio.run(scenario())
+
+
+def test_uploads_of_a_caller_use_up_its_share_of_bytes_and_no_more() -> None:
+    """Of eight thousand bytes a caller has half: four requests whose size is not known yet."""
+
+    async def scenario() -> None:
+        limits = ServiceLimits(max_message_bytes=1000, max_open_bytes=8000)
+        async with serving(FakeModel(), limits=limits) as (server, channel):
+            budget = server._intake.budget
+            uploads = [begun(channel) for _ in range(4)]
+            await until(lambda: budget.free == 4000)
+            waiting = asyncio.ensure_future(TranslationServiceStub(channel).TranslateText(ONE))
+            await until(lambda: server.open_calls == 5)
+            assert await HealthStub(channel).Check(HealthCheckRequest())
+            assert not waiting.done()
+            assert budget.free == 4000
+            uploads.pop().cancel()
+            assert (await waiting).translations
+            for call in uploads:
+                call.cancel()
+            await until(lambda: budget.free == 8000)
+
+    asyncio.run(scenario())
+
+
+def test_every_end_of_a_call_gives_its_bytes_back() -> None:
+    async def scenario() -> None:
+        model = FakeModel(on_submit=hold)
+        async with serving(model, limits=ServiceLimits(max_message_bytes=2**20)) as (server, channel):
+            budgets = server._intake.budget, server._intake.stream_budget, server._health_intake.budget
+            before = [budget.free for budget in budgets]
+            raw: Any = channel
+            translate = TranslationServiceStub(channel).TranslateText
+            held = translate(ONE)
+            answer = await model.submitted.get()
+            assert budgets[0].free == before[0] - ONE.ByteSize()
+            stub: Any = TranslationServiceStub(channel)
+            corpus = stub.TranslateCorpus()
+            await corpus.write(TranslateCorpusRequest(settings=CorpusSettings()))
+            await until(lambda: budgets[1].free == before[1] - 2**20)
+            for sent, compression in (
+                (b"\xff", None),
+                (b"\x0a\xff", None),
+                (EMPTY_TEXTS, None),
+                (EMPTY_TEXTS, grpc.Compression.Gzip),
+                (EMPTY_TEXTS * 2, None),
+                (EMPTY_TEXTS * 2, grpc.Compression.Gzip),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await raw.unary_unary(TRANSLATE)(sent, compression=compression)
+            held.cancel()
+            corpus.cancel()
+            answer.complete()
+            await until(lambda: server.open_calls == 0)
+            assert [budget.free for budget in budgets] == before
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "sent", [EMPTY_TEXTS, b"\xf8\x7f\x01" * 300_000, b"\xfa\x7f\x00" * 300_000, b"\xfb\x7f\xfc\x7f" * 200_000]
+)
+def test_a_message_of_many_fields_is_refused_before_objects_are_made(method: str, sent: bytes) -> None:
+    """Compressed it takes a few kilobytes."""
+    assert len(gzip.compress(sent)) < 5000
+
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (_, channel):
+            raw: Any = channel
+            call = raw.unary_unary(f"/jumok.v1.TranslationService/{method}")
+            refused = await failure(call(sent, compression=grpc.Compression.Gzip))
+            assert (refused.code, refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, "request")
+            assert "fields" in refused.message
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_a_message_that_is_too_large_is_refused_inflated_or_not(
+    compression: grpc.Compression | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving(FakeModel(), limits=ServiceLimits(max_message_bytes=2000)) as (server, channel):
+            translate = TranslationServiceStub(channel).TranslateText
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await translate(TranslateTextRequest(contents=["a" * 2000]), compression=compression)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert await translate(TranslateTextRequest(contents=["a" * 1900]), compression=compression)
+            await until(lambda: server.open_calls == 0)
+
+    asyncio.run(scenario())
+    assert not caplog.records
+
+
+def test_the_largest_documented_requests_are_admitted() -> None:
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (_, channel):
+            stub = TranslationServiceStub(channel)
+            for texts in (["word " * 200] * 1024, ["é" * 100_000] * 4):
+                answer = await stub.TranslateText(
+                    TranslateTextRequest(contents=texts, target_prefixes=["a"] * len(texts))
+                )
+                assert len(answer.translations) == len(texts)
+            items = [CorpusItem(id=number, content="word " * 200, target_prefix="a") for number in range(1024)]
+            sent = TranslateCorpusRequest(settings=CorpusSettings(window=1024), items=items)
+            results = [one.id async for response in stub.TranslateCorpus(iter([sent])) for one in response.results]
+            assert results == list(range(1024))
+
+    asyncio.run(scenario())

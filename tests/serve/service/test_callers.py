@@ -1,0 +1,147 @@
+"""Limits of one caller, which leave room for the others."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
+
+from jumok_proto.errors import OverloadedError
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.service import Server
+from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.call import Call
+from jumok_serve.service.rpc.open_calls import OpenCalls
+from tests.support.fake_model import FakeModel, failure, hold, serving
+
+ONE = TranslateTextRequest(contents=["a"])
+Metadata = tuple[tuple[str, str], ...]
+
+
+@asynccontextmanager
+async def two_callers(
+    model: FakeModel, tmp_path: Path, **limits: Any
+) -> AsyncIterator[tuple[Server, grpc.aio.Channel, Metadata, Metadata]]:
+    """Serve two tokens; yields metadata of each."""
+    file = tmp_path / "tokens"
+    made = [make_token(name, ("translate",)) for name in ("one", "two")]
+    file.write_text("".join(f"{token.line()}\n" for _, token in made), encoding="utf-8")
+    async with serving(model, tokens=TokenFile(file), limits=ServiceLimits(**limits)) as (server, channel):
+        one, two = ((("authorization", f"Bearer {secret}"),) for secret, _ in made)
+        yield server, channel, one, two
+
+
+def test_a_caller_with_many_open_calls_leaves_room_for_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        model = FakeModel(on_submit=hold)
+        async with two_callers(model, tmp_path, max_calls=3, max_calls_of_caller=2) as (_, channel, one, two):
+            translate = TranslationServiceStub(channel).TranslateText
+            calls = [translate(ONE, metadata=metadata) for metadata in (one, one)]
+            answers = [await model.submitted.get() for _ in calls]
+            refused = await failure(translate(ONE, metadata=one))
+            assert (refused.info.reason, "of this caller" in refused.message) == ("OVERLOADED", True)
+            calls.append(translate(ONE, metadata=two))
+            answers.append(await model.submitted.get())
+            refused = await failure(translate(ONE, metadata=two))
+            assert (refused.info.reason, "of this caller" in refused.message) == ("OVERLOADED", False)
+            for answer in answers:
+                answer.complete()
+            await asyncio.gather(*calls)
+            model.on_submit = lambda answer: answer.complete()
+            assert await translate(ONE, metadata=one)
+
+    asyncio.run(scenario())
+
+
+def test_refused_calls_use_up_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_callers(FakeModel(), tmp_path, max_calls=1) as (server, channel, one, _):
+            translate = TranslationServiceStub(channel).TranslateText
+            for metadata in ((), (("authorization", "Bearer wrong"),), one):
+                call = translate(TranslateTextRequest(model="other"), metadata=metadata)
+                assert (await failure(call)).info.reason in ("UNAUTHENTICATED", "MODEL_NOT_FOUND")
+            while server.open_calls:
+                await asyncio.sleep(0.001)
+            assert await translate(ONE, metadata=one)
+
+    asyncio.run(scenario())
+
+
+def test_watches_leave_room_for_checks_and_calls() -> None:
+    async def scenario() -> None:
+        limits = ServiceLimits(max_watches=4, max_calls=1)
+        async with serving(FakeModel(), limits=limits) as (_, channel):
+            health = HealthStub(channel)
+            watch = health.Watch(HealthCheckRequest())
+            assert (await watch.read()).status == HealthCheckResponse.SERVING
+            reflection = ServerReflectionStub(channel).ServerReflectionInfo()
+            await reflection.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            assert await reflection.read()
+            assert (await failure(health.Watch(HealthCheckRequest()).read())).info.reason == "OVERLOADED"
+            assert (await health.Check(HealthCheckRequest())).status == HealthCheckResponse.SERVING
+            assert await TranslationServiceStub(channel).TranslateText(ONE)
+            await reflection.done_writing()
+            assert not await reflection.read()
+            while True:  # it is counted until the server has ended it
+                again = health.Watch(HealthCheckRequest())
+                try:
+                    assert (await again.read()).status == HealthCheckResponse.SERVING
+                    break
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.001)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),), (("authorization", "Basic eA=="),)])
+def test_wrong_tokens_are_told_to_wait_and_right_ones_never(metadata: Metadata, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_callers(FakeModel(), tmp_path, wrong_tokens_per_second=0.001) as (_, channel, one, _two):
+            translate = TranslationServiceStub(channel).TranslateText
+            assert (await failure(translate(ONE, metadata=metadata))).info.reason == "UNAUTHENTICATED"
+            refused = await failure(translate(ONE, metadata=metadata))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")
+            assert refused.retry.retry_delay.ToNanoseconds() > 0
+            assert await translate(ONE, metadata=one)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("peer", "account"),
+    [
+        ("ipv4:10.0.0.7:4321", "ipv4:10.0.0.7"),
+        ("ipv6:%5B2001:db8:1:2::7%5D:4321", "ipv6:20010db800010002"),
+        ("ipv6:%5B2001:db8:1:2:ffff::1%5D:1", "ipv6:20010db800010002"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:1", "ipv6:fe80000000000000"),
+        ("ipv6:nonsense:1", "ipv6:nonsense"),
+        ("unix:", "unix"),
+    ],
+)
+def test_without_a_token_a_caller_is_its_address(peer: str, account: str) -> None:
+    assert Call(method="/a/b", request_id="x", peer=peer).account == account
+    assert Call(method="/a/b", request_id="x", peer=peer, caller="reports").account == "reports"
+
+
+def test_counts_of_callers_who_have_gone_are_dropped() -> None:
+    calls = OpenCalls("calls", 3, 2)
+    for caller in ("a", "a", "b"):
+        calls.open(caller)
+    with pytest.raises(OverloadedError):
+        calls.open("c")
+    for caller in ("a", "b", "a"):
+        calls.close(caller)
+    assert not calls._of_caller
+    for caller in ("c", "c"):
+        calls.open(caller)
+    with pytest.raises(OverloadedError, match="of this caller"):
+        calls.open("c")

@@ -1,0 +1,210 @@
+"""Limits of connections: pings, idleness, age, number, and bytes before a request is read."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+
+import jumok
+from jumok_serve.service.connections import STREAM_WINDOW
+from jumok_serve.service.limits import ServiceLimits
+from tests.faults.http2 import (
+    ACK,
+    DATA,
+    END_HEADERS,
+    GOAWAY,
+    HEADERS,
+    PING,
+    PREFACE,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+    headers,
+)
+from tests.support.fake_model import Answer, FakeModel, hold, serving
+
+INITIAL_WINDOW_SIZE = 4
+"""Setting of RFC 9113, section 6.5.2."""
+CHECK = {":path": "/grpc.health.v1.Health/Check"}
+ANSWER_S = 60.0
+"""Time for an answer; only a failing test takes it."""
+
+
+class Connection:
+    """A connection of HTTP/2 without a library, which answers pings only if asked."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    @asynccontextmanager
+    async def to(cls, address: str) -> "AsyncIterator[Connection]":
+        """Connect and exchange settings."""
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(PREFACE + frame(SETTINGS, 0, 0, b""))
+            yield cls(reader, writer)
+        finally:
+            writer.transport.abort()
+
+    def send(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        self._writer.write(frame(kind, flags, stream, payload))
+
+    async def receive(self, wanted: Callable[[int, int], bool]) -> tuple[int, bytes] | None:
+        """Next frame that is wanted by kind and flags, as kind and content; None at the end of the connection."""
+        return await self.receive_of(lambda kind, flags, _: wanted(kind, flags))
+
+    async def receive_of(self, wanted: Callable[[int, int, int], bool]) -> tuple[int, bytes] | None:
+        """Next frame that is wanted by kind, flags and stream."""
+        try:
+            while True:
+                header = await asyncio.wait_for(self._reader.readexactly(9), ANSWER_S)
+                payload = await asyncio.wait_for(self._reader.readexactly(int.from_bytes(header[:3])), ANSWER_S)
+                if header[3] == SETTINGS and not header[4] & ACK:
+                    self.send(SETTINGS, ACK, 0, b"")
+                if wanted(header[3], header[4], int.from_bytes(header[5:])):
+                    return header[3], payload
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+
+async def pinged(connection: Connection, times: int, pause_s: float) -> bytes:
+    """Ping, each time after the answer and a pause; returns the reason for which the server goes away, or nothing."""
+    for _ in range(times):
+        connection.send(PING, 0, 0, bytes(8))
+        found = await connection.receive(lambda kind, flags: kind == GOAWAY or (kind == PING and flags & ACK != 0))
+        if found is None or found[0] == GOAWAY:
+            return b"gone" if found is None else found[1][8:]
+        await asyncio.sleep(pause_s)
+    return b""
+
+
+@pytest.mark.parametrize("call_is_open", [False, True])
+def test_pings_at_the_allowed_interval_keep_a_connection_and_others_end_it(call_is_open: bool) -> None:
+    async def scenario() -> None:
+        for interval_s, expected in ((0.02, b""), (3600.0, b"too_many_pings")):
+            limits = ServiceLimits(min_ping_interval_s=interval_s)
+            async with serving(FakeModel(), limits=limits) as (server, _), Connection.to(server.address) as connection:
+                if call_is_open:
+                    connection.send(HEADERS, END_HEADERS, 1, headers(**CHECK))
+                assert await pinged(connection, 8, 0.03) == expected
+
+    asyncio.run(scenario())
+
+
+def test_the_default_allows_pings_every_ten_seconds() -> None:
+    assert ServiceLimits().min_ping_interval_s < 10
+
+
+def test_a_client_that_answers_no_pings_is_left_and_its_work_cancelled() -> None:
+    async def scenario() -> None:
+        model = FakeModel(on_submit=hold)
+        limits = ServiceLimits(keepalive_s=1.0, keepalive_timeout_s=0.2)
+        async with serving(model, limits=limits) as (server, _), Connection.to(server.address) as connection:
+            message = b"\x0a\x01a"
+            connection.send(HEADERS, END_HEADERS, 1, headers())
+            connection.send(DATA, 1, 1, b"\0" + struct.pack(">I", len(message)) + message)
+            answer = await model.submitted.get()
+            assert await connection.receive(lambda *_: False) is None
+            while not answer.futures[0].cancelled():
+                await asyncio.sleep(0.001)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_without_calls_is_closed() -> None:
+    async def scenario() -> None:
+        limits = ServiceLimits(max_idle_s=0.1)
+        async with serving(FakeModel(), limits=limits) as (server, _), Connection.to(server.address) as connection:
+            found = await connection.receive(lambda kind, _: kind == GOAWAY)
+            assert found is not None
+            assert b"idle" in found[1]
+
+    asyncio.run(scenario())
+
+
+def test_an_old_connection_takes_no_calls_and_an_sdk_loses_none() -> None:
+    """Connections live for a tenth of a second, and as long again with open calls."""
+
+    async def scenario() -> None:
+        model = FakeModel(on_submit=hold)
+        limits = ServiceLimits(max_connection_age_s=0.1, max_connection_grace_s=0.1)
+        texts = [f"text {number}" for number in range(60)]
+
+        async def answer_slowly() -> None:
+            while True:
+                answer: Answer = await model.submitted.get()
+                await asyncio.sleep(0.01)
+                answer.complete()
+
+        async with serving(model, limits=limits) as (server, _):
+            answering = asyncio.ensure_future(answer_slowly())
+            async with jumok.AsyncClient(server.address) as client:
+                results: list[Any] = []
+                async with aclosing(client.translate_iter(texts, window=4)) as iterated:
+                    async for result in iterated:
+                        results.append(result.translation.text)
+                assert results == [text.upper() for text in texts]
+                for text in texts[:30]:
+                    assert (await client.translate(text)).text == text.upper()
+            answering.cancel()
+            corpora = server.counts.ended_with
+            assert sum(number for (method, _), number in corpora.items() if method.endswith("TranslateCorpus")) > 1
+
+    asyncio.run(scenario())
+
+
+def test_connections_beyond_the_most_are_closed() -> None:
+    async def scenario() -> None:
+        async with (
+            serving(FakeModel(), limits=ServiceLimits(max_connections=2)) as (server, _),
+            Connection.to(server.address) as first,
+            Connection.to(server.address) as second,
+        ):
+            for connection in (first, second):
+                assert await connection.receive(lambda kind, _: kind == SETTINGS)
+            async with Connection.to(server.address) as third:
+                assert await third.receive(lambda kind, _: kind == SETTINGS) is None
+            assert await pinged(first, 1, 0) == b""
+
+    asyncio.run(scenario())
+
+
+def test_a_call_whose_request_is_not_read_may_send_little() -> None:
+    """The window is not widened, though the client keeps to it and sends all that it may."""
+
+    async def scenario() -> None:
+        limits = ServiceLimits(max_message_bytes=2**20, max_open_bytes=2 * 2**20)
+        async with (
+            serving(FakeModel(), limits=limits) as (server, channel),
+            Connection.to(server.address) as connection,
+        ):
+            raw: Any = channel
+            upload = raw.stream_unary("/jumok.v1.TranslationService/TranslateText")()
+            while server._intake.budget.free == 2 * 2**20:
+                await asyncio.sleep(0.001)
+            found = await connection.receive(lambda kind, flags: kind == SETTINGS and not flags & ACK)
+            assert found is not None
+            assert dict(struct.iter_unpack(">HI", found[1]))[INITIAL_WINDOW_SIZE] == STREAM_WINDOW
+            connection.send(HEADERS, END_HEADERS, 1, headers())
+            connection.send(DATA, 0, 1, b"\0" + struct.pack(">I", 2**20 - 10) + bytes(STREAM_WINDOW - 5))
+            while server.open_calls < 2:
+                await asyncio.sleep(0.001)
+            connection.send(PING, 0, 0, b"after it")
+            updates = 0
+
+            def seen(kind: int, flags: int, stream: int) -> bool:
+                nonlocal updates
+                updates += kind == WINDOW_UPDATE and stream == 1
+                return kind == PING and flags & ACK != 0
+
+            assert await connection.receive_of(seen) == (PING, b"after it")
+            assert not updates
+            upload.cancel()  # now the request is read, and may be sent
+
+    asyncio.run(scenario())
