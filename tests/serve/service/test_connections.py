@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import jumok
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.service.connections import STREAM_WINDOW
 from jumok_serve.service.limits import ServiceLimits
 from tests.faults.http2 import (
@@ -106,7 +107,7 @@ def test_a_client_that_answers_no_pings_is_left_and_its_work_cancelled() -> None
         model = FakeModel(on_submit=hold)
         limits = ServiceLimits(keepalive_s=1.0, keepalive_timeout_s=0.2)
         async with serving(model, limits=limits) as (server, _), Connection.to(server.address) as connection:
-            message = b"\x0a\x01a"
+            message = TranslateTextRequest(contents=["a"]).SerializeToString()
             connection.send(HEADERS, END_HEADERS, 1, headers())
             connection.send(DATA, 1, 1, b"\0" + struct.pack(">I", len(message)) + message)
             answer = await model.submitted.get()

@@ -16,7 +16,10 @@ SCOPES_BY_SERVICE = {
 """Scopes that open a service; other services need ADMIN."""
 ADMIN = frozenset({"admin"})
 BEARER = "Bearer "
-WATCHES = frozenset({f"{HEALTH_METHODS}Watch", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"})
+WATCHES = frozenset(
+    {f"{HEALTH_METHODS}Watch"}
+    | {f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo" for version in ("v1", "v1alpha")}
+)
 """Calls that stay open and do no work; they do not use up the room of other calls."""
 
 

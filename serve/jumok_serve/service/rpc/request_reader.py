@@ -104,6 +104,7 @@ class RequestReader:
         self._format = request_format
         self._budget = intake.budget
         self._held = 0
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def only(self) -> Message:
         """Read the request of a call that has one.
@@ -136,30 +137,34 @@ class RequestReader:
         """
         self.close()
         await self._hold(self._intake.stream_budget)
-        silence_s = self._intake.silence_s
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as timer:
-
-                def look() -> None:
-                    nonlocal alarm
-                    if busy():
-                        alarm = loop.call_later(silence_s, look)
-                    else:
-                        timer.reschedule(loop.time())
-
-                alarm = loop.call_later(silence_s, look)
+                self._watch(timer, busy)
                 try:
                     data = await self._context.read()
                 finally:
-                    alarm.cancel()
+                    if self._alarm is not None:
+                        self._alarm.cancel()
         except TimeoutError:
             silent = UnavailableError(
-                f"no message arrived for {silence_s:g} s: send the rest in another call", retry_after_s=RETRY_AFTER_S
+                f"no message arrived for {self._intake.silence_s:g} s: send the rest in another call",
+                retry_after_s=RETRY_AFTER_S,
             )
         else:
             return None if data is EOF else self._parse(data)
         raise silent
+
+    def _watch(self, timer: asyncio.Timeout, busy: Callable[[], bool]) -> None:
+        """Look after the time of silence if the caller may be silent, again and again."""
+        loop = asyncio.get_running_loop()
+        self._alarm = loop.call_later(self._intake.silence_s, self._look, timer, busy)
+
+    def _look(self, timer: asyncio.Timeout, busy: Callable[[], bool]) -> None:
+        self._alarm = None
+        if busy():
+            self._watch(timer, busy)
+        else:
+            timer.reschedule(asyncio.get_running_loop().time())
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         while (request := await self.next()) is not None:

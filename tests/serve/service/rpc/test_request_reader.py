@@ -20,7 +20,7 @@ from tests.support.fake_model import FakeModel, failure, hold, serving
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 METHODS = ("TranslateText", "StreamTranslateText", "TranslateCorpus", "ScoreText", "AlignText")
 ONE = TranslateTextRequest(contents=["a"])
-EMPTY_TEXTS = b"\x0a\x00" * 400_000
+EMPTY_TEXTS = b"\x12\x00" * 400_000
 
 
 def begun(channel: grpc.aio.Channel, method: str = TRANSLATE, **options: Any) -> Any:
