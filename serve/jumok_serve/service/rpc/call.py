@@ -85,7 +85,7 @@ def current_request_id() -> str:
 def current_caller() -> str:
     """Key of the current call's caller: name of its token, else its address; empty outside of calls."""
     call = CALL.get(None)
-    return "" if call is None else call.caller or call.peer.rpartition(":")[0]
+    return "" if call is None else call.account
 
 
 def request_id_from(metadata: dict[str, str | bytes]) -> str:
