@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.common.processes import ServerError
 from benchmarks.common.progress import described, progress
 from benchmarks.common.ratios import aligned
+from tests.faults.attack import attack
 from tests.faults.callers import killed_callers, slow_reader
 from tests.faults.files import certificates, disks
 from tests.faults.findings import Findings, Plan
@@ -51,6 +52,7 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "certificate": certificates,
     "disk": disks,
     "swap": swaps,
+    "attack": attack,
     "soak": soak,
 }
 
@@ -94,6 +96,14 @@ def main() -> int:
         "--sharing", type=float, default=20, metavar="SECONDS", help="of each measurement in sharing; default: 20"
     )
     parser.add_argument("--soak", type=float, default=1200, metavar="SECONDS", help="of the soak; default: 1200")
+    parser.add_argument("--attackers", type=int, default=8, help="connections of an attack; default: 8")
+    parser.add_argument(
+        "--attack-rest",
+        type=float,
+        default=60,
+        metavar="SECONDS",
+        help="after attacks, before memory is read; default: 60",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of all that is random; default: 1")
     parser.add_argument(
         "--bundle",
@@ -124,6 +134,8 @@ def main() -> int:
         sentences_a_call=arguments.sentences_a_call,
         sharing_s=arguments.sharing,
         soak_s=arguments.soak,
+        attackers=arguments.attackers,
+        attack_rest_s=arguments.attack_rest,
         seed=arguments.seed,
     )
     where = described(CORES, PACKAGES)

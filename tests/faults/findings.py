@@ -21,6 +21,8 @@ class Plan:
         sentences_a_call: those sizes.
         sharing_s: duration of each measurement beside other callers.
         soak_s: how long the server runs under full load.
+        attackers: connections of an attack, each with as many calls as it may have.
+        attack_rest_s: time after the attacks, until memory is looked at.
         seed: of all that is random.
     """
 
@@ -34,6 +36,8 @@ class Plan:
     sentences_a_call: Sequence[int]
     sharing_s: float
     soak_s: float
+    attackers: int
+    attack_rest_s: float
     seed: int
 
 

@@ -104,6 +104,7 @@ class RequestReader:
         self._format = request_format
         self._budget = intake.budget
         self._held = 0
+        self._closed = False
         self._alarm: asyncio.TimerHandle | None = None
 
     async def only(self) -> Message:
@@ -135,9 +136,9 @@ class RequestReader:
             InvalidArgumentError: an invalid request.
             UnavailableError: the caller is silent for too long.
         """
-        self.close()
-        await self._hold(self._intake.stream_budget)
+        self._release()
         try:
+            await self._hold(self._intake.stream_budget)
             async with asyncio.timeout(None) as timer:
                 self._watch(timer, busy)
                 try:
@@ -152,6 +153,9 @@ class RequestReader:
             )
         else:
             return None if data is EOF else self._parse(data)
+        finally:
+            if self._closed:  # the call ended while this task ran
+                self._release()
         raise silent
 
     def _watch(self, timer: asyncio.Timeout, busy: Callable[[], bool]) -> None:
@@ -180,7 +184,11 @@ class RequestReader:
         return self._format.parse(data, self._intake.max_fields)
 
     def close(self) -> None:
-        """Give back the bytes of the last request."""
+        """Give back the bytes of the last request, and hold no others."""
+        self._closed = True
+        self._release()
+
+    def _release(self) -> None:
         if self._held:
             self._budget.give_back(self._caller, self._held)
             self._held = 0

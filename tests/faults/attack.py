@@ -1,0 +1,155 @@
+"""Strangers and callers who attack: memory of the server, and an interactive caller beside them."""
+
+import asyncio
+import gzip
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jumok
+from benchmarks.common.processes import Server
+from benchmarks.common.progress import progress
+from jumok_proto.v1.decoding_pb2 import DecodingOptions
+from jumok_proto.v1.translation_pb2 import CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
+from jumok_serve.service.auth.tokens import make_token
+from jumok_serve.service.limits import ServiceLimits
+from tests.faults.findings import Findings, Plan
+from tests.faults.flood import Flood, message
+from tests.faults.servers import faults_logged, is_healthy, jumok_serve
+
+CALLS = 1024
+"""Calls of each connection: as many as the server allows."""
+LASTS_S, SAMPLE_S = 3.0, 0.02
+STRANGERS_MIB, CALLERS_MIB, LATER_MIB = 100, 400, 30
+TRIED = 300
+SLOWER, FAST_S = 3.0, 0.05
+
+TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
+CORPUS = "/jumok.v1.TranslationService/TranslateCorpus"
+CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+LARGEST = ServiceLimits().max_message_bytes
+
+Attack = Callable[[Flood], None]
+
+
+def attacks(calls: int) -> dict[str, Attack]:
+    """Attacks of one connection, by name; ``calls``: calls of each."""
+    bombs = {name: gzip.compress(field * (LARGEST // len(field) - 1)) for name, field in FIELDS.items()}
+    large = message(TranslateTextRequest(contents=["word " * 19_000] * 40, truncate=True).SerializeToString())
+    settings = CorpusSettings(options=DecodingOptions(beam_size=1, max_length=2))
+    silent = message(TranslateCorpusRequest(settings=settings).SerializeToString())
+    unfinished = message(bytes(LARGEST - 100), declared=LARGEST)
+
+    def bomb(path: str) -> Attack:
+        def send(flood: Flood) -> None:
+            for content, _ in zip(itertools.cycle(bombs.values()), range(calls), strict=False):
+                flood.call(path, message(content, compressed=True), grpc_encoding="gzip")
+
+        return send
+
+    def repeat(path: str, data: bytes, *, end: bool = True) -> Attack:
+        def send(flood: Flood) -> None:
+            for _ in range(calls):
+                flood.call(path, data, end=end)
+
+        return send
+
+    return {
+        "gzip bombs": bomb(TRANSLATE),
+        "gzip bombs for health": bomb(CHECK),
+        "unfinished uploads": repeat(TRANSLATE, unfinished, end=False),
+        "unfinished health checks": repeat(CHECK, unfinished, end=False),
+        "messages that say they are 4 GiB": repeat(TRANSLATE, message(bytes(2**20), declared=2**32 - 1), end=False),
+        "watches": repeat(WATCH, message(b"")),
+        "silent corpora": repeat(CORPUS, silent, end=False),
+        "texts of many pages": repeat(TRANSLATE, large),
+        "nothing": lambda _: None,
+    }
+
+
+FIELDS = {"empty texts": b"\x12\x00", "unknown fields": b"\xf8\x7f\x01", "unknown groups": b"\xfb\x7f\xfc\x7f"}
+"""Small fields that become large objects."""
+
+
+async def attack(plan: Plan, findings: Findings) -> None:
+    """Bombs, uploads, watches and silent calls, without and with a token; memory and an interactive caller."""
+    with tempfile.TemporaryDirectory(prefix="jumok-attack-") as folder:
+        tokens = Path(folder) / "tokens"
+        secret, made = make_token("attacker", ("translate",))
+        tokens.write_text(f"{made.line()}\n", encoding="utf-8")
+        arguments = (plan.bundle, "--tokens", tokens, "--tokens-without-tls")
+        token = {"authorization": f"Bearer {secret}"}
+        for who, fields, most_mib in (("a stranger", {}, STRANGERS_MIB), ("a caller", token, CALLERS_MIB)):
+            async with jumok_serve(*arguments) as server:
+                await _all_attacks(plan, findings, server, who, fields, most_mib)
+                findings.expect_none(f"faults in the log beside {who}", faults_logged(server))
+        async with jumok_serve(plan.bundle) as server:
+            await _beside_watches(plan, findings, server)
+
+
+async def _all_attacks(
+    plan: Plan, findings: Findings, server: Server, who: str, fields: dict[str, str], most_mib: float
+) -> None:
+    await is_healthy(server.address)  # what the first call needs is there before
+    before = server.rss_mib()
+    peaks = {}
+    for name, send in attacks(CALLS).items():
+        peaks[name] = await _peak(server, plan.attackers, send, fields) - before
+        progress(f"attack: {name} of {who}, {peaks[name]:.0f} MiB more")
+    await asyncio.sleep(plan.attack_rest_s)
+    later = server.rss_mib() - before
+    name, peak = max(peaks.items(), key=lambda item: item[1])
+    findings.expect(f"memory more beside {who}, MiB ({name})", f"{peak:.0f}", f"<= {most_mib}", peak <= most_mib)
+    findings.expect(f"{plan.attack_rest_s:g} s later, MiB", f"{later:.0f}", f"<= {LATER_MIB}", later <= LATER_MIB)
+    findings.expect(f"healthy after {who}", "yes" if (well := await is_healthy(server.address)) else "no", "yes", well)
+    findings.data[who] = peaks | {"later": later}
+
+
+async def _peak(server: Server, connections: int, send: Attack, fields: dict[str, str]) -> float:
+    """Attack from several connections for a while; returns the largest memory, in MiB."""
+    floods = [await Flood.connect(server.address, **fields) for _ in range(connections)]
+    try:
+        for flood in floods:
+            send(flood)
+        until = time.monotonic() + LASTS_S
+        peak = server.rss_mib()
+        while time.monotonic() < until:
+            await asyncio.sleep(SAMPLE_S)
+            peak = max(peak, server.rss_mib())
+    finally:
+        for flood in floods:
+            flood.close()
+    return peak
+
+
+async def _beside_watches(plan: Plan, findings: Findings, server: Server) -> None:
+    watch = attacks(CALLS)["watches"]
+    async with jumok.AsyncClient(server.address) as client:
+        alone_s = await _p99_s(client, plan)
+        floods = [await Flood.connect(server.address) for _ in range(plan.attackers + 1)]
+        for flood in floods:
+            watch(flood)
+        beside_s = await _p99_s(client, plan)
+        for flood in floods:
+            flood.close()
+    most_s = max(SLOWER * alone_s, FAST_S)
+    findings.tell("99th percentile of an interactive caller alone, ms", f"{1000 * alone_s:.1f}")
+    findings.expect(
+        f"beside {CALLS * (plan.attackers + 1)} watches, ms",
+        f"{1000 * beside_s:.1f}",
+        f"<= {1000 * most_s:.1f}",
+        beside_s <= most_s,
+    )
+
+
+async def _p99_s(client: jumok.AsyncClient, plan: Plan) -> float:
+    """99th percentile of calls one after the other, in seconds."""
+    took = []
+    for _, text in zip(range(TRIED), itertools.cycle(plan.texts), strict=False):
+        began = time.monotonic()
+        await client.translate(text, beam_size=1)
+        took.append(time.monotonic() - began)
+    return statistics.quantiles(took, n=100)[98]

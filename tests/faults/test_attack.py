@@ -1,0 +1,56 @@
+"""The attacks of ``make faults`` with a few calls each: refused, bounded, and over without a trace."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from jumok_serve.service import Server
+from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.limits import ServiceLimits
+from tests.faults.attack import attacks
+from tests.faults.flood import Flood
+from tests.support.fake_model import FakeModel, serving
+
+CALLS = 6
+ENDED_FOR_STRANGERS = {
+    "gzip bombs",
+    "gzip bombs for health",
+    "unfinished uploads",
+    "messages that say they are 4 GiB",
+    "silent corpora",
+    "texts of many pages",
+}
+"""Attacks whose calls all end by themselves if they have no token; the others hold what health may hold."""
+
+
+def budgets(server: Server) -> list[int]:
+    return [server._intake.budget.free, server._intake.stream_budget.free, server._health_intake.budget.free]
+
+
+@pytest.mark.parametrize("with_token", [False, True])
+@pytest.mark.parametrize("name", attacks(1))
+def test_an_attack_is_bounded_and_leaves_nothing(name: str, with_token: bool, tmp_path: Path) -> None:
+    secret, token = make_token("attacker", ("translate",))
+    (tmp_path / "tokens").write_text(f"{token.line()}\n", encoding="utf-8")
+    fields = {"authorization": f"Bearer {secret}"} if with_token else {}
+
+    async def scenario() -> None:
+        limits = ServiceLimits(wrong_tokens_per_second=2.0)
+        async with serving(FakeModel(), tokens=TokenFile(tmp_path / "tokens"), limits=limits) as (server, _):
+            before = budgets(server)
+            flood = await Flood.connect(server.address, **fields)
+            attacks(CALLS)[name](flood)
+            calls = flood.open_calls
+            if name in ENDED_FOR_STRANGERS and not with_token:
+                while flood.ended["call"] < calls:
+                    await asyncio.sleep(0.001)
+                assert budgets(server)[:2] == before[:2]
+            elif calls:
+                while server.open_calls + sum(server.counts.ended_with.values()) < calls:
+                    await asyncio.sleep(0.001)
+            flood.close()
+            while server.open_calls or budgets(server) != before:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(scenario(), 300))
