@@ -63,7 +63,9 @@ class Flood(asyncio.Protocol):
 
     def call(self, path: str, data: bytes, *, end: bool = True, **fields: str) -> None:
         """Begin a call, send data, and end the requests or leave them open."""
-        block = headers(**{":path": path} | self._fields | {name.replace("_", "-"): fields[name] for name in fields})
+        block = headers(
+            **{":path": path} | dict(self._fields) | {name.replace("_", "-"): fields[name] for name in fields}
+        )
         self._transport.write(frame(HEADERS, END_HEADERS, self._next, block))
         self._windows[self._next] = self._initial
         self._unsent[self._next] = data, 0, end
