@@ -84,6 +84,11 @@ calibration_option = click.option(
     help="Source sentences, one per line, for the scales of int8 activations and the verification of fp16; a few "
     "hundred are enough.",
 )
+unverified_option = click.option(
+    "--unverified",
+    is_flag=True,
+    help="Write the bundle even if ONNX Runtime and PyTorch compute different results; the bundle says so.",
+)
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing bundle.")
 SHORTLIST_OPTIONS = (
     click.option(
@@ -164,6 +169,7 @@ def _shortlist(
     help="Folder of the training files, to note their SHA-256 in the manifest.  [default: as noted by training]",
 )
 @shortlist_options
+@unverified_option
 @overwrite_option
 def export(
     *,
@@ -178,6 +184,7 @@ def export(
     lexical_table: Path | None,
     shortlist_best: int,
     shortlist_frequent: int,
+    unverified: bool,
     overwrite: bool,
 ) -> None:
     """Export CHECKPOINT, a run's folder or a checkpoint file, to a verified bundle.
@@ -202,6 +209,7 @@ def export(
         scores=measured,
         files=None if data is None else corpus_files(loaded.configuration, data),
         shortlist=shortlist,
+        unverified=unverified,
         overwrite=overwrite,
         progress=_say,
     )
@@ -230,6 +238,7 @@ def export(
 @click.option("--name", help="Name of the model.  [default: the folder's]")
 @click.option("--model-version", metavar="VERSION", default="1", show_default=True, help="Version of the model.")
 @shortlist_options
+@unverified_option
 @overwrite_option
 def import_hf(
     *,
@@ -248,6 +257,7 @@ def import_hf(
     lexical_table: Path | None,
     shortlist_best: int,
     shortlist_frequent: int,
+    unverified: bool,
     overwrite: bool,
 ) -> None:
     """Import CHECKPOINT_DIR, a Hugging Face checkpoint, to a verified bundle.
@@ -275,6 +285,7 @@ def import_hf(
         shortlist=shortlist,
         name=name,
         version=model_version,
+        unverified=unverified,
         overwrite=overwrite,
         progress=say,
     )
@@ -297,12 +308,17 @@ def add_native(*, bundle: Path, out: Path, overwrite: bool) -> None:
 
 
 def _written(out: Path, bundle: "Bundle") -> str:
+    from jumok_serve.runtime.precision import describe_agreement  # noqa: PLC0415
+
     manifest = bundle.manifest
     sizes = (
         f"{precision} {sum(manifest.files[file].size for file in variant.files) / 1e6:.1f} MB"
         for precision, variant in manifest.precisions.items()
     )
-    return f"wrote {out}: {manifest.name} {manifest.version}, {', '.join(sizes)}"
+    agreement = "".join(f"; {name} {describe_agreement(manifest, name)}" for name in manifest.agreement)
+    failed = [precision for precision, report in manifest.verification.items() if not report.passed]
+    warning = f"; its verification FAILED in {', '.join(failed)}: see `jumok inspect {out}`" if failed else ""
+    return f"wrote {out}: {manifest.name} {manifest.version}, {', '.join(sizes)}{agreement}{warning}"
 
 
 def _say(message: str) -> None:

@@ -37,7 +37,8 @@ class VerificationError(ExportError):
         # Other precisions are made from the fp32 graphs after these passed.
         advice = f"\nfp32 passed: leave {precision} out of the precisions to export the rest"
         remedy = _hints(checks) if precision == "fp32" else advice
-        super().__init__(f"verification failed in {precision}; no bundle was written:{failed}{remedy}")
+        override = "\n--unverified writes the bundle nevertheless, and records these checks in it"
+        super().__init__(f"verification failed in {precision}; no bundle was written:{failed}{remedy}{override}")
         self.checks = tuple(checks)
 
 

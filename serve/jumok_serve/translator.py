@@ -44,7 +44,8 @@ class Translator:
 
     Args:
         path: the bundle's folder.
-        precision: a variant of the bundle, or "auto": int8 on a CPU and fp16 on CUDA, if the bundle has them.
+        precision: a variant of the bundle, or "auto": int8 on a CPU and fp16 on CUDA, if the bundle has them
+            and they are known to agree with fp32 well enough; see `jumok_serve.runtime.precision`.
         device: "cpu", "cuda", or "auto": CUDA if it can be used.
         cuda: settings of the GPU.
         replicas: threads that decode sentences of one queue; None: chosen by precision and device, see `load_graphs`.

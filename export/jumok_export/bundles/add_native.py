@@ -109,5 +109,7 @@ def _verified(where: Folder, precision: str, manifest: Manifest) -> tuple[Check,
     )
     plain = RuntimeSide(opened(where, precision, CPU, native=False))
     listed = opened(where, precision, CPU, listed=True) if where.only.listed else None
-    checks = verify_native(plain, opened(where, precision, CPU), listed, bounds, precision)
+    report = manifest.verification.get(precision)
+    recorded = {} if report is None else {check.name: check.limit for check in report.checks}
+    checks = verify_native(plain, opened(where, precision, CPU), listed, bounds, precision, recorded=recorded)
     return passed(precision, VerificationReport(checks=checks)).checks

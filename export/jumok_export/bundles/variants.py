@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from jumok_export.graphs.graph import Graph
 from jumok_export.quantization.calibration import Calibration
 from jumok_export.quantization.int8 import Scales, quantize_graph
 from jumok_export.quantization.matrices import quantized_matrices, rectified_keys
+from jumok_export.verification.agreement import SourceTexts, measure_agreement
 from jumok_export.verification.fp16 import verify_fp16
 from jumok_export.verification.fp32 import verify_device, verify_fp32
 from jumok_export.verification.int8 import verify_int8
@@ -23,9 +25,10 @@ from jumok_export.verification.runtime_side import RuntimeSide
 from jumok_export.verification.samples import InputBounds
 from jumok_export.verification.shortlist import verify_shortlist
 from jumok_export.verification.sides import Side, TorchSide
+from jumok_export.verification.trial import fp32_reference, int8_reference
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.graph_variants import Target
-from jumok_serve.manifest.manifest import Check, PrecisionVariant, VerificationReport
+from jumok_serve.manifest.manifest import Agreement, Check, PrecisionVariant, VerificationReport
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
 from jumok_serve.runtime.graphs import Graphs
 
@@ -42,6 +45,14 @@ class Folder:
         return self.only
 
 
+class Written(NamedTuple):
+    """Manifest entries of written graphs, by precision."""
+
+    variants: dict[str, PrecisionVariant]
+    reports: dict[str, VerificationReport]
+    agreement: dict[str, Agreement]
+
+
 @dataclass(eq=False)
 class _Writer:
     model: nn.Module
@@ -49,6 +60,8 @@ class _Writer:
     bounds: InputBounds
     calibrator: Callable[[Mapping[str, Graph]], Calibration] | None
     listed: bool
+    unverified: bool
+    texts: SourceTexts
 
     @cached_property
     def _calibration(self) -> Calibration | None:
@@ -63,13 +76,13 @@ class _Writer:
         on_device = opened(Folder(folder, variant), "fp32", CPU_AS_DEVICE)
         more = verify_device(self.model, on_device, self.bounds)
         native = self._native_checks("fp32", variant, folder)
-        return variant, passed("fp32", VerificationReport(checks=(*report.checks, *more, *native)))
+        return variant, self._passed("fp32", VerificationReport(checks=(*report.checks, *more, *native)))
 
     def fp16(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         variant = write_variant(half_sources(self.graphs), folder, "fp16", targets=("device",))
         on_device = opened(Folder(folder, variant), "fp16", CPU_AS_DEVICE)
         report = verify_fp16(self.model, on_device, self.bounds, calibration=self._calibration)
-        return variant, passed("fp16", report)
+        return variant, self._passed("fp16", report)
 
     def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         calibration = self._calibration
@@ -81,7 +94,12 @@ class _Writer:
         verify = partial(verify_int8, weights=weights, rectified=rectified, calibration=calibration)
         report = self._verified("int8", variant, folder, verify)
         native = self._native_checks("int8", variant, folder)
-        return variant, passed("int8", VerificationReport(checks=(*report.checks, *native)))
+        return variant, self._passed("int8", VerificationReport(checks=(*report.checks, *native)))
+
+    def agreement(self, variant: PrecisionVariant, folder: Path) -> Agreement:
+        """Compare int8 graphs, as they will serve, with the model."""
+        graphs = opened(Folder(folder, variant), "int8", CPU)
+        return measure_agreement(TorchSide(self.model), RuntimeSide(graphs), self.texts)
 
     def _write(
         self, sources: Mapping[str, Graph], folder: Path, precision: str, targets: tuple[Target, ...]
@@ -107,17 +125,24 @@ class _Writer:
         if listed is not None:
             more = verify_shortlist(self.model, graphs, listed, self.bounds, precision)
             report = VerificationReport(checks=(*report.checks, *more))
-        return passed(precision, report)
+        return self._passed(precision, report)
+
+    def _passed(self, precision: str, report: VerificationReport) -> VerificationReport:
+        """Return the report; raises `VerificationError` if a check failed, unless that is allowed."""
+        return report if self.unverified else passed(precision, report)
 
     def _native_checks(self, precision: str, variant: PrecisionVariant, folder: Path) -> tuple[Check, ...]:
         if not variant.native:
             return ()
         where = Folder(folder, variant)
         expected: Side = TorchSide(self.model)
+        reference = fp32_reference(self.model)
         if precision != "fp32":
             expected = RuntimeSide(opened(where, precision, CPU, native=False))
+            reference = int8_reference(self.model)
         listed = opened(where, precision, CPU, listed=True) if self.listed else None
-        return verify_native(expected, opened(where, precision, CPU), listed, self.bounds, precision)
+        native = opened(where, precision, CPU)
+        return verify_native(expected, native, listed, self.bounds, precision, reference=reference)
 
 
 def opened(where: Folder, precision: str, device: Device, *, listed: bool = False, native: bool = True) -> Graphs:
@@ -145,8 +170,10 @@ def write_variants(
     *,
     calibrator: Callable[[Mapping[str, Graph]], Calibration] | None,
     listed: bool,
+    unverified: bool,
+    texts: SourceTexts,
     progress: Callable[[str], None],
-) -> tuple[dict[str, PrecisionVariant], dict[str, VerificationReport]]:
+) -> Written:
     """Write and verify the graphs of a model in several precisions.
 
     fp32 graphs are always verified: the others are made from them, and their limits are tight.
@@ -154,17 +181,17 @@ def write_variants(
     Args:
         calibrator: finds activation scales; None for scales by row.
         listed: True to write graphs for shortlists too.
-
-    Returns:
-        Manifest entries and reports by precision.
+        unverified: True to write graphs that fail; the reports say so.
+        texts: texts on which int8 is compared with fp32.
 
     Raises:
         ExportError: ONNX Runtime cannot load a graph, or the model cannot have a shortlist.
         VerificationError: a graph does not compute what the model computes.
     """
-    writer = _Writer(model, graphs, bounds, calibrator, listed=listed)
+    writer = _Writer(model, graphs, bounds, calibrator, listed=listed, unverified=unverified, texts=texts)
     variants: dict[str, PrecisionVariant] = {}
     reports: dict[str, VerificationReport] = {}
+    agreement: dict[str, Agreement] = {}
     progress("verifying fp32")
     if "fp32" in precisions:
         variants["fp32"], reports["fp32"] = writer.fp32(folder, for_devices=True)
@@ -183,4 +210,5 @@ def write_variants(
         progress("quantizing to int8 and verifying it")
         variants["int8"], report = writer.int8(folder)
         reports["int8"] = VerificationReport(checks=(*before, *report.checks))
-    return variants, reports
+        agreement["int8"] = writer.agreement(variants["int8"], folder)
+    return Written(variants, reports, agreement)

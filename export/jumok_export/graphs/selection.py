@@ -121,8 +121,10 @@ def sampler_graph(width: int | None) -> Graph:
             output="ordered",
         ),
         *_probabilities("ordered"),
-        node("CumSum", ["ordered.probabilities", "axis"], ["mass_before"], exclusive=1),
-        node("Less", ["mass_before", "top_p.column"], ["within"]),
+        node("Cast", ["ordered.probabilities"], ["ordered.exact"], to=TensorProto.DOUBLE),  # sums of fp32 drift
+        node("CumSum", ["ordered.exact", "axis"], ["mass_before"], exclusive=1),
+        node("Cast", ["top_p.column"], ["top_p.exact"], to=TensorProto.DOUBLE),
+        node("Less", ["mass_before", "top_p.exact"], ["within"]),
         node("Where", ["within", "ordered", "infinity"], ["those_within"]),
         node("ReduceMin", ["those_within", "last"], ["last_within"], keepdims=1),
         node("Where", ["cuts", "last_within", "minus_infinity"], ["least_of_p"]),

@@ -29,6 +29,7 @@ def export_checkpoint(
     scores: Sequence[Score] = (),
     files: Mapping[str, str] | None = None,
     shortlist: ShortlistPlan | None = None,
+    unverified: bool = False,
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
@@ -39,6 +40,7 @@ def export_checkpoint(
         calibration: source texts for constant int8 scales of activations; default: one scale per row.
         files: SHA-256 of the training files by name; default: as noted in training.
         shortlist: plan of a shortlist; default: none.
+        unverified: True to write the bundle even if its verification fails.
 
     Raises:
         ExportError, CalibrationError, ShortlistError, VerificationError, BundleError: as `export_bundle`.
@@ -80,6 +82,7 @@ def export_checkpoint(
         precisions=precisions,
         calibration=calibration,
         shortlist=shortlist,
+        unverified=unverified,
         overwrite=overwrite,
         progress=progress,
     )

@@ -12,8 +12,17 @@ ABSOLUTE_TOLERANCE = 1e-4
 RELATIVE_TOLERANCE = 1e-5
 """fp32 values are equal within 1e-4 + 1e-5 * the largest magnitude of their tensor."""
 
-Candidates = tuple[NDArray[np.int64], NDArray[np.float32]]
-"""Tokens and running scores of rows."""
+ROUNDING = 8.0
+"""Multiple of a model's own fp32 rounding by which graphs may differ from the model, beside the tolerance.
+
+Measured on random models with weights up to eight times as large as at first: up to 5.3. A wrong graph gives hundreds.
+"""
+RESTORED = 0.6
+"""Multiple of the error of int8 by which native int8 graphs and shortlists may differ from the plain graphs."""
+MOVED_ERROR = 0.3
+"""Root mean square of differences between batches, relative to the error of the precision, that roundings cause."""
+LEAST_LIKELY = -20.0
+"""Log-probabilities below this one are equal: such a token is never chosen."""
 
 UNBOUNDED = sys.float_info.max
 """Stands for infinite and undefined differences, which a manifest cannot hold."""
@@ -47,21 +56,13 @@ def largest_difference(expected: NDArray[Any], found: NDArray[Any]) -> float:
     return float(np.nan_to_num(differences, nan=UNBOUNDED, posinf=UNBOUNDED).max(initial=0.0))
 
 
-def same_candidates(expected: Candidates, found: Candidates) -> bool:
-    """True if the candidates are the best; equal ones may be swapped.
-
-    Args:
-        expected: tokens and running scores, best first, with some spare candidates, [R, D].
-        found: tokens and running scores, best first, [R, C].
-    """
-    same = found[0][:, :, None] == expected[0][:, None, :]  # [R, C, D]
-    own = np.take_along_axis(expected[1], same.argmax(axis=-1), axis=-1)
-    best = expected[1][:, : found[1].shape[1]]
-    return bool(
-        same.any(axis=-1).all()
-        and np.allclose(found[1], own, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE, equal_nan=True)
-        and np.allclose(found[1], best, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE, equal_nan=True)
-    )
+def likely(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Log-probabilities [R, V] of logits [R, V], at least `LEAST_LIKELY`: the part that a search sees."""
+    logits = logits.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a row of NaN stays one
+        log_probabilities = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    floored: NDArray[np.float64] = np.maximum(log_probabilities, LEAST_LIKELY)
+    return floored
 
 
 class Differences:
@@ -72,6 +73,7 @@ class Differences:
         self.cases = 0
         self.worst = 0.0
         self.limit = ABSOLUTE_TOLERANCE
+        self._allowed = ""
 
     def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
         """Add one case."""
@@ -80,9 +82,24 @@ class Differences:
         if self.cases == 1 or difference * self.limit > self.worst * limit:
             self.worst, self.limit = difference, limit
 
+    @property
+    def over(self) -> bool:
+        """True if a case is over its limit."""
+        return self.worst > self.limit
+
+    def allow(self, rounding: "Differences", multiple: float, of: str) -> None:
+        """Raise the limit by a multiple of what rounding alone changes, in units of each case's tolerance.
+
+        Args:
+            of: the source of the rounding, for the report.
+        """
+        if rounding.worst < UNBOUNDED:
+            self.limit *= 1 + multiple * rounding.worst / rounding.limit
+            self._allowed = f"; the limit includes {multiple:g} times {of}, {rounding.worst:.2g}"
+
     def check(self, detail: str) -> Check:
         """The check, with difference and limit of the worst case."""
-        return make_check(self.name, self.cases, self.worst, self.limit, detail)
+        return make_check(self.name, self.cases, self.worst, self.limit, detail + self._allowed)
 
 
 class RelativeError:
@@ -94,6 +111,7 @@ class RelativeError:
         self.cases = 0
         self._difference = 0.0
         self._expected = 0.0
+        self._allowed = ""
 
     def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
         """Add one case."""
@@ -104,15 +122,37 @@ class RelativeError:
         else:
             self._difference = UNBOUNDED
 
+    @property
+    def worst(self) -> float:
+        """The error."""
+        ratio = np.sqrt(self._difference / self._expected) if self._expected else UNBOUNDED
+        return float(np.nan_to_num(ratio, nan=UNBOUNDED, posinf=UNBOUNDED))
+
+    @property
+    def over(self) -> bool:
+        """True if the error is over its limit."""
+        return self.worst > self.limit
+
+    def allow(self, error: "RelativeError", multiple: float, of: str) -> None:
+        """Raise the limit to a multiple of an error that is no fault of the graphs.
+
+        Args:
+            of: the source of this error, for the report.
+        """
+        if self.limit < multiple * error.worst < UNBOUNDED:
+            self.limit = multiple * error.worst
+            self._allowed = f"; the limit is {multiple:g} times {of}, {error.worst:.2g}"
+
     def check(self, detail: str) -> Check:
         """The check."""
-        ratio = np.sqrt(self._difference / self._expected) if self._expected else UNBOUNDED
-        worst = float(np.nan_to_num(ratio, nan=UNBOUNDED, posinf=UNBOUNDED))
-        return make_check(self.name, self.cases, worst, self.limit, detail)
+        return make_check(self.name, self.cases, self.worst, self.limit, detail + self._allowed)
 
 
 class Moved:
-    """Share of cases that differ by more than the fp32 tolerance."""
+    """Share of cases that differ by more than the fp32 tolerance.
+
+    Any share may differ if the differences are small beside the precision's own error: they come from single roundings.
+    """
 
     def __init__(self, name: str, limit: float) -> None:
         self.name = name
@@ -120,15 +160,23 @@ class Moved:
         self.cases = 0
         self.moved = 0
         self.largest = 0.0
+        self._difference = self._error = 0.0
 
-    def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
-        """Add one case."""
+    def compare(self, expected: NDArray[Any], found: NDArray[Any], exact: NDArray[Any]) -> None:
+        """Add one case, with its values in fp32."""
         difference = largest_difference(expected, found)
         self.cases += 1
         self.moved += difference > tolerance(expected)
         self.largest = max(self.largest, difference)
+        with np.errstate(invalid="ignore"):
+            self._difference += float(((found - expected) ** 2).sum())
+            self._error += float(((expected - exact) ** 2).sum())
 
     def check(self, detail: str) -> Check:
         """The check."""
-        detail = f"{detail}; the largest difference is {self.largest:.2g}"
-        return make_check(self.name, self.cases, self.moved / max(1, self.cases), self.limit, detail)
+        share = float(np.nan_to_num(np.sqrt(self._difference / self._error), nan=1.0)) if self._error else 1.0
+        detail = (
+            f"{detail}; the largest difference is {self.largest:.2g}, their mean {share:.2g} of the precision's error"
+        )
+        limit = 1.0 if share <= MOVED_ERROR else self.limit
+        return make_check(self.name, self.cases, self.moved / max(1, self.cases), limit, detail)

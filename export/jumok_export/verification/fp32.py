@@ -6,11 +6,11 @@ ONNX Runtime's side is the code that serves: `jumok_serve.runtime.graphs.Graphs`
 import numpy as np
 from torch import nn
 
-from jumok_export.verification.comparison import Differences
+from jumok_export.verification.comparison import Differences, likely
 from jumok_export.verification.rollout import RowScores
 from jumok_export.verification.samples import InputBounds
 from jumok_export.verification.sides import Arrays
-from jumok_export.verification.trial import AGREEMENT, INVARIANCE, Trial, describe, report
+from jumok_export.verification.trial import AGREEMENT, INVARIANCE, AnySide, Trial, describe, report
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Graphs
 
@@ -45,42 +45,58 @@ def verify_device(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> tupl
 
 class _Trial(Trial):
     def encoder(self) -> list[Check]:
-        differences = Differences("encoder")
-        for inputs in self.samples.sources():
-            for expected, found in zip(self.torch.encode(*inputs), self.runtime.encode(*inputs), strict=True):
-                _compare_all(differences, expected, found)
-        return [differences.check("every tensor of the memory and the first state; B and S from 1")]
+        def measure(expected: AnySide, found: AnySide) -> list[Differences]:
+            differences = Differences("encoder")
+            for inputs in self.samples.sources():
+                for values, others in zip(expected.encode(*inputs), found.encode(*inputs), strict=True):
+                    _compare_all(differences, values, others)
+            return [differences]
+
+        return self.close(measure, "every tensor of the memory and the first state; B and S from 1")
 
     def step(self) -> list[Check]:
-        logits, state = Differences("step logits"), Differences("step state")
-        for inputs in self.samples.steps():
-            expected, found = self.torch.step(inputs), self.runtime.step(inputs)
-            logits.compare(expected[0], found[0])
-            _compare_all(state, expected[1], found[1])
+        def measure(expected: AnySide, found: AnySide) -> list[Differences]:
+            logits, state = Differences("step logits"), Differences("step state")
+            for inputs in self.samples.steps():
+                (values, grown), (others, other_state) = expected.step(inputs), found.step(inputs)
+                logits.compare(values, others)
+                _compare_all(state, grown, other_state)
+            return [logits, state]
+
         detail = (
             "single steps over random memory and state, rows at different positions; B, K, S and P from 1, T from 0"
         )
-        return [logits.check(detail), state.check(detail)]
+        return self.close(measure, detail, detail)
 
     def scorer(self) -> list[Check]:
-        differences = Differences("scorer")
-        for inputs in self.samples.pairs():
-            differences.compare(self.torch.score(inputs), self.runtime.score(inputs))
-        return [differences.check("log-probabilities of all target tokens; B, S and T from 1")]
+        def measure(expected: AnySide, found: AnySide) -> list[Differences]:
+            differences = Differences("scorer")
+            for inputs in self.samples.pairs():
+                differences.compare(expected.score(inputs), found.score(inputs))
+            return [differences]
+
+        return self.close(measure, "log-probabilities of all target tokens; B, S and T from 1")
 
     def aligner(self) -> list[Check]:
-        differences = Differences("aligner")
-        for inputs in self.samples.pairs() if self.aligns else ():
-            for expected, found in zip(self.torch.align(inputs), self.runtime.align(inputs), strict=True):
-                differences.compare(expected, found)
-        return [differences.check("all attention weights; B, S and T from 1")] if self.aligns else []
+        def measure(expected: AnySide, found: AnySide) -> list[Differences]:
+            differences = Differences("aligner")
+            for inputs in self.samples.pairs():
+                for values, others in zip(expected.align(inputs), found.align(inputs), strict=True):
+                    differences.compare(values, others)
+            return [differences]
+
+        return self.close(measure, "all attention weights; B, S and T from 1") if self.aligns else []
 
     def longest(self) -> list[Check]:
-        differences = Differences("maximum lengths")
         pair, step = self.samples.longest()
-        differences.compare(self.torch.score(pair), self.runtime.score(pair))
-        differences.compare(self.torch.step(step)[0], self.runtime.step(step)[0])
-        return [differences.check(self.longest_described())]
+
+        def measure(expected: AnySide, found: AnySide) -> list[Differences]:
+            differences = Differences("maximum lengths")
+            differences.compare(expected.score(pair), found.score(pair))
+            differences.compare(expected.step(step)[0], found.step(step)[0])
+            return [differences]
+
+        return self.close(measure, self.longest_described())
 
     def beams(self) -> list[Check]:
         return self._decode(beam_size=3)
@@ -90,22 +106,39 @@ class _Trial(Trial):
 
     def _decode(self, beam_size: int) -> list[Check]:
         rollout = self.samples.rollout(sentences=20, beam_size=beam_size)
-        logits, together = Differences(f"decode, beam {beam_size}"), RowScores(rollout)
-        for expected, found in zip(self.play(rollout, self.torch), self.play(rollout, self.runtime), strict=True):
-            logits.compare(expected, found)
-            together.add(found)
-        invariance, agreement = (
-            Differences(f"batch invariance, beam {beam_size}"),
-            Differences(f"scorer agreement, beam {beam_size}"),
-        )
-        for scores, by_itself, in_one_pass in self.recounts(rollout, together):
-            invariance.compare(by_itself, scores)
-            agreement.compare(in_one_pass, scores)
-        return [
-            logits.check(f"logits of {describe(rollout)}"),
-            invariance.check(INVARIANCE),
-            agreement.check(AGREEMENT),
-        ]
+
+        def differences() -> tuple[Differences, Differences, Differences]:
+            return (
+                Differences(f"decode, beam {beam_size}"),
+                Differences(f"batch invariance, beam {beam_size}"),
+                Differences(f"scorer agreement, beam {beam_size}"),
+            )
+
+        def measure(expected: AnySide, found: AnySide) -> tuple[Differences, ...]:
+            (decode, invariance, agreement), together = differences(), RowScores(rollout)
+            for logits, others in zip(self.play(rollout, expected), self.play(rollout, found), strict=True):
+                decode.compare(likely(logits), likely(others))
+                together.add(others)
+            for scores, by_itself, in_one_pass in self.recounts(rollout, together):
+                invariance.compare(by_itself, scores)
+                agreement.compare(in_one_pass, scores)
+            return decode, invariance, agreement
+
+        def rounding(exact: AnySide, rounded: AnySide) -> tuple[Differences, ...]:
+            (decode, steps, scorer), expected, found = differences(), RowScores(rollout), RowScores(rollout)
+            for logits, others in zip(self.play(rollout, exact), self.play(rollout, rounded), strict=True):
+                decode.compare(likely(logits), likely(others))
+                expected.add(logits)
+                found.add(others)
+            for scores, others in zip(expected.totals, found.totals, strict=True):
+                steps.compare(scores, others)
+                scorer.compare(scores, others)
+            for scores, others in zip(self.scores(rollout, exact), self.scores(rollout, rounded), strict=True):
+                scorer.compare(scores, others)
+            return decode, steps, scorer
+
+        described = f"log-probabilities of {describe(rollout)}"
+        return self.close(measure, described, INVARIANCE, AGREEMENT, rounding=rounding)
 
 
 def _compare_all(differences: Differences, expected: Arrays, found: Arrays) -> None:

@@ -3,7 +3,7 @@
 Graphs are compared with PyTorch in fp32, and with the same int8 arithmetic in PyTorch.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,21 @@ from jumok_export.verification.comparison import Moved, RelativeError, make_chec
 from jumok_export.verification.rollout import RowScores
 from jumok_export.verification.samples import InputBounds, SentenceSamples
 from jumok_export.verification.sides import TorchSide
-from jumok_export.verification.trial import AGREEMENT, INVARIANCE, MOVED_SENTENCES, Trial, centre, describe, report
+from jumok_export.verification.trial import (
+    AGREEMENT,
+    INVARIANCE,
+    MOVED_SENTENCES,
+    AnySide,
+    Trial,
+    centre,
+    describe,
+    report,
+)
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Graphs
 
 QUANTIZATION_ERROR = 0.15
-"""Limit of the relative error of logits and attention weights in int8.
+"""Limit of the relative error of logits and attention weights in int8, unless the same arithmetic in PyTorch errs more.
 
 Measured on logits: 0.012 to 0.024 for random models of 1 to 12 layers, 0.013 to 0.017 for trained ones; with calibrated
 activations 0.028 to 0.046 and 0.014 to 0.018.
@@ -58,56 +67,82 @@ def verify_int8(
         rectified: `rectified_keys` of the graphs before quantization.
         calibration: calibration of the activation scales, or None.
     """
-    trial = _Trial(model, graphs, bounds)
-    arithmetic, activations = Int8Arithmetic(rectified=rectified), "one scale per row"
+    trial = _Trial(model, graphs, bounds, weights, Int8Arithmetic(rectified=rectified))
     if calibration is not None:
         trial.samples = SentenceSamples(bounds, trial.torch, calibration)
-        arithmetic = Int8Arithmetic(calibration.scales, rectified)
-        activations = f"calibrated on {len(calibration.sources)} sentences"
-
-    def decode() -> list[Check]:
-        return trial.decode(weights, arithmetic, activations)
-
-    return report(trial.aligner, trial.select, trial.sampler, trial.longest, decode)
+        trial.arithmetic = Int8Arithmetic(calibration.scales, rectified)
+        trial.activations = f"calibrated on {len(calibration.sources)} sentences"
+    return report(trial.aligner, trial.select, trial.sampler, trial.longest, trial.decode)
 
 
 class _Trial(Trial):
+    def __init__(
+        self,
+        model: nn.Module,
+        graphs: Graphs,
+        bounds: InputBounds,
+        weights: Sequence[NDArray[np.float32]],
+        arithmetic: Int8Arithmetic,
+    ) -> None:
+        super().__init__(model, graphs, bounds)
+        self.weights = weights
+        self.arithmetic = arithmetic
+        self.activations = "one scale per row"
+
     def aligner(self) -> list[Check]:
-        error = RelativeError("aligner", QUANTIZATION_ERROR)
-        for inputs in self.samples.pairs() if self.aligns else ():
-            for expected, found in zip(self.torch.align(inputs), self.runtime.align(inputs), strict=True):
-                error.compare(expected, found)
-        return [error.check("root mean square error of all attention weights")] if self.aligns else []
+        def measure(expected: AnySide, found: AnySide) -> RelativeError:
+            error = RelativeError("aligner", QUANTIZATION_ERROR)
+            for inputs in self.samples.pairs():
+                for weights, others in zip(expected.align(inputs), found.align(inputs), strict=True):
+                    error.compare(weights, others)
+            return error
+
+        return [self._accurate(measure, "root mean square error of all attention weights")] if self.aligns else []
 
     def longest(self) -> list[Check]:
-        error = RelativeError("maximum lengths", QUANTIZATION_ERROR)
         pair, step = self.samples.longest()
-        error.compare(self.torch.score(pair), self.runtime.score(pair))
-        error.compare(centre(self.torch.step(step)[0]), centre(self.runtime.step(step)[0]))
-        return [error.check(self.longest_described())]
 
-    def decode(
-        self, weights: Sequence[NDArray[np.float32]], arithmetic: Int8Arithmetic, activations: str
-    ) -> list[Check]:
+        def measure(expected: AnySide, found: AnySide) -> RelativeError:
+            error = RelativeError("maximum lengths", QUANTIZATION_ERROR)
+            error.compare(expected.score(pair), found.score(pair))
+            error.compare(centre(expected.step(step)[0]), centre(found.step(step)[0]))
+            return error
+
+        return [self._accurate(measure, self.longest_described())]
+
+    def _accurate(self, measure: Callable[[AnySide, AnySide], RelativeError], detail: str) -> Check:
+        """Compare int8 with fp32; a larger error passes if the same arithmetic in PyTorch makes it."""
+        error = measure(self.torch, self.runtime)
+        if error.over:
+            emulated = measure(self.torch, TorchSide(self.model, self.arithmetic))
+            error.allow(emulated, EXCESS_ERROR, "the error of this rounding in PyTorch")
+        return error.check(detail)
+
+    def decode(self) -> list[Check]:
         rollout = self.samples.rollout(sentences=100, beam_size=2)
         logits, rounding = RelativeError("decode", QUANTIZATION_ERROR), RelativeError("rounding", QUANTIZATION_ERROR)
-        together = RowScores(rollout)
-        sides = (self.torch, self.runtime, TorchSide(self.model, arithmetic))
+        together, exact = RowScores(rollout), RowScores(rollout)
+        sides = (self.torch, self.runtime, TorchSide(self.model, self.arithmetic))
         for expected, found, rounded in zip(*(self.play(rollout, side) for side in sides), strict=True):
             logits.compare(centre(expected), centre(found))
             rounding.compare(centre(expected), centre(rounded))
             together.add(found)
+            exact.add(expected)
         invariance, agreement = (
             Moved("batch invariance", MOVED_SENTENCES),
             Moved("scorer agreement", RESCORED_SENTENCES),
         )
-        for scores, by_itself, in_one_pass in self.recounts(rollout, together):
-            invariance.compare(by_itself, scores)
-            agreement.compare(in_one_pass, scores)
-        error = logits.check(f"root mean square error of the logits of {describe(rollout)}; activations: {activations}")
+        in_fp32 = exact.totals[:: rollout.beam_size]
+        for (scores, by_itself, in_one_pass), in_full in zip(self.recounts(rollout, together), in_fp32, strict=True):
+            invariance.compare(by_itself, scores, in_full)
+            agreement.compare(in_one_pass, scores, in_full)
+        logits.allow(rounding, EXCESS_ERROR, "the error of this rounding in PyTorch")
+        error = logits.check(
+            f"root mean square error of the logits of {describe(rollout)}; activations: {self.activations}"
+        )
         return [
             error,
-            *([_excess(error, rounding)] if arithmetic.covers(weights) else []),
+            *([_excess(error, rounding)] if self.arithmetic.covers(self.weights) else []),
             invariance.check(f"share that differs: {INVARIANCE}"),
             agreement.check(f"share that differs: {AGREEMENT}"),
         ]

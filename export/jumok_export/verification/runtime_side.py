@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from jumok_export.native.int8_cache import floats_spec, to_entries, to_floats
-from jumok_export.verification.comparison import same_candidates
+from jumok_export.verification.comparison import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 from jumok_export.verification.fused_selection import FusedSelection
 from jumok_export.verification.selection_cases import Drawing, Selection
 from jumok_export.verification.sides import Arrays, StepInputs
@@ -24,9 +24,6 @@ from jumok_serve.search import Constraints, Entries
 
 UNSEEN = 7.0
 """Value of entries that no row may attend to; random numbers would take longer than everything else."""
-
-SPARE = 8
-"""Extra candidates of the expected selection: nearly equal ones may replace each other."""
 
 
 class GraphFailedError(Exception):
@@ -97,17 +94,19 @@ class RuntimeSide:
     def _logits(self, step: DecoderStep) -> Floats:
         """Run a step, check its candidates, and return the logits [R, U]."""
         choice = _any_choice(step.rows, step.width)
-        candidates = step.run(choice)
+        tokens, totals = step.run(choice)
         logits: Floats = step.logits().numpy()
-        expected = Selection(
+        selection = Selection(
             logits=logits,
             scores=choice.scores,
-            candidates=choice.candidates + SPARE,
+            candidates=choice.candidates,
             on_logits=choice.on_logits,
             on_log_probs=choice.on_log_probs,
             renormalize=np.arange(step.rows) % 3 == 1,
-        ).expected()
-        if not same_candidates(expected, candidates):
+        )
+        if selection.misplaced(tokens) or not np.allclose(
+            totals, selection.totals(tokens), RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE, equal_nan=True
+        ):
             raise GraphFailedError("decoder does not select the best candidates of its logits")
         return logits
 

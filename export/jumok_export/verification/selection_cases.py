@@ -2,15 +2,26 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from jumok_serve.runtime.graphs import Booleans, Floats, Integers
 from jumok_serve.search import Constraints, Draw, Entries
 
 CASES = 12
+NEAR = 1e-4
+"""Processed log-probabilities this close, plus a share of `NEAR` / 10, may be in either order."""
+EDGE = 1e-4
+"""Least distance of top-p from a sum of probabilities at which the kept tokens change."""
+MOVED_BY = 0.1
+"""Largest distance by which top-p is moved from such an edge."""
+
+Candidates = tuple[Integers, Floats]
+"""Tokens and running scores of rows, [R, C] each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +44,40 @@ class Selection:
     on_log_probs: Constraints
     renormalize: Booleans
 
-    def expected(self) -> tuple[Integers, Floats]:
-        """Expected token ids and running scores [R, C]: two log-softmaxes and a stable sort."""
-        log_probabilities = _constrained(torch.from_numpy(self.logits), self.on_logits).log_softmax(dim=-1)
-        constrained = _constrained(log_probabilities, self.on_log_probs)
+    @cached_property
+    def processed(self) -> Tensor:
+        """Log-probabilities [R, V] in fp64, after all constraints."""
+        log_probabilities = (
+            constrained_scores(torch.from_numpy(self.logits), self.on_logits).double().log_softmax(dim=-1)
+        )
+        constrained = constrained_scores(log_probabilities, self.on_log_probs)
         renormalize = torch.from_numpy(self.renormalize)[:, None]
-        processed = torch.where(renormalize, constrained.log_softmax(dim=-1), constrained)
-        tokens = torch.stack([_best(row, self.candidates) for row in processed])
-        totals = processed.gather(1, tokens) + torch.from_numpy(self.scores)[:, None]
-        return tokens.numpy(), totals.numpy()
+        return torch.where(renormalize, constrained.log_softmax(dim=-1), constrained)
+
+    def expected(self) -> Candidates:
+        """Expected token ids and running scores [R, C], by a stable sort."""
+        tokens = torch.stack([_best(row, self.candidates) for row in self.processed])
+        return tokens.numpy(), self.totals(tokens.numpy())
+
+    def totals(self, tokens: Integers) -> Floats:
+        """Running scores [R, C] of tokens [R, C]."""
+        processed = self.processed.gather(1, torch.from_numpy(tokens))
+        totals: Floats = (processed + torch.from_numpy(self.scores)[:, None]).float().numpy()
+        return totals
+
+    def misplaced(self, tokens: Integers) -> int:
+        """Count the tokens [R, C] that do not belong where they are.
+
+        Nearly equal tokens may be in either order, because rounding decides on it. Exactly equal ones are in the order
+        of their ids, and the first of them are chosen.
+        """
+        rows, vocabulary = self.logits.shape
+        if (
+            tokens.shape != (rows, min(self.candidates, vocabulary))
+            or not 0 <= tokens.min() <= tokens.max() < vocabulary
+        ):
+            return max(1, tokens.size)
+        return sum(_misplaced(row, chosen) for row, chosen in zip(self.processed.numpy(), tokens, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +106,7 @@ class Drawing:
 def selections(vocabulary: int, unlisted: float = 0.0) -> Iterator[Selection]:
     """Yield calls of a selection in many shapes, always the same.
 
-    Logits and constraints lie on a coarse grid: values are far apart or exactly equal, so rounding makes no ties.
+    Logits lie on a coarse grid, so that equal ones are frequent.
 
     Args:
         unlisted: share of logits that are -inf.
@@ -92,8 +128,9 @@ def selections(vocabulary: int, unlisted: float = 0.0) -> Iterator[Selection]:
 def drawings(vocabulary: int, unlisted: float = 0.0) -> Iterator[Drawing]:
     """Yield calls of the sampler in many shapes, always the same.
 
-    A likely token is chosen first, then a number in the middle of its share of the distribution: rounding cannot change
-    it.
+    Logits and constraints lie on grids: values are far apart or exactly equal. A likely token is chosen first, then a
+    number in the middle of its share of the distribution, and top-p is no sum of probabilities: rounding changes
+    neither the kept tokens nor the drawn one.
     """
     random = np.random.default_rng(6)
     for rows in (1, *random.integers(2, 13, CASES).tolist()):
@@ -101,12 +138,13 @@ def drawings(vocabulary: int, unlisted: float = 0.0) -> Iterator[Drawing]:
         logits = _logits(random, rows, vocabulary, unlisted)
         scores = random.integers(-9, 1, len(drawing)).astype(np.float32)
         constraints = _constraints(random, len(drawing), vocabulary)
-        constrained = _constrained(torch.from_numpy(logits[drawing]), constraints)
+        constrained = constrained_scores(torch.from_numpy(logits[drawing]), constraints)
         draws, tokens, totals = [], [], []
         for row, score in zip(constrained, scores, strict=True):
             temperature = float(random.choice([0.5, 1.0, 2.0]))
             top_k = int(random.choice([0, 1, 3, vocabulary, vocabulary + 7]))
-            top_p = float(random.choice([1e-6, 0.3, 0.9, 1.0]))
+            of_top_k = nucleus(row, temperature=temperature, top_k=top_k, top_p=1.0)
+            top_p = between_edges(of_top_k, float(random.choice([1e-6, 0.3, 0.9, 1.0])))
             kept = nucleus(row, temperature=temperature, top_k=top_k, top_p=top_p)
             probabilities = kept.double().softmax(dim=-1)
             token = int(random.choice(np.flatnonzero(probabilities > probabilities.max() / 2)))
@@ -143,6 +181,42 @@ def nucleus(logits: Tensor, *, temperature: float, top_k: int, top_p: float) -> 
     return warm
 
 
+def between_edges(logits: Tensor, top_p: float) -> float:
+    """Top-p, moved if rounding could change which of the logits [V] it keeps."""
+    if top_p == 1:
+        return top_p
+    values, groups = torch.unique(logits.double()[logits.isfinite()], return_inverse=True)  # equal logits stay together
+    shares = torch.zeros_like(values).index_add(0, groups, logits.double()[logits.isfinite()].softmax(dim=-1))
+    upper = shares.flip(0).cumsum(dim=-1)
+    lower = torch.cat((-torch.ones(1, dtype=upper.dtype), upper[:-1]))  # the most likely token always stays
+    if float((upper - top_p).abs().min()) >= EDGE:
+        return top_p
+    middles = (lower.clamp(min=0) + upper) / 2
+    widths = torch.where((middles - top_p).abs() <= MOVED_BY, upper - lower.clamp(min=0), -1.0)
+    return float(middles[widths.argmax()])
+
+
+def _misplaced(scores: NDArray[np.float64], tokens: Integers) -> int:
+    """Count the tokens [C] that are not the best of the scores [V] in order; see `Selection.misplaced`."""
+    if np.isnan(scores).any():
+        return 0  # no order
+    if len(np.unique(tokens)) < len(tokens):
+        return len(tokens)
+    own = scores[tokens]
+    best = -np.partition(-scores, len(tokens) - 1)[: len(tokens)]
+    best[::-1].sort()
+    with np.errstate(invalid="ignore"):
+        far = ~((own == best) | (np.abs(own - best) <= NEAR + NEAR / 10 * np.abs(best)))
+    # Of exactly equal tokens, the one with the next lower id has to come before.
+    rivals = np.flatnonzero(scores >= own.min())
+    order = rivals[np.argsort(-scores[rivals], kind="stable")]
+    rank, place = np.zeros(len(scores), np.int64), np.full(len(scores), len(tokens))
+    rank[order], place[tokens] = np.arange(len(order)), np.arange(len(tokens))
+    before = order[rank[tokens] - 1]
+    tied = (rank[tokens] > 0) & (scores[before] == own)
+    return int((far | (tied & (place[before] >= np.arange(len(tokens))))).sum())
+
+
 def _best(scores: Tensor, number: int) -> Tensor:
     """The tokens of the best scores [V], ties by lower token."""
     least = scores.topk(min(number, len(scores))).values[-1]
@@ -162,12 +236,12 @@ def _constraints(
 ) -> Constraints:
     """Up to twelve entries per kind; some forbid a token, maybe twice.
 
-    Biases lie off the logits' grid, and differ before and after the log-softmax, so that no two tokens become nearly
-    equal.
+    Logits are multiples of 1 / 4, and with factors of 1 / 16. Biases lie off this grid, each at a distance of its own,
+    so that no two tokens become nearly equal before the log-softmax.
     """
     added = [(place, float(random.choice([-np.inf, *biases]))) for place in _places(random, rows, vocabulary)]
     added += [(place, -np.inf) for place, value in added if value == -np.inf]
-    factors = [(place, float(random.choice([0.5, 1.25, 2.0]))) for place in _places(random, rows, vocabulary)]
+    factors = [(place, float(random.choice([0.5, 2.0, 4.0]))) for place in _places(random, rows, vocabulary)]
     return Constraints(_entries(factors), _entries(added))
 
 
@@ -182,7 +256,8 @@ def _places(random: np.random.Generator, rows: int, vocabulary: int) -> list[tup
     return sorted({(int(row), int(token)) for row, token in places if token < vocabulary - 1})
 
 
-def _constrained(scores: Tensor, constraints: Constraints) -> Tensor:
+def constrained_scores(scores: Tensor, constraints: Constraints) -> Tensor:
+    """Scores [R, V] under constraints: factors, then biases."""
     constrained = scores.clone()
     for (row, token), factor in zip(*constraints.factors, strict=True):
         value = constrained[row, token]

@@ -10,6 +10,7 @@ from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.selection_cases import drawings, selections
 from jumok_export.verification.sides import Side, TorchSide
+from jumok_export.verification.trial import Reference, fp32_reference, int8_reference
 from jumok_serve.bundle.shortlist import WIDTH_STEP
 from jumok_serve.manifest.manifest import Check
 from jumok_serve.runtime.graphs import Floats, Graphs, Integers
@@ -27,20 +28,24 @@ def verify_shortlist(
 ) -> list[Check]:
     """Compare the graphs for shortlists with the model, in int8 with the other decoder."""
     torch_side = TorchSide(model)
-    whole, name = (
-        (torch_side, "PyTorch") if precision == "fp32" else (RuntimeSide(graphs), "the decoder without shortlists")
+    whole, name, reference = (
+        (torch_side, "PyTorch", fp32_reference(model))
+        if precision == "fp32"
+        else (RuntimeSide(graphs), "the decoder without shortlists", int8_reference(model))
     )
     try:
-        steps = listed_steps(Samples(bounds, torch_side), whole, listed, f"those of {name}")
+        steps = listed_steps(Samples(bounds, torch_side), whole, listed, f"those of {name}", reference)
         return [steps, *_selection(RuntimeSide(listed))]
     except GraphFailedError as error:
         return [failed_check("shortlist", error)]
 
 
-def listed_steps(samples: Samples, whole: Side, graphs: Graphs, others: str) -> Check:
+def listed_steps(samples: Samples, whole: Side, graphs: Graphs, others: str, reference: Reference | None) -> Check:
     """Compare a shortlist decoder's logits with those of a whole one.
 
-    `others` names the latter in the report.
+    Args:
+        others: the latter, in the report.
+        reference: measures the rounding of `whole`.
     """
     logits, random, runtime = Differences("shortlist logits"), np.random.default_rng(7), RuntimeSide(graphs)
     for inputs in samples.steps():
@@ -53,6 +58,11 @@ def listed_steps(samples: Samples, whole: Side, graphs: Graphs, others: str) -> 
         expected, _ = whole.step(inputs)
         every = columns.tokens(np.arange(columns.width))
         logits.compare(_restricted(expected[:, every], lists, every), found)
+    if logits.over and reference is not None:
+        rounding = Differences("")
+        for inputs in samples.steps():
+            rounding.compare(reference.side.step(inputs)[0], whole.step(inputs)[0])
+        logits.allow(rounding, reference.multiple, reference.of)
     return logits.check(f"logits of single steps with lists of tokens against {others}, -inf for other tokens")
 
 
@@ -81,16 +91,12 @@ def _selection(runtime: RuntimeSide) -> Iterator[Check]:
             expected, found = selection.expected(), runtime.select(selection)
             for row in zip(expected[1], found[1], strict=True):
                 select.compare(*row)
-            wrong += _different(expected[0], found[0])
+            wrong += selection.misplaced(found[0])
         for drawing in drawings(width, UNLISTED):
             drawn, totals = runtime.sample(drawing)
             sampler.compare(drawing.totals, totals)
-            wrong += _different(drawing.tokens, drawn)
+            wrong += int((drawing.tokens != drawn).sum()) if drawing.tokens.shape == drawn.shape else drawn.size
     yield select.check("running scores of the best candidates, at several widths")
     yield sampler.check("running scores of drawn tokens, at several widths")
-    detail = "differing columns; among equally likely ones the lower comes first"
+    detail = "misplaced columns; among equally likely ones the lower comes first"
     yield make_check("shortlist columns", select.cases + sampler.cases, float(wrong), 0.0, detail)
-
-
-def _different(expected: Integers, found: Integers) -> int:
-    return expected.size if expected.shape != found.shape else int((expected != found).sum())

@@ -67,14 +67,15 @@ class TorchSide:
 
     def empty_state(self) -> Arrays:
         """See `Side`."""
-        with torch.no_grad():
-            return _with_prefix("state", self._model.empty_state())
+        with torch.no_grad(), self._arithmetic:
+            state = self._model.empty_state()
+        return _with_prefix("state", state)
 
     def step(self, inputs: StepInputs) -> tuple[Floats, Arrays]:
         """See `Side`."""
         token_ids, positions, parents, lengths = map(torch.from_numpy, inputs[:4])
-        memory, state = _without_prefix(inputs.memory), _without_prefix(inputs.state)
         with torch.no_grad(), self._arithmetic:
+            memory, state = _without_prefix(inputs.memory), _without_prefix(inputs.state)
             logits, grown = self._model.step(token_ids, positions, parents, lengths, memory, state)
         return logits.numpy(), _with_prefix("state", grown)
 

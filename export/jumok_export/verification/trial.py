@@ -1,13 +1,15 @@
 """Checks that verifications of every precision share."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from jumok_export.verification.comparison import Differences, failed_check, make_check
-from jumok_export.verification.rollout import Rollout, Row, RowScores, alone, pad, play
+from jumok_export.verification.comparison import RESTORED, ROUNDING, Differences, failed_check, make_check
+from jumok_export.verification.exact import ExactArithmetic
+from jumok_export.verification.rollout import Rollout, RowScores, alone, pad, play
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.selection_cases import drawings, selections
@@ -27,6 +29,33 @@ SCORED_AT_ONCE = 2**24
 INVARIANCE = "scores of a sentence decoded in a batch and alone, with and without padding"
 AGREEMENT = "scores of a sentence summed step by step and computed by the one-pass scorer"
 
+AnySide: TypeAlias = TorchSide | RuntimeSide
+Measure: TypeAlias = Callable[[AnySide, AnySide], Sequence[Differences]]
+"""Compares two sides, the expected one first."""
+
+
+class Reference(NamedTuple):
+    """A more exact side, which measures the rounding of another.
+
+    Attributes:
+        multiple: multiple of the rounding by which a third side may differ.
+        of: the rounding, for reports.
+    """
+
+    side: TorchSide
+    multiple: float
+    of: str
+
+
+def fp32_reference(model: nn.Module) -> Reference:
+    """The model in fp64."""
+    return Reference(TorchSide(model, ExactArithmetic()), ROUNDING, "the model's own rounding")
+
+
+def int8_reference(model: nn.Module) -> Reference:
+    """The model in fp32."""
+    return Reference(TorchSide(model), RESTORED, "the error of int8")
+
 
 class Trial:
     """A model, its graphs, and the checks that every precision makes."""
@@ -40,6 +69,21 @@ class Trial:
         self.bounds = bounds
         self.aligns = self.torch.aligns
 
+    def close(self, measure: Measure, *details: str, rounding: Measure | None = None) -> list[Check]:
+        """Compare the graphs with the model, and if they are too far apart, the model with itself in fp64.
+
+        Args:
+            measure: compares two sides, the expected one first; one result a detail.
+            rounding: measures the rounding of the second side otherwise than by `measure`.
+        """
+        found = measure(self.torch, self.runtime)
+        if any(differences.over for differences in found):
+            exact, multiple, of = fp32_reference(self.model)
+            for differences, rounded in zip(found, (rounding or measure)(exact, self.torch), strict=True):
+                if differences.over:
+                    differences.allow(rounded, multiple, of)
+        return [differences.check(detail) for differences, detail in zip(found, details, strict=True)]
+
     def select(self) -> list[Check]:
         """Compare the decoder's selection with log-softmax and a stable sort in PyTorch."""
         totals, wrong = Differences("select scores"), 0
@@ -49,7 +93,7 @@ class Trial:
                 raise GraphFailedError(f"select returned {found[0].shape} candidates instead of {expected[0].shape}")
             for row in zip(expected[1], found[1], strict=True):  # a dead row must not widen another's tolerance
                 totals.compare(*row)
-            wrong += int((expected[0] != found[0]).sum())
+            wrong += selection.misplaced(found[0])
         detail = "running scores of the best candidates, constrained before and after the log-softmax"
         return [totals.check(detail), _all_equal("select tokens", totals.cases, wrong)]
 
@@ -77,12 +121,12 @@ class Trial:
         return play(rollout, side, self.runtime.memory_specs, self.runtime.state_specs)
 
     def recounts(self, rollout: Rollout, together: RowScores) -> Iterator[tuple[Floats, Floats, Floats]]:
-        """Yield the running scores of each sentence's first row.
+        """Yield the running scores of each sentence's first row, by the graphs.
 
         Each is computed three times: in the batch, alone, and by the scorer.
         """
-        rows, scores = rollout.rows[:: rollout.beam_size], together.totals[:: rollout.beam_size]
-        in_one_pass = self._scores(rows)
+        scores = together.totals[:: rollout.beam_size]
+        in_one_pass = self.scores(rollout, self.runtime)
         for sentence, (row_scores, one_pass) in enumerate(zip(scores, in_one_pass, strict=True)):
             single = alone(rollout, sentence)
             by_itself = RowScores(single)
@@ -90,8 +134,9 @@ class Trial:
                 by_itself.add(logits)
             yield row_scores, by_itself.totals[0], one_pass
 
-    def _scores(self, rows: Sequence[Row]) -> Iterator[Floats]:
-        """Yield the running scores of rows by the scorer, in batches of limited size."""
+    def scores(self, rollout: Rollout, side: AnySide) -> Iterator[Floats]:
+        """Yield the running scores of each sentence's first row by the scorer, in batches of limited size."""
+        rows = rollout.rows[:: rollout.beam_size]
         longest = max(len(row.history) for row in rows)
         size = max(1, SCORED_AT_ONCE // (longest * self.bounds.target_vocabulary))
         for first in range(0, len(rows), size):
@@ -99,7 +144,7 @@ class Trial:
             sources = pad([row.source for row in some], self.bounds.pad)
             targets = pad([np.array(row.history[1:], np.int64) for row in some], 0)
             starts = np.array([row.history[0] for row in some])
-            for scores, length in zip(self.runtime.score(Pairs(*sources, starts, *targets)), targets[1], strict=True):
+            for scores, length in zip(side.score(Pairs(*sources, starts, *targets)), targets[1], strict=True):
                 yield np.cumsum(scores[:length], dtype=np.float64)
 
 
@@ -123,7 +168,7 @@ def describe(rollout: Rollout) -> str:
 
 
 def _all_equal(name: str, cases: int, wrong: int) -> Check:
-    detail = "differing tokens; among equally likely ones the lower comes first"
+    detail = "misplaced tokens; among equally likely ones the lower comes first"
     return make_check(name, cases, float(wrong), 0.0, detail)
 
 

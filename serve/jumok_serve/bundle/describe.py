@@ -105,6 +105,9 @@ def _precisions(manifest: Manifest, *, graphs: bool) -> Iterator[str]:
         native = "yes" if variant.native else "not for CUDA" if variant.for_devices else "no"
         rows.append((precision, f"{_precision_bytes(manifest, precision):,}", variant.weights, native, verdict))
     yield from _table(rows, numeric={1})
+    for precision, agreement in manifest.agreement.items():
+        share = f"{100 * agreement.share:.1f} % of {agreement.tokens:,} tokens ({agreement.texts})"
+        yield from _wrapped(f"{precision} agrees with fp32: ", share)
     for precision, variant in manifest.precisions.items() if graphs else ():
         yield from _wrapped(f"graphs of {precision}: ", ", ".join(variant.graphs))
     if any(native == "no" for _, _, _, native, _ in rows):

@@ -219,6 +219,20 @@ class VerificationReport(Part):
         return all(check.passed for check in self.checks)
 
 
+class Agreement(Part):
+    """Share of target tokens that a precision chooses as fp32 does, given the same tokens before.
+
+    Attributes:
+        share: from 0 to 1.
+        tokens: tokens that were compared.
+        texts: description of the texts.
+    """
+
+    share: Annotated[float, Field(ge=0, le=1)]
+    tokens: Positive
+    texts: str
+
+
 class Score(Part):
     """A translation quality score, and the data that reproduces it."""
 
@@ -282,6 +296,7 @@ class ManifestDraft(Part):
     precisions: Annotated[dict[Name, PrecisionVariant], Field(min_length=1)]
     shortlist: ShortlistDescription | None = None
     verification: dict[Name, VerificationReport] = Field(default_factory=dict)
+    agreement: dict[Name, Agreement] = Field(default_factory=dict)
     scores: tuple[Score, ...] = ()
     provenance: Provenance
 
@@ -381,8 +396,9 @@ class ManifestDraft(Part):
     def _reference_problems(self) -> list[str]:
         known = ", ".join(self.precisions)
         return [
-            f"verification: {precision!r} is not a precision of the bundle ({known})"
-            for precision in self.verification
+            f"{part}: {precision!r} is not a precision of the bundle ({known})"
+            for part, named in (("verification", self.verification), ("agreement", self.agreement))
+            for precision in named
             if precision not in self.precisions
         ]
 

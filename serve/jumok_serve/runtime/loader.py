@@ -9,11 +9,9 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.errors import DeviceError
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
 from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.runtime.precision import automatic_precision, describe_agreement, warn_of_failed_checks
 
 logger = logging.getLogger(__name__)
-
-PREFERRED_PRECISIONS = {"cpu": ("int8", "fp32"), "cuda": ("fp16", "fp32")}
-"""Precisions for "auto" on each device; the first that the bundle has is taken."""
 
 MAX_REPLICAS = 4
 """Most replicas by default on a CPU, if several are faster."""
@@ -74,7 +72,7 @@ def load_graphs(
     with `threads` - 1 workers for each replica runs as many threads as a session for each replica would.
 
     Args:
-        precision: one of the bundle's variants, or "auto": see `PREFERRED_PRECISIONS`.
+        precision: one of the bundle's variants, or "auto": see `automatic_precision`.
         devices: devices to try in this order; at least one.
         replicas: threads that will call the graphs; None: up to `MAX_REPLICAS` on a CPU in int8, or in fp32 below
             `SEVERAL_IN_FP32`, if there are cores for their threads, else one.
@@ -92,8 +90,7 @@ def load_graphs(
         except DeviceError as error:
             logger.warning("not using %s: %s", device.name, error)
     if precision == "auto":
-        present = bundle.manifest.precisions
-        precision = next((name for name in PREFERRED_PRECISIONS[last.name] if name in present), next(iter(present)))
+        precision = automatic_precision(bundle.manifest, last.name)
     if last == CPU and bundle.variant(precision).for_devices:
         last = CPU_AS_DEVICE
     cores = len(os.sched_getaffinity(0))
@@ -106,9 +103,17 @@ def load_graphs(
     small = replicas > 1 and last.name == "cpu" and weights < SMALL_WEIGHTS
     graphs = Graphs(bundle, precision, device=last, threads=pool if small else replicas * threads, listed=listed)
     name = bundle.manifest.name
+    agreement = describe_agreement(bundle.manifest, precision)
     logger.info(
-        "%s runs in %s on %s, replicas: %d, threads of each: %d", name, precision, last.providers[0], replicas, threads
+        "%s runs in %s%s on %s, replicas: %d, threads of each: %d",
+        name,
+        precision,
+        f" ({agreement})" if agreement else "",
+        last.providers[0],
+        replicas,
+        threads,
     )
+    warn_of_failed_checks(bundle.manifest, precision)
     if replicas * threads > cores:
         logger.warning(
             "%s has more threads than there are cores, so that they wait for each other; replicas: %d, "

@@ -27,9 +27,8 @@ def test_it_chooses_what_a_stable_sort_does(vocabulary: int) -> None:
         for stage, constraints in (("logit", selection.on_logits), ("log_prob", selection.on_log_probs)):
             feeds |= constraint_arrays(stage, never_empty(constraints), vocabulary)
         tokens, totals = session.run(["tokens", "totals"], feeds)
-        expected_tokens, expected_totals = selection.expected()
-        assert np.array_equal(tokens, expected_tokens)
-        assert totals == pytest.approx(expected_totals, rel=1e-5, abs=1e-4)
+        assert selection.misplaced(tokens) == 0
+        assert totals == pytest.approx(selection.expected()[1], rel=1e-5, abs=1e-4)
 
 
 def test_ties_are_broken_and_nothing_else() -> None:

@@ -48,6 +48,7 @@ def import_checkpoint(
     shortlist: ShortlistPlan | None = None,
     name: str | None = None,
     version: str = "1",
+    unverified: bool = False,
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
@@ -70,6 +71,7 @@ def import_checkpoint(
         shortlist: plan of a shortlist; default: none.
         name: name of the model; default: the folder's name.
         version: version of the model.
+        unverified: True to write the bundle even if its verification fails.
         overwrite: True to replace an existing bundle.
         progress: function that is called with messages, such as decisions that the checkpoint leaves open.
 
@@ -119,6 +121,7 @@ def import_checkpoint(
         precisions=precisions,
         calibration=calibration,
         shortlist=shortlist,
+        unverified=unverified,
         overwrite=overwrite,
         progress=progress,
     )

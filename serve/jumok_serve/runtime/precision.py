@@ -1,0 +1,57 @@
+"""Choice of a bundle's precision, and what a user should know about it."""
+
+import logging
+
+from jumok_serve.manifest.manifest import Manifest
+
+logger = logging.getLogger(__name__)
+
+PREFERRED_PRECISIONS = {"cpu": ("int8", "fp32"), "cuda": ("fp16", "fp32")}
+"""Precisions for "auto" on each device, the best first."""
+LEAST_AGREEMENT = 0.98
+"""Least share of tokens that a precision must choose as fp32 does, for "auto" to take it instead of fp32."""
+
+
+def automatic_precision(manifest: Manifest, device: str) -> str:
+    """The precision of "auto" on a device.
+
+    It is the first of `PREFERRED_PRECISIONS` that the bundle has and that agrees with fp32, as far as is known, in at
+    least `LEAST_AGREEMENT` of all tokens; without such a one, the first that the bundle has.
+    """
+    present = [name for name in PREFERRED_PRECISIONS[device] if name in manifest.precisions] or [*manifest.precisions]
+    for name in present:
+        agreement = manifest.agreement.get(name)
+        if agreement is None or agreement.share >= LEAST_AGREEMENT:
+            return name
+        if len(present) > 1:
+            logger.info(
+                "%s: %s agrees with fp32 in %.1f %% of tokens, less than %g %%, so it is not chosen by itself",
+                manifest.name,
+                name,
+                100 * agreement.share,
+                100 * LEAST_AGREEMENT,
+            )
+    return present[0]
+
+
+def describe_agreement(manifest: Manifest, precision: str) -> str:
+    """Describe how far a precision agrees with fp32; empty for fp32."""
+    if precision == "fp32":
+        return ""
+    agreement = manifest.agreement.get(precision)
+    if agreement is None:
+        return "agreement with fp32 not measured"
+    return f"agrees with fp32 in {100 * agreement.share:.1f} % of {agreement.tokens:,} tokens ({agreement.texts})"
+
+
+def warn_of_failed_checks(manifest: Manifest, precision: str) -> None:
+    """Warn if a precision failed its verification, as bundles exported with --unverified may."""
+    report = manifest.verification.get(precision)
+    failed = [] if report is None else [check.name for check in report.checks if not check.passed]
+    if failed:
+        logger.warning(
+            "%s: its %s graphs failed their verification and were exported all the same (%s); see `jumok inspect`",
+            manifest.name,
+            precision,
+            ", ".join(failed),
+        )

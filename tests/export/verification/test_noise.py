@@ -1,0 +1,98 @@
+"""Models whose fp32 rounds much: correct graphs pass, and errors in them are still found."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from jumok_export.bundles.variants import Written, write_variants
+from jumok_export.errors import VerificationError
+from jumok_export.quantization.calibration import GreedySearch
+from jumok_export.verification.agreement import SourceTexts, random_sources
+from jumok_serve.manifest.manifest import Check
+from tests.support.broken_graphs import BREAKS, Graphs, copied
+from tests.support.random_models import FAMILIES, SCALES, RandomModel, random_model
+
+
+@pytest.fixture(scope="module")
+def noisy() -> tuple[RandomModel, Graphs]:
+    """A Transformer whose fp32 rounds by more than the plain limits, and its graphs."""
+    case = random_model("transformer-pre", 8.0)
+    return case, case.graphs()
+
+
+def verified(case: RandomModel, graphs: Graphs, precisions: tuple[str, ...]) -> Written:
+    bounds = case.bounds
+    texts = SourceTexts(
+        sources=random_sources(bounds.source_vocabulary, (0, 1, 2), 8)[:10],
+        search=GreedySearch(start=bounds.start, eos=(2,), max_length=bounds.max_target_length),
+        pad=bounds.pad,
+        described="random tokens",
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        return write_variants(
+            case.model,
+            graphs,
+            bounds,
+            Path(folder),
+            precisions,
+            calibrator=None,
+            listed=False,
+            unverified=False,
+            texts=texts,
+            progress=lambda _: None,
+        )
+
+
+def by_name(written: Written, precision: str = "fp32") -> dict[str, Check]:
+    return {check.name: check for check in written.reports[precision].checks}
+
+
+def test_a_noisy_model_is_compared_by_its_own_rounding(noisy: tuple[RandomModel, Graphs]) -> None:
+    checks = by_name(verified(*noisy, ("fp32", "int8")))
+    allowed = [check for check in checks.values() if "times the model's own rounding" in check.detail]
+    assert allowed
+    for check in allowed:
+        assert check.worst < check.limit / 2  # no close call, so the number of threads decides nothing
+
+
+@pytest.mark.parametrize("damage", BREAKS, ids=lambda damage: damage.__name__)
+def test_a_broken_graph_of_a_noisy_model_is_refused(
+    damage: Callable[[Graphs], None], noisy: tuple[RandomModel, Graphs]
+) -> None:
+    case, graphs = noisy
+    broken = copied(graphs)
+    damage(broken)
+    with pytest.raises(VerificationError) as caught:
+        verified(case, broken, ("fp32",))
+    assert BREAKS[damage] in {check.name for check in caught.value.checks}
+
+
+@pytest.mark.parametrize(("family", "scale"), [("transformer-post", 8.0), ("gru", 4.0)])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_correct_model_passes_with_any_number_of_threads(family: str, scale: float, threads: int) -> None:
+    case = random_model(family, scale)
+    graphs = case.graphs()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        verified(case, graphs, ("fp32", "int8"))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_correct_model_is_refused(family: str) -> None:
+    for scale in SCALES:
+        case = random_model(family, scale)
+        graphs = case.graphs()
+        for threads in (1, 2):
+            before = torch.get_num_threads()
+            torch.set_num_threads(threads)
+            try:
+                verified(case, graphs, ("fp32", "int8"))
+            finally:
+                torch.set_num_threads(before)
