@@ -317,7 +317,7 @@ def _written(out: Path, bundle: "Bundle") -> str:
     )
     agreement = "".join(f"; {name} {describe_agreement(manifest, name)}" for name in manifest.agreement)
     failed = [precision for precision, report in manifest.verification.items() if not report.passed]
-    warning = f"; its verification FAILED in {', '.join(failed)}: see `jumok inspect {out}`" if failed else ""
+    warning = f"; its verification FAILED in {', '.join(failed)}: see `jumok inspect --all {out}`" if failed else ""
     return f"wrote {out}: {manifest.name} {manifest.version}, {', '.join(sizes)}{agreement}{warning}"
 
 

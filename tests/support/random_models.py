@@ -62,7 +62,8 @@ class OwnGRU(nn.Module):
         before = torch.cat((start[:, None], targets[:, :-1]), dim=1)
         written, _ = self.writer(self.embedding(before), self.encode(sources, lengths)[1]["hidden"][None])
         scores = self.output(written).log_softmax(dim=-1).gather(-1, targets[..., None])[..., 0]
-        return scores.masked_fill(torch.arange(targets.shape[1]) >= ends[:, None], 0.0)
+        within: Tensor = scores.masked_fill(torch.arange(targets.shape[1]) >= ends[:, None], 0.0)
+        return within
 
 
 def _transformer(**options: Any) -> nn.Module:
@@ -100,9 +101,11 @@ def random_model(family: str, scale: float = 1.0) -> RandomModel:
     with torch.random.fork_rng():
         torch.manual_seed(7)
         model = copy.deepcopy(FAMILIES[family]()).eval().requires_grad_(False)
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            parameter.mul_(scale)
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(scale)
+            else:
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)  # biases and norms of a trained model
     scaled_queries(model).__enter__()  # for good
     own = family in OWN_FAMILIES
     vocabulary, longest = (VOCABULARY, 30) if own else (37, 18)

@@ -12,6 +12,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 import torch
 from torch import nn
@@ -139,9 +140,11 @@ def export_bundle(
     if calibration is not None:
         sources = encode_texts(calibration, tokenizer, direction, limits.max_source_length)
         calibrator = partial(calibrate, sources=sources, search=search, progress=progress)
-        described_texts = "calibration texts"
     else:
-        sources, described_texts = _random_texts(tokenizer, special_tokens, direction, limits), "random tokens"
+        sources = _random_texts(tokenizer, special_tokens, direction, limits)
+    described_texts: Literal["calibration texts", "random tokens"] = (
+        "random tokens" if calibration is None else "calibration texts"
+    )
     texts = SourceTexts(sources=sources, search=search, pad=special_tokens.pad, described=described_texts)
 
     described = None if shortlist is None else _describe(shortlist, _default_direction(languages, "a shortlist"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -27,13 +28,13 @@ class SourceTexts:
         sources: token ids of each text, as the encoder reads them.
         search: options of greedy search over them.
         pad: token after the end of shorter sources.
-        described: the texts, for people.
+        described: the texts, for the manifest.
     """
 
     sources: Sequence[Sequence[int]]
     search: GreedySearch
     pad: int
-    described: str
+    described: Literal["calibration texts", "random tokens"]
 
 
 def random_sources(vocabulary: int, left_out: Sequence[int], longest: int) -> list[list[int]]:

@@ -71,7 +71,8 @@ def verify_int8(
     if calibration is not None:
         trial.samples = SentenceSamples(bounds, trial.torch, calibration)
         trial.arithmetic = Int8Arithmetic(calibration.scales, rectified)
-        trial.activations = f"calibrated on {len(calibration.sources)} sentences"
+        if calibration.scales:
+            trial.activations = f"calibrated on {len(calibration.sources)} sentences"
     return report(trial.aligner, trial.select, trial.sampler, trial.longest, trial.decode)
 
 

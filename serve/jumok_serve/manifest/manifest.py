@@ -225,12 +225,12 @@ class Agreement(Part):
     Attributes:
         share: from 0 to 1.
         tokens: tokens that were compared.
-        texts: description of the texts.
+        texts: sources of these targets, which are the model's own translations in fp32.
     """
 
     share: Annotated[float, Field(ge=0, le=1)]
     tokens: Positive
-    texts: str
+    texts: Literal["calibration texts", "random tokens"]
 
 
 class Score(Part):

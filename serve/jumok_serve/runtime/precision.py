@@ -2,26 +2,29 @@
 
 import logging
 
-from jumok_serve.manifest.manifest import Manifest
+from jumok_serve.manifest.manifest import Agreement, Manifest
 
 logger = logging.getLogger(__name__)
 
 PREFERRED_PRECISIONS = {"cpu": ("int8", "fp32"), "cuda": ("fp16", "fp32")}
 """Precisions for "auto" on each device, the best first."""
-LEAST_AGREEMENT = 0.98
-"""Least share of tokens that a precision must choose as fp32 does, for "auto" to take it instead of fp32."""
+LEAST_AGREEMENT = {"calibration texts": 0.98, "random tokens": 0.95}
+"""Least share of tokens that a precision must choose as fp32 does, for "auto" to take it instead of fp32.
+
+After random tokens a model is less sure of its choice, so that roundings change more of them.
+"""
 
 
 def automatic_precision(manifest: Manifest, device: str) -> str:
     """The precision of "auto" on a device.
 
-    It is the first of `PREFERRED_PRECISIONS` that the bundle has and that agrees with fp32, as far as is known, in at
-    least `LEAST_AGREEMENT` of all tokens; without such a one, the first that the bundle has.
+    It is the first of `PREFERRED_PRECISIONS` that the bundle has and that agrees with fp32 well enough, as far as is
+    known; without such a one, the first that the bundle has.
     """
     present = [name for name in PREFERRED_PRECISIONS[device] if name in manifest.precisions] or [*manifest.precisions]
     for name in present:
         agreement = manifest.agreement.get(name)
-        if agreement is None or agreement.share >= LEAST_AGREEMENT:
+        if agreement is None or agrees(agreement):
             return name
         if len(present) > 1:
             logger.info(
@@ -29,9 +32,14 @@ def automatic_precision(manifest: Manifest, device: str) -> str:
                 manifest.name,
                 name,
                 100 * agreement.share,
-                100 * LEAST_AGREEMENT,
+                100 * LEAST_AGREEMENT[agreement.texts],
             )
     return present[0]
+
+
+def agrees(agreement: Agreement) -> bool:
+    """True if a precision agrees with fp32 well enough for "auto" to take it."""
+    return agreement.share >= LEAST_AGREEMENT[agreement.texts]
 
 
 def describe_agreement(manifest: Manifest, precision: str) -> str:
@@ -50,7 +58,7 @@ def warn_of_failed_checks(manifest: Manifest, precision: str) -> None:
     failed = [] if report is None else [check.name for check in report.checks if not check.passed]
     if failed:
         logger.warning(
-            "%s: its %s graphs failed their verification and were exported all the same (%s); see `jumok inspect`",
+            "%s: its %s graphs failed their verification, and were exported all the same (%s): see `inspect --all`",
             manifest.name,
             precision,
             ", ".join(failed),

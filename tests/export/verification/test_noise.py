@@ -12,7 +12,7 @@ from jumok_export.errors import VerificationError
 from jumok_export.quantization.calibration import GreedySearch
 from jumok_export.verification.agreement import SourceTexts, random_sources
 from jumok_serve.manifest.manifest import Check
-from tests.support.broken_graphs import BREAKS, Graphs, copied
+from tests.support.broken_graphs import BREAKS, Graphs, copied, epsilon_is_wrong
 from tests.support.random_models import FAMILIES, SCALES, RandomModel, random_model
 
 
@@ -58,7 +58,11 @@ def test_a_noisy_model_is_compared_by_its_own_rounding(noisy: tuple[RandomModel,
         assert check.worst < check.limit / 2  # no close call, so the number of threads decides nothing
 
 
-@pytest.mark.parametrize("damage", BREAKS, ids=lambda damage: damage.__name__)
+SEEN = [damage for damage in BREAKS if damage is not epsilon_is_wrong]
+"""Not the epsilon, which makes no difference beside variances as large as those of the noisy model."""
+
+
+@pytest.mark.parametrize("damage", SEEN, ids=lambda damage: damage.__name__)
 def test_a_broken_graph_of_a_noisy_model_is_refused(
     damage: Callable[[Graphs], None], noisy: tuple[RandomModel, Graphs]
 ) -> None:

@@ -1,6 +1,7 @@
 """Broken graphs are refused."""
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +19,19 @@ from jumok_export.models.seq2seq import Tensors
 from jumok_export.models.transformer import Transformer
 from jumok_export.quantization.int8 import Scales, quantize_graph
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.bundle.describe import as_json, describe
 from jumok_serve.errors import BundleError
-from tests.support.broken_graphs import BREAKS, SELECTION_BREAKS, Graphs, change_weight, constant, copied, insert, node
+from tests.support.broken_graphs import (
+    BREAKS,
+    SELECTION_BREAKS,
+    Graphs,
+    attention_is_too_sharp,
+    change_weight,
+    constant,
+    copied,
+    insert,
+    node,
+)
 
 Export = Callable[..., Bundle]
 
@@ -49,6 +61,18 @@ def test_a_broken_selection_is_refused(
     monkeypatch.setattr(recipe, f"{role}_graph", damaged)
     assert_refused(lambda: export_tiny(tmp_path / "out", precisions=("fp32",)), SELECTION_BREAKS[damage])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_graph_is_written_if_that_is_asked_for(
+    export_tiny: Export, tiny_graphs: Graphs, tmp_path: Path
+) -> None:
+    graphs = copied(tiny_graphs)
+    attention_is_too_sharp(graphs)
+    bundle = export_tiny(tmp_path / "out", graphs=graphs, precisions=("fp32",), unverified=True)
+    failed = [check.name for check in bundle.manifest.verification["fp32"].checks if not check.passed]
+    assert "encoder" in failed
+    assert as_json(bundle)["verified"] == {"fp32": False}
+    assert re.search(r"encoder +\d+ .* FAILED", describe(bundle))
 
 
 def assert_refused(export: Callable[[], Bundle], failing: str) -> None:

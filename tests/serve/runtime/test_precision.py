@@ -1,0 +1,69 @@
+"""The precision of "auto", and what is said about a precision when it is loaded."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.manifest.manifest import Agreement, Check, Manifest, VerificationReport
+from jumok_serve.runtime.device import CPU
+from jumok_serve.runtime.loader import load_graphs
+from jumok_serve.runtime.precision import agrees, automatic_precision
+
+
+def with_agreement(manifest: Manifest, share: float | None) -> Manifest:
+    agreement = {} if share is None else {"int8": Agreement(share=share, tokens=100, texts="calibration texts")}
+    return manifest.model_copy(update={"agreement": agreement})
+
+
+@pytest.mark.parametrize(
+    ("share", "precision"),
+    [(None, "int8"), (1.0, "int8"), (0.98, "int8"), (0.979, "fp32")],
+)
+def test_int8_is_taken_unless_it_is_known_to_agree_badly(
+    share: float | None, precision: str, tiny_bundle: Path
+) -> None:
+    manifest = with_agreement(Bundle.open(tiny_bundle).manifest, share)
+    assert automatic_precision(manifest, "cpu") == precision
+    assert automatic_precision(manifest, "cuda") == "fp32"
+
+
+def test_random_tokens_are_judged_less_severely() -> None:
+    shares = (0.94, 0.95, 0.97)
+    assert [agrees(Agreement(share=share, tokens=9, texts="random tokens")) for share in shares] == [False, True, True]
+    assert not any(agrees(Agreement(share=share, tokens=9, texts="calibration texts")) for share in shares)
+
+
+def test_int8_is_taken_if_there_is_nothing_else(tiny_bundle: Path) -> None:
+    manifest = with_agreement(Bundle.open(tiny_bundle).manifest, 0.5)
+    only = manifest.model_copy(update={"precisions": {"int8": manifest.precisions["int8"]}})
+    assert automatic_precision(only, "cpu") == "int8"
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.5, "agrees with fp32 in 50.0 % of 100 tokens (calibration texts)"), (None, "agreement with fp32 not measured")],
+)
+def test_the_agreement_is_said_when_a_model_is_loaded(
+    share: float | None,
+    said: str,
+    tiny_bundle: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    bundle = replace(bundle, manifest=with_agreement(bundle.manifest, share))
+    caplog.set_level(logging.INFO)
+    load_graphs(bundle, "int8", [CPU], replicas=1, threads=1)
+    assert f"runs in int8 ({said}) on CPUExecutionProvider" in caplog.text
+
+
+def test_failed_checks_are_warned_of(tiny_bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bundle = Bundle.open(tiny_bundle)
+    failed = VerificationReport(checks=(Check(name="encoder", cases=1, worst=2.0, limit=1.0, passed=False),))
+    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"verification": {"fp32": failed}}))
+    load_graphs(bundle, "int8", [CPU], replicas=1, threads=1)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    load_graphs(bundle, "fp32", [CPU], replicas=1, threads=1)
+    assert "its fp32 graphs failed their verification, and were exported all the same (encoder)" in caplog.text
