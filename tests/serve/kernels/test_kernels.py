@@ -16,7 +16,7 @@ from tests.support.native_operators import AS_LEVELS, CONSTANTS, NOT_CONSTANT, l
 pytestmark = needs_library
 
 Arrays = dict[str, NDArray[Any]]
-OTHERS = ("native_attention", "products", "float_products")
+OTHERS = ("native_attention", "products", "float_products", "malformed_inputs")
 """Test files of the other operators."""
 LIST_NAMES = ("logit_factors", "logit_biases", "log_prob_factors", "log_prob_biases")
 

@@ -86,7 +86,7 @@ class Slots {
   // True if all sentences have a slot; else fails the call.
   bool fit(Call& call, int64_t sentences, int64_t slots) const {
     bool fitting = places_ ? places_.count() == sentences * step_ : sentences == slots;
-    for (int64_t i = 0; i < sentences && fitting; ++i) fitting = 0 <= of(i) && of(i) < slots;
+    for (int64_t i = 0; i < sentences && fitting && step_ > 0; ++i) fitting = 0 <= of(i) && of(i) < slots;
     if (!fitting) call.fail("the number of sentences does not match the slots of the KV cache");
     return fitting;
   }
@@ -96,12 +96,13 @@ class Slots {
   int64_t step_;
 };
 
-// True if queries [B, K, heads * width] and keys [slots, heads, entries, stride] match; else fails the call.
+// True if queries [B, K, heads * width], width > 0, and keys [slots, heads, entries, stride] match; else fails the call.
 template <typename Element>
 bool fit(Call& call, const Tensor& query, const Tensor& key, const Tensor& value, int64_t heads) {
   if (call.failed()) return false;
   const bool fitting = query.axes == 3 && key.axes == 4 && value.axes == 4 && key.sizes[1] == heads &&
-                       query.sizes[2] % heads == 0 && key.sizes[3] == stride_of<Element>(query.sizes[2] / heads) &&
+                       query.sizes[2] >= heads && query.sizes[2] % heads == 0 &&
+                       key.sizes[3] == stride_of<Element>(query.sizes[2] / heads) &&
                        std::memcmp(key.sizes, value.sizes, sizeof key.sizes) == 0;
   if (!fitting) call.fail("queries, keys and values do not fit each other");
   return fitting;
@@ -160,7 +161,8 @@ class CrossAttention : Heads {
     const Tensor query = call.input(0), lengths = call.input(3), places = call.input(kQuantized ? 6 : 4);
     Tensor key = call.input(1), value = call.input(2);
     const bool of_tokens = key.axes == 3;  // heads of an entry are contiguous
-    if (key.axes != value.axes || (of_tokens && (key.sizes[2] % heads != 0 || std::is_same_v<Element, Int8>)))
+    if (key.axes != value.axes || (of_tokens && (key.sizes[2] % heads != 0 || value.sizes[2] != key.sizes[2] ||
+                                                 std::is_same_v<Element, Int8>)))
       return call.fail("queries, keys and values do not fit each other");
     key = in_heads(key, heads);
     value = in_heads(value, heads);
@@ -173,7 +175,7 @@ class CrossAttention : Heads {
     if (!slots.fit(call, sentences, key.sizes[0])) return;
     if (lengths.count() != sentences) return call.fail("there are not as many lengths as sentences");
     const Output<kQuantized> output(call, query, quantization);
-    if (call.failed()) return;
+    if (call.failed() || query.count() == 0) return;
     // Offset of a head's keys.
     const auto start = [&](int64_t i) {
       const int64_t slot = slots.of(i / heads), head = i % heads;
@@ -245,10 +247,12 @@ class SelfAttention : Heads {
       return call.fail("there are not as many new keys and values as queries");
     if (visible.count() != key.sizes[0] * beams * entries)
       return call.fail("the visibility does not match the entries of the KV cache");
+    if (bias && !fits(bias, sentences, heads, beams, entries))
+      return call.fail("the bias does not match the scores of attention");
     const Output<kQuantized> output(call, query, quantization);
     const Tensor keys = next(call, 1, key), values = next(call, 2, value);
-    if (call.failed()) return;
-    const auto visible_of = [&](int64_t sentence) { return visible.as<bool>() + slots.of(sentence) * beams * entries; };
+    if (call.failed() || query.count() == 0) return;
+    const auto visible_of = [&](int64_t sentence) { return visible.as<uint8_t>() + slots.of(sentence) * beams * entries; };
     // Offset of a head's keys.
     const auto start = [&](int64_t i) { return (slots.of(i / heads) * heads + i % heads) * head_stride; };
     call.parallel_for(
@@ -325,11 +329,12 @@ class SelfAttention : Heads {
     }
   }
 
-  // Visibility of eight entries to any row of a sentence: a byte each, 0 or 1, the first entry lowest.
-  static uint64_t visible_to_any(const bool* visible, int64_t beams, int64_t entries, int64_t first) {
+  // Visibility of eight entries to any row of a sentence: a byte each, 0 or 1, the first entry lowest. A graph may hold
+  // other bytes; their lowest bit counts.
+  static uint64_t visible_to_any(const uint8_t* visible, int64_t beams, int64_t entries, int64_t first) {
     uint64_t any = 0;
     for (int64_t beam = 0; beam < beams; ++beam) {
-      const bool* from = visible + beam * entries + first;
+      const uint8_t* from = visible + beam * entries + first;
       uint64_t own = 0;
       if (first + kEntriesPerWord <= entries)
         std::memcpy(&own, from, kEntriesPerWord);
@@ -337,11 +342,11 @@ class SelfAttention : Heads {
         std::memcpy(&own, from, static_cast<size_t>(entries - first));
       any |= own;
     }
-    return any;
+    return any & 0x0101010101010101;
   }
 
   // Number of entries up to the last one that is visible to any row.
-  static int64_t end_of_visible(const bool* visible, int64_t beams, int64_t entries) {
+  static int64_t end_of_visible(const uint8_t* visible, int64_t beams, int64_t entries) {
     for (int64_t first = (entries - 1) / kEntriesPerWord * kEntriesPerWord; first >= 0; first -= kEntriesPerWord)
       if (const uint64_t any = visible_to_any(visible, beams, entries, first); any != 0)
         return first + kEntriesPerWord - __builtin_clzll(any) / 8;
@@ -349,17 +354,22 @@ class SelfAttention : Heads {
   }
 
   // Lists entries before `end` that are visible to any row, and makes the mask of each row.
-  static int64_t find_visible(const bool* visible, int64_t beams, int64_t entries, int64_t end,
+  static int64_t find_visible(const uint8_t* visible, int64_t beams, int64_t entries, int64_t end,
                               int32_t* visible_entries, float* mask) {
     int64_t count = 0;
     for (int64_t first = 0; first < end; first += kEntriesPerWord)
       for (uint64_t left = visible_to_any(visible, beams, entries, first); left != 0; left &= left - 1)
         visible_entries[count++] = static_cast<int32_t>(first + __builtin_ctzll(left) / 8);
     for (int64_t beam = 0; beam < beams; ++beam, visible += entries, mask += padded(count)) {
-      for (int64_t i = 0; i < count; ++i) mask[i] = visible[visible_entries[i]] ? 0.0f : -INFINITY;
+      for (int64_t i = 0; i < count; ++i) mask[i] = (visible[visible_entries[i]] & 1) != 0 ? 0.0f : -INFINITY;
       std::fill(mask + count, mask + padded(count), -INFINITY);
     }
     return count;
+  }
+
+  static bool fits(const Tensor& bias, int64_t sentences, int64_t heads, int64_t beams, int64_t entries) {
+    const auto one_or = [&](size_t axis, int64_t size) { return bias.sizes[axis] == 1 || bias.sizes[axis] == size; };
+    return bias.axes == 4 && one_or(0, sentences) && one_or(1, heads) && one_or(2, beams) && bias.sizes[3] == entries;
   }
 
   // Bias [K or 1, entries] of one head, or null; leading axes may be 1.

@@ -35,8 +35,9 @@ class KvEntries {
       return call.fail("keys or values do not match the number of heads");
     const int64_t sentences = given.sizes[0], entries = given.sizes[of_tokens ? 1 : 2];
     const int64_t width = of_tokens ? given.sizes[2] / heads_ : given.sizes[3], stride = stride_of<Element>(width);
+    if (width < 1) return call.fail("keys or values have no numbers for a head");
     const Tensor made = call.output(0, {sentences, heads_, entries, stride});
-    if (call.failed()) return;
+    if (call.failed() || given.count() == 0) return;
     call.parallel_for(sentences * entries, given.count(), [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i)
         if (of_tokens) {

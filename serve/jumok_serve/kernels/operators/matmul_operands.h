@@ -34,7 +34,7 @@ class MatmulOperands {
       if (kQuantized) part.scales = settings.constant(at + 1);
       if (biased) part.bias = settings.constant(at + kInputsOfPart - 1);
       const int64_t columns = matrix.sizes[transposed ? 0 : 1], depth = matrix.sizes[transposed ? 1 : 0];
-      if (matrix.axes != 2 || (i > 0 && depth != all_.depth) || (kQuantized && part.scales.count() != columns) ||
+      if (matrix.axes != 2 || columns < 1 || depth < 1 || (i > 0 && depth != all_.depth) || (kQuantized && part.scales.count() != columns) ||
           (biased && part.bias.count() != columns))
         settings.fail("weights, scales and biases of a product do not fit each other");
       if (settings.failed()) return;
@@ -45,10 +45,9 @@ class MatmulOperands {
       work_ += columns * depth * static_cast<int64_t>(sizeof(Weight)) / kBytesPerUnit;
     }
     if constexpr (kQuantized) {
-      const Tensor scale = settings.constant(1), zero_point = settings.constant(2);
-      if (settings.failed()) return;
-      all_.scale = *scale.as<float>();
-      all_.zero_point = *zero_point.as<uint8_t>();
+      const auto inputs = settings.quantization<Quantization>(1, 2);
+      all_.scale = inputs.scale;
+      all_.zero_point = inputs.zero_point;
     }
   }
 

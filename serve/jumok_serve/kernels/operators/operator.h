@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <initializer_list>
@@ -16,13 +17,20 @@ namespace jumok {
 
 constexpr int kMaxAxes = 4;
 
-// A contiguous tensor; an absent optional one has no data.
+// Input or output of an operator.
+struct Argument {
+  ort::Type type;
+  ort::Presence presence = ort::Presence::kRequired;
+};
+
+// A contiguous tensor, or an absent optional one. An empty tensor may have no data.
 struct Tensor {
+  bool present = false;
   void* data = nullptr;
   int64_t sizes[kMaxAxes] = {};
   size_t axes = 0;
 
-  explicit operator bool() const { return data != nullptr; }
+  explicit operator bool() const { return present; }
   template <typename Element>
   Element* as() const {
     return static_cast<Element*>(data);
@@ -34,37 +42,55 @@ struct Tensor {
   }
 };
 
-// Reads a value's shape and data; returns the first error, or null.
-inline ort::Status* read(const ort::Api& api, const ort::Value* value, Tensor& tensor) {
+// Reads a value's shape and data, and checks its type; returns the first error, or null.
+inline ort::Status* read(const ort::Api& api, const ort::Value* value, ort::Type type, Tensor& tensor) {
   ort::Shape* shape = nullptr;
   if (ort::Status* status = api.GetShape(value, &shape)) return status;
-  ort::Status* status = api.GetAxes(shape, &tensor.axes);
-  if (status == nullptr && tensor.axes > kMaxAxes)
+  ort::Type found{};
+  ort::Status* status = api.GetType(shape, &found);
+  if (status == nullptr && found != type)
+    status = api.CreateStatus(ort::Code::kInvalidArgument, "a tensor has a type that the operator does not take");
+  if (status == nullptr) status = api.GetAxes(shape, &tensor.axes);
+  if (status == nullptr && tensor.axes > kMaxAxes) {
+    tensor.axes = 0;
     status = api.CreateStatus(ort::Code::kInvalidArgument, "a tensor has too many axes");
+  }
   if (status == nullptr) status = api.GetSizes(shape, tensor.sizes, tensor.axes);
   if (status == nullptr) status = api.GetData(const_cast<ort::Value*>(value), &tensor.data);
   api.ReleaseShape(shape);
+  tensor.present = status == nullptr;
   return status;
 }
 
-// One call of a kernel; keeps the first error, after which nothing should be computed.
+// One call of a kernel; keeps the first error, after which nothing may be computed: tensors may lack data then.
 class Call {
  public:
-  Call(const ort::Api& api, ort::KernelContext* context) : api_(api), context_(context) {}
+  Call(const ort::Api& api, ort::KernelContext* context, const std::vector<Argument>& inputs,
+       const std::vector<Argument>& outputs)
+      : api_(api), context_(context), inputs_(inputs), outputs_(outputs) {}
 
+  // Fails the call if a required input is absent, or an input has another type.
   Tensor input(size_t index) {
     Tensor tensor;
     const ort::Value* value = nullptr;
-    if (!ok(api_.GetInput(context_, index, &value)) || value == nullptr) return tensor;
-    ok(read(api_, value, tensor));
+    if (!ok(api_.GetInput(context_, index, &value))) return tensor;
+    if (value != nullptr)
+      ok(read(api_, value, inputs_[index].type, tensor));
+    else if (inputs_[index].presence == ort::Presence::kRequired)
+      fail("a required input is missing");
     return tensor;
   }
 
+  // Fails the call if a required output has no name.
   Tensor output(size_t index, const int64_t* sizes, size_t axes) {
     Tensor tensor;
     ort::Value* value = nullptr;
-    if (!ok(api_.GetOutput(context_, index, sizes, axes, &value)) || value == nullptr) return tensor;
-    ok(api_.GetData(value, &tensor.data));
+    if (!ok(api_.GetOutput(context_, index, sizes, axes, &value))) return tensor;
+    if (value == nullptr) {
+      if (outputs_[index].presence == ort::Presence::kRequired) fail("a required output is missing");
+      return tensor;
+    }
+    tensor.present = ok(api_.GetData(value, &tensor.data));
     std::copy(sizes, sizes + axes, tensor.sizes);
     tensor.axes = axes;
     return tensor;
@@ -120,19 +146,15 @@ class Call {
 
   const ort::Api& api_;
   ort::KernelContext* context_;
+  const std::vector<Argument>&inputs_, &outputs_;
   ort::Status* status_ = nullptr;
-};
-
-// Input or output of an operator.
-struct Argument {
-  ort::Type type;
-  ort::Presence presence = ort::Presence::kRequired;
 };
 
 // Attributes and constant inputs of a node.
 class Settings {
  public:
-  Settings(const ort::Api& api, const ort::KernelInfo* info) : api_(api), info_(info) {}
+  Settings(const ort::Api& api, const ort::KernelInfo* info, const std::vector<Argument>& inputs)
+      : api_(api), info_(info), inputs_(inputs) {}
 
   template <typename Number>
   Number get(const char* name) {
@@ -150,14 +172,17 @@ class Settings {
     if (constant == 0 || value == nullptr)
       fail("weights, scales, zero points and biases have to be constant");
     else
-      keep(read(api_, value, tensor));
+      keep(read(api_, value, inputs_[index].type, tensor));
     return tensor;
   }
 
-  // Scale and zero point of a quantized result.
+  // Scale and zero point of quantized values.
   template <typename Quantization>
   Quantization quantization(size_t scale, size_t zero_point) {
     const Tensor one = constant(scale), zero = constant(zero_point);
+    if (!failed() && (one.count() != 1 || zero.count() != 1)) fail("a scale and a zero point have one value each");
+    if (!failed() && !(*one.as<float>() > 0 && std::isfinite(*one.as<float>())))
+      fail("a scale must be positive and finite");
     return failed() ? Quantization{} : Quantization{*one.as<float>(), *zero.as<uint8_t>()};
   }
 
@@ -175,6 +200,7 @@ class Settings {
 
   const ort::Api& api_;
   const ort::KernelInfo* info_;
+  const std::vector<Argument>& inputs_;
   ort::Status* status_ = nullptr;
 };
 
@@ -198,10 +224,10 @@ class Operator : public ort::CustomOp {
     GetVariadicInputHomogeneity = GetVariadicOutputHomogeneity = [](const CustomOp*) { return 1; };
     GetStartVersion = [](const CustomOp*) { return 1; };
     GetEndVersion = [](const CustomOp*) { return 1; };
-    CreateKernelV2 = [](const CustomOp*, const ort::Api* api, const ort::KernelInfo* info, void** kernel) {
-      Settings settings(*api, info);
+    CreateKernelV2 = [](const CustomOp* op, const ort::Api* api, const ort::KernelInfo* info, void** kernel) {
+      Settings settings(*api, info, self(op).inputs_);
       try {
-        auto* made = new Node{*api, Kernel(settings)};
+        auto* made = new Node{*api, self(op), Kernel(settings)};
         if (settings.failed())
           delete made;
         else
@@ -213,7 +239,7 @@ class Operator : public ort::CustomOp {
     };
     KernelComputeV2 = [](void* kernel, ort::KernelContext* context) {
       const auto& node = *static_cast<Node*>(kernel);
-      Call call(node.api, context);
+      Call call(node.api, context, node.op.inputs_, node.op.outputs_);
       try {
         node.kernel.compute(call);
       } catch (const std::exception& error) {  // must not leave the library; most likely memory ran out
@@ -227,6 +253,7 @@ class Operator : public ort::CustomOp {
  private:
   struct Node {
     const ort::Api& api;
+    const Operator& op;
     Kernel kernel;
   };
 

@@ -114,6 +114,12 @@ class Blocks {
     maxima_[block] = max;
   }
 
+  // Removes NaN from the recorded maxima, which sorting needs.
+  void ignore_nan() {
+    for (float& max : maxima_)
+      if (std::isnan(max)) max = -std::numeric_limits<float>::infinity();
+  }
+
   // Appends the candidates that may be among the `wanted` best, and some others: scores not below the `wanted`-th best
   // maximum of a block, which is a candidate itself.
   void find(int64_t width, int64_t wanted, const LogSumExp& sum, std::vector<Candidate>& found) {
@@ -174,6 +180,7 @@ class Select {
     for (size_t i = 0; i < 8; ++i) lists[i] = call.input(3 + i);
     const Tensor renormalize = call.input(11);
     if (call.failed()) return;
+    if (candidates.count() != 1) return call.fail("the number of candidates must be one number");
     if (logits.axes != 2 || scores.count() != logits.sizes[0])
       return call.fail("logits and scores have different rows");
     const int64_t count = logits.sizes[0], width = logits.sizes[1];
@@ -233,21 +240,24 @@ class Select {
         sum = after;
       else if (!std::isnan(sum.log_sum))
         sum = {0, 0};
+      if (std::isnan(after.log_sum)) scores.ignore_nan();
     }
-    if (std::isnan(sum.log_sum)) {
-      for (int64_t i = 0; i < wanted; ++i) {
-        tokens[i] = i;
-        totals[i] = std::numeric_limits<float>::quiet_NaN();
-      }
-      return;
-    }
+    if (std::isnan(sum.log_sum)) return write_nan(wanted, tokens, totals);
     room.found.clear();
     if (few && !renormalized) set_apart(row, on_log_probs, sum, scores, room.found);
     scores.find(width, wanted, sum, room.found);
+    if (static_cast<int64_t>(room.found.size()) < wanted) return write_nan(wanted, tokens, totals);
     std::partial_sort(room.found.begin(), room.found.begin() + wanted, room.found.end());
     for (int64_t i = 0; i < wanted; ++i) {
       tokens[i] = room.found[static_cast<size_t>(i)].token;
       totals[i] = room.found[static_cast<size_t>(i)].score + score;
+    }
+  }
+
+  static void write_nan(int64_t wanted, int64_t* tokens, float* totals) {
+    for (int64_t i = 0; i < wanted; ++i) {
+      tokens[i] = i;
+      totals[i] = std::numeric_limits<float>::quiet_NaN();
     }
   }
 

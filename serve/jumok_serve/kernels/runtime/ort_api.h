@@ -57,6 +57,9 @@ class Api {
     return At<Status* (*)(SessionOptions*, CustomOpDomain*)>(28)(options, domain);
   }
   Status* GetData(Value* value, void** data) const { return At<Status* (*)(Value*, void**)>(51)(value, data); }
+  Status* GetType(const Shape* shape, Type* type) const {
+    return At<Status* (*)(const Shape*, Type*)>(60)(shape, type);
+  }
   Status* GetAxes(const Shape* shape, size_t* axes) const {
     return At<Status* (*)(const Shape*, size_t*)>(61)(shape, axes);
   }
