@@ -16,8 +16,12 @@ from jumok_export.models.recurrent import RecurrentSizes
 from jumok_export.models.recurrent_attention import AttentionKind
 from jumok_proto.errors import JumokError
 from jumok_serve.evaluation.bleu_tokenizers import bleu_tokenizer, check_bleu_tokenizer
+from jumok_serve.files import UnusableFileError, read_file
 from jumok_serve.manifest.fields import LanguageTag, Name
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits
+
+MOST_BYTES = 2**20
+"""Bytes of a configuration file."""
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -313,11 +317,11 @@ def parse_configuration(text: str, origin: str) -> Configuration:
     """
     try:
         return configuration_from_values(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{origin} is not TOML: {error}") from error
     except ValidationError as error:
         problems = dict.fromkeys(map(_describe, error.errors(include_url=False)))
         raise ConfigurationError("\n  ".join([f"{origin} cannot be used:", *problems])) from error
+    except (ValueError, RecursionError) as error:  # not TOML, a number of too many digits, or nested too deeply
+        raise ConfigurationError(f"{origin} is not TOML: {error}") from error
 
 
 def load_configuration(path: Path) -> Configuration:
@@ -327,8 +331,8 @@ def load_configuration(path: Path) -> Configuration:
         ConfigurationError: an unreadable file, or as in `parse_configuration`.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_file(path, MOST_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError, UnusableFileError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     return parse_configuration(text, str(path))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from jumok_export.importers.huggingface.imported import ImportedModel
 from jumok_export.importers.huggingface.parameters import Weights
-from jumok_export.importers.huggingface.settings import Settings
+from jumok_export.importers.huggingface.settings import MOST_LAYERS, MOST_POSITIONS, Settings
 from jumok_export.models.positions import Positions, PositionsWithoutPadding, fairseq_positions, halved_positions
 from jumok_export.models.transformer import Transformer, TransformerSizes
 
@@ -148,7 +148,7 @@ def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel
     two = not one and settings.given("decoder_vocab_size")
     target_vocabulary = settings.integer("decoder_vocab_size", vocabulary) if two else vocabulary
     pad = settings.integer("pad_token_id", family.pad, least=0)
-    limit = settings.integer("max_position_embeddings", 1024)
+    limit = settings.integer("max_position_embeddings", 1024, most=MOST_POSITIONS)
     tie = settings.flag("tie_word_embeddings", default=True)
     names = _embedding_names(weights, one_vocabulary=one, tie=tie)
     sizes = TransformerSizes(
@@ -157,8 +157,8 @@ def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel
         width=settings.integer("d_model", 1024, least=4),
         heads=settings.integer("encoder_attention_heads", 16),
         feed_forward=settings.integer("encoder_ffn_dim", 4096),
-        encoder_layers=settings.integer("encoder_layers", 12),
-        decoder_layers=settings.integer("decoder_layers", 12),
+        encoder_layers=settings.integer("encoder_layers", 12, most=MOST_LAYERS),
+        decoder_layers=settings.integer("decoder_layers", 12, most=MOST_LAYERS),
         decoder_heads=settings.integer("decoder_attention_heads", 16),
         decoder_feed_forward=settings.integer("decoder_ffn_dim", 4096),
         norm=family.norm,
@@ -172,6 +172,7 @@ def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel
     settings.divisible("d_model", "encoder_attention_heads", (sizes.width, sizes.heads))
     settings.divisible("d_model", "decoder_attention_heads", (sizes.width, sizes.decoder_layer.heads))
     settings.within("pad_token_id", pad, vocabulary)
+    settings.table("max_position_embeddings and d_model", limit + pad + 2, sizes.width)
     settings.require_sizes()
     given: dict[str, Tensor] = {}
     if family.output_bias and _BIAS in weights:

@@ -1,6 +1,5 @@
 """Settings and weights in a Hugging Face checkpoint's folder, read without executing anything."""
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.weight_files import read_weights
+from jumok_serve.files import MOST_JSON_BYTES, UnusableFileError, parse_json, read_file
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -80,6 +80,12 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
         f"{entry.name} is a link that leaves the checkpoint's folder: copy the folder with what its links lead to"
         for entry in sorted(path.iterdir())
         if entry.is_symlink() and not _inside(path, entry)
+    ]
+    # Libraries that read the folder would wait for the writer of a pipe.
+    leaking += [
+        f"{entry.name} is not a regular file"
+        for entry in sorted(path.iterdir())
+        if not (entry.is_file() or entry.is_dir())
     ]
     if leaking:
         raise CheckpointError(leaking)
@@ -153,9 +159,9 @@ def _cached(folder: Path) -> Path | None:
 def _read_object(path: Path, problems: list[str]) -> Mapping[str, Any] | None:
     """Read a JSON object; returns None on a problem, which is added to `problems`."""
     try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        problems.append(f"{path.name} is not JSON: {error}")
+        content = parse_json(read_file(path, MOST_JSON_BYTES))
+    except UnusableFileError as error:
+        problems.append(f"{path.name} {error}")
     except OSError as error:
         problems.append(f"{path.name} cannot be read: {error.strerror}")
     else:

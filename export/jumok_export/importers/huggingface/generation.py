@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_export.importers.huggingface.settings import MOST, shown
 from jumok_proto.options import RANGES
 from jumok_serve.manifest.manifest import GenerationDefaults, SpecialTokens
 from jumok_serve.search.options import MAX_BEAM_SIZE
@@ -213,9 +214,10 @@ class _Fields:
         value = self.get(name)
         if value is None:
             return default
-        if _is_integer(value) and value >= least:
+        if _is_integer(value) and least <= value <= MOST:
             return int(value)
-        self.problems.append(f"{name} must be an integer of at least {least}, got {value!r}")
+        wanted = f"of at most {MOST}" if _is_integer(value) and value > MOST else f"of at least {least}"
+        self.problems.append(f"{name} must be an integer {wanted}, got {shown(value)}")
         return default
 
     def number(self, name: str, default: float) -> float:
@@ -225,7 +227,7 @@ class _Fields:
         least, most = RANGES[name]
         if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
             return float(value)
-        self.problems.append(f"{name} must be a number from {least:g} to {most:g}, got {value!r}")
+        self.problems.append(f"{name} must be a number from {least:g} to {most:g}, got {shown(value)}")
         return default
 
     def tokens(self, name: str, *, bound: bool = True) -> tuple[int, ...]:
@@ -247,11 +249,11 @@ class _Fields:
     def _tokens(self, name: str, values: Sequence[Any], *, bound: bool) -> tuple[int, ...]:
         wrong = [value for value in values if not _is_integer(value) or value < 0]
         if wrong:
-            self.problems.append(f"{name} must be token ids, got {wrong[0]!r}")
+            self.problems.append(f"{name} must be token ids, got {shown(wrong[0])}")
             return ()
         beyond = [value for value in values if value >= self._vocabulary]
         if beyond and bound:
-            self.problems.append(f"{name}: token {beyond[0]} lies beyond the vocabulary of {self._vocabulary}")
+            self.problems.append(f"{name}: token {shown(beyond[0])} lies beyond the vocabulary of {self._vocabulary}")
             return ()
         return tuple(values)
 

@@ -22,6 +22,22 @@ ACTIVATIONS: Mapping[str, Activation] = {
 """Supported activations by Hugging Face's names."""
 
 
+MOST = 2**24
+"""Largest size of a model, such as its vocabulary."""
+MOST_LAYERS = 1000
+MOST_POSITIONS = 2**20
+MOST_IN_TABLE = 2**27
+"""Numbers in a table of positions."""
+MOST_CHARACTERS = 80
+"""Characters of a value in a message."""
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}..."
+
+
 class Settings:
     """Fields of a configuration; problems are collected.
 
@@ -44,20 +60,22 @@ class Settings:
         """True if a field has a value."""
         return self._config.get(name) is not None
 
-    def integer(self, name: str, default: int, *, least: int = 1) -> int:
-        """Read an integer of at least `least`; returns `least` for an invalid value."""
+    def integer(self, name: str, default: int, *, least: int = 1, most: int = MOST) -> int:
+        """Read an integer from `least` to `most`; returns `least` for an invalid value."""
         value = self._config.get(name, default)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
             return value
-        self._refuse(f"{name} must be an integer of at least {least}, got {value!r}")
+        over = isinstance(value, int) and value > most
+        wanted = f"of at most {most}" if over else f"of at least {least}"
+        self._refuse(f"{name} must be an integer {wanted}, got {shown(value)}")
         return least
 
     def number(self, name: str, default: float) -> float:
-        """Read a number of at least 0."""
+        """Read a number from 0 to `MOST`."""
         value = self._config.get(name, default)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST:
             return float(value)
-        self._refuse(f"{name} must be a number of at least 0, got {value!r}")
+        self._refuse(f"{name} must be a number from 0 to {MOST}, got {shown(value)}")
         return default
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -65,7 +83,7 @@ class Settings:
         value = self._config.get(name, default)
         if isinstance(value, bool):
             return value
-        self._refuse(f"{name} must be true or false, got {value!r}")
+        self._refuse(f"{name} must be true or false, got {shown(value)}")
         return default
 
     def text(self, name: str, default: str) -> str:
@@ -73,7 +91,7 @@ class Settings:
         value = self._config.get(name, default)
         if isinstance(value, str):
             return value
-        self._refuse(f"{name} must be a string, got {value!r}")
+        self._refuse(f"{name} must be a string, got {shown(value)}")
         return default
 
     def activation(self, name: str, default: str) -> Activation:
@@ -81,13 +99,18 @@ class Settings:
         value = self.text(name, default)
         if value in ACTIVATIONS:
             return ACTIVATIONS[value]
-        self.problems.append(f"{name} {value!r} is not supported: there are {', '.join(ACTIVATIONS)}")
+        self.problems.append(f"{name} {shown(value)} is not supported: there are {', '.join(ACTIVATIONS)}")
         return "relu"
 
     def divisible(self, width: str, heads: str, sizes: tuple[int, int]) -> None:
         """Check that the heads divide a width."""
         if sizes[0] % sizes[1]:
             self._refuse(f"{width} must be a multiple of {heads}, got {sizes[0]} and {sizes[1]}")
+
+    def table(self, names: str, rows: int, columns: int) -> None:
+        """Check that a table of positions fits into memory."""
+        if rows * columns > MOST_IN_TABLE:
+            self._refuse(f"{names} must make a table of at most {MOST_IN_TABLE} numbers, got {rows} x {columns}")
 
     def within(self, name: str, token: int, vocabulary: int) -> None:
         """Check that a token is in the vocabulary."""

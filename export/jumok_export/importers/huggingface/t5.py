@@ -8,7 +8,7 @@ import torch
 
 from jumok_export.importers.huggingface.imported import ImportedModel
 from jumok_export.importers.huggingface.parameters import Weights
-from jumok_export.importers.huggingface.settings import Settings
+from jumok_export.importers.huggingface.settings import MOST_LAYERS, MOST_POSITIONS, Settings
 from jumok_export.models.t5 import T5, T5Sizes
 
 ALIASES = {
@@ -89,7 +89,7 @@ def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel
     """
     vocabulary = settings.integer("vocab_size", family.vocabulary)
     pad = settings.integer("pad_token_id", 0, least=0)
-    layers = settings.integer("num_layers", family.layers)
+    layers = settings.integer("num_layers", family.layers, most=MOST_LAYERS)
     buckets = settings.integer("relative_attention_num_buckets", 32, least=4)
     max_distance = settings.integer("relative_attention_max_distance", 128)
     settings.within("pad_token_id", pad, vocabulary)
@@ -105,7 +105,7 @@ def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel
         head_width=settings.integer("d_kv", 64),
         feed_forward=settings.integer("d_ff", family.feed_forward),
         encoder_layers=layers,
-        decoder_layers=settings.integer("num_decoder_layers", layers)
+        decoder_layers=settings.integer("num_decoder_layers", layers, most=MOST_LAYERS)
         if settings.given("num_decoder_layers")
         else layers,
         buckets=buckets,
@@ -120,7 +120,7 @@ def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel
         and settings.flag("scale_decoder_outputs", default=settings.flag("tie_word_embeddings", default=True)),
     )
     settings.require_sizes()
-    limit = _usual_limit(sizes, settings.integer("n_positions", 512))
+    limit = _usual_limit(sizes, settings.integer("n_positions", 512, most=MOST_POSITIONS))
     with torch.device("meta"):
         model = T5(sizes)
     own = {"source_embedding": _ENCODER, "target_embedding": _DECODER, "output": _HEAD}

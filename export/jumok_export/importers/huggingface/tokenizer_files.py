@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_serve.files import MOST_JSON_BYTES, UnusableFileError, parse_json, read_file
 
 TOKENIZER_JSON = "tokenizer.json"
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
@@ -75,9 +76,9 @@ class TokenizerFiles:
     def json(self, name: str) -> dict[str, Any]:
         """Read a JSON object; raises ``CheckpointError`` for anything else."""
         try:
-            content = json.loads((self.folder / name).read_bytes())
-        except ValueError as error:
-            raise CheckpointError([f"{name} is not JSON: {error}"]) from error
+            content = parse_json(read_file(self.folder / name, MOST_JSON_BYTES))
+        except UnusableFileError as error:
+            raise CheckpointError([f"{name} {error}"]) from error
         if not isinstance(content, dict):
             raise CheckpointError([f"{name} is not a JSON object"])
         return content

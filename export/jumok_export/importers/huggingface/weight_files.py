@@ -7,16 +7,17 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from jumok_export.importers.huggingface.errors import CheckpointError
 
 _CODE = re.compile(r"Unsupported (?:global|class|operand)[^\n]*?(?: ([\w.]+\.\w+)|$)", re.IGNORECASE | re.MULTILINE)
 _ZIP = b"PK\x03\x04"
+_MOST_HEADER_BYTES = 100 * 2**20
 
 
 def read_weights(paths: Sequence[Path]) -> Mapping[str, Tensor]:
@@ -67,7 +68,9 @@ class _Safetensors(Mapping[str, Tensor]):
     def __init__(self, path: Path) -> None:
         try:
             opened: Any = safe_open(path, framework="pt", device="cpu")
-        except SafetensorError as error:
+        except OSError:
+            raise
+        except Exception as error:  # SafetensorError, and Python's own for other content
             raise _UnusableError(_damage(path, str(error))) from error
         self._file = opened
         self._names = frozenset(opened.keys())
@@ -96,11 +99,11 @@ def _damage(path: Path, reason: str) -> str:
     size = path.stat().st_size
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        header = stream.read(length) if 8 + length <= size else b""
+        header = stream.read(length) if 8 + length <= size and length <= _MOST_HEADER_BYTES else b""
     try:
         ends = [entry["data_offsets"][1] for name, entry in json.loads(header).items() if name != "__metadata__"]
         expected = 8 + length + max(ends, default=0)
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return f"is damaged, or no safetensors file: {size} bytes, {reason}"
     if size < expected:
         return f"is truncated: {size} bytes, expected {expected}; copy or download it again"
@@ -112,7 +115,9 @@ def _read_pickle(path: Path) -> Mapping[str, Tensor]:
     size = path.stat().st_size
     with path.open("rb") as stream:
         zipped = stream.read(len(_ZIP)) == _ZIP
-    if zipped and not is_zipfile(path):
+    if zipped and is_zipfile(path):
+        _check_archive(path, size)
+    elif zipped:
         raise _UnusableError(f"is truncated: the directory at its end is missing after {size} bytes; copy it again")
     try:
         with warnings.catch_warnings(action="ignore"):  # remarks on the pickle's version
@@ -125,14 +130,33 @@ def _read_pickle(path: Path) -> Mapping[str, Tensor]:
                 f"holds code{found}, which is never run: convert it to model.safetensors where you trust it"
             ) from error
         raise _UnusableError(f"is damaged, or no weights file: {size} bytes; {_first_line(error)}") from error
-    except (RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # a pickle fails in many ways
         raise _UnusableError(f"is damaged, or no weights file: {size} bytes; {_first_line(error)}") from error
     if not isinstance(content, Mapping):
         raise _UnusableError(f"holds a {type(content).__name__} instead of tensors by name")
     others = [name for name, value in content.items() if not (isinstance(name, str) and isinstance(value, Tensor))]
     if others:
         raise _UnusableError(f"must hold nothing but tensors by name, and {others[0]!r} is none")
+    for name, tensor in content.items():
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+            raise _UnusableError(f"has a tensor {name!r} that is not a plain array of numbers")
+        # Strides of 0 would declare terabytes that are not there.
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise _UnusableError(f"has a tensor {name!r} of {tensor.numel()} numbers, which are not in the file")
     return content
+
+
+def _check_archive(path: Path, size: int) -> None:
+    """Refuse compressed members, which could become larger than memory."""
+    try:
+        with ZipFile(path) as archive:
+            inflated = sum(member.file_size for member in archive.infolist())
+    except (BadZipFile, ValueError, NotImplementedError) as error:
+        raise _UnusableError(f"is damaged: {error}") from error
+    if inflated > size:
+        raise _UnusableError(f"is compressed: {size} bytes would become {inflated}; save the model again")
 
 
 def _first_line(error: Exception) -> str:
