@@ -109,6 +109,14 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return make_once
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the verdicts on bundles in the folder of the run, for all its processes."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    os.environ["JUMOK_CACHE"] = str(shared / "cache")
+
+
 @pytest.fixture(scope="session")
 def sentences() -> tuple[list[str], list[str]]:
     """A few dozen English sentences and their German translations."""

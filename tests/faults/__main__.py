@@ -27,6 +27,7 @@ from tests.faults.callers import killed_callers, slow_reader
 from tests.faults.files import certificates, disks
 from tests.faults.findings import Findings, Plan
 from tests.faults.fuzzing import fuzz
+from tests.faults.mutated_bundles import mutated_bundles
 from tests.faults.network import broken_frames
 from tests.faults.overload import overload
 from tests.faults.restarts import kills, rolling_restarts
@@ -46,6 +47,7 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "overload": overload,
     "sharing": sharing,
     "fuzz": fuzz,
+    "bundles": mutated_bundles,
     "network": broken_frames,
     "caller": killed_callers,
     "reader": slow_reader,

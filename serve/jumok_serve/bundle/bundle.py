@@ -1,7 +1,5 @@
 """Open bundles whose files match the manifest; write bundles atomically."""
 
-import hashlib
-import json
 import os
 import secrets
 import shutil
@@ -12,8 +10,10 @@ from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from jumok_serve.bundle.pinned_folder import PinnedFolder
 from jumok_serve.bundle.shortlist import Shortlist
 from jumok_serve.errors import BundleError
+from jumok_serve.files import RegularFile, UnusableFileError, parse_json, read_file
 from jumok_serve.manifest.fields import MANIFEST_FILE, RelativePath
 from jumok_serve.manifest.manifest import (
     READABLE_FORMAT_VERSIONS,
@@ -29,6 +29,10 @@ from jumok_serve.tokenizers.tokenizer import Tokenizer, load_tokenizer
 # Documents beside the manifest, which may be edited; the runtime reads none of them.
 COMPANIONS = frozenset({"README.md", "LICENSE", "LICENSE.txt", "NOTICE", "config.toml"})
 _UNLISTED = COMPANIONS | {MANIFEST_FILE}
+
+MAX_MANIFEST_BYTES = 16 * 2**20
+MAX_PROBLEMS = 100
+"""Problems that are listed."""
 
 _FILES: TypeAdapter[dict[str, FileEntry]] = TypeAdapter(dict[RelativePath, FileEntry])
 
@@ -49,11 +53,13 @@ class Bundle:
 
     Attributes:
         manifest: the manifest; all files match it.
+        pinned: the folder as it was opened; None for a bundle that no session reads.
     """
 
     path: Path
     manifest: Manifest
     tokenizer: Tokenizer
+    pinned: PinnedFolder | None = None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Bundle":
@@ -66,12 +72,18 @@ class Bundle:
             BundleError: lists every problem.
         """
         folder = Path(path)
-        raw = _read_manifest(folder)
+        raw = manifest_bytes(folder)
         try:
             manifest, files, problems = _parse_manifest(raw)
         except _UnreadableManifestError as exc:
             raise BundleError(folder, [str(exc)]) from exc
-        damaged = {file: problem for file, entry in files.items() if (problem := _file_problem(folder, file, entry))}
+        damaged: dict[str, str] = {}
+        pinned = PinnedFolder(folder)
+        for file, entry in files.items():
+            try:
+                pinned.check(file, entry)
+            except UnusableFileError as exc:
+                damaged[file] = f"{file}: {exc}"
         problems += damaged.values()
         if files:
             unlisted = [file for file in _walk(folder) if file not in files and file not in _UNLISTED]
@@ -79,12 +91,12 @@ class Bundle:
         tokenizer = None
         if manifest is not None and not damaged.keys() & set(manifest.tokenizer.files):
             try:
-                tokenizer = load_tokenizer(manifest.tokenizer, folder)
+                tokenizer = load_tokenizer(manifest.tokenizer, pinned.path)
             except (ValueError, OSError) as exc:
                 problems.append(str(exc))
         if problems or manifest is None or tokenizer is None:
-            raise BundleError(folder, problems)
-        return cls(path=folder, manifest=manifest, tokenizer=tokenizer)
+            raise BundleError(folder, problems[:MAX_PROBLEMS])
+        return cls(path=folder, manifest=manifest, tokenizer=tokenizer, pinned=pinned)
 
     def variant(self, precision: str) -> PrecisionVariant:
         """Return the graphs and weights of a precision.
@@ -111,7 +123,7 @@ class Bundle:
             )
         try:
             return Shortlist.load(
-                self.path / described.file,
+                (self.path if self.pinned is None else self.pinned.path) / described.file,
                 sources=tokenizer.source_vocab_size,
                 vocabulary=tokenizer.target_vocab_size,
             )
@@ -123,7 +135,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Read the manifest of a bundle without checking its files; ``BundleError`` lists every problem."""
     folder = Path(path)
     try:
-        manifest, _, problems = _parse_manifest(_read_manifest(folder))
+        manifest, _, problems = _parse_manifest(manifest_bytes(folder))
     except _UnreadableManifestError as exc:
         raise BundleError(folder, [str(exc)]) from exc
     if manifest is None:
@@ -227,14 +239,17 @@ def _shape_text(axes: Sequence[int | str | None]) -> str:
     return f"[{', '.join('?' if axis is None else str(axis) for axis in axes)}]"
 
 
-def _read_manifest(folder: Path) -> bytes:
-    """Read the bytes of the manifest; BundleError if there is none."""
+def manifest_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Read the bytes of a bundle's manifest; BundleError if there is none."""
+    folder = Path(path)
     if not folder.exists():
         raise BundleError(folder, ["no such folder"])
     if not folder.is_dir():
         raise BundleError(folder, ["not a folder; a bundle is the folder that holds manifest.json"])
     try:
-        return (folder / MANIFEST_FILE).read_bytes()
+        return read_file(folder / MANIFEST_FILE, MAX_MANIFEST_BYTES)
+    except UnusableFileError as exc:
+        raise BundleError(folder, [f"{MANIFEST_FILE} {exc}"]) from exc
     except FileNotFoundError:
         raise BundleError(folder, [f"{MANIFEST_FILE} is missing; is this a bundle?"]) from None
     except OSError as exc:
@@ -248,9 +263,9 @@ class _UnreadableManifestError(ValueError):
 def _parse_manifest(raw: bytes) -> tuple[Manifest | None, dict[str, FileEntry], list[str]]:
     """Return the manifest if valid, its readable files, and its problems."""
     try:
-        fields = json.loads(raw)
-    except (ValueError, RecursionError) as exc:  # not JSON, not UTF-8, or nested too deeply
-        raise _UnreadableManifestError(f"{MANIFEST_FILE} is not JSON: {exc}") from exc
+        fields = parse_json(raw)
+    except UnusableFileError as exc:
+        raise _UnreadableManifestError(f"{MANIFEST_FILE} {exc}") from exc
     if not isinstance(fields, dict):
         raise _UnreadableManifestError(f"{MANIFEST_FILE} must hold an object, it holds a {type(fields).__name__}")
     version = fields.get("format_version")
@@ -289,28 +304,9 @@ def _path_text(part: int | str) -> str:
     return f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{part!r}]"
 
 
-def _file_problem(folder: Path, file: str, entry: FileEntry) -> str | None:
-    path = folder / file
-    try:
-        if not path.is_file():
-            return f"{file}: missing"
-        if not path.resolve().is_relative_to(folder.resolve()):
-            return f"{file}: a link that leads outside of the bundle"
-        size = path.stat().st_size
-        if size != entry.size:
-            return f"{file}: {size} bytes, the manifest says {entry.size}"
-        sha256 = _measure(path).sha256
-    except OSError as exc:
-        return f"{file}: cannot be read: {exc.strerror}"
-    if sha256 != entry.sha256:
-        return f"{file}: damaged: SHA-256 is {sha256}, the manifest says {entry.sha256}"
-    return None
-
-
 def _measure(path: Path) -> FileEntry:
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256")
-    return FileEntry(size=path.stat().st_size, sha256=digest.hexdigest())
+    with RegularFile(path) as opened:
+        return FileEntry(size=opened.size, sha256=opened.sha256())
 
 
 def _walk(folder: Path) -> Iterator[str]:

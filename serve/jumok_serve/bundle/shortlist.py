@@ -1,6 +1,7 @@
 """Lexical shortlists: target tokens that may translate a text's source tokens."""
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -12,6 +13,13 @@ Integers = NDArray[np.int64]
 
 WIDTH_STEP = 128
 """The number of shortlist columns, U, is padded to a multiple of this, the columns of a block of weights."""
+
+
+MAX_BYTES = 2**30
+"""Bytes of all lists, which are compressed in their file."""
+
+_UNREADABLE = (KeyError, ValueError, TypeError, AttributeError, EOFError, NotImplementedError, MemoryError)
+"""Errors of NumPy for other files; MemoryError: an array declares a size that its data does not have."""
 
 
 class Shortlist:
@@ -84,8 +92,11 @@ class Shortlist:
         """
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+                inflated = sum(member.file_size for member in file.zip.infolist())
+                if inflated > MAX_BYTES:
+                    raise ValueError(f"{inflated} bytes, at most {MAX_BYTES} are read")
                 offsets, targets, always = (file[name] for name in ("offsets", "targets", "always"))
-        except (KeyError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        except (*_UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"it has no arrays offsets, targets and always: {error}") from error
         shortlist = cls(offsets, targets, always, vocabulary)
         if shortlist.sources != sources:

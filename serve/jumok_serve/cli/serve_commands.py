@@ -1,10 +1,12 @@
 """The commands that run a server: ``jumok serve`` and ``jumok token``."""
 
+import faulthandler
 import os
 import signal
 import sys
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -12,16 +14,19 @@ from typing import Any, get_args
 
 import click
 
+from jumok_serve.bundle.private_copy import copy_bundle
 from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, Configuration, flag, read_configuration
-from jumok_serve.errors import ConfigurationError, CredentialsError
+from jumok_serve.errors import BundleError, ConfigurationError, CredentialsError
 from jumok_serve.runtime.device import CudaSettings
 from jumok_serve.runtime.process_memory import freeze_objects, use_few_arenas
+from jumok_serve.sandbox.checker import BundleChecker
 from jumok_serve.service import Administration, Server, run_server
 from jumok_serve.service.address import check_address
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.interceptor import CallObserver
+from jumok_serve.service.stop_signals import ending_at_second_signal
 from jumok_serve.service.telemetry.logs import CallLog, logging_to_stderr
 from jumok_serve.service.telemetry.metrics_port import MetricsPort
 from jumok_serve.translator import Translator
@@ -93,10 +98,14 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
     settings = effective.configuration
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     use_few_arenas()
+    with suppress(OSError, ValueError):  # standard error is no file
+        faulthandler.enable()  # a crash in native code, as of overwritten weights, leaves lines on standard error
     # Needed until the server serves: without a handler, SIGTERM does not stop the first process of a container.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as opened:
         opened.enter_context(logging_to_stderr(log_format=settings.log_format, level=settings.log_level))
+        opened.enter_context(ending_at_second_signal())
+        checker = None if settings.trusted_bundles else _checker(settings)
         observers = _observers(settings, opened)
         # Checked before the models are loaded, which takes longer.
         tokens = None if settings.tokens is None else TokenFile(settings.tokens)
@@ -113,14 +122,14 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
                 tls=tls,
                 tokens=tokens,
                 observers=observers,
-                administration=_administration(settings),
+                administration=_administration(settings, checker),
             )
             models.clear()  # another reference would keep an unloaded model in memory
             return server
 
         try:
             for bundle in settings.bundles:
-                models.append(_translator(settings, bundle))
+                models.append(_translator(settings, checker, bundle))
             run_server(make_server, grace_s=settings.grace_s, on_start=partial(_announced, settings))
         finally:
             for model in models:
@@ -138,18 +147,38 @@ def _observers(settings: Configuration, opened: ExitStack) -> list[CallObserver]
     return observers
 
 
-def _administration(settings: Configuration) -> Administration | None:
+def _checker(settings: Configuration) -> BundleChecker:
+    return BundleChecker(precision=settings.precision, shortlist=settings.shortlist)
+
+
+def _administration(settings: Configuration, checker: BundleChecker | None) -> Administration | None:
     if settings.model_root is None:
         return None
     return Administration(
         root=settings.model_root,
-        load=partial(_translator, settings),
+        load=partial(_translator, settings, checker),
+        cancel_load=checker.close if checker is not None else lambda: None,
         host=settings.admin_host,
         port=settings.admin_port,
     )
 
 
-def _translator(settings: Configuration, bundle: Path) -> Translator:
+def _translator(settings: Configuration, checker: BundleChecker | None, bundle: Path) -> Translator:
+    if not settings.private_copies:
+        return _open(settings, checker, bundle)
+    copy = copy_bundle(bundle)
+    try:
+        translator = _open(settings, checker, Path(copy.name))
+    except BundleError as error:  # it names the copy
+        copy.cleanup()
+        raise BundleError(bundle, error.problems) from error
+    weakref.finalize(translator, copy.cleanup)
+    return translator
+
+
+def _open(settings: Configuration, checker: BundleChecker | None, bundle: Path) -> Translator:
+    if checker is not None:
+        checker.check(bundle)
     translator = Translator(
         bundle,
         precision=settings.precision,

@@ -18,11 +18,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, DirectoryPath, Fiel
 
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.errors import ConfigurationError
+from jumok_serve.sandbox.verdicts import CACHE_VARIABLE
 from jumok_serve.service.limits import ServiceLimits
 
 PREFIX = "JUMOK_"
 CONFIGURATION_FILE = "JUMOK_CONFIG"
-OTHER_VARIABLES = {CONFIGURATION_FILE, "JUMOK_SERVER", "JUMOK_TOKEN", "JUMOK_NATIVE", "JUMOK_MULTI30K"}
+OTHER_VARIABLES = {CONFIGURATION_FILE, CACHE_VARIABLE, "JUMOK_SERVER", "JUMOK_TOKEN", "JUMOK_NATIVE", "JUMOK_MULTI30K"}
 """Variables that are not settings of a server: its file, and variables of clients, installation and tests."""
 _IGNORED = re.compile(r"JUMOK_(TEST_|SERVICE_HOST$|SERVICE_PORT|PORT_\d+_)")
 """Variables of tests, and those that Kubernetes sets for a Service named ``jumok``; all are ignored."""
@@ -87,6 +88,15 @@ class Configuration(BaseModel):
     )
     shortlist: bool = Field(
         False, description="Restrict translations to the bundle's shortlist: faster, and a few translations change."
+    )
+
+    private_copies: bool = Field(
+        False,
+        description="Serve from private copies of the bundles in the temporary folder, so that their files may be "
+        "overwritten.",
+    )
+    trusted_bundles: bool = Field(
+        False, description="Open bundles without trying them in a process of their own first: for bundles of your own."
     )
 
     max_batch_tokens: Positive = Field(
@@ -189,8 +199,8 @@ class Configuration(BaseModel):
 
     model_root: DirectoryPath | None = Field(
         None,
-        description="Folder of bundles that callers with the scope admin may load and unload while the server runs.  "
-        "[default: none]",
+        description="Folder of bundles that callers with the scope admin may load and unload while the server runs; "
+        "bundles are trusted, see SECURITY.md.  [default: none]",
     )
     admin_port: Port | None = Field(
         None, description="Separate port for these calls; 0: any free port.  [default: the port of all calls]"

@@ -16,6 +16,7 @@ from jumok_serve.manifest.tokenizers import TokenizerDescription
 
 FORMAT_VERSION: Final = 1
 READABLE_FORMAT_VERSIONS = (FORMAT_VERSION,)
+MAX_FILES: Final = 1000
 
 DEVICE_INPUT = "renormalize.asked"
 """Input that only decoders for a device have: rows whose log-probabilities are renormalized."""
@@ -406,7 +407,7 @@ class ManifestDraft(Part):
 class Manifest(ManifestDraft):
     """The complete ``manifest.json``."""
 
-    files: dict[RelativePath, FileEntry]
+    files: Annotated[dict[RelativePath, FileEntry], Field(max_length=MAX_FILES)]
 
     def _problems(self) -> list[str]:
         return super()._problems() + [

@@ -5,13 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-_REPEATED = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
-_OPTIONAL = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
-_STRING = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
-_MESSAGE = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
-_PACKAGE = "jumok_serve.runtime.device_copies"
+from jumok_serve.runtime.onnx_model import inner_graphs, parse_model
 
 
 @contextmanager
@@ -44,7 +38,7 @@ def find_copies(model: bytes) -> list[str]:
     Args:
         model: an ONNX model, as a session wrote it.
     """
-    return list(_copies(_model_class().FromString(model).graph, ""))
+    return list(_copies(parse_model(model).graph, ""))
 
 
 def _copies(graph: Any, prefix: str) -> Iterator[str]:
@@ -54,9 +48,8 @@ def _copies(graph: Any, prefix: str) -> Iterator[str]:
         for name in node.input:
             readers.setdefault(name, []).append(node)
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.g.node else []), *attribute.graphs):
-                yield from _copies(inner, f"{prefix}{_label(node)}: ")
+        for inner in inner_graphs(node):
+            yield from _copies(inner, f"{prefix}{_label(node)}: ")
         if node.op_type == "MemcpyToHost":
             waiting = [_label(reader) for name in node.output for reader in readers.get(name, [])]
             yield f"{prefix}{', '.join(waiting) or 'an output'} on the host reads {node.input[0]!r} from the device"
@@ -68,32 +61,3 @@ def _copies(graph: Any, prefix: str) -> Iterator[str]:
 
 def _label(node: Any) -> str:
     return f"{node.op_type} {node.name!r}" if node.name else str(node.op_type)
-
-
-def _model_class() -> Any:
-    """A message class with the nodes of ONNX's ModelProto (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto)."""
-    pool = descriptor_pool.DescriptorPool()
-    file = descriptor_pb2.FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto2")
-    for name, fields in {
-        "Model": [("graph", 7, _OPTIONAL, "Graph")],
-        "Graph": [("node", 1, _REPEATED, "Node")],
-        "Node": [
-            ("input", 1, _REPEATED, ""),
-            ("output", 2, _REPEATED, ""),
-            ("name", 3, _OPTIONAL, ""),
-            ("op_type", 4, _OPTIONAL, ""),
-            ("attribute", 5, _REPEATED, "Attribute"),
-        ],
-        "Attribute": [("g", 6, _OPTIONAL, "Graph"), ("graphs", 11, _REPEATED, "Graph")],
-    }.items():
-        message = file.message_type.add(name=name)
-        for field, number, label, kind in fields:
-            message.field.add(
-                name=field,
-                number=number,
-                label=label,
-                type=_MESSAGE if kind else _STRING,
-                type_name=f".{_PACKAGE}.{kind}" if kind else None,
-            )
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Model"))

@@ -10,14 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
-from jumok_serve.bundle.bundle import check_graph
+from jumok_proto.errors import BundleNotLoadedError
+from jumok_serve.bundle.bundle import Bundle, check_graph
 from jumok_serve.errors import BundleError, DeviceError
+from jumok_serve.files import UnusableFileError, read_file
 from jumok_serve.manifest.graph_variants import Target, graphs_by_role
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.native import library
 from jumok_serve.runtime.binding import Binding, Tensors, as_value
 from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.device_slots import DeviceSlots
+from jumok_serve.runtime.external_data import external_data_problems
+from jumok_serve.runtime.graph_contract import contract_problems
 from jumok_serve.runtime.kv_cache import Slots
 from jumok_serve.runtime.sessions import open_session, products_saturate, session_options
 from jumok_serve.runtime.slot_buffers import SlotBuffers
@@ -40,6 +44,9 @@ SATURATES = "saturates"
 """Input of an int8 decoder for shortlists: `products_saturate()`, as no session converts weights that it is given."""
 LOGIT_ROWS = "logit_rows"
 """Input of a decoder: rows of the logits to return."""
+
+MAX_GRAPH_BYTES = 512 * 2**20
+"""Bytes of a graph's file; weights are in another file."""
 
 _ONE_PASS = {"scorer", "aligner"}
 """Graphs outside the step loop, loaded at their first use."""
@@ -123,6 +130,9 @@ class Graphs:
         decoder = graphs["decoder"]
         if device.own_memory:
             _check_for_device(decoder, precision, device, listed=listed)
+        unfit = contract_problems(graphs, variant.graphs["decoder"])
+        if unfit:
+            raise BundleError(bundle.path, unfit)
         self.listed = listed
         self.native = target == "native" and variant.native
         self.vocabulary = int(_output(variant.graphs["decoder"], "logits").axes[-1])
@@ -137,7 +147,10 @@ class Graphs:
             and all(spec.axes[0] == SLOTS for spec in (*self.memory_specs, *self.state_specs))
         )
         self.reads_entry_positions = "entry_positions" in self.decoder_inputs
-        self._folder = bundle.path
+        self._path = bundle.path
+        self._pinned = bundle.pinned if isinstance(bundle, Bundle) else None
+        self._folder = bundle.path if self._pinned is None else self._pinned.path
+        self._weights = variant.weights
         self._graphs = graphs
         self._device = device
         self._device_id = (device.name, 0) if device.own_memory else None
@@ -161,6 +174,7 @@ class Graphs:
 
     def _load(self, name: str) -> Any:
         spec = self._graphs[name]
+        self._check_file(spec.file)
         try:
             session = open_session(self.path(name), self._device, self._options, checked=name not in _ONE_PASS)
         except DeviceError:
@@ -168,11 +182,27 @@ class Graphs:
         except Exception as error:
             if self._device.name != "cpu" and "CUDA" in str(error):
                 raise DeviceError(f"device {self._device.name!r} cannot be used: {error}") from error
-            raise BundleError(self._folder, [f"{spec.file}: ONNX Runtime cannot load it: {error}"]) from error
+            raise BundleError(self._path, [f"{spec.file}: ONNX Runtime cannot load it: {error}"]) from error
         problems = check_graph(spec, session.get_inputs(), session.get_outputs())
+        if self._pinned is not None:
+            problems += self._pinned.changed([spec.file, self._weights])
         if problems:
-            raise BundleError(self._folder, problems)
+            raise BundleError(self._path, problems)
         return session
+
+    def _check_file(self, file: str) -> None:
+        """Check that a graph reads no other file than the weights."""
+        weights = self._folder / self._weights
+        try:
+            content = read_file(self._folder / file, MAX_GRAPH_BYTES)
+            size = weights.stat().st_size if weights.exists() else 0
+            problems = external_data_problems(content, file, self._weights, size)
+        except UnusableFileError as error:
+            problems = [str(error)]
+        except (OSError, ValueError) as error:
+            problems = [f"ONNX Runtime cannot load it: {error}"]
+        if problems:
+            raise BundleError(self._path, [f"{file}: {problem}" for problem in problems])
 
     def with_threads(self, threads: int) -> "Graphs":
         """The same graphs; encoder and decoder use another number of threads.
@@ -188,7 +218,12 @@ class Graphs:
     def _session(self, name: str) -> Any:
         with self._lock:
             if name not in self._sessions:
-                self._sessions[name] = self._load(name)
+                try:
+                    self._sessions[name] = self._load(name)
+                except BundleError as error:  # not for the caller of a translation, who did not name a bundle
+                    raise BundleNotLoadedError(
+                        f"bundle {self._path.name} is not as it was opened, load it again: {'; '.join(error.problems)}"
+                    ) from error
             return self._sessions[name]
 
     def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Tensors, Tensors]:

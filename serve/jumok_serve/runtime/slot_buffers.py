@@ -183,6 +183,8 @@ class _RowCopies:
         others = [size for number, size in enumerate(source.shape) if number not in {0, axis}]
         if others != [size for number, size in enumerate(into.shape) if number not in {0, axis}]:
             raise ValueError(f"rows of shape {source.shape[1:]} do not fit slots of shape {into.shape[1:]}")
+        if len(self._rows) and self._rows.max() >= len(source):
+            raise ValueError(f"row {self._rows.max()} is not among the {len(source)} that a graph made")
         inner, blocks = source.shape[1:], 1
         if axis is not None:
             length = min(source.shape[axis], into.shape[axis], source.shape[axis] if length is None else length)

@@ -34,6 +34,7 @@ from jumok_serve.service.rpc.call_counts import CallCounts
 from jumok_serve.service.rpc.error_boundary import guarded_handlers
 from jumok_serve.service.rpc.interceptor import CallObserver, Interceptor
 from jumok_serve.service.rpc.request_reader import make_intake
+from jumok_serve.service.stop_signals import STOP_SIGNALS
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +60,14 @@ class Administration:
     Attributes:
         root: folder of the bundles that may be loaded.
         load: opens a bundle and warms it up; called in a thread.
+        cancel_load: makes a running `load` end soon; called when the server stops.
         host: address to listen on, if it has its own port.
         port: separate port; 0: any free one; None: the port of the other services.
     """
 
     root: Path
     load: Callable[[Path], LoadedModel]
+    cancel_load: Callable[[], None] = lambda: None
     host: str = "127.0.0.1"
     port: int | None = None
 
@@ -116,6 +119,7 @@ class Server:
                 self.models,
                 root=ModelRoot(administration.root),
                 load=administration.load,
+                cancel_load=administration.cancel_load,
                 on_change=self._models_changed,
             )
             admin = {ADMIN_SERVICE: AdminService(self.models, self._lifecycle)}
@@ -264,8 +268,13 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signals.put_nowait, number)
+
+    def received_signal(number: int, _: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(signals.put_nowait, signal.Signals(number))
+
+    # Not loop.add_signal_handler: its wakeup descriptor would replace that of `ending_at_second_signal`.
+    before = {number: signal.signal(number, received_signal) for number in STOP_SIGNALS}
     server = make_server()
     try:
         await server.start()
@@ -282,3 +291,5 @@ async def _serve(
     finally:
         # All calls have ended, so the engines are empty.
         await asyncio.gather(*(asyncio.to_thread(entry.model.close, drain=False) for entry in server.models.entries()))
+        for number, handler in before.items():
+            signal.signal(number, handler)

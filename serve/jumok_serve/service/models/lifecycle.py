@@ -13,7 +13,7 @@ from jumok_proto.errors import BundleNotLoadedError, JumokError, UnavailableErro
 from jumok_proto.results import LoadResult, Model
 from jumok_serve.bundle.model_root import FoundBundle, ModelRoot
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.errors import BundleError, DeviceError
+from jumok_serve.errors import BundleError
 from jumok_serve.runtime.process_memory import give_back_memory
 from jumok_serve.service.models.description import describe
 from jumok_serve.service.models.loaded_model import LoadedModel
@@ -34,6 +34,7 @@ class Lifecycle:
 
     Args:
         load: opens a bundle and warms it up; called in a thread.
+        cancel_load: makes a running `load` end soon.
         on_change: called after the set of models that take requests changed.
     """
 
@@ -44,10 +45,12 @@ class Lifecycle:
         root: ModelRoot,
         load: Callable[[Path], LoadedModel],
         on_change: Callable[[], None],
+        cancel_load: Callable[[], None] = lambda: None,
     ) -> None:
         self._models = models
         self._root = root
         self._load = load
+        self._cancel_load = cancel_load
         self._on_change = on_change
         self._load_lock = asyncio.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="models")
@@ -90,6 +93,7 @@ class Lifecycle:
     async def stop(self) -> None:
         """Refuse further loads, and wait for running loads and drains."""
         self._stopping = True
+        self._cancel_load()
         while self._tasks:
             await asyncio.wait(self._tasks)
         await asyncio.to_thread(self._threads.shutdown)
@@ -102,15 +106,17 @@ class Lifecycle:
             model = await self._in_thread(partial(self._load, folder))
         except BundleError as error:
             logger.error("%s", error)
+            if self._stopping:
+                raise _stopping() from error
             raise BundleNotLoadedError(str(BundleError(bundle, error.problems))) from error
-        except (DeviceError, OSError, MemoryError) as error:
+        except Exception as error:  # foreign files and graphs fail in many ways
             logger.exception("bundle %s: cannot be loaded", folder)
             raise BundleNotLoadedError(f"bundle {bundle}: cannot be loaded: {error or 'not enough memory'}") from error
         finally:
             self.loading = ""
         if self._stopping:
             await self._in_thread(model.close)
-            raise UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
+            raise _stopping()
         replaced = self._models.register(model)
         replaced_version = None if replaced is None else replaced.model.manifest.version
         manifest = model.manifest
@@ -156,4 +162,23 @@ class Lifecycle:
             logger.error("models could not be changed", exc_info=error)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        result, error = await asyncio.get_running_loop().run_in_executor(self._threads, _outcome, work)
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]  # there is one without an error
+
+
+def _outcome(work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
+    """Return the result or the error of work; a future refuses StopIteration, and would never be done."""
+    try:
+        return work(), None
+    except StopIteration as error:
+        return None, RuntimeError(f"an iterator ended early: {error!r}")
+    except Exception as error:
+        return None, error
+    except BaseException as error:  # such as a panic of a library in Rust
+        return None, RuntimeError(f"native code failed: {error!r}")
+
+
+def _stopping() -> UnavailableError:
+    return UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)

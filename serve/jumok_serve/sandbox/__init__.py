@@ -1,0 +1,1 @@
+"""Trial of a bundle in a process of its own, with limits of time and memory."""

@@ -1,0 +1,154 @@
+"""Check bundles in a child process before this process opens them."""
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from importlib.metadata import version
+from pathlib import Path
+from signal import Signals
+
+import onnxruntime
+
+from jumok_serve.bundle.bundle import manifest_bytes, read_manifest
+from jumok_serve.errors import BundleError
+from jumok_serve.sandbox.verdicts import Verdicts
+
+logger = logging.getLogger(__name__)
+
+MEMORY_BYTES = 4 * 2**30
+"""Memory that a trial may allocate besides that for the bundle's files."""
+MEMORY_PER_BYTE = 10
+"""Memory that a trial may allocate for each byte of the files: they are read, packed and kept by several sessions."""
+CPU_S = 60
+"""Seconds of computing that a trial may take besides those for the files."""
+BYTES_PER_CPU_S = 10 * 2**20
+WAIT_FACTOR = 4
+"""Limit of elapsed time over that of computing: other processes may use the cores too."""
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""Variables for NumPy, which else takes memory for a thread on each core."""
+_LAST_CHARACTERS = 2000
+"""Characters of a child's standard error in an error message."""
+
+
+class BundleChecker:
+    """Tries bundles in child processes; good verdicts are kept for later starts.
+
+    Args:
+        precision: precision to try, or "auto".
+        shortlist: True to try the graphs for shortlists.
+        verdicts: kept verdicts.
+        cpu_s, memory_bytes: limits of a trial besides those for the bundle's size.
+    """
+
+    def __init__(
+        self,
+        *,
+        precision: str = "auto",
+        shortlist: bool = False,
+        verdicts: Verdicts | None = None,
+        cpu_s: int = CPU_S,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self._precision = precision
+        self._shortlist = shortlist
+        self._verdicts = Verdicts() if verdicts is None else verdicts
+        self._cpu_s = cpu_s
+        self._memory_bytes = memory_bytes
+        self._lock = threading.Lock()
+        self._children: set[subprocess.Popen[str]] = set()
+        self._closed = False
+
+    def check(self, bundle: Path) -> None:
+        """Open a bundle and decode with it in a child process.
+
+        Raises:
+            BundleError: the bundle cannot be used, or its trial crashed or exceeded a limit.
+        """
+        key = self._key(bundle)
+        if self._verdicts.is_good(key):
+            logger.debug("bundle %s was tried before", bundle)
+            return
+        started = time.monotonic()
+        problems = self._try(bundle)
+        if problems:
+            raise BundleError(bundle, problems)
+        self._verdicts.keep(key)
+        logger.info("tried bundle %s in a process of its own in %.2f s", bundle, time.monotonic() - started)
+
+    def close(self) -> None:
+        """Stop running trials, and refuse further ones."""
+        with self._lock:
+            self._closed = True
+            for child in self._children:
+                child.kill()
+
+    def _key(self, bundle: Path) -> str:
+        """Return a name for all that a verdict depends on; the manifest has the hashes of all files."""
+        parts = (version("jumok"), onnxruntime.__version__, _processor(), self._precision, str(self._shortlist))
+        return hashlib.sha256(b"\0".join([manifest_bytes(bundle), *(part.encode() for part in parts)])).hexdigest()
+
+    def _try(self, bundle: Path) -> list[str]:
+        size = sum(entry.size for entry in read_manifest(bundle).files.values())
+        cpu_s = self._cpu_s + size // BYTES_PER_CPU_S
+        request = {
+            "bundle": os.path.abspath(bundle),
+            "precision": self._precision,
+            "shortlist": self._shortlist,
+            "memory_bytes": min(self._memory_bytes + MEMORY_PER_BYTE * size, 2**62),
+            "cpu_s": min(cpu_s, 2**31),
+        }
+        with self._lock:
+            if self._closed:
+                return ["the server is stopping"]
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "jumok_serve.sandbox.trial"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=os.environ | _ONE_THREAD,
+                text=True,
+                errors="replace",
+            )
+            self._children.add(child)
+        with child:
+            try:
+                out, error = child.communicate(json.dumps(request), timeout=WAIT_FACTOR * cpu_s)
+            except subprocess.TimeoutExpired:
+                return [f"its trial did not end within {WAIT_FACTOR * cpu_s} s"]
+            finally:
+                child.kill()
+                with self._lock:
+                    self._children.discard(child)
+        return _verdict(child.returncode, out, error, cpu_s)
+
+
+def _verdict(code: int, out: str, error: str, cpu_s: int) -> list[str]:
+    """Return the problems that a child printed, or the reason why it did not."""
+    if code == 0:
+        try:
+            problems: list[str] = json.loads(out)
+        except ValueError:
+            return [f"its trial gave no verdict: {out[-_LAST_CHARACTERS:]!r}"]
+        return problems
+    if code in {-Signals.SIGXCPU, -Signals.SIGKILL}:
+        return [f"its trial was stopped: it computed for more than {cpu_s} s, or needed too much memory"]
+    if code < 0:
+        return [f"its trial crashed with {Signals(-code).name}"]
+    last = error.strip().rpartition("\n")[2]
+    return [f"its trial failed with exit status {code}: {last[-_LAST_CHARACTERS:]}"]
+
+
+def _processor() -> str:
+    """Return the processor's name and instructions, by which kernels are chosen."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+    except OSError:
+        lines = []
+    described = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
+    return "\n".join([platform.machine(), *described])

@@ -1,0 +1,75 @@
+"""The part that runs in the child: open a bundle, decode, score and align with it."""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from jumok_proto.errors import AttentionUnavailableError, ScoringUnavailableError
+
+MAX_PROBLEMS = 100
+MAX_CHARACTERS = 2000
+"""Characters of a problem."""
+_PR_SET_PDEATHSIG = 1
+"""Option of prctl(2): the signal that a process gets when its parent ends."""
+
+
+def limit_process(*, memory_bytes: int, cpu_s: int) -> None:
+    """Bound this process, and end it with its parent."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    with suppress(OSError):  # if memory of a container runs out, this process must die and not the server
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def try_bundle(path: str, precision: str, *, shortlist: bool) -> list[str]:
+    """Return the problems of a bundle: files, graphs, and decoding with each of the graphs."""
+    from jumok_serve.errors import BundleError  # noqa: PLC0415 - after the limits
+    from jumok_serve.translator import Translator  # noqa: PLC0415 - after the limits
+
+    try:
+        with Translator(path, precision=precision, replicas=1, threads=1, shortlist=shortlist) as translator:
+            translator.warm_up()
+            text = translator.tokenizer.decode([translator.manifest.special_tokens.eos[0]]) or "a"
+            languages = dict(zip(("source_language", "target_language"), _pair(translator), strict=True))
+            with suppress(ScoringUnavailableError):
+                translator.score(text, text, **languages, truncate=True)
+            with suppress(AttentionUnavailableError):
+                translator.align(text, text, **languages, truncate=True)
+    except BundleError as error:
+        return list(error.problems)
+    except BaseException as error:  # any failure of foreign files and graphs is a verdict, a library's panic too
+        return [f"using it fails: {error or repr(error)}"]
+    return []
+
+
+def _pair(translator: Any) -> tuple[str, str]:
+    pair: tuple[str, str] = next(iter(translator.manifest.languages.all_pairs))
+    return pair
+
+
+def main() -> None:
+    """Read a request from standard input, and print the problems as a JSON list."""
+    request = json.load(sys.stdin)
+    limit_process(memory_bytes=request["memory_bytes"], cpu_s=request["cpu_s"])
+    # Nothing but the answer goes to the caller: graphs may make libraries print without end.
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    problems = try_bundle(request["bundle"], request["precision"], shortlist=request["shortlist"])
+    json.dump([problem[:MAX_CHARACTERS] for problem in problems[:MAX_PROBLEMS]], answer)
+    answer.flush()
+    os._exit(0)  # threads of a bundle's graphs may still run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""A bundle that is changed while it is in use: the files that were opened, or an error."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jumok_proto.errors import BundleNotLoadedError
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.bundle.private_copy import copy_bundle
+from jumok_serve.errors import BundleError
+from jumok_serve.translator import Translator
+
+TEXT, TARGET = "a man in a blue shirt", "ein Mann"
+
+
+@pytest.fixture
+def bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(tiny_bundle, tmp_path / "bundle")
+
+
+def file_of(bundle: Path, graph: str) -> Path:
+    return bundle / Bundle.open(bundle).variant("fp32").graphs[graph].file
+
+
+def test_a_moved_bundle_stays_the_same(bundle: Path, recurrent_bundle: Path, tiny_bundle: Path, tmp_path: Path) -> None:
+    """Scores come from a graph that is opened at its first use, when another bundle has the name."""
+    with Translator(tiny_bundle, precision="fp32") as unmoved:
+        expected = unmoved.score(TEXT, TARGET).score
+    with Translator(bundle, precision="fp32") as translator:
+        bundle.rename(tmp_path / "aside")
+        shutil.copytree(recurrent_bundle, bundle)
+        assert translator.score(TEXT, TARGET).score == expected
+        assert translator.translate(TEXT).text is not None
+
+
+@pytest.mark.parametrize("graph", ["scorer", "aligner"])
+def test_a_graph_that_was_overwritten_is_not_used(bundle: Path, graph: str) -> None:
+    with Translator(bundle, precision="fp32") as translator:
+        file = file_of(bundle, graph)
+        other = file_of(bundle, "encoder")
+        shutil.copyfile(other, file)
+        with pytest.raises(BundleNotLoadedError, match=rf"bundle is not as it was opened, load it again: .*{graph}"):
+            translator.score(TEXT, TARGET) if graph == "scorer" else translator.align(TEXT, TARGET)
+        assert translator.translate(TEXT).text is not None
+
+
+def test_replaced_weights_are_not_used(bundle: Path) -> None:
+    """The graph is the old one, and its weights are others of the same size."""
+    with Translator(bundle, precision="fp32") as translator:
+        weights = bundle / translator.manifest.precisions["fp32"].weights
+        weights.rename(bundle / "old")
+        weights.write_bytes(bytes((bundle / "old").stat().st_size))
+        with pytest.raises(BundleNotLoadedError, match="changed while the bundle was in use"):
+            translator.score(TEXT, TARGET)
+
+
+def test_links_and_permissions_change_nothing(bundle: Path, tmp_path: Path) -> None:
+    with Translator(bundle, precision="fp32") as translator:
+        scorer = file_of(bundle, "scorer")
+        scorer.chmod(0o400)
+        os.link(scorer, tmp_path / "link")
+        os.utime(scorer)
+        assert translator.score(TEXT, TARGET).tokens
+
+
+def test_a_private_copy_survives_overwriting(bundle: Path) -> None:
+    """Also cutting off the weights, which the copy's sessions have mapped."""
+    copy = copy_bundle(bundle)
+    with Translator(copy.name, precision="fp32") as translator:
+        expected = translator.translate(TEXT).text
+        for file in bundle.rglob("*"):
+            if file.is_file():
+                os.truncate(file, 0)
+        assert translator.translate(TEXT).text == expected
+        assert translator.score(TEXT, TARGET).tokens
+    copy.cleanup()
+    assert not Path(copy.name).exists()
+
+
+def test_a_copy_holds_listed_files_alone(bundle: Path) -> None:
+    (bundle / ".hidden").write_bytes(b"x")
+    copy = copy_bundle(bundle)
+    assert not (Path(copy.name) / ".hidden").exists()
+    assert not (Path(copy.name) / "README.md").exists()
+    assert Bundle.open(copy.name).manifest == Bundle.open(bundle).manifest
+    copy.cleanup()
+
+
+def test_a_bundle_that_cannot_be_copied_names_the_file(bundle: Path) -> None:
+    weights = Bundle.open(bundle).variant("fp32").weights
+    (bundle / weights).unlink()
+    with pytest.raises(BundleError, match=f"{weights} cannot be copied"):
+        copy_bundle(bundle)
