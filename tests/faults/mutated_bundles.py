@@ -128,7 +128,8 @@ def mutate(bundle: Path, folder: Path, source: random.Random) -> str:
     for file in fields["files"]:
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         os.link(bundle / file, folder / file)
-    kind = source.choice([_bytes, _bytes, _graph, _graph, _graph, _field, _field, _files])
+    kinds = [_bytes, _bytes, _graph, _graph, _graph, _field, _field, _files]
+    kind: Callable[[Path, Any, random.Random], str] = source.choice(kinds)
     what = kind(folder, fields, source)
     if source.random() < 0.95:  # else sizes and hashes are wrong
         for file, entry in fields["files"].items():
@@ -170,10 +171,12 @@ def _graph(folder: Path, fields: Any, source: random.Random) -> str:
     model = onnx.load(folder / file, load_external_data=False)
     graph, done = model.graph, []
     for _ in range(source.choice((1, 1, 2, 5))):
+        if not graph.node:
+            break
         node = source.choice(graph.node)
-        weight = source.choice(graph.initializer)
+        weight = source.choice(graph.initializer or [onnx.TensorProto()])
         match source.randrange(8):
-            case 0:
+            case 0 if node.input:
                 node.input[source.randrange(len(node.input))] = source.choice(
                     [*(one.name for one in graph.initializer), ""]
                 )

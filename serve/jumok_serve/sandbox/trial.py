@@ -8,7 +8,6 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from jumok_proto.errors import AttentionUnavailableError, ScoringUnavailableError
 
@@ -39,21 +38,16 @@ def try_bundle(path: str, precision: str, *, shortlist: bool) -> list[str]:
         with Translator(path, precision=precision, replicas=1, threads=1, shortlist=shortlist) as translator:
             translator.warm_up()
             text = translator.tokenizer.decode([translator.manifest.special_tokens.eos[0]]) or "a"
-            languages = dict(zip(("source_language", "target_language"), _pair(translator), strict=True))
+            source, target = next(iter(translator.manifest.languages.all_pairs))
             with suppress(ScoringUnavailableError):
-                translator.score(text, text, **languages, truncate=True)
+                translator.score(text, text, source_language=source, target_language=target, truncate=True)
             with suppress(AttentionUnavailableError):
-                translator.align(text, text, **languages, truncate=True)
+                translator.align(text, text, source_language=source, target_language=target, truncate=True)
     except BundleError as error:
         return list(error.problems)
     except BaseException as error:  # any failure of foreign files and graphs is a verdict, a library's panic too
         return [f"using it fails: {error or repr(error)}"]
     return []
-
-
-def _pair(translator: Any) -> tuple[str, str]:
-    pair: tuple[str, str] = next(iter(translator.manifest.languages.all_pairs))
-    return pair
 
 
 def main() -> None:

@@ -192,7 +192,7 @@ def test_several_problems_are_reported_at_once(toy_bundle: Path) -> None:
         Bundle.open(toy_bundle)
     starts = (
         "manifest.json: languages.targets: Field required",
-        "manifest.json: generation.beam_size: Input should be less than or equal to 64, got 65",
+        "manifest.json: generation: beam_size must be at least 1 and at most 64, got 65",
         "manifest.json: colour: Extra inputs are not permitted, got 'blue'",
         "fp32/decoder.onnx: 5 bytes, the manifest says ",
         "fp32/encoder.onnx: missing",

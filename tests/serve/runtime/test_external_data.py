@@ -66,7 +66,7 @@ def test_other_files_are_refused(location: str) -> None:
     ],
 )
 def test_data_beyond_the_file_is_refused(said: dict[str, str]) -> None:
-    (problem,) = problems_of(model_with(tensor(**said)))
+    (problem,) = problems_of(model_with(tensor(dims=(4, 4), **said)))
     assert problem == "tensor 'w' is not within the 64 bytes of int8/weights.bin"
 
 
