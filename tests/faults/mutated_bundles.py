@@ -147,7 +147,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 def _bytes(folder: Path, fields: Any, source: random.Random) -> str:
     """Change, cut or repeat bytes of one file."""
-    file = source.choice(list(fields["files"]))
+    file: str = source.choice(list(fields["files"]))
     content = bytearray((folder / file).read_bytes())
     for _ in range(source.choice((1, 1, 3, 30))):
         place = source.randrange(len(content))
