@@ -21,7 +21,10 @@ FILES = {
 PHRASES = {
     "programs built on asyncio": "programs that wait for each answer",
     "operators built on asyncio": "operators",
-    "the tasks of one event loop": "the threads of a program",
+    "the tasks of a program, in any event loop": "the threads of a program",
+    "the tasks of a program": "the threads of a program",
+    "to each server of a client, for each event loop that uses it": "to each server of a client",
+    "opener.async_channel": "opener.channel",
     "Unary and streaming calls of tasks": "Unary and streaming calls of threads",
     "\n    A cancelled task cancels its call on the server too.\n": "",
     "the texts. A plain iterable is read on the event loop and must not block.": "the texts, read in a thread.",
@@ -40,7 +43,6 @@ WORDS = {
     r"\b(?:async|await) ": "",
     r"\bAsyncGenerator\[(\w+), None\]": r"Generator[\1, None, None]",
     r"\bAsync(?=[A-Z])": "",
-    r"\bopen_async_channel\b": "open_channel",
     r"\b__a(enter|exit)__": r"__\1__",
 }
 

@@ -1,12 +1,12 @@
 """Results of the server, the SDK and a translator in this process."""
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 from jumok_proto.options import EarlyStopping
 
 
-class FinishReason(Enum):
+class FinishReason(StrEnum):
     """Reason why a hypothesis ended."""
 
     EOS = "eos"
@@ -137,7 +137,7 @@ class DecodingDefaults:
     """True if log-probabilities are normalised again after constraints."""
 
 
-class ModelState(Enum):
+class ModelState(StrEnum):
     """State of a model."""
 
     SERVING = "serving"
@@ -180,7 +180,7 @@ class LoadResult:
     """Version of the model that it replaced; None if it replaced none."""
 
 
-class BundleState(Enum):
+class BundleState(StrEnum):
     """State of a bundle."""
 
     AVAILABLE = "available"

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment, AttentionKind
+from jumok_proto.errors import FailedPreconditionError
 from jumok_proto.options import Options, check_names
 from jumok_proto.parameters import naming_parameters
 from jumok_proto.results import Score, Translation
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 class Translator:
     """Translates with a bundle's model; calls from any number of threads share its batches.
+
+    Make it after a fork (gunicorn's ``preload_app``, Celery, ``multiprocessing``): its threads are not forked.
 
     Args:
         path: the bundle's folder.
@@ -108,6 +111,7 @@ class Translator:
             shared=loaded.shared,
             probe=self._warm_up.run,
         )
+        self._process = os.getpid()
 
     @property
     def manifest(self) -> Manifest:
@@ -389,6 +393,7 @@ class Translator:
         Raises:
             JumokError: errors of `translate`; also if the texts cannot be done before the deadline.
         """
+        self._check_process()
         check_texts(texts)
         submit = submit_sentences if parameters.split_sentences else submit_texts
         return submit(
@@ -402,6 +407,7 @@ class Translator:
         parameters: ScoringParameters = ScoringParameters(),  # noqa: B008 - frozen
     ) -> PendingScores:
         """Prepare scoring of translations (texts or token ids); `collect` computes it."""
+        self._check_process()
         return prepare_scoring(self._model, texts, targets, parameters)
 
     def aligning(
@@ -412,6 +418,7 @@ class Translator:
         parameters: TextParameters = TextParameters(),  # noqa: B008 - frozen
     ) -> PendingAlignments:
         """Prepare `align`, and queue texts without translation; `collect` computes the attention."""
+        self._check_process()
         return prepare_alignment(self._model, self._engine, texts, targets, query, parameters)
 
     def warm_up(self) -> None:
@@ -453,9 +460,22 @@ class Translator:
         return self._engine.counters()
 
     def close(self, *, drain: bool = True) -> None:
-        """Finish the submitted texts and stop the engine; without `drain`, fail them with UnavailableError."""
+        """Finish the submitted texts and stop the engine; without `drain`, fail them with UnavailableError.
+
+        In a process that was forked from the translator's there is nothing to stop.
+        """
+        if os.getpid() != self._process:
+            return
         self._model.close()
         self._engine.close(drain=drain)
+
+    def _check_process(self) -> None:
+        """Refuse work in a forked process, which has no copy of the engine's threads."""
+        if os.getpid() != self._process:
+            raise FailedPreconditionError(
+                f"the translator of {self.name!r} was made before this process was forked, and its threads stayed "
+                "behind: make it after the fork, in each worker"
+            )
 
     def __enter__(self) -> Self:
         return self

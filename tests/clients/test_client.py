@@ -220,7 +220,10 @@ def test_an_error_of_the_server_arrives_as_it_was_raised(
         translate(address, "a")
     error = caught.value
     assert type(error) is type(raised)
-    assert str(error) == str(raised).replace("contents[3]", "texts[3]").replace("language_code", "language")
+    expected = str(raised).replace("contents[3]", "texts[3]").replace("language_code", "language")
+    if isinstance(raised, jumok.UnauthenticatedError):
+        expected += f"; give this caller's token (token, --token, JUMOK_TOKEN) to the client of {address}"
+    assert str(error) == expected
     assert (error.code, error.reason, error.field) == (raised.code, raised.reason, raised.field)
     assert (error.retryable, error.retry_after_s) == (retryable, raised.retry_after_s)
     assert error.request_id == "id-1"

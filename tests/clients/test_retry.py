@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 import jumok
-from jumok._transport.channel import addresses
+from jumok._transport.address import addresses
 from jumok._transport.retry import Attempts, Backoff, Endpoints
 
 UNAVAILABLE = jumok.UnavailableError("gone")
@@ -34,8 +34,8 @@ def test_a_failed_server_rests_longer_each_time() -> None:
     assert endpoints.any_ready(now)
     endpoints.failed(1, now + 0.5)
     assert not endpoints.any_ready(now + 0.9)
-    assert endpoints.pick(now + 0.9) == 0  # both rest, and it will be ready first
     assert endpoints.any_ready(now + 1)
+    assert endpoints.pick(now + 0.9) == 0  # both rest, and it will be ready first
 
 
 def test_calls_lost_together_count_as_one_failure() -> None:
@@ -99,16 +99,43 @@ def test_another_server_is_tried_at_once() -> None:
         ("a:1, b:2,[::1]:3", ("a:1", "b:2", "[::1]:3")),
         (["a:1", "dns:///b:2", "a:1"], ("a:1", "dns:///b:2")),
         ("ipv4:127.0.0.1:1,127.0.0.2:1", ("ipv4:127.0.0.1:1,127.0.0.2:1",)),
+        ("localhost", ("localhost:50051",)),
+        ("a, a:50051,::1", ("a:50051", "[::1]:50051")),
+        (
+            ["[fe80::1]", "dns://8.8.8.8/b", "unix:/run/jumok"],
+            ("[fe80::1]:50051", "dns://8.8.8.8/b:50051", "unix:/run/jumok"),
+        ),
     ],
 )
 def test_addresses(server: str | Sequence[str], found: tuple[str, ...]) -> None:
     assert addresses(server) == found
 
 
-@pytest.mark.parametrize("server", ["", [], "a:1,", [""], [3]])
+@pytest.mark.parametrize("server", ["", [], "a:1,", [""], [3], "a b:1", ":50051", "a:1:2", "a/b:1", "me@a:1"])
 def test_bad_addresses_are_refused(server: Sequence[str]) -> None:
     with pytest.raises(jumok.InvalidArgumentError, match="must be an address"):
         jumok.Client(server)
+
+
+@pytest.mark.parametrize(
+    ("server", "problem"),
+    [
+        ("http://localhost:50051", "got the URL 'http://localhost:50051'; write 'localhost:50051'$"),
+        (["a:1", "https://mt.example.org/v1"], "write 'mt.example.org', with TLS \\(tls, --tls\\)$"),
+        ("localhost:99999", "port must be from 1 to 65535, got '99999' in 'localhost:99999'$"),
+        ("localhost:0", "got '0'"),
+        ("[::1]:x", "got 'x'"),
+        ("dns:///a:", "got ''"),
+    ],
+)
+def test_the_message_says_how_to_write_an_address(server: Sequence[str], problem: str) -> None:
+    with pytest.raises(jumok.InvalidArgumentError, match=f"^server: .*{problem}"):
+        jumok.Client(server)
+
+
+def test_an_admin_client_has_one_server() -> None:
+    with pytest.raises(jumok.InvalidArgumentError, match=r"^server: must be one server.*: choose a:1 or b:2$"):
+        jumok.AdminClient("a:1,b:2")
 
 
 def test_bad_max_attempts_is_refused() -> None:

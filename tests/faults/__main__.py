@@ -32,6 +32,7 @@ from tests.faults.network import broken_frames
 from tests.faults.overload import overload
 from tests.faults.restarts import kills, rolling_restarts
 from tests.faults.sharing import sharing
+from tests.faults.silence import dropped, stopped
 from tests.faults.soak import plot, soak
 from tests.faults.swaps import swaps
 from tests.faults.texts import scenes
@@ -44,6 +45,8 @@ TEXTS, MOST_A_CALL = 400, 256
 SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "restart": rolling_restarts,
     "kill": kills,
+    "stopped": stopped,
+    "dropped": dropped,
     "overload": overload,
     "sharing": sharing,
     "fuzz": fuzz,

@@ -4,10 +4,13 @@ from types import TracebackType
 from typing import Self
 
 import grpc
+import grpc.aio
 
 from jumok._errors import call_error
-from jumok._transport.channel import Tls, open_async_channel
-from jumok._validation import check_text, check_timeout
+from jumok._transport.address import one_address
+from jumok._transport.channel import Opener, Tls
+from jumok._transport.links import AsyncLinks
+from jumok._validation import check_open, check_text, check_timeout
 from jumok_proto.admin_conversion import bundle_from_proto, loaded_from_proto
 from jumok_proto.conversion import model_from_proto
 from jumok_proto.results import BundleSummary, LoadResult, Model
@@ -18,10 +21,18 @@ DEFAULT_TIMEOUT_S = 600.0
 """Large models take minutes to load."""
 
 
+class AsyncAdminLink:
+    """The administration of a server."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.admin = AdminServiceStub(channel)
+
+
 class AsyncAdminClient:
     """A connection to one server, to change its models.
 
-    Shared by the tasks of one event loop.
+    Shared by the tasks of a program.
 
     Calls are never retried. Loading goes on if the caller stops waiting.
 
@@ -41,17 +52,18 @@ class AsyncAdminClient:
     def __init__(
         self, server: str, *, tls: Tls | None = None, token: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        self._server = server
+        self._server = one_address(server)
         self._timeout_s = check_timeout(timeout_s)
-        self._channel = open_async_channel(server, tls=tls, token=token)
-        self._stub = AdminServiceStub(self._channel)
+        self._opener = Opener(tls, token)
+        self._links = AsyncLinks(lambda: AsyncAdminLink(self._opener.async_channel(self._server)))
+        self._closed = False
 
     async def list_bundles(self, *, timeout_s: float | None = None) -> list[BundleSummary]:
         """List the bundles in the server's model root, sorted by folder."""
         try:
-            response = await self._stub.ListBundles(ListBundlesRequest(), timeout=self._limit(timeout_s))
+            response = await self._link().admin.ListBundles(ListBundlesRequest(), timeout=self._limit(timeout_s))
         except grpc.RpcError as error:
-            raise call_error(error, self._server) from error
+            raise call_error(error, self._server, tls=self._opener.tls) from error
         return [bundle_from_proto(bundle) for bundle in response.bundles]
 
     async def load_model(self, bundle: str, *, timeout_s: float | None = None) -> LoadResult:
@@ -68,9 +80,9 @@ class AsyncAdminClient:
         """
         request = LoadModelRequest(bundle=check_text("bundle", bundle))
         try:
-            response = await self._stub.LoadModel(request, timeout=self._limit(timeout_s))
+            response = await self._link().admin.LoadModel(request, timeout=self._limit(timeout_s))
         except grpc.RpcError as error:
-            raise call_error(error, self._server) from error
+            raise call_error(error, self._server, tls=self._opener.tls) from error
         return loaded_from_proto(response)
 
     async def unload_model(self, name: str, *, timeout_s: float | None = None) -> Model:
@@ -81,14 +93,17 @@ class AsyncAdminClient:
         """
         request = UnloadModelRequest(name=check_text("name", name))
         try:
-            response = await self._stub.UnloadModel(request, timeout=self._limit(timeout_s))
+            response = await self._link().admin.UnloadModel(request, timeout=self._limit(timeout_s))
         except grpc.RpcError as error:
-            raise call_error(error, self._server) from error
+            raise call_error(error, self._server, tls=self._opener.tls) from error
         return model_from_proto(response.model)
 
     async def close(self) -> None:
         """Close the connection; running calls fail with CallCancelledError, later ones with ValueError."""
-        await self._channel.close(None)
+        self._closed = True
+        link = self._links.take()
+        if link is not None:
+            await link.channel.close(None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,6 +112,10 @@ class AsyncAdminClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _link(self) -> AsyncAdminLink:
+        check_open(self._closed)
+        return self._links.get()
 
     def _limit(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else check_timeout(timeout_s)

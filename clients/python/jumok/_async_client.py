@@ -23,7 +23,7 @@ DEFAULT_TIMEOUT_S = 60.0
 class AsyncClient:
     """A connection to a server, or to several with the same models.
 
-    Shared by the tasks of one event loop.
+    Shared by the tasks of a program, in any event loop. A forked process connects anew.
 
     A cancelled task cancels its call on the server too.
 
@@ -359,6 +359,7 @@ class AsyncClient:
         corpus = make_corpus(
             lines,
             self._connection.endpoints,
+            self._connection.servers,
             window=window,
             start=start,
             source_language=source_language,

@@ -25,7 +25,7 @@ DEFAULT_TIMEOUT_S = 60.0
 class Client:
     """A connection to a server, or to several with the same models.
 
-    Shared by the threads of a program.
+    Shared by the threads of a program. A forked process connects anew.
 
         with Client("localhost:50051") as client:
             print(client.translate("A man sleeps.").text)
@@ -359,6 +359,7 @@ class Client:
         corpus = make_corpus(
             lines,
             self._connection.endpoints,
+            self._connection.servers,
             window=window,
             start=start,
             source_language=source_language,

@@ -1,6 +1,8 @@
 """Errors of calls: gRPC's, as one of the tree in `jumok_proto.errors`."""
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 import grpc
@@ -10,16 +12,50 @@ from jumok_proto.error_conversion import error_from_proto, make_error, read_deta
 from jumok_proto.errors import Details, JumokError
 from jumok_proto.parameters import name_parameter
 
+PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+"""Environment variables in which gRPC looks for a proxy, first to last."""
+NO_PROXIES = ("no_grpc_proxy", "no_proxy")
 
-def call_error(error: grpc.RpcError, server: str) -> JumokError:
-    """Make the error of a failed call through any channel."""
+UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+CAUSES = {
+    "WRONG_VERSION_NUMBER|WRONG_SSL_VERSION|HTTP_REQUEST": "it answers without TLS: leave out tls (--tls, --tls-ca)",
+    "is not in peer certificate|[Hh]ostname [Vv]erification": "its certificate is for another name: give that name as "
+    "override_name (--tls-name)",
+    "CERTIFICATE_VERIFY_FAILED|UNKNOWN_CA": "its certificate is not signed by an authority that this client "
+    "trusts: give the authority's certificate as root_certificates (--tls-ca)",
+    "CERTIFICATE_REQUIRED|BAD_CERTIFICATE": "it needs a certificate of this client: give client_certificate and "
+    "client_key (--tls-certificate, --tls-key)",
+    "DNS resolution failed|[Nn]ame or service not known|Domain name not found": "the name of the host is unknown",
+    "Connection refused|No such file or directory": "no server listens there: start it, or name another (--server, "
+    "JUMOK_SERVER)",
+    "No route to host|Network is unreachable": "this machine has no route there",
+    "[Tt]imeout|[Tt]imed out": "it does not answer",
+    "http1.x server": "it speaks HTTP/1, so it is another program or another port",
+}
+"""The user's words, by those of gRPC."""
+
+BROKEN = "Socket closed|Connection reset|[Bb]roken pipe|EOF|SETTINGS"
+"""Words of gRPC if the other side ends a connection without a reason."""
+OTHER_SIDE_WITHOUT_TLS = (
+    "if it needs a certificate of this client, give client_certificate and client_key (--tls-certificate, --tls-key); "
+    "if it has no TLS, leave out tls (--tls, --tls-ca)"
+)
+
+
+def call_error(error: grpc.RpcError, server: str, *, tls: bool = False) -> JumokError:
+    """Make the error of a failed call through a channel; ``tls`` says if it has TLS."""
     code = error.code()
     trailing = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
     packed = dict(trailing).get("grpc-status-details-bin", b"")
     details = read_details(packed) if isinstance(packed, bytes) else Details()
     message = error.details() or f"the call failed with {code.name}"
-    if code is grpc.StatusCode.UNAVAILABLE and not details.reason:  # gRPC itself speaks, not a server
-        message = f"cannot reach a server at {server}: {message}"
+    if not details.reason and code in UNREACHABLE:  # gRPC itself speaks, not a server
+        message = _unreachable(code, message, server, tls=tls)
+    if not details.reason and code is grpc.StatusCode.UNIMPLEMENTED:
+        message = f"the server at {server} is older than this client, or no jumok server: {message}"
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        message = f"{message}; give this caller's token (token, --token, JUMOK_TOKEN) to the client of {server}"
     made = make_error(code, message, details)
     name_parameter(made)
     return made
@@ -30,3 +66,46 @@ def item_error(status: status_pb2.Status) -> JumokError:
     error = error_from_proto(status)
     name_parameter(error)
     return error
+
+
+def _unreachable(code: grpc.StatusCode, message: str, server: str, *, tls: bool) -> str:
+    """Say in the user's words why a server cannot be reached."""
+    proxy = _proxy(server, os.environ)
+    through = f" through the proxy {proxy[1]} (variable {proxy[0]})" if proxy else ""
+    directly = f"; to call it directly, add {_host(server)} to no_proxy" if proxy else ""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return (
+            f"the server at {server} did not answer in time{through}: raise the timeout (timeout_s, --timeout), or see "
+            f"'jumok health --server {server}'{directly}"
+        )
+    detail = re.sub(r"^.*last error: [A-Z_]+: ", "", message)
+    cause = None if proxy else _cause(message, tls=tls)
+    return f"cannot reach a server at {server}{through}: {detail if cause is None else f'{cause} ({detail})'}{directly}"
+
+
+def _cause(message: str, *, tls: bool) -> str | None:
+    for said, cause in CAUSES.items():
+        if re.search(said, message):
+            return cause
+    if not re.search(BROKEN, message):
+        return None
+    return (
+        f"it closed the connection; {OTHER_SIDE_WITHOUT_TLS if tls else 'if it uses TLS, give tls (--tls, --tls-ca)'}"
+    )
+
+
+def _proxy(server: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """Give the variable and the proxy that gRPC calls a server through, without a password."""
+    if server.startswith(("unix:", "unix-abstract:", "vsock:")):
+        return None
+    variable = next((name for name in PROXIES if environment.get(name)), None)
+    if variable is None:
+        return None
+    excluded = next((environment[name] for name in NO_PROXIES if environment.get(name)), "")
+    if any(name and _host(server).endswith(name) for name in map(str.strip, excluded.split(","))):
+        return None
+    return variable, re.sub(r"//[^/@]*@", "//", environment[variable])
+
+
+def _host(server: str) -> str:
+    return re.sub(r":\d+$", "", server.rpartition("/")[2]).strip("[]")

@@ -331,7 +331,7 @@ def load_configuration(path: Path) -> Configuration:
         ConfigurationError: an unreadable file, or as in `parse_configuration`.
     """
     try:
-        text = read_file(path, MOST_BYTES).decode("utf-8")
+        text = read_file(path, MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError, UnusableFileError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     return parse_configuration(text, str(path))

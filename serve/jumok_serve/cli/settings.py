@@ -56,7 +56,10 @@ class Configuration(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     bundles: tuple[DirectoryPath, ...] = Field((), description="Bundles to serve.")
-    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0: all IPv4 addresses.")
+    host: str = Field(
+        "127.0.0.1",
+        description="Address to listen on; 0.0.0.0: all IPv4 addresses; [::]: all addresses; unix:PATH: a Unix socket.",
+    )
     port: Port = Field(50051, description="Port to listen on; 0: any free port.")
     grace_s: Annotated[Number, Field(ge=0)] = Field(
         30.0, description="Seconds for running calls to finish after SIGTERM or Ctrl-C."
@@ -300,7 +303,7 @@ def read_configuration(file: Path | None, environment: Mapping[str, str], flags:
 
 def _from_file(file: Path, problems: list[str]) -> dict[str, GivenValue]:
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        content = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         problems.append(f"{file}: {error}")
         return {}

@@ -226,7 +226,7 @@ class Replica:
         # Delivered before they are removed: a failure between the two loses no sentence.
         for sentence in batch.done:
             outcome = sentence.decoded()
-            self._count(outcome)  # before its caller can read the counters
+            self._count(sentence, outcome)  # before its caller can read the counters
             sentence.deliver(outcome)
         batch.remove(batch.done)
         self._drop_if_empty(batch)
@@ -240,12 +240,13 @@ class Replica:
             for sentence in new:
                 self.counters.first_token_s.observe(now - sentence.arrived)
 
-    def _count(self, outcome: Decoded | None) -> None:
+    def _count(self, sentence: Sentence, outcome: Decoded | None) -> None:
         if outcome is None:
             self.counters.failed += 1
             return
         tokens = len(outcome.hypotheses[0].token_ids) if outcome.hypotheses else 0
         self.counters.finished += 1
+        self.counters.texts += sentence.counts_as_text
         self.counters.output_tokens += tokens
         if tokens:
             self.counters.token_s.observe(outcome.decode_s / tokens)

@@ -61,6 +61,7 @@ class Sentence:
         encode_s: seconds of its encoder run.
         failure: reason why it cannot be decoded, or None.
         progress: gets the stable tokens after each step, or None.
+        counts_as_text: True for one sentence of each text.
     """
 
     source_ids: Sequence[int]
@@ -76,6 +77,7 @@ class Sentence:
     caller: str = ""
     light: bool = False
     work: int = field(init=False)
+    counts_as_text: bool = True
     _search: Search | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:

@@ -63,16 +63,17 @@ class EngineCounters:
     """Counters of one thread of an engine, or the sum of several.
 
     Attributes:
-        queue_s: seconds in the queue, of admitted texts.
-        first_token_s: seconds from a text's arrival to the end of its first decoder step.
-        token_s: seconds of decoding for each token of the best hypothesis, of finished texts.
+        queue_s: seconds in the queue, of admitted sentences.
+        first_token_s: seconds from a sentence's arrival to the end of its first decoder step.
+        token_s: seconds of decoding for each token of the best hypothesis, of finished sentences.
         step_rows: rows of each decoder step, without those of empty slots.
         step_padding: share of padding among the source positions of each step.
-        source_tokens: source tokens of admitted texts.
-        output_tokens: tokens of the best hypotheses of finished texts.
-        finished: texts translated.
-        failed: texts lost because the model failed.
-        given_up: texts cancelled or late, by stage and cause.
+        source_tokens: source tokens of admitted sentences.
+        output_tokens: tokens of the best hypotheses of finished sentences.
+        finished: sentences translated.
+        texts: texts translated; one that is split has several sentences.
+        failed: sentences lost because the model failed.
+        given_up: sentences cancelled or late, by stage and cause.
     """
 
     def __init__(self) -> None:
@@ -84,6 +85,7 @@ class EngineCounters:
         self.source_tokens = 0
         self.output_tokens = 0
         self.finished = 0
+        self.texts = 0
         self.failed = 0
         self.given_up: Counter[tuple[Stage, Cause]] = Counter()
 
@@ -94,7 +96,7 @@ class EngineCounters:
         for part in parts:
             for name in ("queue_s", "first_token_s", "token_s", "step_rows", "step_padding"):
                 getattr(together, name).add(getattr(part, name))
-            for name in ("source_tokens", "output_tokens", "finished", "failed"):
+            for name in ("source_tokens", "output_tokens", "finished", "texts", "failed"):
                 setattr(together, name, getattr(together, name) + getattr(part, name))
             together.given_up.update(part.given_up.copy())
         return together

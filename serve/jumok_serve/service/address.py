@@ -2,13 +2,25 @@
 
 import errno
 import socket
+import stat
+from pathlib import Path
 
 from jumok_serve.errors import ListenError
 
+UNIX = "unix:"
+"""Prefix of a host that is the path of a Unix socket, which has no port."""
+
 
 def format_address(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    """``host:port``, with brackets around an IPv6 address; a Unix socket stays as it is."""
+    if host.startswith(UNIX):
+        return host
+    return f"[{bare_host(host)}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bare_host(host: str) -> str:
+    """Remove the brackets around an IPv6 address."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def check_address(host: str, port: int, setting: str) -> None:
@@ -17,16 +29,39 @@ def check_address(host: str, port: int, setting: str) -> None:
     Raises:
         ListenError: the address cannot be bound.
     """
+    address = format_address(host, port)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        if host.startswith(UNIX):
+            _check_path(Path(host.removeprefix(UNIX)))
+        else:
+            _bind(bare_host(host), port)
     except UnicodeError as error:
-        raise ListenError(f"cannot listen on {format_address(host, port)}: not a host name") from error
+        raise ListenError(f"cannot listen on {address}: not a host name") from error
     except OSError as error:
         in_use = error.errno == errno.EADDRINUSE
-        remedy = f"; another program uses it, so choose another {setting}" if in_use else ""
-        raise ListenError(f"cannot listen on {format_address(host, port)}: {error.strerror}{remedy}") from error
+        other = "--host" if host.startswith(UNIX) else setting
+        remedy = f"; another program uses it, so choose another {other}" if in_use else ""
+        raise ListenError(f"cannot listen on {address}: {error.strerror or error}{remedy}") from error
+
+
+def _bind(host: str, port: int) -> None:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+
+
+def _check_path(path: Path) -> None:
+    """Bind a Unix socket, whose file gRPC would take from another program."""
+    if path.exists():
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise OSError(errno.EEXIST, "the file exists and is no socket; choose another path")
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(path)) == 0:
+                raise OSError(errno.EADDRINUSE, "the socket is in use")
+        path.unlink()  # a server that was killed left it
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.bind(str(path))
+    path.unlink()

@@ -262,8 +262,13 @@ def submit_texts(
     *,
     target_prefixes: Sequence[str | None] | None = None,
     on_progress: Callable[[], None] | None = None,
+    firsts: Sequence[bool] | None = None,
 ) -> PendingTranslations:
-    """Queue texts, one sentence each; see `Translator.submit`."""
+    """Queue texts, one sentence each; see `Translator.submit`.
+
+    Args:
+        firsts: True for those that count as a text, as not all sentences of a text do; None: all.
+    """
     started = time.monotonic()
     name, inputs = model.manifest.name, model.inputs
     if parameters.attention and not model.teacher_forcing.can_align:
@@ -299,6 +304,7 @@ def submit_texts(
                 deadline=parameters.deadline,
                 progress=progress,
                 caller=parameters.caller,
+                counts_as_text=firsts is None or firsts[index],
             )
             sentences.append(sentence)
             future = sentence.future

@@ -191,6 +191,7 @@ def submit_sentences(
             parameters,
             target_prefixes=_first_sentence_prefixes(target_prefixes, split_texts),
             on_progress=on_progress,
+            firsts=[number == 0 for text in split_texts for number in range(len(text.sentences))],
         )
     except InvalidArgumentError as error:
         raise _blame_text(error, text_numbers) from error

@@ -41,7 +41,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
 
 def test_a_valid_configuration_is_read_and_survives_a_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    path.write_text(GOOD, encoding="utf-8")
+    path.write_text(GOOD, encoding="utf-8-sig")  # with a byte order mark, as editors of Windows write
     configuration = load_configuration(path)
     assert configuration.data.train_source == ("a.en", "b.en")
     assert configuration.model.width == 64

@@ -139,6 +139,11 @@ def test_a_file_that_is_no_toml_is_refused(file: Path, bundle: Path) -> None:
     assert "line 1" in problem
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(file: Path, bundle: Path) -> None:
+    file.write_text(f'bundles = ["{bundle}"]\nport = 7\n', encoding="utf-8-sig")
+    assert read_configuration(file, {}, {}).configuration.port == 7
+
+
 def test_other_variables_are_ignored(bundle: Path) -> None:
     environment = {
         "JUMOK_SERVER": "a:1",

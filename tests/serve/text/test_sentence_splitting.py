@@ -76,6 +76,14 @@ def test_translation_joins_the_sentences(translator: Translator) -> None:
     assert alone.score == pytest.approx(parts[0].score, abs=1e-4)
 
 
+def test_a_text_counts_once_and_each_of_its_sentences(translator: Translator) -> None:
+    before = translator.counters()
+    translator.translate(["A bird sings. The cat sleeps. It rains.", "A bird sings."], split_sentences=True)
+    translator.translate(["A bird sings.", "The cat sleeps."])
+    after = translator.counters()
+    assert (after.texts - before.texts, after.finished - before.finished) == (4, 6)
+
+
 def test_a_text_of_any_length_has_a_translation(translator: Translator) -> None:
     text = "The cat sleeps. " * 40
     with pytest.raises(InvalidArgumentError):

@@ -5,6 +5,7 @@ results are returned in the order of the texts.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jumok._requests import corpus_settings
@@ -18,7 +19,6 @@ from jumok_proto.errors import (
     InternalError,
     InvalidArgumentError,
     JumokError,
-    UnavailableError,
 )
 from jumok_proto.options import Options
 from jumok_proto.results import Translation
@@ -48,6 +48,7 @@ class Corpus:
         timeout_s: longest time without an answer while texts are unanswered.
         max_attempts: number of failed calls without any answer, after which the corpus fails.
         endpoints: servers of the client.
+        servers: address of each server.
 
     Attributes:
         endpoint: number of the server of the current call.
@@ -64,6 +65,7 @@ class Corpus:
         timeout_s: float,
         max_attempts: int,
         endpoints: Endpoints,
+        servers: Sequence[str],
     ) -> None:
         self._settings = settings
         self._target_prefix = target_prefix
@@ -72,6 +74,7 @@ class Corpus:
         self._timeout_s = timeout_s
         self._attempts_left = max_attempts
         self._endpoints = endpoints
+        self._servers = servers
         self._backoff = Backoff()
         self._texts: deque[_Text] = deque()  # read and not returned
         self._unsent: deque[_Text] = deque()
@@ -185,16 +188,14 @@ class Corpus:
                 self.failure = InternalError(f"the server ended a corpus with {len(unanswered)} texts unanswered")
             return 0.0
         self._last_error = error
-        unreachable = isinstance(error, UnavailableError)
-        if unreachable:
-            self._endpoints.failed(self.endpoint, now)
+        other_ready = self._endpoints.ended(self.endpoint, error, now)
         if not (error.retryable or isinstance(error, CallCancelledError)):
             self.failure = error
         elif not self._answered_any:
             self._attempts_left -= 1
             if self._attempts_left <= 0:
                 self.failure = error
-        if unreachable and self._endpoints.any_ready(now):
+        if other_ready:
             return 0.0
         return self._backoff.delay_s(error.retry_after_s)
 
@@ -207,7 +208,10 @@ class Corpus:
     def check_time(self, now: float) -> None:
         """End the corpus if no answer came for ``timeout_s``."""
         if self.failure is None and self.remaining_s(now) == 0.0:
-            self.failure = self._last_error or DeadlineExceededError(f"no text was answered for {self._timeout_s:g} s")
+            self.failure = self._last_error or DeadlineExceededError(
+                f"no text was answered for {self._timeout_s:g} s by the server at {self._servers[self.endpoint]}: "
+                "raise the timeout (timeout_s, --timeout), or see 'jumok health'"
+            )
 
     @property
     def has_result(self) -> bool:
@@ -232,6 +236,7 @@ class Corpus:
 def make_corpus(
     lines: object,
     endpoints: Endpoints,
+    servers: Sequence[str],
     *,
     window: int,
     start: int,
@@ -268,4 +273,5 @@ def make_corpus(
         timeout_s=timeout_s,
         max_attempts=max_attempts,
         endpoints=endpoints,
+        servers=servers,
     )

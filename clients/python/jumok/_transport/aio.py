@@ -11,12 +11,15 @@ from google.protobuf.message import Message
 from jumok._errors import call_error
 from jumok._responses import check_complete, read_update
 from jumok._results import TranslationUpdate
-from jumok._transport.channel import Tls, addresses, open_async_channel
+from jumok._transport.address import addresses
+from jumok._transport.channel import Opener, Tls
 from jumok._transport.closing import AsyncClosing, cancelled_at_exit
 from jumok._transport.corpus_call import AsyncCorpusCall
+from jumok._transport.links import AsyncLinks
 from jumok._transport.retry import Attempts, Endpoints
-from jumok._validation import check_count, check_open, check_timeout
-from jumok_proto.errors import JumokError
+from jumok._transport.watch import AsyncWatch
+from jumok._validation import LONGEST_TIMEOUT_S, check_count, check_open, check_timeout
+from jumok_proto.errors import JumokError, UnavailableError
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import StreamTranslateTextRequest, TranslateCorpusRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
@@ -34,10 +37,18 @@ class AsyncStubs:
         self.models = ModelServiceStub(channel)
 
 
-class AsyncConnection:
-    """A channel to each server of a client.
+class AsyncLink:
+    """The services of all servers, and the watch over calls to them."""
 
-    Shared by the tasks of one event loop. Arguments are those of the client.
+    def __init__(self, opener: Opener, servers: Sequence[str], endpoints: Endpoints) -> None:
+        self.stubs = [AsyncStubs(opener.async_channel(server)) for server in servers]
+        self.watch = AsyncWatch([stubs.channel for stubs in self.stubs], servers, endpoints)
+
+
+class AsyncConnection:
+    """A channel to each server of a client, for each event loop that uses it.
+
+    Shared by the tasks of a program. Arguments are those of the client.
     """
 
     def __init__(
@@ -47,7 +58,8 @@ class AsyncConnection:
         self._timeout_s = check_timeout(timeout_s)
         self.max_attempts = check_count("max_attempts", max_attempts, least=1)
         self.endpoints = Endpoints(len(self.servers))
-        self._stubs = [AsyncStubs(open_async_channel(address, tls=tls, token=token)) for address in self.servers]
+        self._opener = Opener(tls, token)
+        self._links = AsyncLinks(lambda: AsyncLink(self._opener, self.servers, self.endpoints))
         self._closing = AsyncClosing()
 
     def is_open(self) -> bool:
@@ -72,11 +84,14 @@ class AsyncConnection:
         attempts = self._attempts(timeout_s)
         while True:
             self.check_open()
+            link = self._links.get()
             remaining_s = attempts.begin(time.monotonic())
             try:
                 with self._closing.guard():
-                    response = await method(self._stubs[attempts.endpoint])(request, timeout=remaining_s)
-            except grpc.RpcError as error:
+                    response: Response = await link.watch.answer(
+                        method(link.stubs[attempts.endpoint]), attempts.endpoint, request, remaining_s
+                    )
+            except (grpc.RpcError, UnavailableError) as error:
                 await self._wait_to_retry(attempts, error)
             else:
                 attempts.succeeded()
@@ -93,15 +108,18 @@ class AsyncConnection:
     def open_corpus(self, endpoint: int, requests: AsyncIterator[TranslateCorpusRequest]) -> AsyncCorpusCall:
         """Call TranslateCorpus of one server, given by its number."""
         self.check_open()
+        link = self._links.get()
         return AsyncCorpusCall(
-            self._stubs[endpoint].translation.TranslateCorpus(requests),
-            lambda error: call_error(error, self.servers[endpoint]),
+            link.stubs[endpoint].translation.TranslateCorpus(requests),
+            lambda error: self._failure(endpoint, error),
+            lambda cancel: link.watch.over(endpoint, cancel, LONGEST_TIMEOUT_S),
         )
 
     async def close(self) -> None:
         """Close the channels."""
         self._closing.close()
-        for stubs in self._stubs:
+        link = self._links.take()
+        for stubs in [] if link is None else link.stubs:
             await stubs.channel.close(None)
 
     async def _updates(
@@ -111,27 +129,38 @@ class AsyncConnection:
         update: TranslationUpdate | None = None
         while update is None:
             self.check_open()
+            link = self._links.get()
             remaining_s = attempts.begin(time.monotonic())
-            call = self._stubs[attempts.endpoint].translation.StreamTranslateText(request, timeout=remaining_s)
+            call = link.stubs[attempts.endpoint].translation.StreamTranslateText(request, timeout=remaining_s)
             try:
-                with self._closing.guard(), cancelled_at_exit(call):
+                with (
+                    self._closing.guard(),
+                    cancelled_at_exit(call),
+                    link.watch.over(attempts.endpoint, call.cancel, remaining_s) as watched,
+                ):
                     async for response in call:
+                        watched.heard()
                         attempts.succeeded()
                         update = read_update(response, update.text if update else "")
                         yield update
                 check_complete(update)
-            except grpc.RpcError as error:
+            except (grpc.RpcError, UnavailableError) as error:
                 if update is not None:  # an update must not come twice
-                    raise call_error(error, self.servers[attempts.endpoint]) from error
+                    raise self._failure(attempts.endpoint, error) from error
                 await self._wait_to_retry(attempts, error)
 
     def _attempts(self, timeout_s: float | None) -> Attempts:
         return Attempts(self.endpoints, self.timeout_s(timeout_s), self.max_attempts, time.monotonic())
 
-    async def _wait_to_retry(self, attempts: Attempts, error: grpc.RpcError) -> None:
+    def _failure(self, endpoint: int, error: grpc.RpcError | UnavailableError) -> JumokError:
+        return (
+            error if isinstance(error, JumokError) else call_error(error, self.servers[endpoint], tls=self._opener.tls)
+        )
+
+    async def _wait_to_retry(self, attempts: Attempts, error: grpc.RpcError | UnavailableError) -> None:
         """Wait until the next attempt; raise the error of the last."""
         try:
-            delay_s = attempts.failed(call_error(error, self.servers[attempts.endpoint]), time.monotonic())
+            delay_s = attempts.failed(self._failure(attempts.endpoint, error), time.monotonic())
         except JumokError as failure:
             raise failure from error
         await self._closing.sleep(delay_s)

@@ -1,15 +1,14 @@
-"""Addresses of servers, and channels to them with their credentials."""
+"""Channels to servers, with their credentials."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 import grpc.aio
 
-from jumok._validation import invalid_field
-
 MAX_MESSAGE_BYTES = 32 * 2**20
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+"""Called without a message, it asks for the health of a whole server; no package is needed to read the answer."""
 
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),  # an answer can be larger than its request
@@ -19,9 +18,11 @@ CHANNEL_OPTIONS = (
     # In a rolling restart a client finds the restarted server before the next one stops.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A connection that a network drops without a word is found, and made again, while calls are open.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),  # no bound
 )
-ADDRESS_LISTS = ("ipv4:", "ipv6:")
-"""Prefixes of gRPC targets that contain commas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,36 +54,35 @@ class Tls:
         )
 
 
-def addresses(server: str | Sequence[str]) -> tuple[str, ...]:
-    """Split the addresses of servers; raise InvalidArgumentError if there is none."""
-    if isinstance(server, str):
-        found = [server] if server.startswith(ADDRESS_LISTS) else [part.strip() for part in server.split(",")]
-    else:
-        found = list(server)
-    if not found or not all(isinstance(address, str) and address for address in found):
-        raise invalid_field("server", f"must be an address such as localhost:50051, or several, got {server!r}")
-    return tuple(dict.fromkeys(found))
+class Opener:
+    """Opens channels with one set of credentials.
 
-
-def open_channel(address: str, *, tls: Tls | None = None, token: str | None = None) -> grpc.Channel:
-    """Open a channel to a server.
+    Args:
+        tls: TLS settings; None: plain text.
+        token: the caller's token.
 
     Raises:
         ValueError: a token without TLS.
         OSError: a file cannot be read.
     """
-    credentials = _credentials(tls, token)
-    if credentials is None:
-        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return grpc.secure_channel(address, credentials, options=_options(tls))
 
+    def __init__(self, tls: Tls | None, token: str | None) -> None:
+        self.tls = tls is not None
+        self._credentials = _credentials(tls, token)
+        name = None if tls is None else tls.override_name
+        self._options = (*CHANNEL_OPTIONS, *([] if name is None else [("grpc.ssl_target_name_override", name)]))
 
-def open_async_channel(address: str, *, tls: Tls | None = None, token: str | None = None) -> grpc.aio.Channel:
-    """Open a channel for asyncio; see ``open_channel``."""
-    credentials = _credentials(tls, token)
-    if credentials is None:
-        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(address, credentials, options=_options(tls))
+    def channel(self, address: str) -> grpc.Channel:
+        """Open a channel to a server."""
+        if self._credentials is None:
+            return grpc.insecure_channel(address, options=self._options)
+        return grpc.secure_channel(address, self._credentials, options=self._options)
+
+    def async_channel(self, address: str) -> grpc.aio.Channel:
+        """Open a channel to a server in the running event loop."""
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(address, options=self._options)
+        return grpc.aio.secure_channel(address, self._credentials, options=self._options)
 
 
 def _credentials(tls: Tls | None, token: str | None) -> grpc.ChannelCredentials | None:
@@ -93,12 +93,6 @@ def _credentials(tls: Tls | None, token: str | None) -> grpc.ChannelCredentials 
     if tls is None:
         raise ValueError("token: the network could read it without TLS; give tls too")
     return grpc.composite_channel_credentials(tls.credentials(), grpc.access_token_call_credentials(token))
-
-
-def _options(tls: Tls | None) -> Sequence[tuple[str, str | int]]:
-    if tls is None or tls.override_name is None:
-        return CHANNEL_OPTIONS
-    return (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", tls.override_name))
 
 
 def _read(path: str | Path | None) -> bytes | None:

@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 import grpc
 import grpc.aio
 
+from jumok._transport.watch import Watched
 from jumok_proto.errors import CallCancelledError, JumokError, UnavailableError
 from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest, TranslateCorpusResponse
 
 OVERTAKEN = "Internal error from Core"
 """The message of grpc.aio, in place of the status, if a call ends while a request is being sent."""
 
+Watch: TypeAlias = Callable[[Callable[[], object]], AbstractContextManager[Watched]]
+"""Watches over the call that a function cancels."""
 AsyncCall: TypeAlias = "grpc.aio.StreamStreamCall[TranslateCorpusRequest, TranslateCorpusResponse]"
 
 
@@ -25,19 +29,29 @@ class CorpusCall:
     """
 
     def __init__(
-        self, call: "grpc.CallIterator[TranslateCorpusResponse]", describe: Callable[[grpc.RpcError], JumokError]
+        self,
+        call: "grpc.CallIterator[TranslateCorpusResponse]",
+        describe: Callable[[grpc.RpcError], JumokError],
+        watch: Watch,
     ) -> None:
         self._call: grpc.CallIterator[TranslateCorpusResponse] | None = call
         self._describe = describe
+        self._watch = watch
 
     def __iter__(self) -> Iterator[TranslateCorpusResponse]:
         failure: JumokError | None = None
         try:
             if self._call is not None:
-                yield from self._call
+                with self._watch(self.cancel) as watched:
+                    for response in self._call:
+                        watched.heard()
+                        yield response
         except grpc.RpcError as error:
             failure = self._describe(error)
             error.__traceback__ = None
+        except UnavailableError as error:  # the server is silent
+            failure = error
+            error.__traceback__ = error.__context__ = None
         finally:
             self.cancel()
             self._call = None
@@ -54,14 +68,17 @@ class CorpusCall:
 class AsyncCorpusCall:
     """The responses of a call; an iteration that ends early cancels the call."""
 
-    def __init__(self, call: AsyncCall, describe: Callable[[grpc.RpcError], JumokError]) -> None:
+    def __init__(self, call: AsyncCall, describe: Callable[[grpc.RpcError], JumokError], watch: Watch) -> None:
         self._call = call
         self._describe = describe
+        self._watch = watch
 
     async def __aiter__(self) -> AsyncIterator[TranslateCorpusResponse]:
         try:
-            async for response in self._call:
-                yield response
+            with self._watch(self._call.cancel) as watched:
+                async for response in self._call:
+                    watched.heard()
+                    yield response
         except grpc.aio.AioRpcError as error:
             if error.details() == OVERTAKEN:
                 raise UnavailableError("the server ended the call while a request was being sent") from error

@@ -14,13 +14,15 @@ FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 5.0
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 30.0
+TRIAL_S = 5.0
+"""Time in which the first call to a server that rested shows if it is back."""
 
 
 class Endpoints:
-    """The servers of a client, called in turn; unreachable servers rest.
+    """The servers of a client, called in turn; servers that are unreachable or silent rest.
 
     The rest is one second, and doubles with each failure in a row. Failures during the rest, such as of all running
-    calls, count once.
+    calls, count once. After the rest one call tries the server, while others go elsewhere.
 
     Args:
         count: number of servers.
@@ -31,21 +33,29 @@ class Endpoints:
         self._next = random.randrange(count) if first is None else first  # noqa: S311 - no secret
         self._failures = [0] * count
         self._rests_until = [0.0] * count
+        self._tried_until = [0.0] * count
 
     def pick(self, now: float) -> int:
         """Return the next server's number, or the first whose rest ends."""
         count = len(self._failures)
         order = [(self._next + step) % count for step in range(count)]
-        picked = min(order, key=lambda number: max(self._rests_until[number] - now, 0.0))
+        picked = min(order, key=lambda number: max(self._ready_at(number) - now, 0.0))
         self._next = (picked + 1) % count
+        if self._failures[picked]:
+            self._tried_until[picked] = now + TRIAL_S
         return picked
 
     def any_ready(self, now: float) -> bool:
-        """True if a server does not rest."""
-        return min(self._rests_until) <= now
+        """True if a server can be called."""
+        return any(self._ready_at(number) <= now for number in range(len(self._failures)))
+
+    def other_ready(self, number: int, now: float) -> bool:
+        """True if another server than this one can be called."""
+        return any(self._ready_at(other) <= now for other in range(len(self._failures)) if other != number)
 
     def failed(self, number: int, now: float) -> None:
-        """Rest a server that could not be reached."""
+        """Rest a server that could not be reached, or did not answer."""
+        self._tried_until[number] = 0.0
         if now < self._rests_until[number]:
             return
         self._rests_until[number] = now + min(FIRST_REST_S * 2 ** min(self._failures[number], 10), LONGEST_REST_S)
@@ -54,7 +64,19 @@ class Endpoints:
     def succeeded(self, number: int) -> None:
         """Record an answer of a server."""
         self._failures[number] = 0
-        self._rests_until[number] = 0.0
+        self._rests_until[number] = self._tried_until[number] = 0.0
+
+    def ended(self, number: int, error: JumokError, now: float) -> bool:
+        """Record the error of a call; returns True if another server can be called at once."""
+        if isinstance(error, UnavailableError):
+            self.failed(number, now)
+            return self.any_ready(now)
+        if error.reason:  # a server wrote the error
+            self.succeeded(number)
+        return False
+
+    def _ready_at(self, number: int) -> float:
+        return max(self._rests_until[number], self._tried_until[number])
 
 
 @dataclass
@@ -109,13 +131,10 @@ class Attempts:
 
     def failed(self, error: JumokError, now: float) -> float:
         """Return the seconds until the next attempt; raises after the last."""
-        unreachable = isinstance(error, UnavailableError)
-        if unreachable:
-            self._endpoints.failed(self.endpoint, now)
+        other_ready = self._endpoints.ended(self.endpoint, error, now)
         if not error.retryable or self._left <= 0:
             raise error
-        ready = unreachable and self._endpoints.any_ready(now)
-        delay_s = 0.0 if ready else self._backoff.delay_s(error.retry_after_s)
+        delay_s = 0.0 if other_ready else self._backoff.delay_s(error.retry_after_s)
         if now + delay_s >= self._deadline:
             raise error
         return delay_s

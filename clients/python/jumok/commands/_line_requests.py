@@ -1,5 +1,6 @@
 """Requests of many input lines each, two in flight, results in order."""
 
+import codecs
 import re
 import threading
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO, Generic, Self, TypeAlias, TypeVar
 
@@ -15,6 +17,7 @@ from jumok import TextResult, Translation
 from jumok_proto.errors import JumokError
 from jumok_proto.parameters import parameter_name
 
+STDIN = 0
 MAX_REQUEST_LINES = 128
 MAX_REQUEST_BYTES = 64 * 2**10
 MAX_LINE_BYTES = 2**20
@@ -70,12 +73,23 @@ class Batch(Generic[Answer]):
     error: Exception | None = None
 
 
-def read_lines(stream: BinaryIO) -> Iterator[Line]:
-    """Read the lines of standard input; unusable ones have a ``problem``."""
+def open_lines(source: Path | None) -> tuple[int, Iterator[Line]]:
+    """Open a file, or standard input; returns its descriptor and its lines.
+
+    It stays open until the program ends, because closing would wait for a thread that reads it.
+    """
+    stream = open(STDIN if source is None else source, "rb", closefd=source is not None)  # noqa: SIM115
+    return stream.fileno(), read_lines(stream, "standard input" if source is None else str(source))
+
+
+def read_lines(stream: BinaryIO, source: str = "standard input") -> Iterator[Line]:
+    """Read the lines of a source, given by its name too; unusable ones have a ``problem``."""
     number = 0
     while data := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
-        name, size = f"standard input, line {number}", len(data)
+        name, size = f"{source}, line {number}", len(data)
+        if number == 1:
+            data = data.removeprefix(codecs.BOM_UTF8)
         if size > MAX_LINE_BYTES:
             while data and not data.endswith(b"\n"):
                 data = stream.readline(MAX_LINE_BYTES)

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn
 
 import click
-from click.shell_completion import shell_complete
+from click.shell_completion import CompletionItem, shell_complete
 
 from jumok_proto import __version__
 from jumok_proto.errors import JumokError
@@ -60,6 +60,12 @@ class Commands(click.Group):
         if similar:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {similar[0]!r}?")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names of commands without importing them."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

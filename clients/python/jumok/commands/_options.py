@@ -1,18 +1,27 @@
 """Options that commands share: server or bundle, languages, limits, decoding."""
 
+import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from importlib.metadata import entry_points
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Protocol
 
 import click
+import grpc
 
 from jumok import Alignment, Client, EarlyStopping, Score, Tls, Translation
+from jumok._errors import UNREACHABLE
+from jumok._transport.address import addresses
+from jumok._transport.channel import HEALTH_CHECK, Opener
 from jumok.commands._main import missing
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
+
+TURN_S, LEAST_S = 1.0, 0.05
+"""Longest and shortest wait for one of several servers."""
 
 EARLY_STOPPING: dict[str, EarlyStopping] = {"false": False, "true": True, "never": "never"}
 
@@ -93,7 +102,14 @@ server_options = _all(
         default="localhost:50051",
         show_default=True,
         show_envvar=True,
-        help="Address of the server.",
+        help="Address of the server, or several with commas; unix:PATH is a Unix socket.",
+    ),
+    _access_option(
+        "--wait",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        help="Wait as long for a server that is starting.",
     ),
     _access_option("--tls", is_flag=True, help="Use TLS; the other --tls options imply it."),
     _access_option(
@@ -140,6 +156,30 @@ language_options = _all(
     click.option("--source-language", metavar="TAG", help="Language of the texts, if the model has several."),
     click.option("--target-language", metavar="TAG", help="Language to translate into, if the model has several."),
 )
+
+
+def _dash_is_none(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path | None:
+    return None if value == Path("-") else value
+
+
+file_options = _all(
+    click.option(
+        "--input",
+        "source",
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+        callback=_dash_is_none,
+        help="File to read lines of, instead of standard input (-).",
+    ),
+    click.option(
+        "--output",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+        callback=_dash_is_none,
+        help="File to write, instead of standard output (-); it changes only once all is written.",
+    ),
+)
+"""The parameters ``source`` and ``output``; None: standard input or output."""
 
 limit_options = _all(
     click.option(
@@ -199,6 +239,31 @@ decoding_options = _all(
 """All of ``Options``, by name."""
 
 
+def await_server(context: click.Context, servers: Sequence[str]) -> None:
+    """Wait until one of the servers answers, for the time of ``--wait``."""
+    wait_s = context.meta[_access_key("wait")]
+    if not wait_s:
+        return
+    opener = Opener(*access(context))
+    until = time.monotonic() + wait_s
+    with ExitStack() as opened:
+        checks = [
+            opened.enter_context(opener.channel(server)).unary_unary(HEALTH_CHECK, None, None) for server in servers
+        ]
+        for check in cycle(checks):
+            remaining_s = until - time.monotonic()
+            try:
+                check(b"", timeout=max(min(remaining_s, TURN_S), LEAST_S), wait_for_ready=True)
+            except grpc.RpcError as error:
+                if error.code() in UNREACHABLE:
+                    if remaining_s > 0:
+                        continue
+                    raise click.ClickException(
+                        f"no server answered for {wait_s:g} s at {' or '.join(servers)}"
+                    ) from error
+            return
+
+
 def open_target(context: click.Context, server: str, bundle: Path | None) -> Client | LocalTranslator:
     """Open the server or the bundle; a bundle excludes the options of a server."""
     settings = {name: context.meta[_access_key(name)] for name in _BUNDLE_SETTINGS}
@@ -207,8 +272,9 @@ def open_target(context: click.Context, server: str, bundle: Path | None) -> Cli
         if chosen:
             raise click.UsageError(f"--{next(iter(chosen))} needs --bundle: a server has its own")
         tls, token = access(context)
+        await_server(context, addresses(server))
         return Client(server, tls=tls, token=token)
-    for parameter in ("server", "model", "tls", "tls_ca", "tls_certificate", "tls_key", "tls_name", "token"):
+    for parameter in ("server", "model", "wait", "tls", "tls_ca", "tls_certificate", "tls_key", "tls_name", "token"):
         if context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE:
             flag = parameter.replace("_", "-")
             raise click.UsageError(f"--bundle excludes --{flag}: it uses one model in this process")

@@ -6,6 +6,9 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import BinaryIO, cast
 
 import click
 
@@ -67,21 +70,53 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, object]:
     return fields
 
 
-def write_line(line: str) -> None:
-    """Write a line in UTF-8, as input is, for any locale."""
+def write_line(line: str, output: BinaryIO | None = None) -> None:
+    """Write a line in UTF-8, as input is, for any locale; None: to standard output."""
     # A lone surrogate can only occur in JSON, which escapes it in this way.
-    sys.stdout.buffer.write(f"{line}\n".encode(errors="backslashreplace"))
+    (output or sys.stdout.buffer).write(f"{line}\n".encode(errors="backslashreplace"))
 
 
 @contextmanager
-def progress(source: int | None, label: str) -> Iterator[Callable[[list[Line]], None]]:
+def open_output(path: Path | None) -> Iterator[BinaryIO]:
+    """Open standard output, or a file that appears or changes as a whole at the end of the block.
+
+    After an exception the file is as it was before.
+    """
+    if path is None:
+        yield sys.stdout.buffer
+        return
+    if path.exists() and not path.is_file():  # a device or a pipe
+        with path.open("wb") as output:
+            yield output
+        return
+    path = path.resolve()  # a link stays a link
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as output:
+        try:
+            yield cast("BinaryIO", output)
+            mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
+            os.fchmod(output.fileno(), stat.S_IMODE(mode))
+            output.close()
+            os.replace(output.name, path)
+        except BaseException:
+            os.unlink(output.name)
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def progress(source: int | None, label: str, output: BinaryIO) -> Iterator[Callable[[list[Line]], None]]:
     """Show progress through a file on standard error.
 
     Yields a function that takes finished lines.
 
     Shows nothing without a terminal, or if input or output uses the same terminal.
     """
-    if source is None or os.isatty(source) or not sys.stderr.isatty() or sys.stdout.isatty():
+    if source is None or os.isatty(source) or not sys.stderr.isatty() or output.isatty():
         yield lambda lines: None
         return
     status = os.fstat(source)

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 import click
 
 from jumok._admin_client import AdminClient
-from jumok.commands._options import access, server_options, timeout_option
+from jumok._transport.address import one_address
+from jumok.commands._options import access, await_server, server_options, timeout_option
 from jumok_proto.errors import UnimplementedError
 
 with_timeout = timeout_option(600.0, "Seconds to wait for the answer; a model that is being loaded is loaded anyway.")
@@ -69,6 +70,7 @@ def unload_model(context: click.Context, *, model: str, server: str, timeout_s: 
 @contextmanager
 def _client(context: click.Context, server: str, timeout_s: float) -> Iterator[AdminClient]:
     tls, token = access(context)
+    await_server(context, [one_address(server)])
     with AdminClient(server, tls=tls, token=token, timeout_s=timeout_s) as client:
         try:
             yield client

@@ -1,4 +1,4 @@
-"""``jumok health``: check a server, for people and for probes of containers."""
+"""``jumok health``: check servers, for people and for probes of containers."""
 
 import click
 import grpc
@@ -6,8 +6,10 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok._errors import call_error
-from jumok._transport.channel import open_channel
-from jumok.commands._options import access, server_options, timeout_option
+from jumok._transport.address import addresses
+from jumok._transport.channel import Opener
+from jumok.commands._options import access, await_server, server_options, timeout_option
+from jumok_proto.errors import JumokError
 from jumok_proto.v1.model_pb2 import ListModelsRequest, ModelState
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 
@@ -21,23 +23,38 @@ MODEL_SERVICE = "models/"
 @timeout_option(5.0, "Seconds that each answer may take.")
 @click.pass_context
 def health(context: click.Context, *, server: str, model: str | None, timeout_s: float) -> None:
-    """Check that a server serves: exit with 0, or with 1 and a reason.
+    """Check that every server serves: exit with 0, or with 1 and a reason.
 
     Uses the standard health service, grpc.health.v1, and needs no token. For an unknown model, lists those available.
     """
-    tls, token = access(context)
-    subject = f"model {model!r} at {server}" if model else f"the server at {server}"
+    opener = Opener(*access(context))
+    failed = False
+    for address in addresses(server):
+        subject = f"model {model!r} at {address}" if model else f"the server at {address}"
+        try:
+            await_server(context, [address])
+            _check(opener, address, model, subject, timeout_s)
+        except (click.ClickException, JumokError) as error:
+            failed = True
+            click.echo(f"Error: {error}", err=True)
+        else:
+            click.echo(f"{subject} is serving")
+    if failed:
+        context.exit(1)
+
+
+def _check(opener: Opener, server: str, model: str | None, subject: str, timeout_s: float) -> None:
+    """Raise the reason why a server or a model does not serve."""
     request = HealthCheckRequest(service=f"{MODEL_SERVICE}{model}" if model else "")
-    with open_channel(server, tls=tls, token=token) as channel:
+    with opener.channel(server) as channel:
         try:
             status = HealthStub(channel).Check(request, timeout=timeout_s).status
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise click.ClickException(f"{subject} is not known there{_available(channel, timeout_s)}") from error
-            raise call_error(error, server) from error
+            raise call_error(error, server, tls=opener.tls) from error
     if status != HealthCheckResponse.SERVING:
         raise click.ClickException(f"{subject} is not serving: {HealthCheckResponse.ServingStatus.Name(status)}")
-    click.echo(f"{subject} is serving")
 
 
 def _available(channel: grpc.Channel, timeout_s: float) -> str:

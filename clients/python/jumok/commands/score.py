@@ -1,23 +1,28 @@
 """``jumok score``: score translations, from arguments or standard input."""
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
 from jumok import Client, Score
-from jumok.commands._line_requests import InputError, Line, answer_lines, read_lines
-from jumok.commands._options import language_options, length_penalty_option, limit_options, open_target, target_options
-from jumok.commands._output import progress, write_line
-
-STDIN = 0
+from jumok.commands._line_requests import InputError, Line, answer_lines, open_lines
+from jumok.commands._options import (
+    file_options,
+    language_options,
+    length_penalty_option,
+    limit_options,
+    open_target,
+    target_options,
+)
+from jumok.commands._output import open_output, progress, write_line
 
 
 @click.command()
 @click.argument("pair", metavar="[SOURCE TARGET]", nargs=-1)
+@file_options
 @target_options
 @language_options
 @length_penalty_option
@@ -30,6 +35,8 @@ def score(
     context: click.Context,
     *,
     pair: tuple[str, ...],
+    source: Path | None,
+    output: Path | None,
     server: str,
     bundle: Path | None,
     model: str,
@@ -40,13 +47,15 @@ def score(
     timeout_s: float,
     json_lines: bool,
 ) -> None:
-    """Score TARGET as a translation of SOURCE, or the lines of standard input: source, tab, target, in UTF-8.
+    """Score TARGET as a translation of SOURCE, or lines of a file or standard input: source, tab, target; in UTF-8.
 
     Writes one score for each pair, in order and as soon as possible: the sum of the log-probabilities of the target's
     tokens and its end, divided by their number to the power of the length penalty. Higher is better.
     """
     if len(pair) not in {0, 2}:
         raise click.UsageError(f"give SOURCE and TARGET, or nothing for standard input; got {len(pair)} arguments")
+    if pair and source is not None:
+        raise click.UsageError(f"give SOURCE and TARGET, or --input {source}, not both")
     settings: dict[str, Any] = {
         "source_language": source_language,
         "target_language": target_language,
@@ -54,7 +63,7 @@ def score(
         "truncate": truncate,
         "timeout_s": timeout_s,
     }
-    with open_target(context, server, bundle) as scorer:
+    with open_target(context, server, bundle) as scorer, open_output(output) as out:
         if isinstance(scorer, Client):
             settings["model"] = model
 
@@ -64,14 +73,14 @@ def score(
 
         if pair:
             (answer,) = scorer.score([pair[0]], [pair[1]], **settings)
-            _write(answer, *pair, name="the text", json_lines=json_lines)
+            _write(answer, out, *pair, name="the text", json_lines=json_lines)
             return
-        with progress(STDIN, "scoring") as advance:
-            lines = _pairs(read_lines(open(STDIN, "rb", closefd=False)))  # noqa: SIM115
-            for batch in answer_lines(lines, score_pairs, retry_s=timeout_s):
+        descriptor, lines = open_lines(source)
+        with progress(descriptor, "scoring", out) as advance:
+            for batch in answer_lines(_pairs(lines), score_pairs, retry_s=timeout_s):
                 for line, answer in zip(batch.lines, batch.answers, strict=True):
-                    _write(answer, *line.text.split("\t"), name=line.name, json_lines=json_lines)
-                sys.stdout.flush()
+                    _write(answer, out, *line.text.split("\t"), name=line.name, json_lines=json_lines)
+                out.flush()
                 advance(batch.lines)
 
 
@@ -86,11 +95,11 @@ def _pairs(lines: Iterable[Line]) -> Iterator[Line]:
         yield line
 
 
-def _write(answer: Score, source: str, target: str, *, name: str, json_lines: bool) -> None:
+def _write(answer: Score, output: BinaryIO, source: str, target: str, *, name: str, json_lines: bool) -> None:
     if answer.source_truncated:
         click.echo(f"Warning: {name}: too long for the model, cut to {answer.source_token_count} tokens", err=True)
     if not json_lines:
-        write_line(f"{answer.score:.6f}")
+        write_line(f"{answer.score:.6f}", output)
         return
     fields = {
         "source": source,
@@ -104,4 +113,4 @@ def _write(answer: Score, source: str, target: str, *, name: str, json_lines: bo
         "model": answer.model,
         "model_version": answer.model_version,
     }
-    write_line(json.dumps(fields, ensure_ascii=False, allow_nan=False))
+    write_line(json.dumps(fields, ensure_ascii=False, allow_nan=False), output)

@@ -1,7 +1,6 @@
 """``jumok translate``: translate arguments or standard input, through a server or a bundle."""
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,11 +9,16 @@ from typing import Any, Unpack
 import click
 
 from jumok import Client, Options, Translation
-from jumok.commands._line_requests import InputError, Line, by_server, in_process, read_lines
-from jumok.commands._options import decoding_options, language_options, limit_options, open_target, target_options
-from jumok.commands._output import as_json, json_error, n_best, plain, progress, write_line
-
-STDIN = 0
+from jumok.commands._line_requests import InputError, Line, by_server, in_process, open_lines
+from jumok.commands._options import (
+    decoding_options,
+    file_options,
+    language_options,
+    limit_options,
+    open_target,
+    target_options,
+)
+from jumok.commands._output import as_json, json_error, n_best, open_output, plain, progress, write_line
 
 _SENTENCES = re.compile(
     # After a word that is no initial or title: punctuation, space, and no small letter.
@@ -26,6 +30,7 @@ _SENTENCES = re.compile(
 
 @click.command()
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
+@file_options
 @target_options
 @language_options
 @click.option("--split-sentences", is_flag=True, help="Translate the sentences of each text one by one and join them.")
@@ -41,6 +46,8 @@ def translate(
     context: click.Context,
     *,
     texts: tuple[str, ...],
+    source: Path | None,
+    output: Path | None,
     server: str,
     bundle: Path | None,
     model: str,
@@ -54,7 +61,7 @@ def translate(
     attention: bool,
     **options: Unpack[Options],
 ) -> None:
-    """Translate TEXTs, or the lines of standard input, in UTF-8.
+    """Translate TEXTs, or the lines of a file or of standard input, in UTF-8.
 
     Writes one line for each text, in order and as soon as possible. A text that cannot be translated gives an empty
     line, a reason on standard error and exit code 1. With --num-hypotheses above 1, writes one line for each
@@ -63,8 +70,9 @@ def translate(
     """
     if attention and not json_lines:
         raise click.UsageError("--attention needs --json: plain lines cannot hold it")
-    source = None if texts else STDIN
-    lines = _arguments(texts) if source is None else read_lines(open(source, "rb", closefd=False))  # noqa: SIM115
+    if texts and source is not None:
+        raise click.UsageError(f"give texts, or --input {source}, not both")
+    descriptor, lines = _lines(texts, source)
     settings: dict[str, Any] = {
         "source_language": source_language,
         "target_language": target_language,
@@ -76,7 +84,11 @@ def translate(
     several = (options.get("num_hypotheses") or 1) > 1
     doubts = _Doubts(split_sentences=split_sentences)
     failed = False
-    with open_target(context, server, bundle) as translator, progress(source, "translating") as advance:
+    with (
+        open_target(context, server, bundle) as translator,
+        open_output(output) as out,
+        progress(descriptor, "translating", out) as advance,
+    ):
         if isinstance(translator, Client):
             outcomes = by_server(
                 lines,
@@ -95,15 +107,15 @@ def translate(
                 failed = True
                 click.echo(f"Error: {outcome}", err=True)
                 if json_lines or not several:
-                    write_line(json_error(outcome, line) if json_lines else "")
+                    write_line(json_error(outcome, line) if json_lines else "", out)
             else:
                 if outcome.source_truncated:
                     kept = outcome.source_token_count
                     click.echo(f"Warning: {line.name}: too long for the model, cut to {kept} tokens", err=True)
                 for doubt in doubts.about(line, outcome):
                     click.echo(f"Warning: {doubt}", err=True)
-                write_line(_written(outcome, line, number, json_lines=json_lines, several=several))
-            sys.stdout.flush()
+                write_line(_written(outcome, line, number, json_lines=json_lines, several=several), out)
+            out.flush()
             advance([line])
     if failed:
         context.exit(1)
@@ -139,6 +151,20 @@ def _written(translation: Translation, line: Line, number: int, *, json_lines: b
     return n_best(translation, number) if several else plain(translation)
 
 
-def _arguments(texts: Sequence[str]) -> Iterator[Line]:
+def _lines(texts: Sequence[str], source: Path | None) -> tuple[int | None, Iterator[Line]]:
+    """Open the lines of a source, or make lines of the arguments."""
+    if not texts:
+        return open_lines(source)
     for number, text in enumerate(texts, start=1):
-        yield Line(text, f"text {number}", len(text))
+        if _is_file(text):
+            click.echo(
+                f"Warning: text {number} is the name of a file; to translate its lines: --input {text}", err=True
+            )
+    return None, (Line(text, f"text {number}", len(text)) for number, text in enumerate(texts, start=1))
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # longer than a name can be, or with NUL
+        return False

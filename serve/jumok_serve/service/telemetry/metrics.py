@@ -79,9 +79,9 @@ class ServerCollector(Collector):
         )
         loads = [([name], load) for name, load in self._server.models.loads().items()]
         for metric, description, attribute in (
-            ("jumok_queue_requests", "Texts in the queue.", "queued_requests"),
-            ("jumok_queue_tokens", "Source tokens of the texts in the queue.", "queued_tokens"),
-            ("jumok_running_sentences", "Texts in the batch.", "running_sentences"),
+            ("jumok_queue_requests", "Sentences in the queue.", "queued_requests"),
+            ("jumok_queue_tokens", "Source tokens of the sentences in the queue.", "queued_tokens"),
+            ("jumok_running_sentences", "Sentences in the batch.", "running_sentences"),
             ("jumok_rows", "Rows (hypotheses) in the batch.", "rows"),
         ):
             yield _gauge(metric, description, [(name, getattr(load, attribute)) for name, load in loads])
@@ -89,8 +89,8 @@ class ServerCollector(Collector):
 
 def _engine_metrics(counted: Sequence[tuple[str, EngineCounters]]) -> Iterator[Metric]:
     for metric, description, attribute in (
-        ("jumok_queue_wait_seconds", "Seconds of texts in the queue.", "queue_s"),
-        ("jumok_time_to_first_token_seconds", "Seconds from a text's arrival to its first token.", "first_token_s"),
+        ("jumok_queue_wait_seconds", "Seconds of sentences in the queue.", "queue_s"),
+        ("jumok_time_to_first_token_seconds", "Seconds from a sentence's arrival to its first token.", "first_token_s"),
         ("jumok_time_per_output_token_seconds", "Seconds of decoding for each token of a translation.", "token_s"),
         ("jumok_step_rows", "Rows in use at each decoder step: the batch size.", "step_rows"),
         ("jumok_step_padding_ratio", "Share of padding in the sources of each decoder step.", "step_padding"),
@@ -99,15 +99,16 @@ def _engine_metrics(counted: Sequence[tuple[str, EngineCounters]]) -> Iterator[M
             metric, description, "model", [(name, getattr(counters, attribute)) for name, counters in counted]
         )
     for metric, description, attribute in (
-        ("jumok_input_tokens", "Source tokens of admitted texts.", "source_tokens"),
+        ("jumok_input_tokens", "Source tokens of admitted sentences.", "source_tokens"),
         ("jumok_output_tokens", "Tokens of the best translations.", "output_tokens"),
-        ("jumok_translated_texts", "Translated texts.", "finished"),
-        ("jumok_failed_texts", "Texts lost to a failure of the model.", "failed"),
+        ("jumok_translated_texts", "Translated texts.", "texts"),
+        ("jumok_translated_sentences", "Translated sentences; a text that is split has several.", "finished"),
+        ("jumok_failed_texts", "Sentences lost to a failure of the model.", "failed"),
     ):
         values = [([name], getattr(counters, attribute)) for name, counters in counted]
         yield _counter(metric, description, ["model"], values)
     cancelled = [([name, *cause], number) for name, counters in counted for cause, number in counters.given_up.items()]
-    yield _counter("jumok_cancellations", "Cancelled and expired texts.", ["model", "stage", "cause"], cancelled)
+    yield _counter("jumok_cancellations", "Cancelled and expired sentences.", ["model", "stage", "cause"], cancelled)
 
 
 def _counter(

@@ -12,6 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import make_wsgi_app
 
 from jumok_serve.errors import ListenError
+from jumok_serve.service.address import bare_host, format_address
 from jumok_serve.service.telemetry.metrics import MeasuredServer, make_registry
 
 logger = logging.getLogger(__name__)
@@ -34,12 +35,12 @@ class MetricsPort:
             self._http = _make_http_server(host, port, connection_s)
         except (OSError, OverflowError) as error:
             raise ListenError(
-                f"cannot listen on {host}:{port} for metrics: {error}; choose another --metrics-port"
+                f"cannot listen on {format_address(host, port)} for metrics: {error}; choose another --metrics-port"
             ) from error
         self._http.set_app(make_wsgi_app(make_registry(server)))
         self._thread = Thread(target=self._http.serve_forever, name="metrics", daemon=True)
         self._thread.start()
-        self.address = f"{host}:{self._http.server_port}"
+        self.address = format_address(host, self._http.server_port)
 
     def __enter__(self) -> Self:
         return self
@@ -95,5 +96,7 @@ class _HttpServer(ThreadingMixIn, WSGIServer):
 
 
 def _make_http_server(host: str, port: int, connection_s: float) -> _HttpServer:
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    family, _, _, _, address = socket.getaddrinfo(
+        bare_host(host), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
     return _HttpServer((str(address[0]), int(address[1])), family, connection_s)

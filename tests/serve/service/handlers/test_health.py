@@ -72,6 +72,21 @@ def test_a_server_that_serves_is_healthy(authority: Authority, tmp_path: Path) -
     asyncio.run(scenario())
 
 
+def test_each_of_several_servers_is_checked() -> None:
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (first, _), serving(FakeModel()) as (second, _):
+            asked = await asyncio.to_thread(ask, "--server", f"{first.address},{second.address}", "--wait", "60")
+            assert (asked.exit_code, asked.stderr) == (0, "")
+            lines = [f"the server at {server.address} is serving" for server in (first, second)]
+            assert asked.stdout.splitlines() == lines
+            asked = await asyncio.to_thread(ask, "--server", f"127.0.0.1:1,{second.address}")
+            assert asked.exit_code == 1
+            assert asked.stdout.splitlines() == lines[1:]
+            assert asked.stderr.startswith("Error: cannot reach a server at 127.0.0.1:1: no server listens there")
+
+    asyncio.run(scenario())
+
+
 def test_one_that_stops_is_not() -> None:
     async def scenario() -> None:
         model = FakeModel(on_submit=hold)

@@ -1,0 +1,137 @@
+"""Servers that cannot be reached: the messages, against real servers and sockets."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+import jumok
+from jumok import Tls
+from jumok.testing import FakeServer
+from tests.support.certificates import Authority
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    made = Authority.make(tmp_path_factory.mktemp("authority"))
+    made.issue("server")
+    return made
+
+
+@contextmanager
+def tls_server(authority: Authority, *, mutual: bool = False) -> Iterator[str]:
+    certificate, key = authority.folder / "server.pem", authority.folder / "server.key"
+    pair = (key.read_bytes(), certificate.read_bytes())
+    server = grpc.server(ThreadPoolExecutor(1))
+    root = authority.root.read_bytes() if mutual else None
+    port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([pair], root, mutual))
+    server.start()
+    yield f"localhost:{port}"
+    server.stop(None).wait()
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """A server that answers everything with the same bytes, and closes the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def message(server: str, tls: Tls | None = None) -> str:
+    with (
+        jumok.Client(server, tls=tls, timeout_s=60, max_attempts=1) as client,
+        pytest.raises(jumok.UnavailableError) as refused,
+    ):
+        client.translate("a")
+    return str(refused.value)
+
+
+def test_a_server_that_is_not_there() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        assert message(address).startswith(
+            f"cannot reach a server at {address}: no server listens there: start it, or name another (--server, "
+            "JUMOK_SERVER) ("
+        )
+
+
+def test_a_socket_that_is_not_there(tmp_path: Path) -> None:
+    assert message(f"unix:{tmp_path}/none").startswith(
+        f"cannot reach a server at unix:{tmp_path}/none: no server listens there"
+    )
+
+
+def test_a_host_that_is_none() -> None:
+    assert message("no-such-host.invalid").startswith(
+        "cannot reach a server at no-such-host.invalid:50051: the name of the host is unknown ("
+    )
+
+
+def test_tls_on_one_side_only(authority: Authority) -> None:
+    with tls_server(authority) as server:
+        assert message(server).startswith(
+            f"cannot reach a server at {server}: it closed the connection; if it uses TLS, give tls (--tls, --tls-ca) ("
+        )
+    with FakeServer() as plain:
+        assert message(plain.address, Tls(root_certificates=authority.root)).startswith(
+            f"cannot reach a server at {plain.address}: it answers without TLS: leave out tls (--tls, --tls-ca) ("
+        )
+
+
+def test_certificates_that_do_not_fit(authority: Authority, tmp_path: Path) -> None:
+    other = Authority.make(tmp_path)
+    with tls_server(authority) as server:
+        assert "not signed by an authority that this client trusts: give" in message(
+            server, Tls(root_certificates=other.root)
+        )
+        elsewhere = server.replace("localhost", "127.0.0.1")
+        assert "for another name: give that name as override_name (--tls-name)" in message(
+            elsewhere, Tls(root_certificates=authority.root)
+        )
+    with tls_server(authority, mutual=True) as server:
+        assert "needs a certificate of this client, give client_certificate and client_key" in message(
+            server, Tls(root_certificates=authority.root)
+        )
+
+
+def test_a_server_of_another_kind() -> None:
+    with answering(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as server:
+        assert message(server).startswith(f"cannot reach a server at {server}: it speaks HTTP/1")
+
+
+@pytest.mark.parametrize("variable", ["grpc_proxy", "https_proxy", "http_proxy"])
+def test_the_proxy_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    for name in ("grpc_proxy", "https_proxy", "http_proxy", "no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with answering(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n") as proxy, FakeServer() as server:
+        monkeypatch.setenv(variable, f"http://user:secret@{proxy}")
+        said = message(server.address)
+        assert said.startswith(
+            f"cannot reach a server at {server.address} through the proxy http://{proxy} (variable {variable}): "
+        )
+        assert said.endswith("; to call it directly, add 127.0.0.1 to no_proxy")
+        assert "secret" not in said
+        monkeypatch.setenv("no_proxy", "example.org, 127.0.0.1")
+        with jumok.Client(server.address) as client:
+            assert client.translate("a").text == "A"
