@@ -40,10 +40,26 @@ from jumok_serve.tokenizers.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 
+_made_in: list[int] = []
+"""Id of the process that made the first translator."""
+
+
+def _check_inherited() -> None:
+    """Refuse to load a model in a process that inherited ONNX Runtime without its threads: it would wait forever."""
+    if not _made_in:
+        _made_in.append(os.getpid())
+    if _made_in[0] != os.getpid():
+        raise FailedPreconditionError(
+            "a translator was made before this process was forked, and ONNX Runtime's threads stayed behind: make "
+            "translators after the fork only, or start processes by spawn"
+        )
+
+
 class Translator:
     """Translates with a bundle's model; calls from any number of threads share its batches.
 
-    Make it after a fork (gunicorn's ``preload_app``, Celery, ``multiprocessing``): its threads are not forked.
+    Make it after a fork (gunicorn's ``preload_app``, Celery, ``multiprocessing``): its threads are not forked, and a
+    forked process cannot make others.
 
     Args:
         path: the bundle's folder.
@@ -62,6 +78,7 @@ class Translator:
     Raises:
         BundleError: the bundle cannot be used, or has no shortlist; lists every problem.
         DeviceError: the device cannot be used; only "auto" falls back to another one.
+        FailedPreconditionError: this process was forked from one that had made a translator.
     """
 
     def __init__(
@@ -84,6 +101,7 @@ class Translator:
         for name, number in (("replicas", replicas), ("threads", threads)):
             if number is not None and number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
+        _check_inherited()
         limits = EngineLimits(
             max_batch_tokens=max_batch_tokens,
             max_queue_requests=max_queue_requests,

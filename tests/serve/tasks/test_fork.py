@@ -12,7 +12,7 @@ from jumok_proto.errors import FailedPreconditionError
 from jumok_serve import Translator
 
 with Translator(sys.argv[1], threads=1) as translator:
-    expected = translator.translate("a man", max_length=5).text
+    translator.translate("a man", max_length=5)
     child = os.fork()
     if child:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -27,14 +27,16 @@ with Translator(sys.argv[1], threads=1) as translator:
                 call()
             except FailedPreconditionError as error:
                 print(error)
-        with Translator(sys.argv[1], threads=1) as own:
-            print(own.translate("a man", max_length=5).text == expected, flush=True)
+        try:
+            Translator(sys.argv[1], threads=1)
+        except FailedPreconditionError as error:
+            print(error, flush=True)
 if child:
     print(status)
 """
 
 
-def test_a_forked_process_is_refused_at_once_and_can_make_a_translator_of_its_own(tiny_bundle: Path) -> None:
+def test_a_forked_process_is_refused_at_once(tiny_bundle: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, str(tiny_bundle)],
         capture_output=True,
@@ -46,4 +48,8 @@ def test_a_forked_process_is_refused_at_once_and_can_make_a_translator_of_its_ow
         "the translator of 'tiny-en-de' was made before this process was forked, and its threads stayed behind: "
         "make it after the fork, in each worker"
     )
-    assert ran.stdout.splitlines() == [*[refusal] * 4, "True", "0"]
+    other = (
+        "a translator was made before this process was forked, and ONNX Runtime's threads stayed behind: make "
+        "translators after the fork only, or start processes by spawn"
+    )
+    assert ran.stdout.splitlines() == [*[refusal] * 4, other, "0"]
