@@ -212,6 +212,8 @@ class Server:
         Items of a corpus that were read are translated; the call then fails, and the client sends the rest elsewhere.
         """
         self._health.stop()
+        if self._lifecycle is not None:
+            self._lifecycle.cancel()  # its call would keep the server open for the whole grace
         self._translation.stop()
         await asyncio.gather(*(port.server.stop(grace_s) for port in self._ports()))
         if self._lifecycle is not None:

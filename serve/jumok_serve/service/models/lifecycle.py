@@ -55,7 +55,7 @@ class Lifecycle:
         self._load_lock = asyncio.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="models")
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._stopping = False
+        self._stopping = self._cancelled = False
         self.loading = ""
         """Name of the bundle that is being loaded, or empty."""
 
@@ -90,10 +90,15 @@ class Lifecycle:
         self._retire(entry)
         return describe(entry)
 
+    def cancel(self) -> None:
+        """End the trial of a bundle that is being loaded."""
+        self._cancelled = True
+        self._cancel_load()
+
     async def stop(self) -> None:
         """Refuse further loads, and wait for running loads and drains."""
         self._stopping = True
-        self._cancel_load()
+        self.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks)
         await asyncio.to_thread(self._threads.shutdown)
@@ -106,7 +111,7 @@ class Lifecycle:
             model = await self._in_thread(partial(self._load, folder))
         except BundleError as error:
             logger.error("%s", error)
-            if self._stopping:
+            if self._stopping or self._cancelled:
                 raise _stopping() from error
             raise BundleNotLoadedError(str(BundleError(bundle, error.problems))) from error
         except Exception as error:  # foreign files and graphs fail in many ways
