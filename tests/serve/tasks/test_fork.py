@@ -31,6 +31,7 @@ with Translator(sys.argv[1], threads=1) as translator:
             Translator(sys.argv[1], threads=1)
         except FailedPreconditionError as error:
             print(error, flush=True)
+        os._exit(0)  # as multiprocessing does
 if child:
     print(status)
 """
