@@ -72,8 +72,7 @@ class Translator:
         threads: operator threads of each replica; None: one per core, divided among the replicas. If only one
             replica has work, it has the threads of all, except with small models.
         shortlist: restrict translations in the shortlist's direction to its tokens: faster, and a few change.
-        max_batch_tokens, max_queue_requests, max_queue_tokens, max_queue_bytes, max_queue_work, max_request_work: see
-            `EngineLimits`.
+        limits: bounds of batches and queue.
 
     Raises:
         BundleError: the bundle cannot be used, or has no shortlist; lists every problem.
@@ -91,25 +90,12 @@ class Translator:
         replicas: int | None = None,
         threads: int | None = None,
         shortlist: bool = False,
-        max_batch_tokens: int = EngineLimits.max_batch_tokens,
-        max_queue_requests: int = EngineLimits.max_queue_requests,
-        max_queue_tokens: int = EngineLimits.max_queue_tokens,
-        max_queue_bytes: int = EngineLimits.max_queue_bytes,
-        max_queue_work: int = EngineLimits.max_queue_work,
-        max_request_work: int = EngineLimits.max_request_work,
+        limits: EngineLimits = EngineLimits(),  # noqa: B008 - frozen
     ) -> None:
         for name, number in (("replicas", replicas), ("threads", threads)):
             if number is not None and number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
         _check_inherited()
-        limits = EngineLimits(
-            max_batch_tokens=max_batch_tokens,
-            max_queue_requests=max_queue_requests,
-            max_queue_tokens=max_queue_tokens,
-            max_queue_bytes=max_queue_bytes,
-            max_queue_work=max_queue_work,
-            max_request_work=max_request_work,
-        )
         devices = candidate_devices(device, cuda)
         self._bundle = Bundle.open(path)
         self._shortlist = self._bundle.shortlist() if shortlist else None

@@ -15,7 +15,7 @@ import transformers
 
 from jumok_export.importers.huggingface.importing import import_checkpoint
 from jumok_proto.results import Translation
-from jumok_serve import Translator
+from jumok_serve import EngineLimits, Translator
 from jumok_serve.tasks.parameters import TranslationParameters
 from tests.parity.checkpoints import Checkpoint, Shape, make_checkpoint
 from tests.parity.compare import Tally
@@ -73,7 +73,10 @@ def imported(checkpoint: Checkpoint, bundle: Path) -> Iterator[Translator]:
         target_language=pair.target if named else None,
     )
     translator = Translator(
-        bundle, precision="fp32", threads=torch.get_num_threads(), max_queue_requests=10**6, max_queue_tokens=10**9
+        bundle,
+        precision="fp32",
+        threads=torch.get_num_threads(),
+        limits=EngineLimits(max_queue_requests=10**6, max_queue_tokens=10**9),
     )
     with translator:
         yield translator

@@ -16,6 +16,7 @@ import click
 
 from jumok_serve.bundle.private_copy import copy_bundle
 from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, Configuration, flag, read_configuration
+from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.errors import BundleError, ConfigurationError, CredentialsError
 from jumok_serve.runtime.device import CudaSettings
 from jumok_serve.runtime.process_memory import freeze_objects, use_few_arenas
@@ -191,12 +192,14 @@ def _open(settings: Configuration, checker: BundleChecker | None, bundle: Path) 
         replicas=settings.replicas,
         threads=settings.threads,
         shortlist=settings.shortlist,
-        max_batch_tokens=settings.max_batch_tokens,
-        max_queue_requests=settings.max_queue_requests,
-        max_queue_tokens=settings.max_queue_tokens,
-        max_queue_bytes=settings.max_queue_bytes,
-        max_queue_work=settings.max_queue_work,
-        max_request_work=settings.max_request_work,
+        limits=EngineLimits(
+            max_batch_tokens=settings.max_batch_tokens,
+            max_queue_requests=settings.max_queue_requests,
+            max_queue_tokens=settings.max_queue_tokens,
+            max_queue_bytes=settings.max_queue_bytes,
+            max_queue_work=settings.max_queue_work,
+            max_request_work=settings.max_request_work,
+        ),
     )
     try:
         translator.warm_up()

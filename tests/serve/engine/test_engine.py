@@ -172,7 +172,9 @@ def test_collecting_ends_with_a_cancellation(translator: Translator, gate: Gate)
 
 
 def test_a_cancelled_sentence_never_leaves_the_queue_for_the_batch(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as translator:
+    with Translator(
+        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=1)
+    ) as translator:
         gate = Gate(translator)
         options = DecodingOptions(beam_size=1, min_length=4, max_length=4)
         first = translator.submit(TEXTS[:1], TranslationParameters(options=options))
@@ -218,7 +220,9 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 def test_a_deadline_in_the_batch_and_in_the_queue(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as translator:
+    with Translator(
+        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=1)
+    ) as translator:
         gate = Gate(translator)
         options = DecodingOptions(beam_size=1, min_length=10, max_length=10)
         deadline = time.monotonic() + 600
@@ -246,7 +250,9 @@ def test_a_timeout_of_translate(translator: Translator, gate: Gate) -> None:
 
 def test_a_batch_stays_within_its_tokens(tiny_bundle: Path) -> None:
     budget = 300
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=budget) as translator:
+    with Translator(
+        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=budget)
+    ) as translator:
         gate = Gate(translator)
         gate.open()
         translator.translate(TEXTS * 10, beam_size=2)
@@ -255,7 +261,9 @@ def test_a_batch_stays_within_its_tokens(tiny_bundle: Path) -> None:
 
 
 def test_a_sentence_over_the_bound_is_decoded_alone(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1) as translator:
+    with Translator(
+        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=1)
+    ) as translator:
         gate = Gate(translator)
         gate.open()
         assert len(translator.translate(TEXTS, beam_size=2, max_length=5)) == len(TEXTS)
@@ -277,8 +285,7 @@ def test_a_request_that_never_fits_is_an_invalid_argument(
         precision="fp32",
         replicas=1,
         threads=1,
-        max_queue_requests=most_sentences,
-        max_queue_tokens=most_tokens,
+        limits=EngineLimits(max_queue_requests=most_sentences, max_queue_tokens=most_tokens),
     ) as translator:
         with pytest.raises(InvalidArgumentError, match=message) as refused:
             translator.translate(TEXTS)
@@ -289,7 +296,11 @@ def test_a_request_that_never_fits_is_an_invalid_argument(
 
 def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
     with Translator(
-        tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1, max_queue_requests=4
+        tiny_bundle,
+        precision="fp32",
+        replicas=1,
+        threads=1,
+        limits=EngineLimits(max_batch_tokens=1, max_queue_requests=4),
     ) as translator:
         gate = Gate(translator)
         options = DecodingOptions(beam_size=1, min_length=3, max_length=3)
@@ -379,7 +390,9 @@ def test_closing_finishes_what_was_submitted(tiny_bundle: Path) -> None:
 
 
 def test_closing_without_draining_fails_what_is_left(tiny_bundle: Path) -> None:
-    translator = Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=1)
+    translator = Translator(
+        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=1)
+    )
     gate = Gate(translator)
     pending = translator.submit(
         TEXTS, TranslationParameters(options=DecodingOptions(beam_size=1, min_length=30, max_length=30))
@@ -429,7 +442,9 @@ def test_sentences_encoded_ahead_are_translated_as_if_alone(
     monkeypatch.setattr(Batch, "encode", noted)
     longest = max(translator.translate(text).source_token_count for text in texts)
     room = 2 * padded_length(longest)
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=room) as narrow:
+    with Translator(
+        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=room)
+    ) as narrow:
         gate = Gate(narrow)
         runs.clear()
         pending = narrow.submit(texts, TranslationParameters(options=DecodingOptions(beam_size=2, max_length=6)))
@@ -443,7 +458,9 @@ def test_sentences_encoded_ahead_are_translated_as_if_alone(
 
 
 def test_cancelled_sentences_encoded_ahead_are_not_decoded(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, max_batch_tokens=32) as narrow:
+    with Translator(
+        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=32)
+    ) as narrow:
         gate = Gate(narrow)
         pending = narrow.submit(
             TEXTS * 4 * AHEAD_SHARE, TranslationParameters(options=DecodingOptions(beam_size=1, max_length=4))

@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +52,9 @@ class Steps:
 
 
 @pytest.fixture
-def translator(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Translator]:
-    monkeypatch.setattr("jumok_serve.translator.EngineLimits", partial(EngineLimits, max_alone_rows=1))
-    with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1) as translator:
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    limits = EngineLimits(max_alone_rows=1)
+    with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1, limits=limits) as translator:
         yield translator
 
 
@@ -88,7 +87,9 @@ def test_several_replicas_give_the_results_of_one(
             for k in (1, 4)
             for i, translation in enumerate(one.translate(texts, beam_size=k, truncate=True))
         }
-    with Translator(tiny_bundle, precision=precision, replicas=2, threads=1, max_batch_tokens=1000) as translator:
+    with Translator(
+        tiny_bundle, precision=precision, replicas=2, threads=1, limits=EngineLimits(max_batch_tokens=1000)
+    ) as translator:
         steps = Steps(monkeypatch)
         steps.opened.set()
         together = {(i, 4): t for i, t in enumerate(translator.translate(texts, beam_size=4, truncate=True))}
@@ -178,7 +179,9 @@ def test_cancelled_and_late_sentences_leave_every_replica_within_one_step(
 
 
 def test_closing_finishes_the_sentences_of_all_replicas(tiny_bundle: Path) -> None:
-    translator = Translator(tiny_bundle, precision="fp32", replicas=3, threads=1, max_batch_tokens=100)
+    translator = Translator(
+        tiny_bundle, precision="fp32", replicas=3, threads=1, limits=EngineLimits(max_batch_tokens=100)
+    )
     pending = translator.submit(TEXTS * 5, TranslationParameters(options=DecodingOptions(beam_size=2)))
     translator.close()
     assert len(pending.collect()) == 20
@@ -216,9 +219,9 @@ def test_pools_have_workers_for_one_replica_alone_and_for_all(
 ) -> None:
     options: list[int] = []
 
-    def note(threads: int | None, device: Device) -> Any:
+    def note(threads: int | None, device: Device, affinities: str) -> Any:
         options.append(threads or 0)
-        return session_options(threads, device)
+        return session_options(threads, device, affinities)
 
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("jumok_serve.runtime.graphs.session_options", note)

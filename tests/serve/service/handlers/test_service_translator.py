@@ -14,6 +14,7 @@ import jumok
 from jumok_proto.v1 import model_pb2, translation_pb2
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.translator import Translator
@@ -312,7 +313,11 @@ def test_a_cancelled_task_ends_the_work_on_the_server_too(translator: Translator
 
 def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
     with (
-        Translator(tiny_bundle, threads=1, max_batch_tokens=1, max_queue_requests=2) as translator,
+        Translator(
+            tiny_bundle,
+            threads=1,
+            limits=EngineLimits(max_batch_tokens=1, max_queue_requests=2),
+        ) as translator,
         serving(translator) as address,
         jumok.Client(address) as client,
     ):
