@@ -37,6 +37,8 @@ TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman r
 PATIENCE_S = HANG_S
 """Bound on every wait; reached only where something is broken."""
 
+NARROW = EngineLimits(max_batch_tokens=1)
+
 
 class Gate:
     """Holds every decoder step until a test permits it; notes rows and longest source."""
@@ -172,9 +174,7 @@ def test_collecting_ends_with_a_cancellation(translator: Translator, gate: Gate)
 
 
 def test_a_cancelled_sentence_never_leaves_the_queue_for_the_batch(tiny_bundle: Path) -> None:
-    with Translator(
-        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=1)
-    ) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, limits=NARROW) as translator:
         gate = Gate(translator)
         options = DecodingOptions(beam_size=1, min_length=4, max_length=4)
         first = translator.submit(TEXTS[:1], TranslationParameters(options=options))
@@ -220,9 +220,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 def test_a_deadline_in_the_batch_and_in_the_queue(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Translator(
-        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=1)
-    ) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, limits=NARROW) as translator:
         gate = Gate(translator)
         options = DecodingOptions(beam_size=1, min_length=10, max_length=10)
         deadline = time.monotonic() + 600
@@ -261,9 +259,7 @@ def test_a_batch_stays_within_its_tokens(tiny_bundle: Path) -> None:
 
 
 def test_a_sentence_over_the_bound_is_decoded_alone(tiny_bundle: Path) -> None:
-    with Translator(
-        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=1)
-    ) as translator:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, limits=NARROW) as translator:
         gate = Gate(translator)
         gate.open()
         assert len(translator.translate(TEXTS, beam_size=2, max_length=5)) == len(TEXTS)
@@ -390,9 +386,7 @@ def test_closing_finishes_what_was_submitted(tiny_bundle: Path) -> None:
 
 
 def test_closing_without_draining_fails_what_is_left(tiny_bundle: Path) -> None:
-    translator = Translator(
-        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=1)
-    )
+    translator = Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, limits=NARROW)
     gate = Gate(translator)
     pending = translator.submit(
         TEXTS, TranslationParameters(options=DecodingOptions(beam_size=1, min_length=30, max_length=30))
