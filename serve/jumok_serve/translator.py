@@ -10,17 +10,16 @@ from itertools import product
 from typing import Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment, AttentionKind
-from jumok_proto.errors import FailedPreconditionError
 from jumok_proto.options import Options, check_names
 from jumok_proto.parameters import naming_parameters
 from jumok_proto.results import Score, Translation
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.engine.deadline import deadline_after
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.engine.warm_up import WARM_UP_SHAPES, WarmUp
 from jumok_serve.errors import BundleError
+from jumok_serve.forks import ForkGuard, check_not_inherited
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.device import CudaSettings, candidate_devices
 from jumok_serve.runtime.graphs import Graphs
@@ -28,6 +27,7 @@ from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.alignment import PendingAlignments, prepare_alignment
 from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.deadline import deadline_after
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
@@ -38,21 +38,6 @@ from jumok_serve.tokenizers.input_processor import check_texts
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
-
-
-_made_in: list[int] = []
-"""Id of the process that made the first translator."""
-
-
-def _check_inherited() -> None:
-    """Refuse to load a model in a process that inherited ONNX Runtime without its threads: it would wait forever."""
-    if not _made_in:
-        _made_in.append(os.getpid())
-    if _made_in[0] != os.getpid():
-        raise FailedPreconditionError(
-            "a translator was made before this process was forked, and ONNX Runtime's threads stayed behind: make "
-            "translators after the fork only, or start processes by spawn"
-        )
 
 
 class Translator:
@@ -73,6 +58,12 @@ class Translator:
             replica has work, it has the threads of all, except with small models.
         shortlist: restrict translations in the shortlist's direction to its tokens: faster, and a few change.
         limits: bounds of batches and queue.
+
+    Attributes:
+        name: the model's name.
+        precision: the loaded variant.
+        device: the device in use: "cpu" or "cuda".
+        shortlisted: True if translations are restricted to a shortlist.
 
     Raises:
         BundleError: the bundle cannot be used, or has no shortlist; lists every problem.
@@ -95,13 +86,14 @@ class Translator:
         for name, number in (("replicas", replicas), ("threads", threads)):
             if number is not None and number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
-        _check_inherited()
+        check_not_inherited()
         devices = candidate_devices(device, cuda)
         self._bundle = Bundle.open(path)
         self._shortlist = self._bundle.shortlist() if shortlist else None
         loaded = load_graphs(self._bundle, precision, devices, replicas=replicas, threads=threads, listed=shortlist)
         self._graphs, self._shared = loaded.graphs, loaded.shared
-        self._device, self._precision = loaded.device, loaded.precision
+        self.name, self.shortlisted = self._bundle.manifest.name, shortlist
+        self.device, self.precision = loaded.device.name, loaded.precision
         alone_rows = loaded.max_alone_rows or limits.max_alone_rows
         self._model = model = TaskModel(self._bundle, loaded.precision, loaded.graphs, self._shortlist)
         pad = model.manifest.special_tokens.pad
@@ -115,7 +107,7 @@ class Translator:
             shared=loaded.shared,
             probe=self._warm_up.run,
         )
-        self._process = os.getpid()
+        self._fork_guard = ForkGuard(self.name)
 
     @property
     def manifest(self) -> Manifest:
@@ -131,26 +123,6 @@ class Translator:
     def graphs(self) -> Graphs:
         """The loaded graphs, with the threads of all replicas."""
         return self._graphs
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.manifest.name
-
-    @property
-    def precision(self) -> str:
-        """The loaded variant."""
-        return self._precision
-
-    @property
-    def device(self) -> str:
-        """The device in use: "cpu" or "cuda"."""
-        return self._device.name
-
-    @property
-    def shortlisted(self) -> bool:
-        """True if translations are restricted to a shortlist."""
-        return self._shortlist is not None
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
@@ -397,7 +369,7 @@ class Translator:
         Raises:
             JumokError: errors of `translate`; also if the texts cannot be done before the deadline.
         """
-        self._check_process()
+        self._fork_guard.check()
         check_texts(texts)
         submit = submit_sentences if parameters.split_sentences else submit_texts
         return submit(
@@ -411,7 +383,7 @@ class Translator:
         parameters: ScoringParameters = ScoringParameters(),  # noqa: B008 - frozen
     ) -> PendingScores:
         """Prepare scoring of translations (texts or token ids); `collect` computes it."""
-        self._check_process()
+        self._fork_guard.check()
         return prepare_scoring(self._model, texts, targets, parameters)
 
     def aligning(
@@ -422,7 +394,7 @@ class Translator:
         parameters: TextParameters = TextParameters(),  # noqa: B008 - frozen
     ) -> PendingAlignments:
         """Prepare `align`, and queue texts without translation; `collect` computes the attention."""
-        self._check_process()
+        self._fork_guard.check()
         return prepare_alignment(self._model, self._engine, texts, targets, query, parameters)
 
     def warm_up(self) -> None:
@@ -464,22 +436,11 @@ class Translator:
         return self._engine.counters()
 
     def close(self, *, drain: bool = True) -> None:
-        """Finish the submitted texts and stop the engine; without `drain`, fail them with UnavailableError.
-
-        In a process that was forked from the translator's there is nothing to stop.
-        """
-        if os.getpid() != self._process:
+        """Finish the submitted texts and stop the engine; without `drain`, fail them with UnavailableError."""
+        if self._fork_guard.forked:  # there is nothing to stop
             return
         self._model.close()
         self._engine.close(drain=drain)
-
-    def _check_process(self) -> None:
-        """Refuse work in a forked process, which has no copy of the engine's threads."""
-        if os.getpid() != self._process:
-            raise FailedPreconditionError(
-                f"the translator of {self.name!r} was made before this process was forked, and its threads stayed "
-                "behind: make it after the fork, in each worker"
-            )
 
     def __enter__(self) -> Self:
         return self

@@ -20,8 +20,8 @@ from jumok_serve.native import library
 from jumok_serve.runtime.binding import Binding, Tensors, as_value
 from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.device_slots import DeviceSlots
-from jumok_serve.runtime.external_data import external_data_problems
-from jumok_serve.runtime.graph_contract import contract_problems
+from jumok_serve.runtime.graph_checks.contract import contract_problems
+from jumok_serve.runtime.graph_checks.external_data import external_data_problems
 from jumok_serve.runtime.kv_cache import Slots
 from jumok_serve.runtime.sessions import open_session, products_saturate, session_options
 from jumok_serve.runtime.slot_buffers import SlotBuffers

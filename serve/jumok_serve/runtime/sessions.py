@@ -12,7 +12,7 @@ import onnxruntime
 from jumok_serve.errors import DeviceError
 from jumok_serve.native import library
 from jumok_serve.runtime.device import Device, check_active
-from jumok_serve.runtime.device_copies import find_copies, optimized_graph
+from jumok_serve.runtime.graph_checks.device_copies import find_copies, optimized_graph
 
 logger = logging.getLogger(__name__)
 

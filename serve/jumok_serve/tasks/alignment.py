@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights, Matrix
-from jumok_serve.engine.deadline import Deadline
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.runtime.graphs import Floats
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TextParameters, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import GivenTarget

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from jumok_proto.errors import InvalidArgumentError, ScoringUnavailableError
 from jumok_proto.results import Score
-from jumok_serve.engine.deadline import Deadline
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
+from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import ScoringParameters
 from jumok_serve.tasks.teacher_forcing import GivenTarget

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from jumok_proto.alignments import ATTENTION_KINDS, AttentionKind
-from jumok_serve.engine.deadline import Deadline
 from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS, Floats, Graphs, Integers, Pairs
+from jumok_serve.tasks.deadline import Deadline
 
 MAX_BATCH_LOGITS = 2**25
 """Logits of one run of the scorer; a longer target is scored alone."""

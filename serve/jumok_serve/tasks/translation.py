@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError, SamplingUnavailableError
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
-from jumok_serve.engine.deadline import Deadline
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded, Sentence
@@ -18,6 +17,7 @@ from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.search import FinishedHypothesis, SearchPlan
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from jumok_serve.runtime.onnx_model import inner_graphs, parse_model
+from jumok_serve.runtime.graph_checks.onnx_model import inner_graphs, parse_model
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-_PACKAGE = "jumok_serve.runtime.onnx_model"
+_PACKAGE = "jumok_serve.runtime.graph_checks.onnx_model"
 _FIELD = descriptor_pb2.FieldDescriptorProto
 
 _MESSAGES = {

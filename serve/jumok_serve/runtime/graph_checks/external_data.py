@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from jumok_serve.runtime.onnx_model import inner_graphs, parse_model
+from jumok_serve.runtime.graph_checks.onnx_model import inner_graphs, parse_model
 
 _EXTERNAL = 1
 """`TensorProto.DataLocation` of a tensor in another file."""

@@ -1,0 +1,1 @@
+"""Checks of graph files before and while sessions open: weights, contract, copies between devices."""
