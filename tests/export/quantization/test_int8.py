@@ -302,7 +302,7 @@ def test_dequantized_weights_are_quantized_to_the_same_values(channels: int) -> 
     weight = normal(300, 200) * np.exp(normal(300, 1))
     weight[3] = 0
     values, scales = quantize_weight(weight, channels)
-    again, scales_again = quantize_weight(values * np.expand_dims(scales, 1 - channels), channels)
+    again, scales_again = quantize_weight((values * np.expand_dims(scales, 1 - channels)).astype(np.float32), channels)
     np.testing.assert_array_equal(again, values)
     np.testing.assert_allclose(scales_again, scales, rtol=3e-7)
 
