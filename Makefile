@@ -36,6 +36,7 @@ test-all: $(VENV)/installed-dev  ## run all tests, slow ones too
 test-slow: $(VENV)/installed-dev  ## run the slow tests alone
 	$(PYTEST) -m slow $(ARGS)
 
+thorough: export JUMOK_TEST_THOROUGH = 1
 thorough: test-all parity faults  ## run all tests, parity on its whole grid and all fault scenarios: hours
 
 check: lint types  ## lint, formatting and types

@@ -12,6 +12,7 @@ ENDS = {name.rpartition(".")[2] for name in SETTABLE}
 DATES = {
     "serve/jumok_serve/service/telemetry/tracing.py": "end of a span; its duration comes from a monotonic clock",
     "export/jumok_export/bundles/export.py": "creation date of a bundle",
+    "serve/jumok_serve/service/auth/reloaded_files.py": "compared with the times of files",
 }
 """Files that need a date, and the reason."""
 

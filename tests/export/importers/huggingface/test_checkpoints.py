@@ -268,7 +268,7 @@ def test_settings_without_a_model_are_named(fields: dict[str, Any], expected: li
     [
         ({"relative_attention_max_distance": 4}, "relative_attention_max_distance must be more than half of"),
         ({"relative_attention_num_buckets": 3}, "relative_attention_num_buckets must be an integer of at least 4"),
-        ({"layer_norm_epsilon": "tiny"}, "layer_norm_epsilon must be a number of at least 0, got 'tiny'"),
+        ({"layer_norm_epsilon": "tiny"}, "layer_norm_epsilon must be a number from 0 to 16777216, got 'tiny'"),
         ({"feed_forward_proj": "gated-tanh", "dense_act_fn": "tanh"}, "dense_act_fn 'tanh' is not supported"),
     ],
 )
