@@ -51,7 +51,16 @@ def pytest_sessionstart() -> None:
         return
 
 
-SLOW_FOLDERS = ("tests/benchmarks", "tests/faults", "tests/parity")
+SLOW = (
+    "tests/benchmarks",
+    "tests/faults",
+    "tests/parity",
+    "tests/clients/test_watch.py",
+    "tests/export/verification/test_noise.py",
+    "tests/project/test_documents.py",
+    "tests/project/test_packaging.py",
+)
+"""Beginnings of the paths of slow tests."""
 LONGEST_FIRST = (
     "test_documents.py",
     "test_offline.py",
@@ -71,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Groups of tests that one process runs (`xdist_group`) come before them, largest first.
     """
     for item in items:
-        if item.path.relative_to(config.rootpath).as_posix().startswith(SLOW_FOLDERS):
+        if item.path.relative_to(config.rootpath).as_posix().startswith(SLOW):
             item.add_marker("slow")
         elif is_unit(item):
             item.add_marker("unit")

@@ -11,6 +11,7 @@ import torch
 PAGE = Path(__file__).parents[3] / "docs" / "own-model.md"
 
 
+@pytest.mark.slow
 def test_the_documented_example_does_what_its_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = PAGE.read_text(encoding="utf-8")
     program = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))

@@ -247,6 +247,7 @@ def test_lines_on_progress_replace_the_bar_off_a_terminal(
     assert re.search(r"^epoch 1/1: (\d+) of \1 batches; ", said, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_reversal_is_learnt_and_its_export_translates(
     write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

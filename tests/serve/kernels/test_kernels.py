@@ -243,6 +243,7 @@ def test_norms_refuse_weights_that_vary(name: str) -> None:
 
 
 @pytest.mark.skipif("JUMOK_TEST_KERNELS" in os.environ, reason="this is the run for older processors")
+@pytest.mark.slow
 def test_processors_without_avx512() -> None:
     """Run all kernel tests with the functions for older processors, which newer ones can run too."""
     files = [__file__, *(str(Path(__file__).with_name(f"test_{name}.py")) for name in OTHERS)]

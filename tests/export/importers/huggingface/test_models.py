@@ -195,6 +195,7 @@ class Folder:
 
 
 @pytest.mark.parametrize("name", ["marian-two-vocabularies", "umt5"])
+@pytest.mark.slow
 def test_exported_graphs_compute_the_same(
     name: str, imported_graphs: Callable[[str], dict[str, Graph]], tmp_path: Path
 ) -> None:
