@@ -226,7 +226,8 @@ def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
         + memory_table(record.memories, None if plan.tiny else MEMORY_GOAL),
     ]
     if record.rests:
-        parts.append(f"Latency of one sentence after rests (multiple of back to back)\n{rest_table(record.rests)}")
+        table = rest_table(record.rests, ratios=not plan.tiny)
+        parts.append(f"Latency of one sentence after rests (multiple of back to back)\n{table}")
     if record.trials:
         parts.append(f"CTranslate2's settings that were tried\n{trial_table(record.trials)}")
     return "\n\n".join(parts)

@@ -202,7 +202,7 @@ def report(record: Record, where: dict[str, Any], plan: Plan, *, ratios: bool = 
         f"{where['cores']} cores of {where['processor']}; {versions}; int8, beam {DECODING.beam_size}; medians of "
         f"{plan.rounds} rounds; load before: {where['load_before']}\n\n"
         f"{tables}\n\n"
-        f"Latency of one request after rests (multiple of back to back)\n{rest_table(record.rests)}"
+        f"Latency of one request after rests (multiple of back to back)\n{rest_table(record.rests, ratios=ratios)}"
     )
 
 

@@ -46,13 +46,14 @@ def measure_rests(
     return Rested(model=model, name=name, seconds={rest: call(rest, calls) for rest, calls in rests.items()})
 
 
-def rest_table(measured: Sequence[Rested]) -> str:
-    """Table of latencies after rests, with multiples of the latency back to back."""
+def rest_table(measured: Sequence[Rested], *, ratios: bool = True) -> str:
+    """Table of latencies after rests, with multiples of the latency back to back if `ratios`."""
     rests = list(measured[0].seconds)
     rows = [["model", "contender", *(f"after {rest:g} s" if rest else "back to back" for rest in rests)]]
     for each in measured:
         cells = [
-            f"{1e3 * statistics.median(each.seconds[rest]):.1f} ms" + (f" ({each.ratios[rest]:.2f})" if rest else "")
+            f"{1e3 * statistics.median(each.seconds[rest]):.1f} ms"
+            + (f" ({each.ratios[rest]:.2f})" if ratios and rest else "")
             for rest in rests
         ]
         rows.append([each.model, each.name, *cells])

@@ -66,7 +66,6 @@ def test_every_cell_is_run_and_recorded(tmp_path: Path) -> None:
         ratios = [their / our for our, their in zip(each["ours"], each["peers"][each["peer"]], strict=True)]
         assert each["to_peer"]["lowest"] == min(ratios)
         assert each["to_peer"]["highest"] == max(ratios)
-        assert f"{each['to_peer']['median']:.2f} (" in done.stdout
     assert [each["same"] for each in record["cells"] if each["precision"] == "fp32"] == [1.0, 1.0]
     assert [each["name"] for each in record["memory"] if each["precision"] == "int8"] == [
         "jumok int8",

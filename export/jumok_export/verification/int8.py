@@ -34,10 +34,10 @@ QUANTIZATION_ERROR = 0.15
 Measured on logits: 0.012 to 0.024 for random models of 1 to 12 layers, 0.013 to 0.017 for trained ones; with calibrated
 activations 0.028 to 0.046 and 0.014 to 0.018.
 """
-EXCESS_ERROR = 1.2
+EXCESS_ERROR = 1.5
 """Limit of the error of int8 logits, as a multiple of the error of the same arithmetic in PyTorch.
 
-Measured: 0.99 to 1.01, from one layer to twelve. Activations that are off by a hundredth of their range give more than
+Measured: 0.99 to 1.01, from one layer to twelve; 1.2 with weights of eight times the usual size. Activations that are off by a hundredth of their range give more than
 2.
 """
 RESCORED_SENTENCES = 0.9
