@@ -51,10 +51,9 @@ def rest_table(measured: Sequence[Rested], *, ratios: bool = True) -> str:
     rests = list(measured[0].seconds)
     rows = [["model", "contender", *(f"after {rest:g} s" if rest else "back to back" for rest in rests)]]
     for each in measured:
-        cells = [
-            f"{1e3 * statistics.median(each.seconds[rest]):.1f} ms"
-            + (f" ({each.ratios[rest]:.2f})" if ratios and rest else "")
-            for rest in rests
-        ]
+        cells = []
+        for rest in rests:
+            milliseconds = f"{1e3 * statistics.median(each.seconds[rest]):.1f} ms"
+            cells.append(f"{milliseconds} ({each.ratios[rest]:.2f})" if ratios and rest else milliseconds)
         rows.append([each.model, each.name, *cells])
     return aligned(rows)

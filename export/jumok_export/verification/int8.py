@@ -37,8 +37,8 @@ activations 0.028 to 0.046 and 0.014 to 0.018.
 EXCESS_ERROR = 1.5
 """Limit of the error of int8 logits, as a multiple of the error of the same arithmetic in PyTorch.
 
-Measured: 0.99 to 1.01, from one layer to twelve; 1.2 with weights of eight times the usual size. Activations that are off by a hundredth of their range give more than
-2.
+Measured: 0.99 to 1.01, from one layer to twelve; 1.2 with weights of eight times the usual size. Activations that are
+off by a hundredth of their range give more than 2.
 """
 RESCORED_SENTENCES = 0.9
 """Limit of the share of sentences whose int8 scores differ between the steps and the one-pass scorer.
