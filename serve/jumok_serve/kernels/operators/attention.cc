@@ -96,7 +96,8 @@ class Slots {
   int64_t step_;
 };
 
-// True if queries [B, K, heads * width], width > 0, and keys [slots, heads, entries, stride] match; else fails the call.
+// True if queries [B, K, heads * width], width > 0, and keys [slots, heads, entries, stride] match; else fails the
+// call.
 template <typename Element>
 bool fit(Call& call, const Tensor& query, const Tensor& key, const Tensor& value, int64_t heads) {
   if (call.failed()) return false;
@@ -161,8 +162,8 @@ class CrossAttention : Heads {
     const Tensor query = call.input(0), lengths = call.input(3), places = call.input(kQuantized ? 6 : 4);
     Tensor key = call.input(1), value = call.input(2);
     const bool of_tokens = key.axes == 3;  // heads of an entry are contiguous
-    if (key.axes != value.axes || (of_tokens && (key.sizes[2] % heads != 0 || value.sizes[2] != key.sizes[2] ||
-                                                 std::is_same_v<Element, Int8>)))
+    if (key.axes != value.axes ||
+        (of_tokens && (key.sizes[2] % heads != 0 || value.sizes[2] != key.sizes[2] || std::is_same_v<Element, Int8>)))
       return call.fail("queries, keys and values do not fit each other");
     key = in_heads(key, heads);
     value = in_heads(value, heads);
@@ -252,7 +253,9 @@ class SelfAttention : Heads {
     const Output<kQuantized> output(call, query, quantization);
     const Tensor keys = next(call, 1, key), values = next(call, 2, value);
     if (call.failed() || query.count() == 0) return;
-    const auto visible_of = [&](int64_t sentence) { return visible.as<uint8_t>() + slots.of(sentence) * beams * entries; };
+    const auto visible_of = [&](int64_t sentence) {
+      return visible.as<uint8_t>() + slots.of(sentence) * beams * entries;
+    };
     // Offset of a head's keys.
     const auto start = [&](int64_t i) { return (slots.of(i / heads) * heads + i % heads) * head_stride; };
     call.parallel_for(

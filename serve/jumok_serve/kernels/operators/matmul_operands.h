@@ -34,8 +34,8 @@ class MatmulOperands {
       if (kQuantized) part.scales = settings.constant(at + 1);
       if (biased) part.bias = settings.constant(at + kInputsOfPart - 1);
       const int64_t columns = matrix.sizes[transposed ? 0 : 1], depth = matrix.sizes[transposed ? 1 : 0];
-      if (matrix.axes != 2 || columns < 1 || depth < 1 || (i > 0 && depth != all_.depth) || (kQuantized && part.scales.count() != columns) ||
-          (biased && part.bias.count() != columns))
+      if (matrix.axes != 2 || columns < 1 || depth < 1 || (i > 0 && depth != all_.depth) ||
+          (kQuantized && part.scales.count() != columns) || (biased && part.bias.count() != columns))
         settings.fail("weights, scales and biases of a product do not fit each other");
       if (settings.failed()) return;
       all_.depth = depth;
