@@ -1,4 +1,4 @@
-"""Two servers, of which one goes silent: its process stopped, or its network dropping all bytes."""
+"""Two servers, and one goes silent: its process is stopped, or its network drops all bytes."""
 
 import asyncio
 import os

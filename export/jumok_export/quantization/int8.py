@@ -70,7 +70,7 @@ class _Quantizer:
         output, zero_point = product.output, self._zero_point(product.activation_range)
         # Each product has its own weight and zero point: for processors without VNNI, ONNX Runtime makes weights
         # unsigned, which it refuses for shared ones. The weights file stores equal tensors once.
-        stored, weight_scale = self._quantize_weight(
+        stored, weight_scale = self._add_weight(
             product.weight, f"{output}.weight", channels=0 if product.transposed else 1
         )
         if product.transposed:
@@ -96,7 +96,7 @@ class _Quantizer:
     def _embedding(self, node: onnx.NodeProto, table: str) -> None:
         """Look up rows in the int8 table and multiply them by their scales."""
         output, ids = node.output[0], node.input[1]
-        stored, scale = self._quantize_weight(table, f"{table}.rows", channels=0)
+        stored, scale = self._add_weight(table, f"{table}.rows", channels=0)
         last = self._constant("last_axis", np.array([-1]))
         self._add("Unsqueeze", [scale, last], f"{output}.scales")  # [V, 1], folded when a session is made
         self._add("Gather", [stored, ids], f"{output}.stored", axis=0)
@@ -141,7 +141,7 @@ class _Quantizer:
             self.quantized_inputs[name, None] = (q, f"{q}.largest")
         return self.quantized_inputs[name, None]
 
-    def _quantize_weight(self, name: str, stored: str, *, channels: int) -> tuple[str, str]:
+    def _add_weight(self, name: str, stored: str, *, channels: int) -> tuple[str, str]:
         """Add an int8 weight matrix with scales along the axis `channels`.
 
         Returns their names.

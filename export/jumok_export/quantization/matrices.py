@@ -1,4 +1,4 @@
-"""Weight matrices: their quantization to int8, and the search for them in fp32 graphs."""
+"""Weight matrices: the quantization of one to int8, and the search for them in fp32 graphs."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Set

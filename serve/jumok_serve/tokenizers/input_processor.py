@@ -13,8 +13,8 @@ from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
 from jumok_serve.errors import ForeignCodeError
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
-from jumok_serve.tokenizers.language_codes import LanguageCodes
 from jumok_serve.tokenizers.tokenizer import Tokenizer
+from jumok_serve.tokenizers.typed_codes import LanguageCodes
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 from jumok_export.importers.huggingface.languages import LanguageRoles, prefixed, starting, suffixed
 from jumok_export.importers.huggingface.tokenizer_files import TokenizerFiles
@@ -24,10 +24,24 @@ _LANGUAGE_CLASSES = {"NllbTokenizer", "MBartTokenizer", "MBart50Tokenizer"}
 MARIAN_CODE = re.compile(r">>(.+)<<")
 
 
-def roles_and_code_pattern(
-    files: TokenizerFiles, config: Mapping[str, Any], special: Set[str]
-) -> tuple[Callable[[int], LanguageRoles], re.Pattern[str]] | None:
-    """Roles and spelling of language tokens in the tokenizer's class; None without language tokens.
+class LanguageTokens(NamedTuple):
+    """The language tokens of a tokenizer's class.
+
+    Attributes:
+        roles: where sources and targets have them, given the EOS id.
+        code: their spelling.
+    """
+
+    roles: Callable[[int], LanguageRoles]
+    code: re.Pattern[str]
+
+    def read(self, special: Mapping[str, int]) -> dict[str, int]:
+        """Read the language codes, and their ids, from a tokenizer's special tokens."""
+        return {token: number for token, number in special.items() if self.code.fullmatch(token)}
+
+
+def language_tokens(files: TokenizerFiles, config: Mapping[str, Any], special: Set[str]) -> LanguageTokens | None:
+    """Find the language tokens of the tokenizer's class, or None.
 
     A general class, which runs any tokenizer.json, is recognized by its tokens.
     """
@@ -38,7 +52,7 @@ def roles_and_code_pattern(
         elif any(_MBART_CODE.fullmatch(token) for token in special):
             name = "MBart50Tokenizer" if _ONLY_IN_MBART_50 in special else "MBartTokenizer"
     if name == "NllbTokenizer":
-        return (suffixed if files.settings.get("legacy_behaviour") else prefixed), _NLLB_CODE
+        return LanguageTokens(suffixed if files.settings.get("legacy_behaviour") else prefixed, _NLLB_CODE)
     if name == "MBart50Tokenizer":
-        return prefixed, _MBART_CODE
-    return (starting, _MBART_CODE) if name == "MBartTokenizer" else None
+        return LanguageTokens(prefixed, _MBART_CODE)
+    return LanguageTokens(starting, _MBART_CODE) if name == "MBartTokenizer" else None

@@ -8,7 +8,7 @@ from typing import Any
 import tokenizers
 
 from jumok_export.importers.huggingface.errors import CheckpointError
-from jumok_export.importers.huggingface.language_codes import M2M100_LANGUAGES, MARIAN_CODE, roles_and_code_pattern
+from jumok_export.importers.huggingface.language_codes import M2M100_LANGUAGES, MARIAN_CODE, language_tokens
 from jumok_export.importers.huggingface.languages import (
     UNDETERMINED,
     Directions,
@@ -195,7 +195,8 @@ def _tokenizer_json(
     library = tokenizers.Tokenizer.from_str(backend.content.decode("utf-8"))
     added = library.get_added_tokens_decoder().items()
     special = {token.content: number for number, token in added if token.special and number < min(sizes)}
-    by_class = roles_and_code_pattern(files, config, special.keys())
+    by_class = language_tokens(files, config, special.keys())
+    codes = {} if by_class is None else by_class.read(special)
     source = _added_tokens(library)
     around = {*source.prefix, *source.suffix}
     separator = files.token("sep_token", "")
@@ -206,9 +207,7 @@ def _tokenizer_json(
         input_tokens=[
             token
             for token, number in special.items()
-            if token not in backend.control
-            and (number not in around or token == separator)
-            and (by_class is None or not by_class[1].fullmatch(token))
+            if token not in backend.control and (number not in around or token == separator) and token not in codes
         ],
         clean_up_spaces=backend.clean_up_spaces,
     )
@@ -219,13 +218,9 @@ def _tokenizer_json(
         configured = _configured(files)
         unnamed = Directions(source=configured.source or UNDETERMINED, target=configured.target or UNDETERMINED)
         return ImportedTokenizer(tokenizer, one_source(source, {}, requested=requested, configured=unnamed))
-    roles, pattern = by_class
-    eos = _end(files, special)
-    languages = {token: number for token, number in special.items() if pattern.fullmatch(token)}
-    configured = with_forced_target(_configured(files), languages, forced_first)
-    return ImportedTokenizer(
-        tokenizer, every_language(languages, roles(eos), requested=requested, configured=configured)
-    )
+    roles = by_class.roles(_end(files, special))
+    configured = with_forced_target(_configured(files), codes, forced_first)
+    return ImportedTokenizer(tokenizer, every_language(codes, roles, requested=requested, configured=configured))
 
 
 def _added_tokens(library: tokenizers.Tokenizer) -> SourceLanguage:

@@ -116,7 +116,7 @@ def test_a_second_edit_within_the_clock_of_the_file_system_is_seen(
     now = [frozen.changed + 1]
     monkeypatch.setattr("jumok_serve.service.auth.reloaded_files.time.time_ns", lambda: now[0])
     files = ReloadedFiles([path], first_bytes)
-    path.write_bytes(b"two")  # of which the frozen times tell nothing
+    path.write_bytes(b"two")  # the frozen times do not show it
     assert files.get() == b"two"
     now[0] += reloaded_files.RACY_NS
     assert files.get() == b"two"

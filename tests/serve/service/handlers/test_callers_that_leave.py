@@ -19,7 +19,7 @@ from tests.support.fake_model import FakeModel, hold, serving
 from tests.support.hang import HANG_S
 
 LONG = "a" * 20_000
-"""A result of which few fit the window of a stream that is not read."""
+"""A long result: few fit the window of a stream that is not read."""
 Leave = Callable[[Any, grpc.aio.Channel], Any]
 
 

@@ -39,7 +39,7 @@ TIMES = 4
 """Calls of each kind, after as many that fill caches."""
 SERVER = str(Path(jumok_serve.__file__).parent)
 CALLS = (Call, JumokError, grpc.aio.AbortError, grpc._cython.cygrpc._ServicerContext)  # type: ignore[attr-defined]
-"""Types of which a call makes objects in the server, and none in a client with stubs."""
+"""Types whose objects a call makes in the server, and never in a client with stubs."""
 PATIENCE_S = 60.0
 """Time for a call to end; only a failing test takes it."""
 LONG = "a man " * 4000
