@@ -59,14 +59,20 @@ format: $(VENV)/installed-dev  ## format the code, and mend what can be mended
 kernels-check: $(VENV)/installed-dev  ## compile the kernels with warnings as errors
 	$(VENV)/bin/python hatch_build.py build/kernels-check -O1 -Wall -Wextra -Werror -Wno-maybe-uninitialized
 
-# A preloaded libstdc++ lets the sanitizer see exceptions; Python itself leaks.
+# A preloaded libstdc++ lets the sanitizer see exceptions; Python itself leaks. Tests of memory would measure the
+# sanitizer's. The kernels for older processors are tested by a run of their own.
+SANITIZED := tests/serve/kernels --ignore tests/serve/kernels/test_arena.py \
+	--deselect tests/serve/kernels/test_products.py::test_weights_are_kept_once \
+	--deselect tests/serve/kernels/test_kernels.py::test_processors_without_avx512
 kernels-asan: $(VENV)/installed-dev  ## test the kernels under AddressSanitizer and UBSan; ARGS are pytest's
 	$(VENV)/bin/python hatch_build.py build/kernels-asan -O1 -g \
 		-fsanitize=address,undefined -fno-sanitize-recover=undefined
-	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
-		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-		JUMOK_TEST_LIBRARY=build/kernels-asan/libjumok_kernels.so \
-		$(VENV)/bin/pytest -p no:xdist tests/serve/kernels $(ARGS)
+	for kernels in "" JUMOK_TEST_KERNELS=avx2; do \
+		env LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
+			ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+			JUMOK_TEST_LIBRARY=build/kernels-asan/libjumok_kernels.so $$kernels \
+			$(VENV)/bin/pytest -p no:xdist $(SANITIZED) $(ARGS) || exit 1; \
+	done
 
 proto: $(VENV)/installed-dev  ## generate the stubs from the .proto files
 	$(VENV)/bin/python proto/generate.py
