@@ -42,7 +42,7 @@ def device() -> tuple[Device, str]:
 def main() -> int:
     """Run the checks, print a line for each, and write JSON."""
     parser = argparse.ArgumentParser(description="Check and measure decoding on a GPU.")
-    parser.add_argument("--bundle", type=Path, help="with fp32 and fp16; default: a model as OPUS-MT's, untrained")
+    parser.add_argument("--bundle", type=Path, help="bundle in fp32 and fp16; default: untrained, of OPUS-MT's size")
     parser.add_argument("--source", type=Path, help="sentences for --bundle, one per line, for BLEU")
     parser.add_argument("--reference", type=Path, help="their translations")
     parser.add_argument("--budget", type=float, default=450, help="seconds; default: %(default)s")
@@ -60,7 +60,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         sizes = Sizes() if where.name == "cuda" else SMALL
         model = opened(arguments.bundle) if arguments.bundle else made(sizes, Path(folder))
-        report.add("model", "measured", f"there after {time.monotonic() - started:.0f} s")
+        report.add("model", "measured", f"ready after {time.monotonic() - started:.0f} s")
         if missing := {"fp32", "fp16"} - {*model.variants}:
             parser.error(
                 f"{arguments.bundle} has no {', '.join(missing)}: export or import it with --precision fp32,fp16"

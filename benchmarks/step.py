@@ -35,7 +35,7 @@ from jumok_export.graphs.tracing import export_graphs
 from jumok_export.models.attention import scaled_queries
 from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_export.quantization.calibration import GreedySearch, calibrate
-from jumok_export.quantization.int8 import Scales, quantize_graph
+from jumok_export.quantization.int8_graphs import Scales, quantize_graph
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.limits import EngineLimits

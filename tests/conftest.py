@@ -1,9 +1,11 @@
 """Fixtures of all tests: a tiny corpus, small trained models and bundles."""
 
 import fcntl
+import hashlib
 import logging
 import os
 import pickle
+import shutil
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -99,23 +101,35 @@ def is_unit(item: pytest.Item) -> bool:
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Return the folder of a name, filled once for all processes; read only.
 
-    The first process that asks fills it, and others wait meanwhile.
+    The first process that asks fills it, and others wait meanwhile. In `JUMOK_TEST_CACHE` it lasts from run to run.
     """
     own = tmp_path_factory.getbasetemp()
     shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
-    shared.mkdir(exist_ok=True)
+    if cache := os.environ.get("JUMOK_TEST_CACHE"):
+        shared = Path(cache) / hash_of_exporters()
+    shared.mkdir(exist_ok=True, parents=True)
 
     def make_once(name: str, fill: Callable[[Path], object]) -> Path:
         folder, filled = shared / name, shared / f"{name}.filled"
         with (shared / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not filled.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a run that was interrupted
                 folder.mkdir()
                 fill(folder)
                 filled.touch()
         return folder
 
     return make_once
+
+
+def hash_of_exporters() -> str:
+    """Return the hash of all code and data on which made folders depend."""
+    root = DATA.parent.parent
+    folders = (root / "export", root / "serve/jumok_serve/manifest", root / "serve/jumok_serve/bundle", DATA)
+    files = [Path(__file__), *(file for folder in folders for file in sorted(folder.rglob("*")) if file.is_file())]
+    hashed = hashlib.sha256(b"".join(file.read_bytes() for file in files if file.suffix != ".pyc"))
+    return hashed.hexdigest()[:16]
 
 
 @pytest.fixture(scope="session", autouse=True)

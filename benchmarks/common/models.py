@@ -31,7 +31,7 @@ COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 """CTranslate2's name of each precision; its models are stored in it."""
 CALIBRATION_TEXTS = 64
 BATCH_SENTENCES = (32, 16)
-"""Sentences per batch for CTranslate2, instead of equal shares of its workers: small batches stay in the caches."""
+"""Sentences per batch for CTranslate2, besides equal shares of its workers: small batches stay in the caches."""
 BATCH_TOKENS = (1024, 2048, 4096, 8192)
 """Source tokens per batch for CTranslate2, with sentences of several lengths."""
 GENERATE_BATCH = 64
@@ -41,7 +41,7 @@ MEAN_WORDS, DEVIATION_WORDS, FEWEST_WORDS, MOST_WORDS = 14, 4.5, 5, 32
 """Lengths of random sentences in tokens, like the captions of Multi30k."""
 SENTENCES = 512
 LEARNT_FROM = 96
-"""Sentences on which random weights learn to end."""
+"""Sentences on which a random model learns to end its translations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ def corpus(name: str) -> list[str]:
 
 def ours(models: Models, precisions: Sequence[str]) -> dict[str, Contender]:
     """jumok's contender by precision."""
-    # What is in the folder of another precision is not needed.
+    # The folders of all precisions are left out here; each contender adds its own.
     shared = [path for path in models.bundle.iterdir() if path.name not in COMPUTE_TYPES]
     options = ("--shortlist",) if models.listed else ()
     return {

@@ -1,4 +1,4 @@
-"""A bundle in the `Translator` of the checkout on the module path.
+"""Translate with the `Translator` of any checkout of the project: the one on the module path.
 
 Only the public interface is used.
 """

@@ -38,20 +38,20 @@ def library() -> Path | None:
     return LIBRARY
 
 
-def function(name: str, arguments: tuple[Any, ...], *, alone: bool = True) -> Any:
+def function(name: str, arguments: tuple[Any, ...], *, keep_gil: bool = True) -> Any:
     """Return an int64 function of the library; None without library.
 
     Args:
         arguments: ctypes of its arguments.
-        alone: True to keep the interpreter's lock: for calls of microseconds, waiting for it again costs more.
+        keep_gil: True to keep Python's global lock: for calls of microseconds, waiting for it again costs more.
     """
     path = library()
-    return None if path is None else _function(path, name, arguments, alone)
+    return None if path is None else _function(path, name, arguments, keep_gil)
 
 
 @cache
-def _function(path: Path, name: str, arguments: tuple[Any, ...], alone: bool) -> Any:
-    found = getattr((ctypes.PyDLL if alone else ctypes.CDLL)(str(path)), name, None)
+def _function(path: Path, name: str, arguments: tuple[Any, ...], keep_gil: bool) -> Any:
+    found = getattr((ctypes.PyDLL if keep_gil else ctypes.CDLL)(str(path)), name, None)
     if found is not None:
         found.argtypes, found.restype = arguments, ctypes.c_int64
     return found

@@ -1,4 +1,4 @@
-"""Errors of calls: gRPC's, as one of the tree in `jumok_proto.errors`."""
+"""Conversion of gRPC's errors to those of `jumok_proto.errors`."""
 
 import os
 import re
@@ -33,7 +33,7 @@ CAUSES = {
     "[Tt]imeout|[Tt]imed out": "it does not answer",
     "http1.x server": "it speaks HTTP/1, so it is another program or another port",
 }
-"""The user's words, by those of gRPC."""
+"""Explanations for users, by patterns in gRPC's messages."""
 
 BROKEN = "Socket closed|Connection reset|[Bb]roken pipe|EOF|SETTINGS"
 """Words of gRPC if the other side ends a connection without a reason."""

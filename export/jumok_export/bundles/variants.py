@@ -14,7 +14,7 @@ from jumok_export.bundles.recipe import half_sources, write_variant
 from jumok_export.errors import ExportError, VerificationError
 from jumok_export.graphs.graph import Graph
 from jumok_export.quantization.calibration import Calibration
-from jumok_export.quantization.int8 import Scales, quantize_graph
+from jumok_export.quantization.int8_graphs import Scales, quantize_graph
 from jumok_export.quantization.matrices import quantized_matrices, rectified_keys
 from jumok_export.verification.agreement import SourceTexts, measure_agreement
 from jumok_export.verification.fp16 import verify_fp16

@@ -60,7 +60,7 @@ def float_product(matrices: Matrices, found: Found, node: NodeProto) -> NodeProt
 def fuse_norms(nodes: Sequence[NodeProto], outputs: Collection[str], constants: Set[str]) -> list[NodeProto]:
     """Fuse plain products into the sum and norm after them.
 
-    Not if the sum adds constants: these are positions, whose rows repeat for each sentence.
+    A sum with constants stays: it adds positions, and has as many rows as one sentence, not as all.
     """
     readers = Counter(name for node in nodes for name in reads(node))
     products = {
@@ -133,7 +133,7 @@ def _product_inputs(found: Found, node: NodeProto) -> list[str] | None:
 
 
 def _activation(found: Found, output: str) -> tuple[int, str]:
-    """The only activation that reads an output, and its own output."""
+    """Find the activation that alone reads an output; return its kind and the name of its own output."""
     readers = found.readers.get(output, [])
     reader = found.only_reader(output)
     if reader is not None and reader.op_type == "Gelu" and attributes(reader).get("approximate", b"none") == b"none":

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from jumok_export.graphs.graph import Graph
-from jumok_export.quantization.int8 import Scales
+from jumok_export.quantization.int8_graphs import Scales
 from jumok_export.quantization.matrices import RECTIFIED, SIGNED, Matrices, QuantizedRange, rectified_keys
 from jumok_proto.errors import JumokError
 from jumok_serve.evaluation.parallel_text import CorpusError, read_lines

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from jumok_export.quantization.int8 import Scales
+from jumok_export.quantization.int8_graphs import Scales
+from jumok_export.quantization.int8_matrix import quantize_weight
 from jumok_export.quantization.matrices import (
     EMBEDDING_ROWS,
     RECTIFIED,
     SIGNED,
     QuantizedRange,
-    quantize_weight,
     weight_key,
 )
 

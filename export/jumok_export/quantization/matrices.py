@@ -1,4 +1,4 @@
-"""Weight matrices: the quantization of one to int8, and the search for them in fp32 graphs."""
+"""Weight matrices of fp32 graphs: the search for them, and what identifies one."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Set
@@ -11,23 +11,8 @@ from onnx import numpy_helper
 
 from jumok_export.graphs.graph import Graph, reads
 
-MAX_WEIGHT = 72
-"""The largest quantized value of a weight."""
-SMALLEST_SCALE = 1e-30
-"""The scale of a channel of zeros."""
 EMBEDDING_ROWS = 64
 """Embeddings with fewer rows stay in fp32: they save nothing."""
-
-
-def quantize_weight(weight: NDArray[np.float32], channels: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Quantize a weight matrix, symmetrically, with one scale per index of the axis `channels`.
-
-    Returns:
-        Quantized values within ±`MAX_WEIGHT`, of the matrix's shape, and scales [channels]: weight ≈ value * scale.
-    """
-    largest = np.abs(weight).max(axis=1 - channels)
-    scales = np.maximum(largest / MAX_WEIGHT, SMALLEST_SCALE).astype(np.float32)
-    return np.rint(weight / np.expand_dims(scales, 1 - channels)).astype(np.int8), scales
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ def align(
     """
     corpus = _Corpus(pairs, source_vocabulary)
     rows: list[tuple[Ids, NDArray[np.float32]]] = [_no_row()] * (source_vocabulary + 1)
-    # With equal probabilities, a target token is as likely from each source token of its sentence.
+    # With equal probabilities, a target token comes equally likely from each source token of its sentence.
     mass = np.repeat(corpus.source_lengths + 1, corpus.target_lengths).astype(np.float32)  # [all target tokens]
     columns = np.zeros(target_vocabulary, np.int64)  # index of target tokens in a row, from 1; 0: not in the row
     for iteration in range(iterations):

@@ -14,11 +14,11 @@ from jumok_serve.evaluation.parallel_text import read_lines
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 MOST_PAIRS = 1_000_000
-"""Most sentence pairs to align; of a larger text, evenly spread ones are taken."""
+"""Maximum of sentence pairs to align; of a larger text, evenly spread ones are taken."""
 MOST_TOKENS = 200
-"""Most tokens of a sentence; longer pairs are left out, because their alignment is uncertain."""
+"""Maximum of tokens of a sentence; longer pairs are left out, because their alignment is uncertain."""
 MOST_NAMED = 5
-"""Most invalid lines in an error message."""
+"""Maximum of invalid lines in an error message."""
 
 
 class ShortlistError(JumokError, ValueError):
@@ -47,7 +47,7 @@ class ShortlistPlan:
     The defaults are usual for shortlists, and did not change BLEU of a model that was trained on Multi30k.
 
     Attributes:
-        best: most target tokens in the list of a source token.
+        best: largest number of target tokens in the list of a source token.
         frequent: number of the most frequent target tokens, which are in every list.
 
     Raises:

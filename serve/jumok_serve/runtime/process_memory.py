@@ -52,7 +52,7 @@ def give_back_memory() -> None:
         gc.freeze()
     if (trim := _glibc_function("malloc_trim")) is not None:
         trim(0)
-    if (return_unused := function("jumok_return_unused", (), alone=False)) is not None:
+    if (return_unused := function("jumok_return_unused", (), keep_gil=False)) is not None:
         return_unused()
 
 

@@ -23,7 +23,7 @@ KEPT_LENGTH = 32
 """Positions that a buffer keeps even if unused: short sentences would make it shrink and grow in turn."""
 
 KEPT_AHEAD = 256
-"""Positions that a buffer with spare positions keeps; spare positions cost next to nothing.
+"""Positions up to which a buffer keeps unused ones: they cost next to nothing.
 
 Up to this length the buffer also keeps its slots if memory suffices: steps must be bound again to a buffer that moves.
 """
@@ -169,7 +169,7 @@ class _RowCopies:
     def copy(
         self, source: NDArray[np.generic], into: NDArray[np.generic], axis: int | None, length: int | None = None
     ) -> None:
-        """Copy each row, of one axis only the first positions.
+        """Copy each row; of the axis `axis`, only the first positions.
 
         Args:
             source: [B, ...].
@@ -191,7 +191,7 @@ class _RowCopies:
             inner, blocks = (length, *source.shape[axis + 1 :]), math.prod(source.shape[1:axis])
         size = math.prod(inner) * source.itemsize
         whole = len(self._rows) * blocks * size
-        copy = function("jumok_copy_slots", _COPY_ARGUMENTS, alone=whole < GIL_HELD_BYTES)
+        copy = function("jumok_copy_slots", _COPY_ARGUMENTS, keep_gil=whole < GIL_HELD_BYTES)
         if copy is None or source.dtype != into.dtype or not source.flags.c_contiguous:
             part = (slice(None),) * ((axis or 1) - 1) + (slice(length),) * (axis is not None)
             into[self._slots, *part] = source[self._rows, *part]
@@ -221,7 +221,7 @@ def _allocate(size: int) -> mmap.mmap:
 
 
 def _carry_over(before: NDArray[np.generic], after: NDArray[np.generic]) -> None:
-    """Copy slots [n, ...] to a new distance, in place or elsewhere."""
+    """Copy slots [n, ...] to slots of another size, in place or elsewhere."""
     slots = range(len(before))
     # One by one, so that no slot is overwritten before it is copied; NumPy takes care of overlap within a slot.
     for slot in reversed(slots) if after.strides[0] > before.strides[0] else slots:

@@ -23,7 +23,7 @@ class BeamSearch:
 
     The beam size is K, and n is the number of EOS ids.
 
-    A step looks at the best max(2, 1 + n) * K continuations of all rows. Those among the first K that end with EOS, or
+    A step looks at the best (1 + n) * K continuations of all rows. Those among the first K that end with EOS, or
     reach the maximum length, become ended hypotheses, and the K best of them by normalized score are kept. The first K
     that do not end run on. Ties go to the lower row, then the lower token id, and to the earlier ended hypothesis.
     `_stops` is the stopping rule, by `early_stopping`.
@@ -37,7 +37,7 @@ class BeamSearch:
         self.eos_ids = options.eos_ids
         self.beam_size = options.beam_size
         self.num_continuations = (1 + len(options.eos_ids)) * self.beam_size
-        # Biases before one log-softmax have the effect of biases between two, and cost less; factors do not.
+        # Biases may be added before one log-softmax instead of between two, which costs more. Factors may not.
         self.acts_on_logits = options.renormalize and options.repetition_penalty == 1.0
         self.renormalizes = options.renormalize and not self.acts_on_logits
         # Live rows come first, best first. At the first step only one is alive: K equal rows would make K equal

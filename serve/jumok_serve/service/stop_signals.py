@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,8 +20,8 @@ CLOSING_S = 5.0
 def ending_at_second_signal(closing_s: float = CLOSING_S) -> Iterator[None]:
     """End the process `closing_s` seconds after a second stop signal.
 
-    A thread counts signals, so that the main thread may be stuck in native code. Both signals need a handler of Python,
-    and no other code may set a wakeup descriptor. Used in the main thread.
+    A thread counts signals, so that the main thread may be stuck in native code. Call it in the main thread,
+    with Python handlers of both signals set. No other code may set a wakeup descriptor.
     """
     received, written = socket.socketpair()
     written.setblocking(False)
@@ -42,10 +43,13 @@ def _watch(received: socket.socket, closing_s: float) -> None:
                 break
         else:
             return
-        received.settimeout(closing_s)
-        try:
-            while received.recv(64):  # further signals shorten nothing
-                pass
-        except TimeoutError:
-            logger.error("still closing %g s after the second signal; the process ends now", closing_s)
-            os._exit(1)
+        end = time.monotonic() + closing_s
+        while (left := end - time.monotonic()) > 0:  # further signals change nothing
+            received.settimeout(left)
+            try:
+                if not received.recv(64):
+                    return
+            except TimeoutError:
+                break
+    logger.error("still closing %g s after the second signal; the process ends now", closing_s)
+    os._exit(1)

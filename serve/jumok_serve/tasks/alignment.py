@@ -26,7 +26,7 @@ class PendingAlignments:
     """Texts and translations to align; `collect` computes the attention.
 
     Attributes:
-        targets: a translation of each text; None: the model's own, which is in the engine.
+        targets: a translation of each text; an entry None: the model's own, which the engine makes.
         forced_first: token that the model must write first, if any.
         own: the model's own translations; None: all targets are given.
     """
@@ -138,7 +138,7 @@ def prepare_alignment(  # noqa: PLR0917 - model and engine, and the arguments of
     query: AttentionQuery,
     parameters: TextParameters,
 ) -> PendingAlignments:
-    """Read texts and their translations, and queue the texts without; see `Translator.aligning`."""
+    """Read texts and their translations, and queue the texts that have none; see `Translator.aligning`."""
     model.check_open()
     query.check(model.manifest.name, model.teacher_forcing)
     direction = model.direction(parameters)

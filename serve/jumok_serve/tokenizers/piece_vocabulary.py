@@ -31,9 +31,9 @@ class PieceVocabularyTokenizer:
     - Punctuation is not normalized: `MarianTokenizer` has a normalizer, but its encoding does not call it.
 
     Args:
-        source_model: SentencePiece model of source texts, and of translations without a `target_model`.
+        source_model: SentencePiece model of source texts, and of translations if there is no `target_model`.
         target_model: SentencePiece model of translations.
-        source_vocabulary: id of every source piece, and of target pieces without a `target_vocabulary`.
+        source_vocabulary: id of every source piece, and of target pieces if there is no `target_vocabulary`.
         target_vocabulary: id of every target piece.
 
     For the other arguments see `jumok_serve.manifest.tokenizers.PieceVocabularyDescription`.

@@ -17,7 +17,7 @@ from jumok_export.errors import ExportError, VerificationError
 from jumok_export.graphs.graph import Graph
 from jumok_export.models.seq2seq import Tensors
 from jumok_export.models.transformer import Transformer
-from jumok_export.quantization.int8 import Scales, quantize_graph
+from jumok_export.quantization.int8_graphs import Scales, quantize_graph
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.describe import as_json, describe
 from jumok_serve.errors import BundleError

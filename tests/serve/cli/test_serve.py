@@ -56,7 +56,7 @@ def test_sigterm_ends_loading(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     with (bundle / "manifest.json").open("wb"):  # opened as soon as the server opens it, and then nothing is written
         process.send_signal(signal.SIGTERM)
-    # A signal just before the server's read does not interrupt it. The end of the file does, and then the signal counts.
+    # A signal just before the server's read does not interrupt the read; the end of the file does.
     _, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, err) == (0, b"")
 

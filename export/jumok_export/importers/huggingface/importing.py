@@ -17,7 +17,7 @@ from jumok_export.importers.huggingface.families import build_model, choose_fami
 from jumok_export.importers.huggingface.folder import CheckpointFolder, open_checkpoint
 from jumok_export.importers.huggingface.generation import ImportedGeneration, read_generation
 from jumok_export.importers.huggingface.imported import ImportedModel
-from jumok_export.importers.huggingface.languages import Directions
+from jumok_export.importers.huggingface.language_roles import Directions
 from jumok_export.importers.huggingface.tokenizer import ImportedTokenizer, read_tokenizer
 from jumok_export.models.t5 import T5
 from jumok_export.models.transformer import Transformer

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
 
-from jumok_export.importers.huggingface.languages import LanguageRoles, prefixed, starting, suffixed
+from jumok_export.importers.huggingface.language_roles import LanguageRoles, prefixed, starting, suffixed
 from jumok_export.importers.huggingface.tokenizer_files import TokenizerFiles
 
 M2M100_LANGUAGES = {

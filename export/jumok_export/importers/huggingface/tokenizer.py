@@ -9,7 +9,7 @@ import tokenizers
 
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.language_codes import M2M100_LANGUAGES, MARIAN_CODE, language_tokens
-from jumok_export.importers.huggingface.languages import (
+from jumok_export.importers.huggingface.language_roles import (
     UNDETERMINED,
     Directions,
     every_language,

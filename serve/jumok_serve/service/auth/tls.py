@@ -1,4 +1,4 @@
-"""TLS for the server, with certificates that may be replaced meanwhile."""
+"""TLS for the server, with certificates that may be replaced while it runs."""
 
 import ssl
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class TlsFiles:
 
         return grpc.dynamic_ssl_server_credentials(
             served,
-            # None means no change, which gRPC's types leave out.
+            # gRPC's types leave out that the function may return None, for no change.
             cast("Callable[[], grpc.ServerCertificateConfiguration]", changed_configuration),
             require_client_authentication=self.client_ca is not None,
         )

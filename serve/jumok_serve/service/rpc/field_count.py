@@ -8,12 +8,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from jumok_proto.errors import InvalidArgumentError
 
 Fields: TypeAlias = "Mapping[int, Fields | None]"
-"""Fields of a message whose content holds others, by number: messages, and None for packed numbers."""
+"""Fields that hold further fields, by number: for a message its own such fields, for packed numbers None."""
 
 _NO_NUMBERS = (FieldDescriptor.CPPTYPE_STRING, FieldDescriptor.CPPTYPE_MESSAGE)
 _VARINT, _BYTES = 0, 2
+"""Wire types of fields with a length of their own."""
 _LENGTHS = {1: 8, 3: 0, 4: 0, 5: 4}
-"""Kinds of fields, and lengths of the other kinds."""
+"""Bytes of a field of each other wire type."""
 _MAX_VARINT_BITS = 70
 
 
@@ -37,7 +38,7 @@ def fields_of(message: Descriptor) -> Fields:
 def check_fields(data: bytes, fields: Fields, most: int) -> None:
     """Refuse a message with too many fields, unknown ones and packed numbers included.
 
-    Takes time for ``most`` fields at most. A message of ``most`` bytes has no more fields.
+    The count ends at ``most`` fields. A message of at most ``most`` bytes is not counted: each field takes a byte.
 
     Raises:
         InvalidArgumentError: too many fields, or no message.

@@ -47,7 +47,7 @@ def suffixed(eos: int) -> LanguageRoles:
 
 
 def starting(eos: int) -> LanguageRoles:
-    """First mBART: text, EOS, language token; decoding starts with the target language's token."""
+    """The original mBART: text, EOS, language token; decoding starts with the target language's token."""
     return lambda token: (SourceLanguage(suffix=(eos, token)), TargetLanguage(start=token))
 
 
@@ -85,7 +85,7 @@ def every_language(
 def one_source(
     source: SourceLanguage, codes: Mapping[str, int], *, requested: Directions, configured: Directions
 ) -> Languages:
-    """Make one source language, and targets for the codes before texts.
+    """Make one source language, and a target for each code that may stand before a text.
 
     Without codes there is one target.
 
@@ -198,7 +198,7 @@ def _tags(codes: Iterable[str]) -> dict[str, str]:
 
 
 def with_forced_target(configured: Directions, tokens: Mapping[str, int], forced_first: object) -> Directions:
-    """Let the token that all translations begin with name the default target, if the tokenizer names none.
+    """Take the default target from the forced first token, if the tokenizer names none.
 
     The source is then transformers' default, if the tokenizer names none.
 

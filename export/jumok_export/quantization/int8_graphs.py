@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from jumok_export.graphs.graph import Graph, drop_unread
-from jumok_export.quantization.matrices import Matrices, Product, QuantizedRange, quantize_weight
+from jumok_export.quantization.int8_matrix import quantize_weight
+from jumok_export.quantization.matrices import Matrices, Product, QuantizedRange
 
 Scales = Mapping[str, float]
 """Activation scales by the `weight_key` of the matrix that the activation is multiplied with."""
