@@ -125,7 +125,7 @@ def test_a_command_imports_no_other_package() -> None:
     ("arguments", "message"),
     [
         (["tranlate"], "No such command 'tranlate'. Did you mean 'translate'?"),
-        (["import_hf", "--help"], "No such command 'import_hf'. Did you mean 'import-hf'?"),
+        (["import_", "--help"], "No such command 'import_'. Did you mean 'import'?"),
         (["quux"], "No such command 'quux'."),
         (["translate", "--precision", "int8", "x"], "--precision needs --bundle: a server has its own"),
         (["score", "--no-shortlist", "a", "b"], "--shortlist needs --bundle: a server has its own"),

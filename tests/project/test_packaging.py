@@ -245,7 +245,7 @@ def test_the_installed_commands_translate(with_serve: Environment, tiny_bundle: 
     [
         ("train", "serve,export"),
         ("export", "serve,export"),
-        ("import-hf", "serve,import-hf"),
+        ("import", "serve,import"),
         ("add-native", "serve,export"),
         ("evaluate", "serve,evaluate"),
         ("attention", "plot"),
@@ -258,7 +258,7 @@ def test_a_command_of_another_extra_names_it(
     arguments = {
         "train": ["config.toml", "--out", "run"],
         "export": ["run", "--out", "bundle"],
-        "import-hf": ["checkpoint", "--out", "bundle"],
+        "import": ["checkpoint", "--out", "bundle"],
         "add-native": [str(tiny_bundle), "--out", "bundle"],
         "evaluate": [str(tiny_bundle), "--source", str(source), "--reference", str(source)],
         "attention": ["The cat sleeps.", "--bundle", str(tiny_bundle), "--out", "attention.png"],

@@ -22,11 +22,11 @@ _EXTRAS = {
     "matplotlib": "plot",
     "opentelemetry": "serve,otel",
     "sacrebleu": "serve,evaluate",
-    "safetensors": "serve,import-hf",
-    "transformers": "serve,import-hf",
+    "safetensors": "serve,import",
+    "transformers": "serve,import",
 }
 """Extras to install, by the package that is missing."""
-_EXTRAS_OF_COMMANDS = {"import-hf": "serve,import-hf"}
+_EXTRAS_OF_COMMANDS = {"import": "serve,import"}
 """Extras of commands whose owner needs fewer."""
 COMPLETION = "_JUMOK_COMPLETE"
 """Variable by which a shell asks for completions, as click names it."""

@@ -72,7 +72,7 @@ def imported(marian: Checkpoint, text_files: list[Path], tmp_path_factory: pytes
     folder = tmp_path_factory.mktemp("imported")
     calibration = folder / "sentences.txt"
     calibration.write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
-    command = ["import-hf", str(marian.folder), "--out", str(folder / "bundle"), "--model-version", "7"]
+    command = ["import", str(marian.folder), "--out", str(folder / "bundle"), "--model-version", "7"]
     command += ["--source-lang", "eng", "--target-lang", "deu", "--calibration", str(calibration)]
     command += ["--shortlist-source", str(text_files[0]), "--shortlist-target", str(text_files[1])]
     with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -98,6 +98,7 @@ def test_marian_through_the_command(marian: Checkpoint, imported: Imported) -> N
     assert [
         step for step in messages if "calibrat" not in step and "shortlist" not in step and "align" not in step
     ] == [
+        f"{marian.folder} is a Hugging Face checkpoint",
         "reading the checkpoint",
         "exporting the graphs",
         "verifying fp32",
@@ -140,7 +141,7 @@ def test_unsuitable_shortlist_sources_are_refused(
     nllb: Checkpoint, text_files: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "short.de").write_text("Ein Satz\n", encoding="utf-8")
-    source, command = str(text_files[0]), ["import-hf", str(nllb.folder), "--out", str(tmp_path / "bundle")]
+    source, command = str(text_files[0]), ["import", str(nllb.folder), "--out", str(tmp_path / "bundle")]
     short = ["--shortlist-source", source, "--shortlist-target", str(tmp_path / "short.de")]
     for wrong, problem in (
         (short, "has 30 lines and"),
@@ -159,8 +160,11 @@ def test_unsuitable_shortlist_sources_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "messages"),
     [
-        (["{folder}/config.json", "--out", "{tmp}/b"], ["Directory '{folder}/config.json' is a file."]),
-        (["{tmp}", "--out", "{tmp}/b"], ["config.json is missing in {tmp}", "weights are missing in {tmp}"]),
+        (
+            ["{folder}/config.json", "--out", "{tmp}/b"],
+            ["{folder}/config.json is only a part of a model: give its folder, {folder}"],
+        ),
+        (["{tmp}", "--out", "{tmp}/b"], ["{tmp} holds no model of a format that can be imported:", "config.json, and"]),
         (
             ["{folder}", "--out", "{tmp}/b", "--source-lang", "xyz_Latn", "--target-lang", "klingon"],
             ["--source-lang: the model has no source language 'xyz_Latn'", "--target-lang: the model has no target"],
@@ -187,7 +191,7 @@ def test_the_command_reports_problems(
 ) -> None:
     (tmp_path / "empty.txt").touch()
     places = {"folder": nllb.folder, "tmp": tmp_path}
-    assert run(["import-hf", *(argument.format(**places) for argument in arguments)]) in (1, 2)
+    assert run(["import", *(argument.format(**places) for argument in arguments)]) in (1, 2)
     said = capfd.readouterr().err
     for message in messages:
         assert message.format(**places) in said

@@ -1,0 +1,143 @@
+"""Commands that make bundles of one's own models: `jumok train`, `export` and `add-native`."""
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from jumok_export.cli.messages import say, written
+from jumok_export.cli.options import (
+    FILE,
+    FOLDER,
+    calibration_option,
+    out_option,
+    overwrite_option,
+    precision_option,
+    shortlist_options,
+    shortlist_plan,
+    unverified_option,
+)
+
+
+@click.command()
+@click.argument("configuration", metavar="CONFIG.toml", type=FILE)
+@click.option(
+    "--out",
+    metavar="DIR",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the run: checkpoints, metrics and curves.",
+)
+@click.option(
+    "--data",
+    metavar="DIR",
+    type=FOLDER,
+    help="Folder of the training files that the configuration names.  [default: the configuration's folder]",
+)
+def train(*, configuration: Path, out: Path, data: Path | None) -> None:
+    """Train a translation model by CONFIG.toml, or resume the run in the folder.
+
+    Ctrl-C stops training; the same command resumes it from the last complete epoch.
+    """
+    from jumok_export.training.train import train as run_training  # noqa: PLC0415
+
+    _reuse_freed_memory()
+    run_training(configuration, out, data=data, progress=say)
+
+
+@click.command()
+@click.argument("checkpoint", metavar="CHECKPOINT", type=click.Path(exists=True, path_type=Path))
+@out_option
+@precision_option
+@calibration_option
+@click.option(
+    "--scores",
+    metavar="FILE.json",
+    type=FILE,
+    help="Quality scores for the manifest: a list of objects with metric, value, signature, dataset, precision and "
+    "beam_size.",
+)
+@click.option(
+    "--data",
+    metavar="DIR",
+    type=FOLDER,
+    help="Folder of the training files, to note their SHA-256 in the manifest.  [default: as noted by training]",
+)
+@shortlist_options
+@unverified_option
+@overwrite_option
+def export(
+    *,
+    checkpoint: Path,
+    out: Path,
+    precisions: Sequence[str],
+    calibration: Path | None,
+    scores: Path | None,
+    data: Path | None,
+    shortlist_source: Path | None,
+    shortlist_target: Path | None,
+    lexical_table: Path | None,
+    shortlist_best: int,
+    shortlist_frequent: int,
+    unverified: bool,
+    overwrite: bool,
+) -> None:
+    """Export CHECKPOINT, a run's folder or a checkpoint file, to a verified bundle.
+
+    A folder's best checkpoint is exported. Nothing is written if ONNX Runtime and PyTorch compute different results.
+    """
+    from jumok_export.quantization.calibration import read_calibration  # noqa: PLC0415
+    from jumok_export.training.checkpoint import load_checkpoint  # noqa: PLC0415
+    from jumok_export.training.datamodule import corpus_files  # noqa: PLC0415
+    from jumok_export.training.export import export_checkpoint, read_scores  # noqa: PLC0415
+
+    measured = () if scores is None else read_scores(scores)
+    shortlist = shortlist_plan(
+        shortlist_source, shortlist_target, lexical_table, best=shortlist_best, frequent=shortlist_frequent
+    )
+    loaded = load_checkpoint(checkpoint)
+    bundle = export_checkpoint(
+        loaded,
+        out,
+        precisions=precisions,
+        calibration=None if calibration is None else read_calibration(calibration),
+        scores=measured,
+        files=None if data is None else corpus_files(loaded.configuration, data),
+        shortlist=shortlist,
+        unverified=unverified,
+        overwrite=overwrite,
+        progress=say,
+    )
+    say(written(out, bundle))
+
+
+@click.command(name="add-native")
+@click.argument("bundle", metavar="BUNDLE", type=FOLDER)
+@out_option
+@overwrite_option
+def add_native(*, bundle: Path, out: Path, overwrite: bool) -> None:
+    """Add graphs for native kernels to BUNDLE, which was exported without them; its weights stay.
+
+    With --overwrite, --out may be the bundle itself. Nothing is written if the new graphs and those of the bundle
+    compute different results.
+    """
+    from jumok_export.bundles.add_native import add_native_graphs  # noqa: PLC0415
+
+    say(written(out, add_native_graphs(bundle, out, overwrite=overwrite, progress=say)))
+
+
+def _reuse_freed_memory() -> None:
+    """Have the C library keep freed memory for reuse.
+
+    A training step on a CPU allocates and frees hundreds of megabytes; else page faults take half of its time.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # glibc; other C libraries have no such call
+        m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4
+        mallopt(m_mmap_max, 0)
+        mallopt(m_trim_threshold, 2**31 - 1)
+        mallopt(m_top_pad, 64 * 2**20)

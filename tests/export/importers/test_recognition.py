@@ -1,0 +1,78 @@
+"""Formats are recognised by their files, and foreign ones refused with the way to import them."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from jumok_export.errors import ExportError
+from jumok_export.importers.recognition import recognise
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "pytorch_model.bin.index.json"])
+def test_a_hugging_face_folder_is_recognised_by_any_of_its_files(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    assert recognise(tmp_path).name == "a Hugging Face checkpoint"
+
+
+def test_an_unknown_folder_is_refused_with_all_formats(tmp_path: Path) -> None:
+    (tmp_path / "README.md").touch()
+    with pytest.raises(ExportError) as raised:
+        recognise(tmp_path)
+    message, *formats = str(raised.value).splitlines()
+    assert message == f"{tmp_path} holds no model of a format that can be imported:"
+    assert "  - a Hugging Face checkpoint: config.json, and model.safetensors or pytorch_model.bin" in formats
+
+
+def test_a_file_of_a_folder_is_refused_with_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    with pytest.raises(ExportError, match=f"give its folder, {tmp_path}$"):
+        recognise(tmp_path / "config.json")
+
+
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "opennmt-py": {"model": {}, "generator": {"0.weight": torch.zeros(2)}, "vocab": {}, "opt": {}},
+    "fairseq": {"args": None, "model": {}, "optimizer_history": [{"num_updates": 3}], "last_optimizer_state": {}},
+}
+
+
+@pytest.mark.parametrize("in_zip", [True, False])
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+@pytest.mark.parametrize("given", ["file", "folder"])
+def test_training_checkpoints_are_refused_with_the_converter(
+    kind: str, in_zip: bool, given: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "model_step_3.pt"
+    torch.save(CHECKPOINTS[kind], file, _use_new_zipfile_serialization=in_zip)
+    with pytest.raises(ExportError) as raised:
+        recognise(file if given == "file" else tmp_path)
+    message = str(raised.value)
+    assert "which is not imported: CTranslate2 converts it, and its folder can be imported" in message
+    assert f"ct2-{kind}-converter --model_path {file}" in message
+    assert message.endswith("jumok import FOLDER")
+
+
+def test_other_pytorch_files_are_refused(tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "mine.pt")
+    with pytest.raises(ExportError, match=r"is a PyTorch file without a known model: .* docs/own-model.md says$"):
+        recognise(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short"])
+def test_damaged_pytorch_files_are_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(content)
+    with pytest.raises(ExportError, match="without a known model"):
+        recognise(tmp_path / "model.pt")
+
+
+def test_a_damaged_member_of_a_zip_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.pt"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"onmt " * 1000)
+    content = file.read_bytes()
+    start = content.index(b"data.pkl") + len(b"data.pkl")
+    file.write_bytes(content[:start] + b"\xff" * 8 + content[start + 8 :])
+    with pytest.raises(ExportError, match="without a known model"):
+        recognise(file)
