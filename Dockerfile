@@ -1,7 +1,8 @@
 # A server of bundles, as an image: `docker build -t jumok .`; with CUDA, `docker build -t jumok:cuda --target cuda .`
-ARG PYTHON=3.11
+# The digest names one image for all platforms; take the newest of the tag when Python or Debian has mended a fault.
+FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS base
 
-FROM python:${PYTHON}-slim-bookworm AS wheel
+FROM base AS wheel
 # The compiler of the native kernels; which version of it does not matter.
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --no-install-recommends --yes g++ && rm -rf /var/lib/apt/lists/*
@@ -10,7 +11,7 @@ COPY . .
 RUN JUMOK_NATIVE=required pip wheel --no-cache-dir --no-deps --wheel-dir /dist .
 
 
-FROM python:${PYTHON}-slim-bookworm AS cpu-environment
+FROM base AS cpu-environment
 RUN python -m venv --without-pip /opt/jumok
 COPY --from=wheel /dist /dist
 # NumPy's own tests are 17 MB that nothing here imports.
@@ -18,14 +19,14 @@ RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve]" 
     && find /opt/jumok -path '*/numpy/*' -type d -name tests -prune -exec rm -r {} +
 
 
-FROM python:${PYTHON}-slim-bookworm AS cuda-environment
+FROM base AS cuda-environment
 RUN python -m venv --without-pip /opt/jumok
 COPY --from=wheel /dist /dist
 # ONNX Runtime's extras are CUDA and cuDNN: the host needs a driver and the NVIDIA container toolkit, and nothing else.
 RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve-gpu]" "onnxruntime-gpu[cuda,cudnn]>=1.23"
 
 
-FROM python:${PYTHON}-slim-bookworm AS server
+FROM base AS server
 LABEL org.opencontainers.image.title="jumok" \
       org.opencontainers.image.description="An inference service for neural machine translation" \
       org.opencontainers.image.licenses="Apache-2.0"

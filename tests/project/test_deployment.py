@@ -1,9 +1,8 @@
-"""The image, compose.yaml and the Kubernetes manifests: they are valid, and agree with the settings and each other.
+"""The image and compose.yaml: they are valid, and agree with the settings and each other.
 
 `deploy/check_image.py` checks a built image, where there is an engine to run it.
 """
 
-import copy
 import json
 import re
 import subprocess
@@ -13,20 +12,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from jumok.commands.health import health
-from jumok_proto.v1 import translation_pb2
 from jumok_serve.cli.serve_commands import serve
 from tests.support.hang import HANG_S
 
 ROOT = Path(__file__).parents[2]
 CHECK = ROOT / "deploy/check_image.py"
-MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
-SERVICES = {service.full_name for service in translation_pb2.DESCRIPTOR.services_by_name.values()}
+MODELS = {"/models": ROOT / "models"}
+DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 
 
 def load(path: str) -> dict[str, Any]:
@@ -53,27 +50,22 @@ def image_variables(stage: str = "cpu") -> dict[str, str]:
     return dict(re.findall(r"(JUMOK_\w+)=(\S+)", instructions("server")["ENV"] + " " + instructions(stage)["ENV"]))
 
 
-def settings(arguments: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Settings of a `jumok serve` command with ``models/`` mounted at /models; unknown ones fail."""
-    models = str(ROOT / "models")
-    environment = {name: value.replace("/models", models) for name, value in variables.items()}
-    given = [argument.replace("/models", models) for argument in arguments]
+def here(text: str, mounted: Mapping[str, Path]) -> str:
+    """Replace the paths of mounted folders in a container by those of this machine."""
+    for path, folder in mounted.items():
+        text = text.replace(path, str(folder))
+    return text
+
+
+def settings(
+    arguments: Sequence[str], variables: Mapping[str, str], mounted: Mapping[str, Path] = MODELS
+) -> dict[str, Any]:
+    """Settings of a `jumok serve` command with folders mounted; unknown ones fail."""
+    environment = {name: here(value, mounted) for name, value in variables.items()}
+    given = [here(argument, mounted) for argument in arguments]
     done = CliRunner().invoke(serve, [*given, "--print-config"], env=environment)
     assert done.exit_code == 0, done.output
     return tomllib.loads(done.output)
-
-
-@pytest.fixture(scope="module")
-def pod() -> dict[str, Any]:
-    spec: dict[str, Any] = load("deploy/kubernetes/deployment.yaml")["spec"]["template"]["spec"]
-    return spec
-
-
-@pytest.fixture(scope="module")
-def container(pod: dict[str, Any]) -> dict[str, Any]:
-    (only,) = pod["containers"]
-    assert isinstance(only, dict)
-    return only
 
 
 @pytest.mark.parametrize("stage", ["cpu", "cuda"])
@@ -101,6 +93,17 @@ def test_the_image_is_not_roots_and_ends_by_a_signal_that_drains(stage: str) -> 
     image = instructions(stage)
     assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", image["USER"])
     assert image["STOPSIGNAL"] == "SIGTERM"
+
+
+def test_images_from_elsewhere_are_pinned_by_digest() -> None:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    stages = re.findall(r"^FROM (\S+) AS (\S+)$", text, re.MULTILINE)
+    assert len(stages) == text.count("FROM ")
+    made = {name for _, name in stages}
+    used = [base for base, _ in stages if base not in made]
+    used += [service["image"] for service in load("compose.yaml")["services"].values() if "build" not in service]
+    assert used
+    assert [image for image in used if not DIGEST.search(image)] == []
 
 
 def test_the_builder_sees_what_the_wheel_is_made_of() -> None:
@@ -145,70 +148,6 @@ def test_compose_serves_and_is_scraped() -> None:
         sources = [volume.partition(":")[0] for volume in service["volumes"]]
         assert all((ROOT / source).exists() for source in sources if source.startswith("."))
         assert {source for source in sources if not source.startswith(".")} <= set(composed["volumes"])
-
-
-@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.name)
-def test_a_manifest_is_valid(manifest: Path) -> None:
-    resource = yaml.safe_load(manifest.read_text(encoding="utf-8"))
-    newest = kubernetes_validate.latest_version()
-    kubernetes_validate.validate(resource, newest, strict=True)
-    wrong = copy.deepcopy(resource)
-    wrong["spec"]["selektor"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError, match="selektor"):
-        kubernetes_validate.validate(wrong, newest, strict=True)
-
-
-def test_kubernetes_serves(pod: dict[str, Any], container: dict[str, Any]) -> None:
-    limits = container["resources"]["limits"]
-    variables = {
-        one["name"]: one["value"] if "value" in one else limits[one["valueFrom"]["resourceFieldRef"]["resource"][7:]]
-        for one in container["env"]
-    }
-    assert instructions("cpu")["CMD"] == json.dumps(container["args"][:1])
-    served = settings(container["args"][1:], image_variables() | variables)
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"grpc": served["port"], "metrics": served["metrics_port"]}
-    assert served["metrics_host"] == "0.0.0.0"
-    assert served["replicas"] * served["threads"] == int(limits["cpu"])
-
-    pause_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert pod["terminationGracePeriodSeconds"] > served["grace_s"] + pause_s
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert container[probe]["grpc"]["port"] == served["port"]
-        assert container[probe]["grpc"].get("service", "") in {"", *SERVICES}
-    annotations = load("deploy/kubernetes/deployment.yaml")["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == str(served["metrics_port"])
-
-
-def test_kubernetes_locks_the_container(pod: dict[str, Any], container: dict[str, Any]) -> None:
-    security = pod["securityContext"]
-    assert security["runAsNonRoot"] is True
-    assert f"{security['runAsUser']}:{security['runAsGroup']}" == instructions("cpu")["USER"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert mounts == {"models": "/models", "tmp": "/tmp"}
-    assert {volume["name"] for volume in pod["volumes"]} == set(mounts)
-
-
-def test_manifests_speak_of_the_same_servers() -> None:
-    deployment, service, autoscaler, budget = (
-        load(f"deploy/kubernetes/{name}.yaml") for name in ("deployment", "service", "autoscaler", "disruption-budget")
-    )
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert deployment["spec"]["selector"]["matchLabels"] == labels
-    assert service["spec"]["selector"] == labels
-    assert budget["spec"]["selector"]["matchLabels"] == labels
-    assert autoscaler["spec"]["scaleTargetRef"] == {
-        "apiVersion": deployment["apiVersion"],
-        "kind": deployment["kind"],
-        "name": deployment["metadata"]["name"],
-    }
-    assert "replicas" not in deployment["spec"]  # or applying it again would undo what the autoscaler did
-    assert service["spec"]["clusterIP"] == "None"
 
 
 def test_a_missing_engine_is_named() -> None:

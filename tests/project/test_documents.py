@@ -11,7 +11,7 @@ Differences from a reader's terminal:
 - port 50051 is a free port;
 - ``make`` is a dry run: ``.ci/run`` runs the targets that newcomers run first;
 - ``pip install`` does nothing: `tests/project/test_packaging.py` installs the extras;
-- ``docker`` and ``kubectl`` do nothing: `tests/project/test_deployment.py` tests their files.
+- ``docker`` and ``kubectl`` do nothing: `test_deployment.py` and `test_kubernetes.py` test their files.
 """
 
 import contextlib
@@ -51,7 +51,14 @@ SHELL = """
 make() { command make --dry-run --directory "$REPOSITORY" "$@"; }
 pip() { [ "$1" = install ]; }
 docker() { case $1 in build | run | compose) ;; *) return 1 ;; esac; }
-kubectl() { [ "$1 $2" = "apply -f" ] && [ -d "$REPOSITORY/$3" ]; }
+kubectl() {
+  case "$*" in
+    "apply -f "*) [ -d "$REPOSITORY/$3" ] ;;
+    "create secret tls jumok-tls --cert "*" --key "*) [ -s "$6" ] && [ -s "$8" ] ;;
+    "create secret generic jumok-tokens --from-file tokens") [ -s tokens ] ;;
+    *) return 1 ;;
+  esac
+}
 """
 ALONE = "exec({!r}, {{'__name__': '__main__'}})"
 """Runs a program with its own names; a process for each program would take longer."""
