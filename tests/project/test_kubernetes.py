@@ -124,9 +124,7 @@ def test_the_container_is_locked(pod: dict[str, Any], container: dict[str, Any])
     assert {volume["name"] for volume in pod["volumes"]} == set(mounts)
 
 
-def test_probes_pass_with_tls_and_tokens(
-    container: dict[str, Any], mounted: dict[str, Path]
-) -> None:
+def test_probes_pass_with_tls_and_tokens(container: dict[str, Any], mounted: dict[str, Path]) -> None:
     secret, token = make_token("reports", ["translate"])
     put_secret(mounted["/etc/jumok/tokens"], "..2", {"tokens": token.line()})
     (server,) = (parameter for parameter in health.params if parameter.name == "server")
