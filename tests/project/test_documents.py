@@ -9,6 +9,7 @@ Differences from a reader's terminal:
   stands for those that serve the committed model with no other option;
 - a block of README.md that a page repeats runs with that page only;
 - port 50051 is a free port;
+- the Hugging Face Hub is a server on this machine, which has a tiny checkpoint under a published one's name;
 - ``make`` is a dry run: ``.ci/run`` runs the targets that newcomers run first;
 - ``pip install`` does nothing: `tests/project/test_packaging.py` installs the extras;
 - ``docker`` and ``kubectl`` do nothing: `test_deployment.py` and `test_kubernetes.py` test their files.
@@ -36,6 +37,7 @@ import pytest
 from jumok_proto.errors import JumokError
 from tests.parity.texts import parallel_sentences
 from tests.support.hang import HANG_S
+from tests.support.hub import Hub, serve_hub
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"
@@ -89,16 +91,18 @@ def blocks(document: Path) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class Reader:
-    """A terminal in a folder, with a port for servers."""
+    """A terminal in a folder, with a port for servers and a hub of models."""
 
     folder: Path
     port: int
+    hub: Hub | None = None
 
     @property
     def _variables(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         here = {"PATH": path, "JUMOK_SERVER": f"localhost:{self.port}", "REPOSITORY": str(ROOT)}
-        return os.environ | here
+        hub = {} if self.hub is None else self.hub.environment(self.folder / "hub")
+        return os.environ | here | hub
 
     def run(self, *command: str) -> None:
         """Run a command to its end; it must succeed."""
@@ -154,6 +158,13 @@ def checkpoints(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Pat
 
 
 @pytest.fixture(scope="session")
+def hub(checkpoints: Path) -> Iterator[Hub]:
+    """A hub with one of the checkpoints."""
+    with serve_hub({"Helsinki-NLP/opus-mt-en-de": checkpoints / "opus-mt-en-de"}) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
 def server_port() -> Iterator[int]:
     """Port of a server that all documents share."""
     server = Reader(ROOT, free_port())
@@ -162,7 +173,7 @@ def server_port() -> Iterator[int]:
 
 
 @pytest.fixture
-def reader(checkpoints: Path, tmp_path: Path) -> Reader:
+def reader(checkpoints: Path, hub: Hub, tmp_path: Path) -> Reader:
     shutil.copytree(ROOT / MODEL, tmp_path / MODEL)
     shutil.copytree(checkpoints, tmp_path / "checkpoints")
     sentences = (f"{sentence.english}\n" for sentence in parallel_sentences(20, seed=1))
@@ -180,7 +191,7 @@ def reader(checkpoints: Path, tmp_path: Path) -> Reader:
     (tmp_path / ".venv/bin").symlink_to(Path(sys.executable).parent)
     shutil.copy(ROOT / ".pre-commit-config.yaml", tmp_path)
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    return Reader(tmp_path, free_port())
+    return Reader(tmp_path, free_port(), hub)
 
 
 def free_port() -> int:

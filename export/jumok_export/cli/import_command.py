@@ -2,24 +2,42 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from jumok_export.cli.messages import timed, written
 from jumok_export.cli.options import (
     calibration_option,
-    out_option,
+    optional_out_option,
     overwrite_option,
     precision_option,
     shortlist_options,
     shortlist_plan,
     unverified_option,
 )
+from jumok_export.installed import need
+
+if TYPE_CHECKING:
+    from jumok_export.importers.options import ImportOptions
+    from jumok_serve.cache import HubName
+
+
+def _source(_context: click.Context, _parameter: click.Parameter, value: str) -> "Path | HubName":
+    """Read a path or a name; a path that exists is no name."""
+    from jumok_serve.cache import EXAMPLE, parse_hub_name  # noqa: PLC0415
+
+    name = None if Path(value).exists() else parse_hub_name(value)
+    if name is None and not Path(value).exists():
+        raise click.BadParameter(
+            f"{value!r} does not exist; a name of the Hugging Face Hub is ORG/NAME, such as {EXAMPLE}"
+        )
+    return Path(value) if name is None else name
 
 
 @click.command(name="import")
-@click.argument("source", metavar="SOURCE", type=click.Path(exists=True, path_type=Path))
-@out_option
+@click.argument("source", metavar="SOURCE", callback=_source)
+@optional_out_option
 @precision_option
 @click.option("--source-lang", metavar="TAG", help="Default source language of requests.")
 @click.option("--target-lang", metavar="TAG", help="Default target language of requests.")
@@ -43,8 +61,8 @@ from jumok_export.cli.options import (
 @overwrite_option
 def import_model(
     *,
-    source: Path,
-    out: Path,
+    source: "Path | HubName",
+    out: Path | None,
     precisions: Sequence[str],
     source_lang: str | None,
     target_lang: str | None,
@@ -63,32 +81,63 @@ def import_model(
 ) -> None:
     """Import SOURCE, a model of another project, to a verified bundle; its format is recognised.
 
+    SOURCE is a file or folder, or a name on the Hugging Face Hub, such as Helsinki-NLP/opus-mt-en-de or
+    hf:ORG/NAME@REVISION. A named model is imported once into the cache, which `jumok serve NAME` reads; with --out it
+    is written there.
+
     Imports Hugging Face checkpoints: Marian, M2M100, NLLB, BART, mBART, Pegasus, T5, mT5 and umT5. Nothing in them is
     executed. The bundle decodes by the model's own settings. Give the languages if the model names none.
     """
-    from jumok_export.importers.recognition import recognise  # noqa: PLC0415
+    from jumok_export.importers.options import ImportOptions  # noqa: PLC0415
     from jumok_export.quantization.calibration import read_calibration  # noqa: PLC0415
 
-    shortlist = shortlist_plan(
-        shortlist_source, shortlist_target, lexical_table, best=shortlist_best, frequent=shortlist_frequent
-    )
+    if out is None and isinstance(source, Path):
+        raise click.UsageError("Missing option '--out': give the folder of the new bundle")
     say = timed()
-    found = recognise(source)
-    say(f"{source} is {found.name}")
-    bundle = found.import_model(
-        source,
-        out,
+    options = ImportOptions(
         precisions=precisions,
         source_language=source_lang,
         target_language=target_lang,
         max_source_length=max_source_length,
         max_target_length=max_target_length,
         calibration=None if calibration is None else read_calibration(calibration),
-        shortlist=shortlist,
+        shortlist=shortlist_plan(
+            shortlist_source, shortlist_target, lexical_table, best=shortlist_best, frequent=shortlist_frequent
+        ),
         name=name,
         version=model_version,
         unverified=unverified,
         overwrite=overwrite,
         progress=say,
     )
-    say(written(out, bundle))
+    if isinstance(source, Path):
+        assert out is not None
+        _import_path(source, out, options)
+    else:
+        need("filelock", "huggingface_hub")
+        _import_named(source, out, options)
+
+
+def _import_path(source: Path, out: Path, options: "ImportOptions") -> None:
+    from jumok_export.importers.recognition import recognise  # noqa: PLC0415
+
+    found = recognise(source)
+    options["progress"](f"{source} is {found.name}")
+    bundle = found.import_model(source, out, **options)
+    options["progress"](written(out, bundle))
+
+
+def _import_named(name: "HubName", out: Path | None, options: "ImportOptions") -> None:
+    from jumok_export.importers.hub import download, import_lock  # noqa: PLC0415
+
+    say = options["progress"]
+    named = options | {"name": options["name"] or name.name.partition("/")[2]}
+    if out is not None:
+        _import_path(download(name, say), out, named)
+        return
+    with import_lock(name, say):
+        if name.is_cached() and not options["overwrite"]:
+            say(f"{name} is in the cache, in {name.bundle}; --overwrite imports it again")
+            return
+        name.bundle.parent.mkdir(parents=True, exist_ok=True)
+        _import_path(download(name, say), name.bundle, named)

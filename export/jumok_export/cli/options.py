@@ -23,8 +23,10 @@ def _precisions(_context: click.Context, _parameter: click.Parameter, value: str
     return chosen
 
 
-out_option = click.option(
-    "--out", metavar="BUNDLE", required=True, type=click.Path(path_type=Path), help="Folder of the new bundle."
+_OUT = click.Path(path_type=Path)
+out_option = click.option("--out", metavar="BUNDLE", required=True, type=_OUT, help="Folder of the new bundle.")
+optional_out_option = click.option(
+    "--out", metavar="BUNDLE", type=_OUT, help="Folder of the new bundle.  [default: for a name, the cache]"
 )
 precision_option = click.option(
     "--precision",

@@ -3,15 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Unpack
 
 from jumok_export.errors import ExportError
 from jumok_export.importers import pytorch
 from jumok_export.importers.options import Importer, ImportOptions
+from jumok_export.installed import need
 from jumok_serve.bundle.bundle import Bundle
-
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
@@ -38,9 +37,7 @@ class Format:
         Raises:
             ModuleNotFoundError: a package that the format needs is not installed.
         """
-        for package in self.needs:
-            if find_spec(package) is None:
-                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+        need(*self.needs)
         module, name = self.importer
         importer: Importer = getattr(import_module(module), name)
         return importer(source, out, **options)

@@ -14,11 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, DirectoryPath, Field, FilePath, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    DirectoryPath,
+    Field,
+    FilePath,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+)
 
+from jumok_serve.cache import CACHE_VARIABLE, EXAMPLE, HubName, parse_hub_name
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.errors import ConfigurationError
-from jumok_serve.sandbox.verdicts import CACHE_VARIABLE
 from jumok_serve.service.limits import ServiceLimits
 
 PREFIX = "JUMOK_"
@@ -41,6 +51,17 @@ def _no_boolean(value: object) -> object:
     return value
 
 
+def _bundle(value: object) -> HubName | Path:
+    """Read the folder of a bundle, or the name of a model on the hub."""
+    if isinstance(value, str | Path) and Path(value).is_dir():
+        return Path(value)
+    name = parse_hub_name(value) if isinstance(value, str) else None
+    if name is None:
+        raise ValueError(f"is neither the folder of a bundle nor the name of a model, such as {EXAMPLE}")
+    return name
+
+
+BundleSource = Annotated[HubName | Path, PlainValidator(_bundle), PlainSerializer(str)]
 Whole = Annotated[int, BeforeValidator(_no_boolean)]
 Positive = Annotated[Whole, Field(ge=1)]
 Port = Annotated[Whole, Field(ge=0, le=65535)]
@@ -55,7 +76,9 @@ class Configuration(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    bundles: tuple[DirectoryPath, ...] = Field((), description="Bundles to serve.")
+    bundles: tuple[BundleSource, ...] = Field(
+        (), description=f"Bundles to serve, or names of models on the Hugging Face Hub, such as {EXAMPLE}."
+    )
     host: str = Field(
         "127.0.0.1",
         description="Address to listen on; 0.0.0.0: all IPv4 addresses; [::]: all addresses; unix:PATH: a Unix socket.",

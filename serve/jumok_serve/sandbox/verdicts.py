@@ -1,20 +1,11 @@
 """Good verdicts of trials, in the user's cache folder."""
 
 import logging
-import os
 from pathlib import Path
 
+from jumok_serve.cache import cache_folder
+
 logger = logging.getLogger(__name__)
-
-CACHE_VARIABLE = "JUMOK_CACHE"
-"""Environment variable with the folder of jumok's cache."""
-
-
-def cache_folder() -> Path:
-    """Return JUMOK_CACHE, or else ``jumok`` in XDG_CACHE_HOME or ``~/.cache``."""
-    if own := os.environ.get(CACHE_VARIABLE):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jumok"
 
 
 class Verdicts:

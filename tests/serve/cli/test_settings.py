@@ -120,7 +120,9 @@ def test_only_names_that_are_near_are_suggested(bundle: Path, name: str, words: 
 def test_each_wrong_bundle_is_named(bundle: Path, file: Path) -> None:
     found = problems(bundles=(str(bundle), "/no/such", str(bundle), __file__))
     assert found == [
-        f"bundles = {path!r} (argument BUNDLE): Path does not point to a directory" for path in ("/no/such", __file__)
+        f"bundles = {path!r} (argument BUNDLE): is neither the folder of a bundle nor the name of a model, such as "
+        "Helsinki-NLP/opus-mt-en-de"
+        for path in ("/no/such", __file__)
     ]
     file.write_text(f'bundles = ["{bundle}", 5]\n', encoding="utf-8")
     (problem,) = problems(file)

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from jumok_serve.errors import BundleError
 from jumok_serve.native import library
 from jumok_serve.sandbox.checker import BundleChecker
-from jumok_serve.sandbox.verdicts import CACHE_VARIABLE, Verdicts, cache_folder
+from jumok_serve.sandbox.verdicts import Verdicts
 from tests.support.hostile_bundles import edit_graph, edit_manifest, loop_forever
 
 
@@ -65,17 +65,6 @@ def test_without_a_writable_cache_bundles_are_tried_each_time(bundle: Path, tmp_
     (tmp_path / "file").touch()
     for _ in range(2):
         BundleChecker(verdicts=Verdicts(tmp_path / "file/verdicts")).check(bundle)
-
-
-def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache_folder() == tmp_path / ".cache/jumok"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_folder() == tmp_path / "xdg/jumok"
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "own"))
-    assert cache_folder() == tmp_path / "own"
 
 
 def test_an_endless_loop_is_stopped(bundle: Path, tmp_path: Path) -> None:

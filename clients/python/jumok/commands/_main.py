@@ -18,7 +18,9 @@ COMMANDS = "jumok.commands"
 _EXTRAS = {
     "jumok_serve": "serve",
     "jumok_export": "serve,export",
+    "filelock": "serve,import",
     "grpc_health": "cli",
+    "huggingface_hub": "serve,import",
     "matplotlib": "plot",
     "opentelemetry": "serve,otel",
     "sacrebleu": "serve,evaluate",
