@@ -12,6 +12,7 @@ from jumok_export.importers.options import Importer, ImportOptions
 from jumok_export.installed import need
 from jumok_serve.bundle.bundle import Bundle
 
+
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """A format of models.
