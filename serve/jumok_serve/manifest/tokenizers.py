@@ -110,6 +110,7 @@ class WordListDescription(Part):
 
     Attributes:
         unit: part of a text that is a token; words stand between white space.
+        target_unit: part of a translation that is a token; None: `unit`.
         source_vocabulary, target_vocabulary: files; no target vocabulary: one for both languages.
         unknown: token of characters or words that are not listed; None: they are left out.
         special_tokens: tokens that are no text and decode to nothing.
@@ -117,6 +118,7 @@ class WordListDescription(Part):
 
     kind: Literal["word_list"] = "word_list"
     unit: Literal["character", "word"]
+    target_unit: Literal["character", "word"] | None = None
     source_vocabulary: RelativePath
     target_vocabulary: RelativePath | None = None
     source_vocab_size: Positive

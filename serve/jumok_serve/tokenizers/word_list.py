@@ -22,11 +22,12 @@ class WordListTokenizer:
         unit: part of a text that is a token.
         source: source tokens, or those of both languages without a `target`; the id of a token is its index.
         target: target tokens.
-        unknown: the unknown token; None: none.
-        special_tokens: tokens that are no text, such as padding and EOS.
+        target_unit: part of a translation that is a token, as with words of phonemes for characters; default: `unit`.
+        unknown: the unknown token, which the source tokens have; None: none.
+        special_tokens: tokens that are no text, such as padding and EOS; each is in one list or in both.
 
     Raises:
-        ValueError: a token occurs twice, a list lacks a special token, or a token cannot be a line of a file.
+        ValueError: a token occurs twice, a special token is in no list, or a token cannot be a line of a file.
     """
 
     def __init__(
@@ -35,15 +36,22 @@ class WordListTokenizer:
         source: Sequence[str],
         target: Sequence[str] | None = None,
         *,
+        target_unit: Unit | None = None,
         unknown: str | None = None,
         special_tokens: Sequence[str] = (),
     ) -> None:
         self._unit = unit
+        self._target_unit = target_unit or unit
         self._unknown = unknown
         self._special = tuple(special_tokens)
         silent = {*special_tokens, *(() if unknown is None else (unknown,))}
         self._source = _List("source", source, silent, unknown)
         self._target = self._source if target is None else _List("target", target, silent, unknown)
+        if unknown is not None and self._source.unknown is None:
+            raise ValueError(f"the source vocabulary has no {unknown!r}, the token of unknown parts")
+        missing = sorted(silent - {*self._source.tokens, *self._target.tokens})
+        if missing:
+            raise ValueError(f"no vocabulary has {missing[0]!r}, which is a special token")
 
     @classmethod
     def load(cls, description: WordListDescription, folder: Path) -> Self:
@@ -57,6 +65,7 @@ class WordListTokenizer:
             description.unit,
             read_tokens(folder / description.source_vocabulary),
             None if target is None else read_tokens(folder / target),
+            target_unit=description.target_unit,
             unknown=description.unknown,
             special_tokens=description.special_tokens,
         )
@@ -78,7 +87,7 @@ class WordListTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``; none for an empty text."""
-        return self._source.encode(self._split(text))
+        return self._source.encode(_split(text, self._unit))
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` several texts."""
@@ -86,16 +95,13 @@ class WordListTokenizer:
 
     def encode_target(self, text: str) -> list[int]:
         """Return the target token ids of ``text``; none for an empty text."""
-        return self._target.encode(self._split(text))
-
-    def _split(self, text: str) -> Sequence[str]:
-        return text if self._unit == "character" else text.split()
+        return self._target.encode(_split(text, self._target_unit))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of target token ids."""
         spelled = self._target.spelled
         parts = [spelled[token] for token in checked_ids(ids, self.vocab_size) if token in spelled]
-        return ("" if self._unit == "character" else " ").join(parts)
+        return ("" if self._target_unit == "character" else " ").join(parts)
 
     def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """``decode`` several texts."""
@@ -121,6 +127,7 @@ class WordListTokenizer:
             _write_tokens(folder / target, self._target.tokens)
         return WordListDescription(
             unit=self._unit,
+            target_unit=None if self._target_unit == self._unit else self._target_unit,
             source_vocabulary="vocabulary.txt",
             target_vocabulary=target,
             source_vocab_size=self.source_vocab_size,
@@ -138,19 +145,21 @@ class _List:
         if len(ids) < len(tokens):
             twice = next(token for number, token in enumerate(tokens) if ids[token] != number)
             raise ValueError(f"the {side} vocabulary has {twice!r} twice: remove one")
-        for token in silent - ids.keys():
-            raise ValueError(f"the {side} vocabulary has no {token!r}, which is a special token")
         broken = [token for token in tokens if not token or "\n" in token or "\r" in token]
         if broken:
             raise ValueError(f"the {side} vocabulary has {broken[0]!r}, which is no line of a file: replace it")
         self.tokens = tuple(tokens)
         self._ids = {token: number for token, number in ids.items() if token not in silent}
         self.spelled = {number: token for token, number in self._ids.items()}
-        self.unknown = None if unknown is None else ids[unknown]
+        self.unknown = None if unknown is None else ids.get(unknown)
 
     def encode(self, parts: Sequence[str]) -> list[int]:
         ids = (self._ids.get(part, self.unknown) for part in parts)
         return [token for token in ids if token is not None]
+
+
+def _split(text: str, unit: Unit) -> Sequence[str]:
+    return text if unit == "character" else text.split()
 
 
 def read_tokens(path: Path) -> list[str]:

@@ -1,52 +1,99 @@
 """Recurrent cells and layers against PyTorch's own, on the same weights."""
 
+import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from jumok_export.models.cells import CELLS, Cell, CellKind, run_cell
+from jumok_export.models.cells import CELLS, CellKind, GRUCell, run_cell
+from jumok_export.models.foreign_cells import load_keras, load_pytorch
 from jumok_export.models.operators import recurrent_layer
 from jumok_export.models.recurrent_encoder import RecurrentEncoder
 
-ORDERS: dict[CellKind, list[int]] = {"rnn": [0], "lstm": [0, 2, 3, 1], "gru": [1, 0, 2]}
-"""PyTorch's order of gates as indices of ours: its LSTM has i, f, g, o and its GRU r, z, n."""
-THEIRS: dict[CellKind, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
-    "rnn": (nn.RNNCell, nn.RNN),
-    "lstm": (nn.LSTMCell, nn.LSTM),
-    "gru": (nn.GRUCell, nn.GRU),
-}
+THEIRS: dict[CellKind, Callable[..., nn.Module]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 KINDS = list(CELLS)
 
 
-def reordered(parameter: Tensor, kind: CellKind, width: int) -> Tensor:
-    return torch.cat([parameter.detach()[gate * width : (gate + 1) * width] for gate in ORDERS[kind]])
-
-
-def give(cell: Cell, kind: CellKind, theirs: nn.Module, suffix: str = "") -> None:
-    """Copy a cell's weights into PyTorch's module."""
-    for name, layer in (("ih", cell.input_projection), ("hh", cell.hidden_projection)):
-        getattr(theirs, f"weight_{name}{suffix}").data = reordered(layer.weight, kind, cell.width)
-        getattr(theirs, f"bias_{name}{suffix}").data = reordered(layer.bias, kind, cell.width)
-
-
-def cells(encoder: RecurrentEncoder) -> list[Cell]:
-    """Cells by layer, the forward direction first."""
-    return [module for module in encoder.modules() if isinstance(module, Cell)]
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_cell_computes_what_pytorchs_does(kind: CellKind) -> None:
+@pytest.mark.parametrize("bias", [True, False])
+def test_cells_with_pytorchs_weights_compute_what_pytorchs_do(kind: CellKind, bias: bool) -> None:
     torch.manual_seed(0)
-    cell, theirs = CELLS[kind](5, 7), THEIRS[kind][0](5, 7)
-    give(cell, kind, theirs)
-    x, state = torch.randn(3, 5), [torch.randn(3, 7) for _ in cell.state_names]
-    found = cell(x, state)
-    expected = theirs(x, tuple(state) if len(state) > 1 else state[0])
-    for ours, other in zip(found, expected if len(state) > 1 else (expected,), strict=True):
-        torch.testing.assert_close(ours, other)
+    theirs = THEIRS[kind](5, 7, num_layers=2, bias=bias)
+    cells = nn.ModuleList(CELLS[kind](width, 7) for width in (5, 7))
+    load_pytorch(cells, theirs.state_dict())
+    x, states = torch.randn(3, 5), [[torch.randn(3, 7) for _ in CELLS[kind].state_names] for _ in cells]
+    given = [torch.stack(parts) for parts in zip(*states, strict=True)]  # [layers, R, width] of each part
+    _, expected = theirs(x[None], tuple(given) if kind == "lstm" else given[0])
+    for layer, (cell, state) in enumerate(zip(cells, states, strict=True)):
+        found = cell(x, state)
+        x = found[0]
+        for ours, other in zip(found, expected if kind == "lstm" else (expected,), strict=True):
+            torch.testing.assert_close(ours, other[layer])
+
+
+def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / (1 + np.exp(-x))
+
+
+def keras_lstm(
+    x: NDArray[np.float64], h: NDArray[np.float64], c: NDArray[np.float64], weights: list[NDArray[np.float64]]
+) -> list[NDArray[np.float64]]:
+    """A step of Keras' LSTM by its source: gates i, f, c, o."""
+    kernel, recurrent, bias = weights
+    i, f, g, o = np.split(x @ kernel + h @ recurrent + bias, 4, axis=-1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return [sigmoid(o) * np.tanh(c), c]
+
+
+def keras_gru(
+    x: NDArray[np.float64], h: NDArray[np.float64], weights: list[NDArray[np.float64]]
+) -> list[NDArray[np.float64]]:
+    """A step of Keras' GRU with `reset_after` by its source: gates z, r, h."""
+    kernel, recurrent, (of_input, of_hidden) = weights
+    (xz, xr, xh), (hz, hr, hh) = (
+        np.split(part, 3, axis=-1) for part in (x @ kernel + of_input, h @ recurrent + of_hidden)
+    )
+    z, r = sigmoid(xz + hz), sigmoid(xr + hr)
+    return [z * h + (1 - z) * np.tanh(xh + r * hh)]
+
+
+@pytest.mark.parametrize(("kind", "step", "bias"), [("lstm", keras_lstm, (28,)), ("gru", keras_gru, (2, 21))])
+def test_cells_with_keras_weights_compute_what_keras_does(
+    kind: CellKind, step: Callable[..., list[NDArray[np.float64]]], bias: tuple[int, ...]
+) -> None:
+    random, gates = np.random.default_rng(3), bias[-1]
+    weights = [random.normal(size=size) for size in ((5, gates), (7, gates), bias)]
+    x, *state = (random.normal(size=size) for size in ((3, 5), *[(3, 7)] * len(CELLS[kind].state_names)))
+    cell = CELLS[kind](5, 7).double()
+    load_keras(cell, *map(torch.from_numpy, weights))
+    found = cell(torch.from_numpy(x), [torch.from_numpy(part) for part in state])
+    for ours, other in zip(found, step(x, *state, weights), strict=True):
+        torch.testing.assert_close(ours, torch.from_numpy(other))
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    weights = nn.GRU(5, 7, num_layers=2, bidirectional=True).state_dict()
+    encoder = RecurrentEncoder("gru", 5, 14, layers=2, bidirectional=True)
+    load_pytorch(encoder.layers, weights)
+    for layers, bidirectional, message in (
+        (1, True, "weight_ih_l1, weight_hh_l1, .* were not used: give the model as many layers and directions"),
+        (2, False, r"a cell's weight is \[21, 5\] where the model has \[42, 5\]"),
+        (3, True, "weight_ih_l2 is missing: give the model fewer layers"),
+    ):
+        other = RecurrentEncoder("gru", 5, 14, layers=layers, bidirectional=bidirectional)
+        with pytest.raises(ValueError, match=message):
+            load_pytorch(other.layers, weights)
+    one_way = RecurrentEncoder("gru", 5, 7, layers=2, bidirectional=False)
+    both = nn.GRU(5, 7, num_layers=2).state_dict() | {"weight_ih_l0_reverse": torch.zeros(21, 5)}
+    with pytest.raises(ValueError, match="weight_ih_l0_reverse were not used"):
+        load_pytorch(one_way.layers, both)
+    with pytest.raises(ValueError, match=re.escape("computes U (r * h); train it with reset_after=True")):
+        load_keras(GRUCell(5, 7), torch.zeros(5, 21), torch.zeros(7, 21), torch.zeros(21))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,11 +103,8 @@ def test_an_encoder_computes_what_pytorchs_does_over_packed_sequences(kind: Cell
     width, layers, lengths = 8, 2, torch.tensor([6, 1, 4])
     encoder = RecurrentEncoder(kind, 5, width, layers=layers, bidirectional=bidirectional)
     directions = 2 if bidirectional else 1
-    theirs = THEIRS[kind][1](5, width // directions, layers, batch_first=True, bidirectional=bidirectional)
-    for layer in range(layers):
-        for direction in range(directions):
-            cell = cells(encoder)[layer * directions + direction]
-            give(cell, kind, theirs, f"_l{layer}" + ("_reverse" if direction else ""))
+    theirs = THEIRS[kind](5, width // directions, layers, batch_first=True, bidirectional=bidirectional)
+    load_pytorch(encoder.layers, theirs.state_dict())
     x = torch.randn(3, 6, 5)
     states, last = encoder(x, lengths)
     packed, ends = theirs(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))

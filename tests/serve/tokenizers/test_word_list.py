@@ -62,7 +62,7 @@ def test_words_of_two_languages_are_read_and_joined(tmp_path: Path) -> None:
     ("tokens", "message"),
     [
         (["<unk>", "a", "b", "a"], "the source vocabulary has 'a' twice: remove one"),
-        (["a"], "the source vocabulary has no '<unk>', which is a special token"),
+        (["a"], "the source vocabulary has no '<unk>', the token of unknown parts"),
         (["<unk>", "a\n"], r"has 'a\\n', which is no line of a file"),
         (["<unk>", ""], "has '', which is no line of a file"),
     ],
@@ -70,6 +70,19 @@ def test_words_of_two_languages_are_read_and_joined(tmp_path: Path) -> None:
 def test_unusable_lists_are_refused(tokens: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         WordListTokenizer("word", tokens, unknown="<unk>")
+
+
+def test_letters_become_words_with_special_tokens_of_one_side(tmp_path: Path) -> None:
+    """As in a model of pronunciations: no start token among the letters, no letter behind a special token's id."""
+    letters, sounds = ["<pad>", "<unk>", "</s>", *"abc"], ["<pad>", "<s>", "</s>", "AE1", "B", "K"]
+    special = ["<pad>", "<s>", "</s>"]
+    made = WordListTokenizer("character", letters, sounds, target_unit="word", unknown="<unk>", special_tokens=special)
+    for ours in (made, reloaded(made, tmp_path)):
+        assert ours.encode("cab-") == [5, 3, 4, 1]
+        assert ours.encode_target("K AE1 B X") == [5, 3, 4]  # no unknown token: left out
+        assert ours.decode([1, 5, 3, 4, 2]) == "K AE1 B"
+    with pytest.raises(ValueError, match="no vocabulary has '<mask>', which is a special token"):
+        WordListTokenizer("character", letters, sounds, special_tokens=["<mask>"])
 
 
 def test_files_are_read_by_line(tmp_path: Path) -> None:
