@@ -11,19 +11,23 @@ COPY . .
 RUN JUMOK_NATIVE=required pip wheel --no-cache-dir --no-deps --wheel-dir /dist .
 
 
-FROM base AS cpu-environment
-RUN python -m venv --without-pip /opt/jumok
+# The tool that lists the installed packages stays out of the environment that it lists.
+FROM base AS environment
 COPY --from=wheel /dist /dist
+RUN python -m venv --without-pip /opt/jumok && pip install --no-cache-dir "$(echo /dist/*.whl)[sbom]"
+
+
+FROM environment AS cpu-environment
 # NumPy's own tests are 17 MB that nothing here imports.
 RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve]" \
-    && find /opt/jumok -path '*/numpy/*' -type d -name tests -prune -exec rm -r {} +
+    && find /opt/jumok -path '*/numpy/*' -type d -name tests -prune -exec rm -r {} + \
+    && cyclonedx-py environment --output-file /opt/jumok/sbom.cdx.json /opt/jumok
 
 
-FROM base AS cuda-environment
-RUN python -m venv --without-pip /opt/jumok
-COPY --from=wheel /dist /dist
+FROM environment AS cuda-environment
 # ONNX Runtime's extras are CUDA and cuDNN: the host needs a driver and the NVIDIA container toolkit, and nothing else.
-RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve-gpu]" "onnxruntime-gpu[cuda,cudnn]>=1.23"
+RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve-gpu]" "onnxruntime-gpu[cuda,cudnn]>=1.23" \
+    && cyclonedx-py environment --output-file /opt/jumok/sbom.cdx.json /opt/jumok
 
 
 FROM base AS server

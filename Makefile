@@ -3,6 +3,9 @@
 VENV ?= .venv
 # ONNX Runtime for CUDA and the other are the same module, so they need an environment each.
 CUDA_VENV ?= .venv-cuda
+# A server's environment, and that of the tool that lists its packages.
+SERVER_VENV ?= .venv-server
+SBOM_VENV ?= .venv-sbom
 BUNDLE ?= models/multi30k-en-de-transformer
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
@@ -113,8 +116,15 @@ gpu:  ## check and measure decoding on a GPU; ARGS are the check's
 	@$(MAKE) --no-print-directory VENV=$(CUDA_VENV) $(CUDA_VENV)/installed-bench-gpu
 	$(CUDA_VENV)/bin/python -m benchmarks.gpu $(ARGS)
 
+.PHONY: sbom
+sbom:  ## list a server's Python packages in build/sbom.cdx.json, in the CycloneDX format
+	@$(MAKE) --no-print-directory VENV=$(SERVER_VENV) $(SERVER_VENV)/installed-serve
+	@$(MAKE) --no-print-directory VENV=$(SBOM_VENV) $(SBOM_VENV)/installed-sbom
+	@mkdir -p build
+	$(SBOM_VENV)/bin/cyclonedx-py environment --output-file build/sbom.cdx.json $(SERVER_VENV)
+
 clean:  ## remove the environment, and what tools and builds have left
-	rm -rf $(VENV) $(CUDA_VENV) build dist site serve/jumok_serve/kernels/*.so .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CUDA_VENV) $(SERVER_VENV) $(SBOM_VENV) build dist site serve/jumok_serve/kernels/*.so .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/installed-%: pyproject.toml hatch_build.py $(KERNELS) | $(VENV)/bin/python
 	@echo "Installing jumok[$*] and what it needs into $(VENV); this may take minutes ..."

@@ -5,6 +5,7 @@ pass, and calls from outside must succeed, also a call that is open when SIGTERM
 """
 
 import argparse
+import json
 import socket
 import subprocess
 import sys
@@ -28,6 +29,8 @@ FEW_TEXTS, MOST_TEXTS = 32, 1024
 RUN_S = 10.0
 """Target duration of the call at SIGTERM: longer than sending the signal, shorter than the grace period."""
 USER = "10001"
+PACKAGES = "/opt/jumok/sbom.cdx.json"
+LIST_PACKAGES = "from importlib.metadata import *; [print(d.metadata['Name'], d.version) for d in distributions()]"
 START_S = 120.0
 CALL_S = 120.0
 POLL_S = 0.2
@@ -125,6 +128,16 @@ def check_confinement(container: Container) -> None:
         raise CheckError(f"the image holds what only building needs: {', '.join(found.splitlines())}")
 
 
+def check_packages(container: Container) -> int:
+    """Check that the list of packages has every installed one; return their number."""
+    installed = container.must("exec", container.name, "python", "-c", LIST_PACKAGES).splitlines()
+    listed = json.loads(container.must("exec", container.name, "cat", PACKAGES))
+    missing = {*installed} - {f"{one['name']} {one['version']}" for one in listed["components"]}
+    if missing:
+        raise CheckError(f"{PACKAGES} lacks {', '.join(sorted(missing))}")
+    return len(installed)
+
+
 def wait_until_called(metrics: str) -> None:
     """Wait for an open call in the server's metrics."""
     start = time.monotonic()
@@ -177,6 +190,7 @@ def main() -> None:
         ):
             print(f"healthy after {wait_until_healthy(container):.1f} s")
             check_confinement(container)
+            print(f"{check_packages(container)} packages, all in {PACKAGES}")
             print(f"user {USER}, read-only root: {client.translate(SENTENCE).text}")
             texts = check_drain(container, client, f"http://127.0.0.1:{metrics_port}/metrics")
             print(f"SIGTERM during a call: {texts} texts answered, exit code 0")

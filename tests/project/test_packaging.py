@@ -266,6 +266,23 @@ def test_a_command_of_another_extra_names_it(
     assert f"pip install 'jumok[{extra}]'" in with_serve.run("jumok", command, *arguments[command], code=1)
 
 
+def test_the_images_list_of_packages_is_complete(wheel: Path, with_serve: Environment, tmp_path: Path) -> None:
+    commands = re.findall(r"cyclonedx-py (\S+ .*)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    (command,) = set(commands)
+    assert len(commands) == 2  # of both environments
+    written = tmp_path / "sbom.cdx.json"
+    places = {"/opt/jumok/sbom.cdx.json": written, "/opt/jumok": with_serve.folder}
+    tool = install(wheel, "[sbom]", tmp_path / "tool")
+    tool.run("cyclonedx-py", *(places.get(argument, argument) for argument in command.split()))
+    listed = json.loads(written.read_text(encoding="utf-8"))
+    assert listed["bomFormat"] == "CycloneDX"
+    found = {re.sub(r"[-_.]+", "-", one["name"]).lower(): one for one in listed["components"]}
+    assert found.keys() == with_serve.packages
+    assert all(one["version"] for one in found.values())
+    assert found["onnxruntime"]["purl"] == f"pkg:pypi/onnxruntime@{found['onnxruntime']['version']}"
+    assert found["jumok"]["licenses"][0]["license"]["id"] == "Apache-2.0"
+
+
 @pytest.mark.skipif(
     "JUMOK_TEST_SERVE_GPU" not in os.environ, reason="set JUMOK_TEST_SERVE_GPU to install onnxruntime-gpu"
 )
