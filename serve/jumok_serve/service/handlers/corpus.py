@@ -17,7 +17,7 @@ from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCo
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
-from jumok_serve.service.rpc.call import current_request_id
+from jumok_serve.service.rpc.call import CorpusRecord, current_request_id
 from jumok_serve.service.rpc.error_table import drop_frames, is_expected, to_status
 from jumok_serve.service.rpc.request_reader import RequestReader
 from jumok_serve.service.rpc.responses import write_response
@@ -73,6 +73,7 @@ class Corpus:
         in_order: True if results keep the order of the items.
         run_work: runs a function in a thread if it takes long.
         stopping: event that ends the reading of items.
+        record: results for observers of the call.
     """
 
     requests: RequestReader
@@ -83,6 +84,7 @@ class Corpus:
     run_work: Callable[[Callable[[], Any]], Awaitable[Any]]
     wakeups: LoopWakeups
     stopping: asyncio.Event
+    record: CorpusRecord
     _open: deque[_Item] = field(default_factory=deque, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)  # an item is done, or the reading ended
     _window_open: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -183,7 +185,10 @@ class Corpus:
 
     async def _write(self, ready: Sequence[_Item]) -> None:
         """Write results; until then they fill the window, which slows reading."""
-        message = await self.run_work(partial(_response, ready))
+        message: TranslateCorpusResponse = await self.run_work(partial(_response, ready))
+        for item, result in zip(ready, message.results, strict=True):
+            if item.pending is not None and result.HasField("translation"):
+                self.record.add(item.id, result.translation, item.pending.timings())
         await write_response(self.context, message)
         for item in ready:
             self._open.remove(item)

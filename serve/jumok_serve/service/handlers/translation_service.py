@@ -44,7 +44,7 @@ from jumok_serve.service.handlers.requests import (
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.service.rpc.call import current_caller
+from jumok_serve.service.rpc.call import current_caller, record_items
 from jumok_serve.service.rpc.request_reader import RequestReader
 from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters
@@ -218,6 +218,7 @@ class TranslationService(TranslationServiceServicer):
             run_work=partial(self._run, attention=settings.attention),
             wakeups=self._wakeups,
             stopping=self._stopping,
+            record=record_items(),
         )
         with self._attention_slot(settings.attention):
             await corpus.run(first.items)

@@ -1,5 +1,6 @@
 """State of a call while it is answered."""
 
+import heapq
 import random
 import re
 import time
@@ -7,10 +8,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import ip_address
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from google.protobuf.message import Message
 
+from jumok_proto.results import Timings
+from jumok_proto.v1.translation_pb2 import Translation
 from jumok_serve.service.rpc.open_calls import OpenCalls
 
 REQUEST_ID = "x-request-id"
@@ -19,6 +23,50 @@ HEALTH_METHODS = "/grpc.health.v1.Health/"
 """Prefix of health checks, which need no token and are answered under any load."""
 _USABLE_ID = re.compile(r"[!#-<>-\[\]-~]{1,128}")
 """A caller's id that logs can show: visible ASCII without quotation mark, equals sign and backslash."""
+
+
+SLOWEST_ITEMS = 16
+"""Items of a corpus whose times are kept for observers."""
+
+
+class ItemTimes(NamedTuple):
+    """Times of one item of a corpus in seconds, compared by the total."""
+
+    total_s: float
+    ended: float
+    """Time of the result, in ``time.monotonic()`` seconds."""
+    id: int
+    queue_s: float
+    encode_s: float
+    decode_s: float
+
+
+@dataclass(slots=True)
+class CorpusRecord:
+    """Translated items of a corpus call: sums, and the slowest items.
+
+    Attributes:
+        slowest: heap with the fastest of the slowest items first.
+    """
+
+    texts: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    model: str = ""
+    slowest: list[ItemTimes] = field(default_factory=list)
+
+    def add(self, item: int, translation: Translation, timings: Timings) -> None:
+        """Count the result of an item, which is sent now."""
+        self.texts += 1
+        self.input_tokens += translation.source_token_count
+        self.output_tokens += translation.output_token_count
+        self.model = translation.model
+        full = len(self.slowest) == SLOWEST_ITEMS
+        if full and timings.total_s <= self.slowest[0].total_s:
+            return
+        now = time.monotonic()
+        times = ItemTimes(timings.total_s, now, item, timings.queue_s, timings.encode_s, timings.decode_s)
+        (heapq.heapreplace if full else heapq.heappush)(self.slowest, times)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +82,7 @@ class Call:
         request: the request, if it is a single message that was read.
         counted_by: count of open calls that holds the call; None before it is admitted.
         response: last message of the response.
+        corpus: results of a corpus; None for other calls.
         started: arrival, in ``time.monotonic()`` seconds.
         duration_s: duration, set at the end.
         code: name of the final status, set at the end.
@@ -48,6 +97,7 @@ class Call:
     request: Message | None = None
     counted_by: OpenCalls | None = None
     response: Message | None = None
+    corpus: CorpusRecord | None = None
     started: float = field(default_factory=time.monotonic)
     duration_s: float = 0.0
     code: str = ""
@@ -86,6 +136,15 @@ def current_caller() -> str:
     """Key of the current call's caller: name of its token, else its address; empty outside of calls."""
     call = CALL.get(None)
     return "" if call is None else call.account
+
+
+def record_items() -> CorpusRecord:
+    """Start the record of the items of the current call."""
+    record = CorpusRecord()
+    call = CALL.get(None)
+    if call is not None:
+        call.corpus = record
+    return record
 
 
 def request_id_from(metadata: dict[str, str | bytes]) -> str:

@@ -72,7 +72,9 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
             self._access.call_opened()
             try:
                 await self._admit(call, context, full)
-                call.response = await inner(request, context)
+                response = await inner(request, context)
+                if not handler.response_streaming:  # those write their messages themselves
+                    call.response = response
             except grpc.aio.AbortError as error:
                 call.code = _code(error, context, call)
                 # gRPC keeps the error with the call, and raises it again after the handler.

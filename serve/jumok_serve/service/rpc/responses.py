@@ -6,6 +6,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from jumok_serve.service.rpc.call import CALL
+
 
 async def write_response(context: "grpc.aio.ServicerContext[Any, Any]", message: Message) -> None:
     """Write a response of a stream.
@@ -21,3 +23,6 @@ async def write_response(context: "grpc.aio.ServicerContext[Any, Any]", message:
         if isinstance(error, grpc.aio.UsageError) and not context.done():
             raise
         raise asyncio.CancelledError("the caller has left") from error
+    call = CALL.get(None)
+    if call is not None:
+        call.response = message

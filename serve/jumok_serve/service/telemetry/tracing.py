@@ -1,12 +1,14 @@
 """OpenTelemetry traces: a span per call and stage, without texts.
 
-The stages queue, encode and decode come from the timings of the response, laid end to end.
+The stages queue, encode and decode come from the timings of the response, laid end to end. A corpus has them for its
+slowest items, each in a span of its own: the spans of all items would be more than a collector takes.
 """
 
 import time
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Self
 
-from google.protobuf.duration_pb2 import Duration
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.propagate import extract
 from opentelemetry.sdk.resources import Resource
@@ -15,10 +17,12 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from jumok_proto import __version__
+from jumok_proto.v1.translation_pb2 import StreamTranslateTextResponse, TranslateTextResponse, Translation
 from jumok_serve.service.rpc.call import HEALTH_METHODS, Call
 
 SERVICE = "jumok"
 STAGES = ("queue", "encode", "decode")
+TRANSLATED = (TranslateTextResponse, StreamTranslateTextResponse)
 FAULTS = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 """Statuses that count as server errors in OpenTelemetry's conventions for gRPC."""
 
@@ -64,15 +68,29 @@ class CallTracer:
         span.end(ended)
 
     def _add_stages(self, call: Call, span: Span, started: int) -> None:
-        timings = getattr(call.response, "timings", None)
-        if timings is None:
-            return
+        """Add the stages of a translation, or those of the slowest items of a corpus."""
+        if isinstance(call.response, TRANSLATED) and call.response.HasField("timings"):
+            timings = call.response.timings
+            durations = [getattr(timings, f"{stage}_duration").ToNanoseconds() for stage in STAGES]
+            self._add_spans(span, started, durations)
+        for item in sorted(call.corpus.slowest, key=attrgetter("id")) if call.corpus else ():
+            ended = started + _nanoseconds(item.ended - call.started)
+            item_span = self._tracer.start_span(
+                "item",
+                context=set_span_in_context(span),
+                start_time=ended - _nanoseconds(item.total_s),
+                attributes={"jumok.item_id": item.id},
+            )
+            durations = [_nanoseconds(getattr(item, f"{stage}_s")) for stage in STAGES]
+            self._add_spans(item_span, ended - _nanoseconds(item.total_s), durations)
+            item_span.end(ended)
+
+    def _add_spans(self, span: Span, started: int, durations: Sequence[int]) -> None:
+        """Add a span for each stage, one after the other."""
         parent = set_span_in_context(span)
-        durations = [_nanoseconds(getattr(timings, f"{stage}_duration")) for stage in STAGES]
-        stage_started = started
         for stage, duration in zip(STAGES, durations, strict=True):
-            self._tracer.start_span(stage, context=parent, start_time=stage_started).end(stage_started + duration)
-            stage_started += duration
+            self._tracer.start_span(stage, context=parent, start_time=started).end(started + duration)
+            started += duration
 
     def __enter__(self) -> Self:
         return self
@@ -86,13 +104,24 @@ def _attributes(call: Call) -> dict[str, int | str]:
     contents = getattr(call.request, "contents", None)
     if contents is not None:
         attributes["jumok.texts"] = len(contents)
-    translations = getattr(call.response, "translations", ())
+    translations: Sequence[Translation] = ()
+    match call.response:
+        case TranslateTextResponse() as response:
+            translations = response.translations
+        case StreamTranslateTextResponse() as response if response.HasField("translation"):
+            attributes["jumok.texts"] = 1
+            translations = [response.translation]
     if translations:
         attributes["jumok.model"] = translations[0].model
         attributes["jumok.input_tokens"] = sum(one.source_token_count for one in translations)
         attributes["jumok.output_tokens"] = sum(one.output_token_count for one in translations)
+    if call.corpus is not None:
+        attributes["jumok.texts"] = call.corpus.texts
+        attributes["jumok.model"] = call.corpus.model
+        attributes["jumok.input_tokens"] = call.corpus.input_tokens
+        attributes["jumok.output_tokens"] = call.corpus.output_tokens
     return attributes
 
 
-def _nanoseconds(duration: Duration) -> int:
-    return duration.ToNanoseconds()
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -1,4 +1,4 @@
-"""Observation of calls: request ids, logs and traces."""
+"""Observation of calls: request ids and logs."""
 
 import asyncio
 import json
@@ -13,15 +13,11 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from jumok_proto.errors import OverloadedError
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.telemetry.logs import CallLog, JsonFormatter, logging_to_stderr
-from jumok_serve.service.telemetry.tracing import CallTracer
 from tests.support.fake_model import FakeModel, fail, failure, hold, serving
 
 REQUEST = TranslateTextRequest(contents=["a secret text", "b"])
@@ -203,69 +199,3 @@ def test_logging_is_as_configured(capfd: pytest.CaptureFixture[str]) -> None:
     assert "request_id" not in written
     assert second.endswith("INFO jumok_serve.any: loud")
     assert third.endswith("ERROR grpc._cython.cygrpc: anything else")
-
-
-TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-
-
-def spans_of(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
-    return {span.name: span for span in exporter.get_finished_spans()}
-
-
-async def exported(exporter: InMemorySpanExporter, spans: int) -> None:
-    """Wait for the end of a call, which follows its response."""
-    while len(exporter.get_finished_spans()) < spans:
-        await asyncio.sleep(0)
-
-
-def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() -> None:
-    exporter = InMemorySpanExporter()
-
-    async def scenario() -> None:
-        with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-            async with serving(FakeModel(), observers=[tracer]) as (_, channel):
-                await HealthStub(channel).Check(HealthCheckRequest())
-                metadata = (("traceparent", f"00-{TRACE}-{SPAN}-01"), *named("mine"))
-                await TranslationServiceStub(channel).TranslateText(REQUEST, metadata=metadata)
-                await exported(exporter, 4)
-
-    asyncio.run(scenario())
-    spans = spans_of(exporter)
-    call = spans.pop("jumok.v1.TranslationService/TranslateText")
-    assert call.context is not None
-    assert call.parent is not None
-    assert (f"{call.context.trace_id:032x}", f"{call.parent.span_id:016x}") == (TRACE, SPAN)
-    assert call.attributes == {
-        "rpc.system.name": "grpc",
-        "rpc.method": "jumok.v1.TranslationService/TranslateText",
-        "rpc.response.status_code": "OK",
-        "jumok.request_id": "mine",
-        "jumok.texts": 2,
-        "jumok.model": "held",
-        "jumok.input_tokens": 4,
-        "jumok.output_tokens": 4,
-    }
-    durations = {}
-    for name, span in spans.items():
-        assert span.parent is not None
-        assert span.parent.span_id == call.context.span_id
-        durations[name] = ((span.end_time or 0) - (span.start_time or 0)) / 1e9
-    assert durations == {"queue": 0.125, "encode": 0.25, "decode": 0.5}
-    assert "secret" not in "".join(span.to_json() for span in exporter.get_finished_spans())
-
-
-@pytest.mark.parametrize(
-    ("error", "is_fault"), [(OverloadedError("full", retry_after_s=1), False), (ValueError(), True)]
-)
-def test_only_faults_of_the_server_are_errors_in_a_trace(error: Exception, is_fault: bool) -> None:
-    exporter = InMemorySpanExporter()
-
-    async def scenario() -> None:
-        with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-            async with serving(FakeModel(on_submit=fail(error)), observers=[tracer]) as (_, channel):
-                await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
-                await exported(exporter, 1)
-
-    asyncio.run(scenario())
-    (span,) = exporter.get_finished_spans()
-    assert (not span.status.is_ok and not span.status.is_unset) is is_fault
