@@ -79,7 +79,7 @@ def untrained(folder: Path, sizes: Sequence[str] = ()) -> Checkpoint:
         target_vocabulary=vocabulary,
         model=model,
         epoch=0,
-        validation_bleu=None,
+        validation_score=None,
         files={},
     )
 

@@ -12,11 +12,12 @@ from lightning.pytorch.callbacks import Checkpoint, TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from matplotlib.figure import Figure
 
+from jumok_export.training.configuration import SCORES
+
 METRICS = "metrics.csv"
 CURVES = "curves.png"
 LINE_EVERY_S = 30.0
 """Time between lines on an epoch's progress, off a terminal."""
-COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "validation_loss", "validation_bleu", "seconds")
 
 
 class Bar(TQDMProgressBar):
@@ -48,10 +49,13 @@ class Record(Checkpoint):
 
     Epochs are counted from 1; their seconds are of training and validation together. A resumed run keeps the rows of
     earlier epochs. As the last `Checkpoint` callback it reports an epoch after its checkpoint was written.
+
+    Args:
+        score: name of the validation's score, of `SCORES`.
     """
 
-    def __init__(self, run: Path) -> None:
-        self._run = run
+    def __init__(self, run: Path, score: str) -> None:
+        self._run, self._score = run, score
         self._started = self._said = 0.0
         self._validated = False
 
@@ -88,11 +92,12 @@ class Record(Checkpoint):
         }
         line = f"epoch {row['epoch']}/{trainer.max_epochs}: training loss {row['train_loss']:.3f}"
         if self._validated:
-            row |= {name: metrics[name] for name in ("validation_loss", "validation_bleu")}
-            line += f", validation loss {row['validation_loss']:.3f}, BLEU {row['validation_bleu']:.2f}"
+            row |= {name: metrics[name] for name in ("validation_loss", self._score)}
+            line += f", validation loss {row['validation_loss']:.3f}, {SCORES[self._score]} {row[self._score]:.2f}"
         earlier = [other for other in read_metrics(self._run) if int(other["epoch"]) < row["epoch"]]
         with (self._run / METRICS).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            columns = ("epoch", "step", "learning_rate", "train_loss", "validation_loss", self._score, "seconds")
+            writer = csv.DictWriter(file, columns, extrasaction="ignore")
             writer.writeheader()
             writer.writerows([*earlier, row])
         Tqdm.write(f"{line}; {row['seconds']:.0f} s", file=sys.stderr)
@@ -100,7 +105,7 @@ class Record(Checkpoint):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Draw the curves."""
         if trainer.is_global_zero:
-            plot_curves(self._run)
+            plot_curves(self._run, self._score)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Draw the curves of an interrupted run."""
@@ -117,8 +122,8 @@ def read_metrics(run: Path) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if row["epoch"]]
 
 
-def plot_curves(run: Path) -> None:
-    """Draw losses and validation BLEU by epoch from `metrics.csv` to `curves.png`."""
+def plot_curves(run: Path, score: str) -> None:
+    """Draw losses and the validation's score by epoch from `metrics.csv` to `curves.png`."""
     rows = read_metrics(run)
 
     def series(name: str) -> tuple[list[int], list[float]]:
@@ -131,8 +136,8 @@ def plot_curves(run: Path) -> None:
     losses.plot(*series("validation_loss"), marker=".", label="validation")
     losses.set(xlabel="epoch", ylabel="cross-entropy (nats a token)", title="Loss")
     losses.legend()
-    scores.plot(*series("validation_bleu"), marker=".", color="tab:green")
-    scores.set(xlabel="epoch", ylabel="BLEU, greedy", title="Validation score")
+    scores.plot(*series(score), marker=".", color="tab:green")
+    scores.set(xlabel="epoch", ylabel=f"{SCORES[score]}, greedy", title="Validation score")
     for axes in (losses, scores):
         axes.grid(alpha=0.3)
         axes.xaxis.get_major_locator().set_params(integer=True)

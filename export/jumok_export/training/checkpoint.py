@@ -32,7 +32,8 @@ class Checkpoint:
         target_vocabulary: vocabulary of the target language; the same object if the languages share one.
         model: the model, in evaluation mode.
         epoch: number of epochs of training.
-        validation_bleu: greedy BLEU on the validation set; None if it was not measured.
+        validation_score: greedy BLEU or chrF on the validation set, as the configuration says; None if it was not
+            measured.
         files: SHA-256 of the training files by name; empty if it was not noted.
     """
 
@@ -42,7 +43,7 @@ class Checkpoint:
     target_vocabulary: Vocabulary
     model: Seq2Seq
     epoch: int
-    validation_bleu: float | None
+    validation_score: float | None
     files: Mapping[str, str]
 
 
@@ -120,6 +121,6 @@ def load_checkpoint(path: Path) -> Checkpoint:
         target_vocabulary=target,
         model=model.eval(),
         epoch=int(content["epoch"]) + 1,
-        validation_bleu=score,
+        validation_score=score,
         files=entry.get("files", {}),
     )

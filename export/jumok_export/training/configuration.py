@@ -26,6 +26,9 @@ MOST_BYTES = 2**20
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
 
+SCORES = {"validation_bleu": "BLEU", "validation_chrf": "chrF"}
+"""Scores of a validation: names in metrics, and names for people."""
+
 
 class ConfigurationError(JumokError, ValueError):
     """An invalid configuration file; the message lists every problem with its key."""
@@ -213,7 +216,7 @@ class TrainingSection(_Section):
         devices: number of devices, or "auto" for all.
         validate_every_epochs: epochs between validations.
         bleu_tokenizer: sacreBLEU's tokenizer of the validation's BLEU, which chooses the best checkpoint; default: by
-            the target language.
+            the target language, and chrF instead of BLEU if there is none.
         seed: seed of initial weights, batches and sampling.
         feeding: decoder inputs of a recurrent model.
     """
@@ -270,9 +273,14 @@ class Configuration(_Section):
     bundle: BundleSection
 
     @property
-    def bleu_tokenizer(self) -> str:
-        """sacreBLEU's tokenizer of the validation's BLEU."""
+    def bleu_tokenizer(self) -> str | None:
+        """sacreBLEU's tokenizer of the validation's BLEU; None if chrF takes its place."""
         return self.training.bleu_tokenizer or bleu_tokenizer(self.data.target_language)
+
+    @property
+    def validation_score(self) -> str:
+        """Name in metrics of the score that chooses the best checkpoint; a key of `SCORES`."""
+        return "validation_chrf" if self.bleu_tokenizer is None else "validation_bleu"
 
     @model_validator(mode="after")
     def _shared_vocabulary(self) -> "Configuration":

@@ -10,7 +10,7 @@ from jumok_export.bundles.export import DEFAULT_PRECISIONS, describe_architectur
 from jumok_export.errors import ExportError
 from jumok_export.shortlists.sources import ShortlistPlan
 from jumok_export.training.checkpoint import Checkpoint
-from jumok_export.training.configuration import ConfigurationError, load_configuration
+from jumok_export.training.configuration import SCORES, ConfigurationError, load_configuration
 from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages
@@ -50,8 +50,9 @@ def export_checkpoint(
     shared = checkpoint.target_vocabulary is checkpoint.source_vocabulary
     text = _configuration_text(checkpoint)
     notes = f"trained for {checkpoint.epoch} epochs"
-    if checkpoint.validation_bleu is not None:
-        notes += f", greedy BLEU {checkpoint.validation_bleu:.2f} on validation"
+    if checkpoint.validation_score is not None:
+        score = SCORES[configuration.validation_score]
+        notes += f", greedy {score} {checkpoint.validation_score:.2f} on validation"
     return export_bundle(
         checkpoint.model,
         SentencePieceTokenizer(

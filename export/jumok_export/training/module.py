@@ -1,4 +1,4 @@
-"""Lightning module of a translation model: loss, learning rate, validation by BLEU."""
+"""Lightning module of a translation model: loss, learning rate, validation by BLEU or chrF."""
 
 import math
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -34,7 +35,7 @@ def learning_rate_factor(step: int, training: TrainingSection, total_steps: int)
 
 
 class TranslationTraining(pl.LightningModule):
-    """Training by cross-entropy with label smoothing, and validation by greedy BLEU.
+    """Training by cross-entropy with label smoothing, and validation by greedy BLEU, or chrF without a tokenizer.
 
     Args:
         target_vocabulary: vocabulary of the target language; the same object if the languages share one.
@@ -53,7 +54,8 @@ class TranslationTraining(pl.LightningModule):
         self.vocabularies = source_vocabulary, target_vocabulary
         self.files = files
         self.model = build_model(configuration, len(source_vocabulary), len(target_vocabulary))
-        self.bleu = BLEU(tokenize=configuration.bleu_tokenizer)
+        tokenizer = configuration.bleu_tokenizer
+        self.metric = CHRF() if tokenizer is None else BLEU(tokenize=tokenizer)
         self.decoded: list[str] = []
         self.references: list[str] = []
 
@@ -81,7 +83,7 @@ class TranslationTraining(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: Batch, _: int) -> None:
-        """Compute the loss without smoothing, and greedy translations for the epoch's BLEU."""
+        """Compute the loss without smoothing, and greedy translations for the epoch's score."""
         loss = self.loss(batch, smoothing=0.0)
         tokens = int((batch.target_ids != PAD).sum())
         self.log("validation_loss", loss, prog_bar=True, batch_size=tokens, sync_dist=True)
@@ -91,21 +93,18 @@ class TranslationTraining(pl.LightningModule):
         self.references += batch.references
 
     def on_validation_epoch_end(self) -> None:
-        """Compute BLEU of the greedy translations from the n-gram counts of all devices."""
-        part = self.bleu.corpus_score(self.decoded, [self.references])
-        counts = torch.tensor([*part.counts, *part.totals, part.sys_len, part.ref_len], device=self.device)
-        orders = len(part.counts)
-        summed = [int(count) for count in self.trainer.strategy.reduce(counts, reduce_op="sum")]
-        hypothesis_length, reference_length = summed[2 * orders :]
-        bleu = BLEU.compute_bleu(
-            summed[:orders],
-            summed[orders : 2 * orders],
-            sys_len=hypothesis_length,
-            ref_len=reference_length,
-            smooth_method="exp",
-        )
-        self.log("validation_bleu", bleu.score, prog_bar=True)
+        """Score the greedy translations of all devices."""
+        texts, references = self._of_all_devices(self.decoded), self._of_all_devices(self.references)
+        score = self.metric.corpus_score(texts, [references]).score
+        self.log(self.configuration.validation_score, score, prog_bar=True)
         self.decoded, self.references = [], []
+
+    def _of_all_devices(self, lines: list[str]) -> list[str]:
+        if self.trainer.world_size == 1:
+            return lines
+        parts: list[list[str]] = [[]] * self.trainer.world_size
+        torch.distributed.all_gather_object(parts, lines)
+        return [line for part in parts for line in part]
 
     def configure_optimizers(self) -> Any:
         """AdamW with the configured schedule, stepped every update."""

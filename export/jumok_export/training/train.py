@@ -22,7 +22,7 @@ from jumok_export.training.configuration import (
 )
 from jumok_export.training.datamodule import TranslationData, is_first_process, remove_vocabularies
 from jumok_export.training.module import TranslationTraining
-from jumok_serve.evaluation.bleu_tokenizers import DEFAULT
+from jumok_serve.evaluation.bleu_tokenizers import described_score
 
 CONFIGURATION = "config.toml"
 """File name of the configuration in a run's folder."""
@@ -61,8 +61,8 @@ def train(
     module = TranslationTraining(configuration, *corpus.vocabularies, corpus.files)
     last = out / LAST
     say(corpus.description)
-    if configuration.bleu_tokenizer != DEFAULT:
-        say(f"BLEU of the validation has the tokenizer {configuration.bleu_tokenizer}")
+    score = described_score(configuration.bleu_tokenizer, configuration.data.target_language)
+    say(f"the best checkpoint is the one with the highest {score}")
     if last.exists():
         say(f"going on with the run in {out}")
     try:
@@ -92,7 +92,11 @@ def _trainer(configuration: Configuration, out: Path) -> pl.Trainer:
     training = configuration.training
     callbacks: list[pl.Callback] = [
         ModelCheckpoint(
-            out, BEST.removesuffix(".ckpt"), monitor="validation_bleu", mode="max", enable_version_counter=False
+            out,
+            BEST.removesuffix(".ckpt"),
+            monitor=configuration.validation_score,
+            mode="max",
+            enable_version_counter=False,
         ),
         # At an epoch's end, so that a resumed run begins with the next epoch.
         ModelCheckpoint(
@@ -102,7 +106,7 @@ def _trainer(configuration: Configuration, out: Path) -> pl.Trainer:
             save_on_train_epoch_end=True,
             enable_version_counter=False,
         ),
-        Record(out),
+        Record(out, configuration.validation_score),
         Bar(),
     ]
     if training.ema_decay:

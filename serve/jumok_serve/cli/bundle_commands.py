@@ -105,8 +105,8 @@ def inspect(*, bundle: Path, whole: bool, as_json: bool) -> None:
 @click.option(
     "--bleu-tokenizer",
     type=click.Choice(bleu_tokenizers.NAMES),
-    help="sacreBLEU's tokenizer for BLEU.  [default: by the target language: zh, ja-mecab and ko-mecab if installed, "
-    "char for languages without spaces, else 13a]",
+    help="sacreBLEU's tokenizer for BLEU.  [default: by the target language: zh; ja-mecab and ko-mecab if installed, "
+    "else char; none for Thai and others without spaces, which have chrF alone; else 13a]",
 )
 @decoding_options
 @device_option
@@ -159,9 +159,9 @@ def evaluate(
             options=decoding, source_language=source_language, target_language=target_language, truncate=True
         )
         submit = partial(translator.submit, parameters=parameters)
+        target = translator.manifest.languages.direction(source_language, target_language).target
         if bleu_tokenizer is None:
-            direction = translator.manifest.languages.direction(source_language, target_language)
-            bleu_tokenizer = bleu_tokenizers.bleu_tokenizer(direction.target)
+            bleu_tokenizer = bleu_tokenizers.bleu_tokenizer(target)
         scores, translations = evaluation.evaluate(submit, sources, references, bar.update, tokenizer=bleu_tokenizer)
         model = f"{translator.manifest.name} {translator.manifest.version}"
         setting = {"precision": translator.precision, "device": translator.device, "shortlist": translator.shortlisted}
@@ -173,7 +173,10 @@ def evaluate(
         return
     rate = scores.sentences / scores.duration_s
     click.echo(f"{model} ({setting['precision']}, {setting['device']}{', shortlist' if shortlist else ''})")
-    click.echo(f"BLEU {scores.bleu:.2f}  {scores.bleu_signature}")
+    if scores.bleu is None:
+        click.echo(f"BLEU none: sacreBLEU has no tokenizer for {target}; name one with --bleu-tokenizer, or take chrF")
+    else:
+        click.echo(f"BLEU {scores.bleu:.2f}  {scores.bleu_signature}")
     click.echo(f"chrF {scores.chrf:.2f}  {scores.chrf_signature}")
     click.echo(
         f"{scores.sentences} sentences ({scores.truncated} cut), {scores.output_tokens} tokens, "

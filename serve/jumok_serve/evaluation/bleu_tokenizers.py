@@ -38,8 +38,8 @@ def check_bleu_tokenizer(name: str) -> None:
         )
 
 
-def bleu_tokenizer(language: str) -> str:
-    """Choose the tokenizer of BLEU for a target language.
+def bleu_tokenizer(language: str) -> str | None:
+    """Choose the tokenizer of BLEU for a target language; None if sacreBLEU has none.
 
     Without the packages of a tokenizer of words, tokens are characters. sacreBLEU's signature names the tokenizer.
 
@@ -52,4 +52,15 @@ def bleu_tokenizer(language: str) -> str:
     if primary in _WITH_PACKAGES:
         name, packages = _WITH_PACKAGES[primary]
         return name if all(find_spec(package) is not None for package in packages) else "char"
-    return "char" if primary in _WITHOUT_SPACES else DEFAULT
+    return None if primary in _WITHOUT_SPACES else DEFAULT
+
+
+def described_score(tokenizer: str | None, language: str) -> str:
+    """Describe the score that judges translations into a language: BLEU, or chrF without a tokenizer."""
+    if tokenizer is None:
+        return f"chrF, as sacreBLEU has no tokenizer for {language}"
+    found = f"BLEU with the tokenizer {tokenizer}"
+    primary = language.replace("_", "-").casefold().partition("-")[0]
+    if tokenizer == "char" and primary in _WITH_PACKAGES:
+        found += f" (install 'sacrebleu[{primary[:2]}]' for one of words)"
+    return found

@@ -24,15 +24,15 @@ class Evaluation:
     """Scores of a test set.
 
     Attributes:
-        bleu, chrf: scores.
+        bleu, chrf: scores; BLEU is None without a tokenizer.
         bleu_signature, chrf_signature: sacreBLEU's signatures, which reproduce the scores.
         truncated: number of sentences that were too long for the model.
         output_tokens: number of tokens written.
         duration_s: time to translate, without scoring.
     """
 
-    bleu: float
-    bleu_signature: str
+    bleu: float | None
+    bleu_signature: str | None
     chrf: float
     chrf_signature: str
     sentences: int
@@ -66,23 +66,22 @@ def evaluate(
     references: Sequence[str],
     advance: Callable[[int], None],
     *,
-    tokenizer: str,
+    tokenizer: str | None,
 ) -> tuple[Evaluation, list[Translation]]:
     """Translate a test set and score it against one reference per sentence.
 
     Args:
-        tokenizer: sacreBLEU's name of BLEU's tokenizer; see `jumok_serve.evaluation.bleu_tokenizers`.
+        tokenizer: sacreBLEU's name of BLEU's tokenizer, see `jumok_serve.evaluation.bleu_tokenizers`; None: no BLEU.
     """
     start = time.perf_counter()
     translations = translate_corpus(submit, sources, advance)
     duration_s = time.perf_counter() - start
     texts = [translation.text for translation in translations]
-    bleu, chrf = BLEU(tokenize=tokenizer), CHRF()
-    bleu_score = bleu.corpus_score(texts, [list(references)]).score
+    bleu, chrf = None if tokenizer is None else BLEU(tokenize=tokenizer), CHRF()
     chrf_score = chrf.corpus_score(texts, [list(references)]).score
     evaluation = Evaluation(
-        bleu=bleu_score,
-        bleu_signature=str(bleu.get_signature()),
+        bleu=None if bleu is None else bleu.corpus_score(texts, [list(references)]).score,
+        bleu_signature=None if bleu is None else str(bleu.get_signature()),
         chrf=chrf_score,
         chrf_signature=str(chrf.get_signature()),
         sentences=len(texts),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 import torch
+from sacrebleu.metrics.chrf import CHRF
 
 from jumok.commands._main import run
 from jumok_export.models.recurrent import AttentiveRecurrent
@@ -95,7 +96,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(write: Write, tmp_path: Path)
     train(write("short.toml", max_epochs="1"), resumed, data=DATA)
     assert [row["epoch"] for row in read_metrics(resumed)] == ["1"]
     train(write(), resumed, data=DATA, progress=said.append)
-    assert said[2] == f"going on with the run in {resumed}"
+    assert said[3] == f"going on with the run in {resumed}"
     for name, expected in weights(straight).items():
         torch.testing.assert_close(weights(resumed)[name], expected, rtol=0, atol=0)
     rows = {run: read_metrics(run) for run in (straight, resumed)}
@@ -199,7 +200,8 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(write: Write, tmp_path: Path) -
     assert process.returncode == 130
     assert lines[-1].startswith("stopped; training again into the same folder goes on")
     assert lines[1].startswith("48 sentence pairs to train on, 48 to validate on; vocabulary of 180 tokens")
-    assert all(line.startswith("epoch ") for line in lines[2:-1]), lines
+    assert lines[2] == "the best checkpoint is the one with the highest BLEU with the tokenizer 13a\n"
+    assert all(line.startswith("epoch ") for line in lines[3:-1]), lines
     done = int(read_metrics(out)[-1]["epoch"])
     assert done >= 2
     assert load_checkpoint(out / LAST).epoch in (done, done + 1)  # the signal may come between file and row
@@ -363,11 +365,30 @@ def test_validation_has_the_tokenizer_of_the_target_language(
     configured.write_text(text.replace('validation_source = "train.en"', f'validation_source = "train.{source}"'))
     said: list[str] = []
     train(configured, tmp_path / "run", data=DATA, progress=said.append)
-    named = f"BLEU of the validation has the tokenizer {tokenizer}"
-    assert (named in said) == (tokenizer != "13a")
+    named = f"the best checkpoint is the one with the highest BLEU with the tokenizer {tokenizer}"
+    assert [line.removesuffix(" (install 'sacrebleu[ja]' for one of words)") for line in said].count(named) == 1
     configuration = load_configuration(configured)
     vocabulary = Vocabulary((tmp_path / "run/shared.model").read_bytes())
     perfect = TranslationTraining(configuration, vocabulary, vocabulary, {})
     lines = (DATA / f"train.{target}").read_text(encoding="utf-8").splitlines()
-    assert perfect.bleu.corpus_score(lines, [lines]).score == pytest.approx(100)
-    assert f"tok:{tokenizer}|" in str(perfect.bleu.get_signature())
+    assert perfect.metric.corpus_score(lines, [lines]).score == pytest.approx(100)
+    assert f"tok:{tokenizer}|" in str(perfect.metric.get_signature())
+
+
+def test_languages_without_a_tokenizer_are_judged_by_chrf(write: Write, tmp_path: Path) -> None:
+    said: list[str] = []
+    run = tmp_path / "run"
+    for epochs in ("1", "2"):  # the second is a resumed run
+        train(write(target_language='"th"', max_epochs=epochs), run, data=DATA, progress=said.append)
+    assert "the best checkpoint is the one with the highest chrF, as sacreBLEU has no tokenizer for th" in said
+    rows = read_metrics(run)
+    scores = [float(row["validation_chrf"]) for row in rows]
+    assert len(scores) == 2
+    assert all("validation_bleu" not in row for row in rows)
+    checkpoint = load_checkpoint(run)
+    assert checkpoint.validation_score == pytest.approx(max(scores), rel=1e-4)
+    lines = (DATA / "train.de").read_text(encoding="utf-8").splitlines()
+    vocabularies = checkpoint.source_vocabulary, checkpoint.target_vocabulary
+    metric = TranslationTraining(checkpoint.configuration, *vocabularies, {}).metric
+    assert isinstance(metric, CHRF)
+    assert metric.corpus_score(lines, [lines]).score == pytest.approx(100)

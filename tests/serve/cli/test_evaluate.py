@@ -165,20 +165,41 @@ def test_bleu_has_the_tokenizer_of_the_target_language(
         ("ja-XX", "char"),
         ("jpn-Jpan", "char"),
         ("KO", "char"),
-        ("tha-Thai", "char"),
-        ("my", "char"),
         ("de", "13a"),
         ("jv", "13a"),
         ("und", "13a"),
     ],
 )
-def test_every_language_has_a_tokenizer(language: str, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_languages_have_tokenizers(language: str, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As without the packages for Japanese and Korean."""
     monkeypatch.setattr(bleu_tokenizers, "find_spec", lambda _: None)
     assert bleu_tokenizer(language) == tokenizer
     assert tokenizer in bleu_tokenizers.NAMES
     perfect = ["猫が椅子の上で寝ています。", "고양이가 자고 있습니다.", "แมวกำลังนอนอยู่"]
     assert BLEU(tokenize=tokenizer).corpus_score(perfect, [perfect]).score == pytest.approx(100)
+
+
+@pytest.mark.parametrize("language", ["th", "tha-Thai", "my", "bo_CN", "KM"])
+def test_languages_without_spaces_have_no_tokenizer(language: str) -> None:
+    assert bleu_tokenizer(language) is None
+
+
+def test_without_a_tokenizer_chrf_counts_alone(
+    tiny_bundle: Path, source: Path, reference: Path, tmp_path: Path
+) -> None:
+    def target(manifest: dict[str, Any]) -> None:
+        manifest["languages"]["targets"] = {"th": manifest["languages"]["targets"].pop("de")}
+        manifest["languages"]["default"]["target"] = "th"
+
+    bundle = edited(tiny_bundle, tmp_path / "thai", target)
+    arguments: list[str | Path] = ["--source", source, "--reference", reference, "--threads", "1", "--beam-size", "1"]
+    done = run("evaluate", bundle, *arguments)
+    assert "BLEU none: sacreBLEU has no tokenizer for th; name one with --bleu-tokenizer" in done.stdout.decode()
+    scores = json.loads(run("evaluate", bundle, *arguments, "--json").stdout)
+    assert (scores["bleu"], scores["bleu_signature"]) == (None, None)
+    assert f"chrF {scores['chrf']:.2f}  {scores['chrf_signature']}" in done.stdout.decode()
+    chosen = json.loads(run("evaluate", bundle, *arguments, "--json", "--bleu-tokenizer", "char").stdout)
+    assert "tok:char|" in chosen["bleu_signature"]
 
 
 def test_tokenizer_without_its_package_is_refused(
