@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights, Matrix
+from jumok_proto.alignments import Alignment
+from jumok_proto.attention import AlignedToken, AttentionKind, AttentionWeights, Matrix
 from jumok_proto.v1 import alignment_pb2
 
 _KINDS: dict[AttentionKind, alignment_pb2.AttentionKind.ValueType] = {
@@ -56,7 +57,7 @@ def _to_proto(alignment: Alignment) -> alignment_pb2.Alignment:
 
 def _from_proto(message: alignment_pb2.Alignment) -> Alignment:
     source, target, decoder = (
-        tuple(AlignedToken(token.text, token.special) for token in tokens)
+        tuple(AlignedToken(token.text, token.special, token.unknown) for token in tokens)
         for tokens in (message.source_tokens, message.target_tokens, message.decoder_tokens)
     )
 
@@ -97,7 +98,9 @@ def _from_proto(message: alignment_pb2.Alignment) -> Alignment:
 
 
 def _tokens_to_proto(tokens: Sequence[AlignedToken]) -> list[alignment_pb2.AlignedToken]:
-    return [alignment_pb2.AlignedToken(text=token.text, special=token.special) for token in tokens]
+    return [
+        alignment_pb2.AlignedToken(text=token.text, special=token.special, unknown=token.unknown) for token in tokens
+    ]
 
 
 def _weights_to_proto(weights: AttentionWeights | None) -> alignment_pb2.AttentionWeights | None:

@@ -3,47 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import fsum
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING
 
+from jumok_proto.attention import AlignedToken, AttentionKind, AttentionWeights, Matrix
 from jumok_proto.words import Spelling, spelling, words
 
-AttentionKind: TypeAlias = Literal["cross", "encoder", "decoder"]
-"""Cross-attention (``"cross"``), or self-attention of the encoder (``"encoder"``) or the decoder (``"decoder"``)."""
-ATTENTION_KINDS: tuple[AttentionKind, ...] = get_args(AttentionKind)
-
-Matrix: TypeAlias = tuple[tuple[float, ...], ...]
-"""Rows of weights."""
-
-
-@dataclass(frozen=True, slots=True)
-class AlignedToken:
-    """A token, or a word of several tokens."""
-
-    text: str
-    """A token as the tokenizer spells it; a word as it is written."""
-    special: bool = False
-    """True for a token around the text: start, end of sentence, language."""
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionWeights:
-    """Attention of one kind. The weights of a row sum to 1."""
-
-    rows: tuple[AlignedToken, ...]
-    """Tokens that attend."""
-    columns: tuple[AlignedToken, ...]
-    """Tokens attended to."""
-    layers: tuple[int, ...]
-    """Layers of the weights, counted from 0."""
-    heads: tuple[int, ...]
-    """Heads of the weights, counted from 0."""
-    mean: Matrix
-    """[rows][columns], the mean over these layers and heads."""
-    by_head: tuple[tuple[Matrix, ...], ...] | None = None
-    """[layers][heads][rows][columns]; None unless each head was requested."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +44,32 @@ class Alignment:
             )
         return found
 
+    def plot(self, kind: AttentionKind = "cross", *, words: bool = False) -> "Figure":
+        """Draw attention of one kind: a panel for each head if requested, else the mean.
+
+        Rows attend to columns. `savefig` of the figure writes it as .png, .svg or .pdf; notebooks show it.
+
+        Args:
+            kind: kind of attention, which was requested.
+            words: True to draw words, as `words` joins them, instead of tokens.
+
+        Raises:
+            ImportError: matplotlib is not installed; the extra `plot` brings it.
+            ValueError: the kind was not requested.
+            FigureError: the text has no tokens, or labels would be too small to read.
+        """
+        try:
+            from jumok_proto.attention_figure import draw  # noqa: PLC0415 - an extra, which takes a second
+        except ModuleNotFoundError as error:
+            if error.name != "matplotlib":
+                raise
+            raise ImportError(
+                "alignment.plot() needs matplotlib, which is not installed; install it with: pip install 'jumok[plot]'",
+                name="matplotlib",
+            ) from error
+        drawn, unit = (self.words(), "word") if words else (self, "token")
+        return draw(self.model, kind, drawn.attention(kind), unit=unit).figure
+
     def pairs(self, *, special: bool = False) -> tuple[tuple[int, int], ...]:
         """Align each target token with the source token of its highest mean cross-attention.
 
@@ -103,8 +95,8 @@ class Alignment:
         """Join tokens to words, which spaces separate; punctuation belongs to its word.
 
         The column of a word is the sum of its tokens' columns, its row the mean of their rows, so a row still sums to
-        1. The spelling of tokens marks words, see `jumok_proto.words`; a script without spaces gives one word. Special
-        tokens stay separate.
+        1. The spelling of tokens marks words, see `jumok_proto.words`. In scripts without spaces, such as Chinese,
+        Japanese and Thai, each token is a word. Special tokens stay separate.
         """
         kind = spelling(token.text for token in (*self.source_tokens, *self.target_tokens) if not token.special)
         source, target = _Words(self.source_tokens, kind), _Words(self.target_tokens, kind)
@@ -125,7 +117,10 @@ class _Words:
 
     def __init__(self, pieces: Sequence[AlignedToken], kind: Spelling) -> None:
         found = words([piece.text for piece in pieces], [piece.special for piece in pieces], kind)
-        self.tokens = tuple(AlignedToken(text, pieces[tokens.start].special) for text, tokens in found)
+        self.tokens = tuple(
+            AlignedToken(text, pieces[tokens.start].special, any(pieces[token].unknown for token in tokens))
+            for text, tokens in found
+        )
         self.ranges = [tokens for _, tokens in found]
 
 

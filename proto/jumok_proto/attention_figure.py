@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from jumok.commands._fonts import families_for
-from jumok_proto.alignments import Alignment, AttentionKind, AttentionWeights, Matrix
+from jumok_proto.attention import AttentionKind, AttentionWeights, Matrix
 from jumok_proto.errors import JumokError
+from jumok_proto.fonts import families_for
 
 TITLES: dict[AttentionKind, str] = {
     "cross": "Cross-attention",
@@ -30,6 +30,8 @@ AXES: dict[AttentionKind, tuple[str, str]] = {
 }
 """Labels of columns and rows, by kind."""
 BAR_LABEL = "attention weight"
+UNKNOWN_COLOUR = "tab:red"
+"""Colour of labels that the vocabulary lacks."""
 
 DOTS_PER_INCH = 150.0
 MIN_DOTS_PER_INCH = 60.0
@@ -61,27 +63,26 @@ class Drawing:
             self.figure.savefig(file, format=file.suffix.lower().removeprefix("."))
 
 
-def draw(alignment: Alignment, kind: AttentionKind, *, unit: str = "token") -> Drawing:
+def draw(model: str, kind: AttentionKind, weights: AttentionWeights, *, unit: str = "token") -> Drawing:
     """Draw attention of one kind, of each head if available.
 
     Otherwise the mean is drawn.
 
     Rows attend to columns, as in Bahdanau, Cho and Bengio (2015), figure 3. All panels share one colour scale, from 0
-    to the largest weight.
+    to the largest weight. Labels of unknown tokens are red.
 
     Args:
-        alignment: alignment of a text with tokens.
-        kind: kind of attention, which the alignment has.
+        model: name of the model, for the title.
+        weights: attention of this kind.
         unit: name of a token in labels.
 
     Raises:
         FigureError: the text has no tokens, or labels would be too small to read.
     """
-    weights = alignment.attention(kind)
     if not weights.rows or not weights.columns:
         raise FigureError("the text has no content: there is no attention to draw")
     with _quiet():
-        return _Layout(alignment.model, kind, weights, unit).draw()
+        return _Layout(model, kind, weights, unit).draw()
 
 
 class _Layout:
@@ -91,6 +92,7 @@ class _Layout:
         self._panels = _panels(weights)
         self._rows = [_label(token.text) for token in weights.rows]
         self._columns = [_label(token.text) for token in weights.columns]
+        self._tokens = weights.columns, weights.rows
         self._x_label, self._y_label = (label.format(unit) for label in AXES[kind])
         self._title = f"{TITLES[kind]} of {model},\n{_described(weights)}"
         self._families, self._missing = families_for([*self._rows, *self._columns, *self._title.split("\n")])
@@ -196,6 +198,10 @@ class _Layout:
         axes.xaxis.tick_top()
         axes.set_xticks(range(len(self._columns)), self._columns if first_row else [], rotation=90, **style)
         axes.set_yticks(range(len(self._rows)), self._rows if first_column else [], **style)
+        for tokens, axis in zip(self._tokens, (axes.xaxis, axes.yaxis), strict=True):
+            for token, label in zip(tokens, axis.get_ticklabels(), strict=True):
+                if token.unknown:
+                    label.set_color(UNKNOWN_COLOUR)
 
 
 def _panels(weights: AttentionWeights) -> list[list[tuple[str, Matrix]]]:

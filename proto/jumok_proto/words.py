@@ -1,11 +1,24 @@
 """Words of sub-word pieces, found by how tokenizers spell the pieces."""
 
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_WITHOUT_SPACES = re.compile(
+    "["
+    "\u0e00-\u0fff"  # Thai, Lao, Tibetan
+    "\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf"  # Burmese, Khmer, Tai
+    "\u2e80-\u312f\u31a0-\u31ff\u3400-\u9fff\uff00-\uff9f"  # Chinese and Japanese, their punctuation and wide letters
+    "\ua9e0-\ua9ff\uaa60-\uaadf\uf900-\ufaff\U00020000-\U0003ffff"  # further characters of these scripts
+    "]"
+)
+"""Characters of scripts that write no spaces between words."""
+_ENDS_NO_WORD = frozenset({"Ps", "Pi"})
+_BEGINS_NO_WORD = frozenset({"Pe", "Pf", "Po", "Mn", "Mc", "Me", "Lm"})
+"""Categories of Unicode: closing punctuation, marks, and modifiers such as the long vowel of Katakana."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,8 @@ def spelling(pieces: Iterable[str]) -> Spelling:
 def words(pieces: Sequence[str], special: Sequence[bool], kind: Spelling) -> list[tuple[str, range]]:
     """Join pieces to words, which spaces separate; punctuation belongs to its word.
 
+    Beside a character of a script without spaces, each piece is a word, unless a character has several pieces.
+
     Args:
         pieces: pieces in the order of the text.
         special: True for each piece that is a special token, which is always a separate word.
@@ -86,27 +101,55 @@ def words(pieces: Sequence[str], special: Sequence[bool], kind: Spelling) -> lis
             ranges.append(range(index, index + 1))
         else:
             ranges[-1] = range(ranges[-1].start, index + 1)
-    return [
-        (pieces[one.start] if special[one.start] else _join((pieces[index] for index in one), kind), one)
-        for one in ranges
-    ]
+    found: list[tuple[str, range]] = []
+    for joined in ranges:
+        if special[joined.start]:
+            found.append((pieces[joined.start], joined))
+            continue
+        contents = [_content(pieces[index], kind) for index in joined]
+        for part in _without_spaces(contents):
+            text = _text(contents[part.start : part.stop])
+            found.append((text.strip() if kind == BYTE_LEVEL else text, joined[part.start : part.stop]))
+    return found
 
 
-def _join(pieces: Iterable[str], kind: Spelling) -> str:
-    if kind == BYTE_LEVEL:
-        return _from_bytes("".join(pieces)).strip()
+def _without_spaces(contents: Sequence[bytes]) -> Iterator[range]:
+    """Split the pieces of a word between characters of scripts without spaces."""
+    start = 0
+    for end in range(1, len(contents)):
+        before, after = _text(contents[start:end]), _text(contents[end:])
+        if before and after and not _continues_character(contents[end]) and _splits(before[-1], after[0]):
+            yield range(start, end)
+            start = end
+    if contents:
+        yield range(start, len(contents))
+
+
+def _splits(before: str, after: str) -> bool:
+    """True if a word may end between two characters."""
+    if unicodedata.category(before) in _ENDS_NO_WORD or unicodedata.category(after) in _BEGINS_NO_WORD:
+        return False
+    return bool(_WITHOUT_SPACES.match(before) or _WITHOUT_SPACES.match(after))
+
+
+def _continues_character(content: bytes) -> bool:
+    """True if bytes begin inside a character of UTF-8."""
+    return content[:1] != b"" and content[0] & 0xC0 == 0x80
+
+
+def _content(piece: str, kind: Spelling) -> bytes:
+    """Encode a piece in UTF-8, without its mark."""
+    bare = kind.bare(piece)
+    if kind == BYTE_LEVEL:  # other characters than those that stand for bytes stay
+        table = _byte_characters()
+        return b"".join(bytes([table[one]]) if one in table else one.encode() for one in bare)
     # SentencePiece can spell an unknown character as its bytes.
-    content = b"".join(
-        bytes.fromhex(byte[1]) if (byte := _BYTE.fullmatch(piece)) else kind.bare(piece).encode() for piece in pieces
-    )
-    return content.decode("utf-8", errors="replace")
+    byte = _BYTE.fullmatch(piece)
+    return bytes.fromhex(byte[1]) if byte else bare.encode()
 
 
-def _from_bytes(spelled: str) -> str:
-    """Decode characters that each stand for a byte; other characters stay."""
-    table = _byte_characters()
-    content = b"".join(bytes([table[character]]) if character in table else character.encode() for character in spelled)
-    return content.decode("utf-8", errors="replace")
+def _text(contents: Iterable[bytes]) -> str:
+    return b"".join(contents).decode("utf-8", errors="replace")
 
 
 @cache

@@ -1,7 +1,8 @@
 """The server side: bundles, ONNX Runtime sessions, search, scheduling and the gRPC service."""
 
 try:
-    from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights
+    from jumok_proto.alignments import Alignment
+    from jumok_proto.attention import AlignedToken, AttentionKind, AttentionWeights
     from jumok_proto.errors import (
         AttentionUnavailableError,
         DeadlineExceededError,

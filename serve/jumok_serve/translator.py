@@ -9,7 +9,8 @@ from functools import partial
 from itertools import product
 from typing import Self, Unpack, cast, overload
 
-from jumok_proto.alignments import Alignment, AttentionKind
+from jumok_proto.alignments import Alignment
+from jumok_proto.attention import AttentionKind
 from jumok_proto.options import Options, check_names
 from jumok_proto.parameters import naming_parameters
 from jumok_proto.results import Score, Translation
@@ -324,7 +325,7 @@ class Translator:
         Args:
             texts: a text or a sequence of texts.
             targets: translations of the texts, never truncated; None or empty: the model's best with default options.
-            kinds: kinds of attention: "cross", "encoder", "decoder"; see `jumok_proto.alignments.AttentionKind`.
+            kinds: kinds of attention: "cross", "encoder", "decoder"; see `jumok_proto.attention.AttentionKind`.
             layer, head: index of the only layer or head to use; None: all.
             each_head: also return the weights of each layer and head, besides their mean.
             source_language, target_language, truncate, timeout_s: see `translate`.

@@ -10,7 +10,8 @@ from jumok_proto.alignment_conversion import (
     kinds_from_proto,
     kinds_to_proto,
 )
-from jumok_proto.alignments import ATTENTION_KINDS, AlignedToken, Alignment, AttentionWeights, Matrix
+from jumok_proto.alignments import Alignment
+from jumok_proto.attention import ATTENTION_KINDS, AlignedToken, AttentionWeights, Matrix
 from jumok_proto.v1 import alignment_pb2
 
 END = AlignedToken("</s>", special=True)

@@ -7,7 +7,8 @@ from typing import Any, NoReturn
 import grpc
 
 from jumok_proto.alignment_conversion import alignments_to_proto
-from jumok_proto.alignments import AlignedToken, Alignment, AttentionWeights
+from jumok_proto.alignments import Alignment
+from jumok_proto.attention import AlignedToken, AttentionWeights
 from jumok_proto.conversion import response_to_proto, scores_to_proto
 from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
 from jumok_proto.v1 import alignment_pb2, translation_pb2

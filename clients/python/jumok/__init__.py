@@ -11,7 +11,8 @@ from jumok._client import Client
 from jumok._results import TextResult, TranslationUpdate
 from jumok._transport.channel import Tls
 from jumok_proto import __version__
-from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights
+from jumok_proto.alignments import Alignment
+from jumok_proto.attention import AlignedToken, AttentionKind, AttentionWeights
 from jumok_proto.errors import (
     AttentionUnavailableError,
     BundleNotFoundError,

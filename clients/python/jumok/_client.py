@@ -14,7 +14,8 @@ from jumok._results import TextResult, TranslationUpdate
 from jumok._transport.channel import Tls
 from jumok._transport.retry import MAX_ATTEMPTS
 from jumok._transport.sync import Connection
-from jumok_proto.alignments import Alignment, AttentionKind
+from jumok_proto.alignments import Alignment
+from jumok_proto.attention import AttentionKind
 from jumok_proto.options import Options
 from jumok_proto.results import Model, Score, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest

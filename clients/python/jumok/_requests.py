@@ -15,7 +15,7 @@ from jumok._validation import (
     invalid_field,
 )
 from jumok_proto.alignment_conversion import kinds_to_proto
-from jumok_proto.alignments import AttentionKind
+from jumok_proto.attention import AttentionKind
 from jumok_proto.conversion import options_to_proto
 from jumok_proto.options import Options
 from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2

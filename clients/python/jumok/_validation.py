@@ -6,7 +6,7 @@ Each raises InvalidArgumentError with the parameter's name.
 from collections.abc import Mapping, Sequence, Set
 from typing import SupportsFloat, SupportsIndex
 
-from jumok_proto.alignments import ATTENTION_KINDS, AttentionKind
+from jumok_proto.attention import ATTENTION_KINDS, AttentionKind
 from jumok_proto.errors import Details, FieldViolation, InvalidArgumentError
 from jumok_proto.options import EarlyStopping, Options, check_names
 from jumok_proto.parameters import parameter_name

@@ -19,7 +19,8 @@ from google.rpc import status_pb2
 
 from jumok._validation import invalid_field
 from jumok_proto.alignment_conversion import alignments_to_proto
-from jumok_proto.alignments import AlignedToken, Alignment, AttentionWeights
+from jumok_proto.alignments import Alignment
+from jumok_proto.attention import AlignedToken, AttentionWeights
 from jumok_proto.conversion import (
     model_to_proto,
     response_to_proto,

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ejumok_proto/v1/alignment.proto\x12\x08jumok.v1\"\x87\x02\n\x10\x41lignTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12\x0f\n\x07targets\x18\x03 \x03(\t\x12&\n\x05kinds\x18\x04 \x03(\x0e\x32\x17.jumok.v1.AttentionKind\x12\x12\n\x05layer\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x11\n\x04head\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12\x11\n\teach_head\x18\x07 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x08 \x01(\t\x12\x1c\n\x14target_language_code\x18\t \x01(\t\x12\x10\n\x08truncate\x18\n \x01(\x08\x42\x08\n\x06_layerB\x07\n\x05_head\"<\n\x11\x41lignTextResponse\x12\'\n\nalignments\x18\x01 \x03(\x0b\x32\x13.jumok.v1.Alignment\"\xee\x02\n\tAlignment\x12\x0e\n\x06target\x18\x01 \x01(\t\x12-\n\rsource_tokens\x18\x02 \x03(\x0b\x32\x16.jumok.v1.AlignedToken\x12-\n\rtarget_tokens\x18\x03 \x03(\x0b\x32\x16.jumok.v1.AlignedToken\x12.\n\x0e\x64\x65\x63oder_tokens\x18\x04 \x03(\x0b\x32\x16.jumok.v1.AlignedToken\x12)\n\x05\x63ross\x18\x05 \x01(\x0b\x32\x1a.jumok.v1.AttentionWeights\x12+\n\x07\x65ncoder\x18\x06 \x01(\x0b\x32\x1a.jumok.v1.AttentionWeights\x12+\n\x07\x64\x65\x63oder\x18\x07 \x01(\x0b\x32\x1a.jumok.v1.AttentionWeights\x12\x18\n\x10source_truncated\x18\x08 \x01(\x08\x12\r\n\x05model\x18\t \x01(\t\x12\x15\n\rmodel_version\x18\n \x01(\t\"-\n\x0c\x41lignedToken\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0f\n\x07special\x18\x02 \x01(\x08\"\x86\x01\n\x10\x41ttentionWeights\x12\x0e\n\x06layers\x18\x01 \x03(\x05\x12\r\n\x05heads\x18\x02 \x03(\x05\x12\'\n\x04mean\x18\x03 \x01(\x0b\x32\x19.jumok.v1.AttentionMatrix\x12*\n\x07\x62y_head\x18\x04 \x03(\x0b\x32\x19.jumok.v1.AttentionMatrix\"\"\n\x0f\x41ttentionMatrix\x12\x0f\n\x07weights\x18\x01 \x03(\x02*\x81\x01\n\rAttentionKind\x12\x1e\n\x1a\x41TTENTION_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41TTENTION_KIND_CROSS\x10\x01\x12\x1a\n\x16\x41TTENTION_KIND_ENCODER\x10\x02\x12\x1a\n\x16\x41TTENTION_KIND_DECODER\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ejumok_proto/v1/alignment.proto\x12\x08jumok.v1\"\x87\x02\n\x10\x41lignTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12\x0f\n\x07targets\x18\x03 \x03(\t\x12&\n\x05kinds\x18\x04 \x03(\x0e\x32\x17.jumok.v1.AttentionKind\x12\x12\n\x05layer\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x11\n\x04head\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12\x11\n\teach_head\x18\x07 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x08 \x01(\t\x12\x1c\n\x14target_language_code\x18\t \x01(\t\x12\x10\n\x08truncate\x18\n \x01(\x08\x42\x08\n\x06_layerB\x07\n\x05_head\"<\n\x11\x41lignTextResponse\x12\'\n\nalignments\x18\x01 \x03(\x0b\x32\x13.jumok.v1.Alignment\"\xee\x02\n\tAlignment\x12\x0e\n\x06target\x18\x01 \x01(\t\x12-\n\rsource_tokens\x18\x02 \x03(\x0b\x32\x16.jumok.v1.AlignedToken\x12-\n\rtarget_tokens\x18\x03 \x03(\x0b\x32\x16.jumok.v1.AlignedToken\x12.\n\x0e\x64\x65\x63oder_tokens\x18\x04 \x03(\x0b\x32\x16.jumok.v1.AlignedToken\x12)\n\x05\x63ross\x18\x05 \x01(\x0b\x32\x1a.jumok.v1.AttentionWeights\x12+\n\x07\x65ncoder\x18\x06 \x01(\x0b\x32\x1a.jumok.v1.AttentionWeights\x12+\n\x07\x64\x65\x63oder\x18\x07 \x01(\x0b\x32\x1a.jumok.v1.AttentionWeights\x12\x18\n\x10source_truncated\x18\x08 \x01(\x08\x12\r\n\x05model\x18\t \x01(\t\x12\x15\n\rmodel_version\x18\n \x01(\t\">\n\x0c\x41lignedToken\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0f\n\x07special\x18\x02 \x01(\x08\x12\x0f\n\x07unknown\x18\x03 \x01(\x08\"\x86\x01\n\x10\x41ttentionWeights\x12\x0e\n\x06layers\x18\x01 \x03(\x05\x12\r\n\x05heads\x18\x02 \x03(\x05\x12\'\n\x04mean\x18\x03 \x01(\x0b\x32\x19.jumok.v1.AttentionMatrix\x12*\n\x07\x62y_head\x18\x04 \x03(\x0b\x32\x19.jumok.v1.AttentionMatrix\"\"\n\x0f\x41ttentionMatrix\x12\x0f\n\x07weights\x18\x01 \x03(\x02*\x81\x01\n\rAttentionKind\x12\x1e\n\x1a\x41TTENTION_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41TTENTION_KIND_CROSS\x10\x01\x12\x1a\n\x16\x41TTENTION_KIND_ENCODER\x10\x02\x12\x1a\n\x16\x41TTENTION_KIND_DECODER\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jumok_proto.v1.alignment_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ATTENTIONKIND']._serialized_start=962
-  _globals['_ATTENTIONKIND']._serialized_end=1091
+  _globals['_ATTENTIONKIND']._serialized_start=979
+  _globals['_ATTENTIONKIND']._serialized_end=1108
   _globals['_ALIGNTEXTREQUEST']._serialized_start=45
   _globals['_ALIGNTEXTREQUEST']._serialized_end=308
   _globals['_ALIGNTEXTRESPONSE']._serialized_start=310
@@ -40,9 +40,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ALIGNMENT']._serialized_start=373
   _globals['_ALIGNMENT']._serialized_end=739
   _globals['_ALIGNEDTOKEN']._serialized_start=741
-  _globals['_ALIGNEDTOKEN']._serialized_end=786
-  _globals['_ATTENTIONWEIGHTS']._serialized_start=789
-  _globals['_ATTENTIONWEIGHTS']._serialized_end=923
-  _globals['_ATTENTIONMATRIX']._serialized_start=925
-  _globals['_ATTENTIONMATRIX']._serialized_end=959
+  _globals['_ALIGNEDTOKEN']._serialized_end=803
+  _globals['_ATTENTIONWEIGHTS']._serialized_start=806
+  _globals['_ATTENTIONWEIGHTS']._serialized_end=940
+  _globals['_ATTENTIONMATRIX']._serialized_start=942
+  _globals['_ATTENTIONMATRIX']._serialized_end=976
 # @@protoc_insertion_point(module_scope)

@@ -211,17 +211,21 @@ class AlignedToken(google.protobuf.message.Message):
 
     TEXT_FIELD_NUMBER: builtins.int
     SPECIAL_FIELD_NUMBER: builtins.int
+    UNKNOWN_FIELD_NUMBER: builtins.int
     text: builtins.str
-    """The token, as the tokenizer spells it."""
+    """The token, as the tokenizer spells it; an unknown one as in the text."""
     special: builtins.bool
     """True for a token around the text: start, end of sentence, language."""
+    unknown: builtins.bool
+    """True for a token of the text that the vocabulary lacks: the model reads its unknown token."""
     def __init__(
         self,
         *,
         text: builtins.str = ...,
         special: builtins.bool = ...,
+        unknown: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["special", b"special", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["special", b"special", "text", b"text", "unknown", b"unknown"]) -> None: ...
 
 Global___AlignedToken: typing_extensions.TypeAlias = AlignedToken
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights, Matrix
+from jumok_proto.alignments import Alignment
+from jumok_proto.attention import AlignedToken, AttentionKind, AttentionWeights, Matrix
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.manifest.languages import Direction
@@ -79,7 +80,7 @@ class PendingAlignments:
         return np.zeros((len(layers), len(heads), 0, 0), np.float32)
 
     def _alignment(self, source: Source, target: Target, found: Sequence[Floats]) -> Alignment:
-        source_tokens = tuple(self._source_tokens(source.token_ids))
+        source_tokens = tuple(self._source_tokens(source))
         target_tokens = tuple(self._target_tokens(target.token_ids))
         start = AlignedToken(self.model.tokenizer.tokens([self.start])[0], special=True)
         decoder_tokens = (start, *target_tokens)[: len(target_tokens)]
@@ -115,12 +116,12 @@ class PendingAlignments:
             model_version=self.model.manifest.version,
         )
 
-    def _source_tokens(self, token_ids: Sequence[int]) -> Iterator[AlignedToken]:
+    def _source_tokens(self, source: Source) -> Iterator[AlignedToken]:
         """Yield the tokens of a source; those around the text are special."""
         first = len(self.direction.source_prefix)
-        end = len(token_ids) - len(self.direction.source_suffix)
-        for index, text in enumerate(self.model.tokenizer.source_tokens(token_ids)):
-            yield AlignedToken(text, special=not first <= index < end)
+        end = len(source.token_ids) - len(self.direction.source_suffix)
+        for index, (text, unknown) in enumerate(self.model.inputs.spelled(source, self.direction)):
+            yield AlignedToken(text, special=not first <= index < end, unknown=unknown)
 
     def _target_tokens(self, token_ids: Sequence[int]) -> Iterator[AlignedToken]:
         """Yield a target's tokens; padding, start, EOS and forced first are special."""

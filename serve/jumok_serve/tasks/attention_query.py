@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jumok_proto.alignments import ATTENTION_KINDS, AttentionKind
+from jumok_proto.attention import ATTENTION_KINDS, AttentionKind
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError
 from jumok_serve.runtime.graphs import Floats
 from jumok_serve.tasks.teacher_forcing import TeacherForcing

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jumok_proto.alignments import ATTENTION_KINDS, AttentionKind
+from jumok_proto.attention import ATTENTION_KINDS, AttentionKind
 from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS, Floats, Graphs, Integers, Pairs
 from jumok_serve.tasks.deadline import Deadline

@@ -21,7 +21,7 @@ from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
-from jumok_serve.tokenizers.input_processor import Source
+from jumok_serve.tokenizers.input_processor import InputProcessor, Source
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 MAX_ATTENTION_WEIGHTS = 2**23
@@ -97,6 +97,7 @@ class PendingTranslations:
 
     manifest: Manifest
     tokenizer: Tokenizer
+    inputs: InputProcessor
     direction: Direction
     jobs: Sequence[Job]
     aligner: TeacherForcing | None
@@ -212,12 +213,13 @@ class PendingTranslations:
         ]
 
     def _translation(self, source: Source, hypotheses: tuple[Hypothesis, ...], timings: Timings) -> Translation:
+        spelled = () if self.aligner is None else self.inputs.spelled(source, self.direction)
         return Translation(
             hypotheses=hypotheses,
             source_token_count=len(source.token_ids),
             source_truncated=source.truncated,
             source_unknown_count=source.unknown,
-            source_tokens=() if self.aligner is None else tuple(self.tokenizer.source_tokens(source.token_ids)),
+            source_tokens=tuple(text for text, _ in spelled),
             source_language=self.direction.source,
             target_language=self.direction.target,
             model=self.manifest.name,
@@ -316,6 +318,7 @@ def submit_texts(
     return PendingTranslations(
         manifest=model.manifest,
         tokenizer=model.tokenizer,
+        inputs=model.inputs,
         direction=direction,
         jobs=jobs,
         aligner=model.teacher_forcing if parameters.attention else None,

@@ -34,11 +34,13 @@ class Source:
 
     Attributes:
         unknown: number of unknown tokens.
+        text: text that was tokenized, if it has unknown tokens.
     """
 
     token_ids: tuple[int, ...]
     truncated: bool
     unknown: int = 0
+    text: str = ""
 
 
 class Target(NamedTuple):
@@ -164,6 +166,16 @@ class InputProcessor:
             token_ids.append(ids)
         return token_ids
 
+    def spelled(self, source: Source, direction: Direction) -> list[tuple[str, bool]]:
+        """Spell the tokens of a source, unknown ones as in its text; True for those."""
+        spelled = [(text, False) for text in self._tokenizer.source_tokens(source.token_ids)]
+        if source.unknown:
+            first = len(direction.source_prefix)
+            for place, piece in enumerate(self._tokenizer.pieces(source.text), start=first):
+                if place < len(spelled) - len(direction.source_suffix) and source.token_ids[place] == self._unknown:
+                    spelled[place] = piece, True
+        return spelled
+
     def _sources(self, texts: Sequence[str], direction: Direction, *, first: int, truncate: bool) -> list[Source]:
         """Tokenize some texts of a request; ``first`` is the index of the first one."""
         limit, prefix, suffix = self._limits.max_source_length, direction.source_prefix, direction.source_suffix
@@ -180,7 +192,8 @@ class InputProcessor:
         task = ""
         if direction.task_prefix:
             task = f"those of the task prefix {direction.task_prefix!r} and "
-            tokens = self._encode_all([direction.task_prefix + text for text in read], first)
+            read = [direction.task_prefix + text for text in read]
+            tokens = self._encode_all(read, first)
         sources = []
         for index, token_ids in enumerate(tokens):
             too_long = len(token_ids) > max_tokens
@@ -197,7 +210,8 @@ class InputProcessor:
             truncated = too_long or len(whole[index]) > max_characters
             kept = token_ids[:max_tokens]
             unknown = 0 if self._unknown is None else kept.count(self._unknown)
-            sources.append(Source((*prefix, *kept, *suffix), truncated=truncated, unknown=unknown))
+            text = read[index] if unknown else ""
+            sources.append(Source((*prefix, *kept, *suffix), truncated=truncated, unknown=unknown, text=text))
         return sources
 
     def _readable(self, text: str, direction: Direction, max_characters: int, *, field: str, truncate: bool) -> str:

@@ -127,6 +127,10 @@ class PieceVocabularyTokenizer:
         """``encode`` several texts."""
         return list(map(self.encode, texts))
 
+    def pieces(self, text: str) -> list[str]:
+        """Return the source pieces of ``text``, unknown ones as in it."""
+        return self._source.pieces(self._source_model, text)
+
     def encode_target(self, text: str) -> list[int]:
         """Return the target token ids of ``text``; none for an empty text."""
         return self._target.encode(self._target_model, text)
@@ -211,12 +215,26 @@ class _Vocabulary:
         return [token for ids in read for token in ids]
 
     def _encode(self, model: SentencePieceModel, text: str) -> list[int]:
-        ids: list[int] = []
-        if self._codes is not None and text.startswith(">>") and "<<" in text:
-            end = text.index("<<") + len("<<")
-            ids.append(self._codes.get(text[:end], self.unknown))
-            text = text[end:]
+        code, text = self._split_code(text)
+        ids = [] if not code or self._codes is None else [self._codes.get(code, self.unknown)]
         return [*ids, *map(self._text.get, model.split(text), repeat(self.unknown))]
+
+    def pieces(self, model: SentencePieceModel, text: str) -> list[str]:
+        """Spell the tokens of a text, unknown ones as in it."""
+        pieces: list[str] = []
+        for at, part in enumerate([text] if self._typable is None else self._typable.split(text)):
+            code, rest = ("", part) if at % 2 else self._split_code(part)
+            pieces += [code] if code else []
+            if rest:
+                pieces += [rest] if at % 2 else model.split(rest)
+        return pieces
+
+    def _split_code(self, text: str) -> tuple[str, str]:
+        """Split a text into its leading language code, or nothing, and the rest."""
+        if self._codes is None or not text.startswith(">>") or "<<" not in text:
+            return "", text
+        end = text.index("<<") + len("<<")
+        return text[:end], text[end:]
 
     def check(self, side: str, size: int) -> None:
         largest = max(self.spelling)

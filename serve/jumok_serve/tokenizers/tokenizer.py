@@ -43,6 +43,9 @@ class Tokenizer(Protocol):
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` several texts, possibly in less time."""
 
+    def pieces(self, text: str) -> list[str]:
+        """Return the tokens of ``encode(text)`` as `source_tokens` spells them, but unknown ones as in the text."""
+
     def encode_target(self, text: str) -> list[int]:
         """Return the token ids of a translation (beginning), without special tokens."""
 
@@ -105,6 +108,10 @@ class SentencePieceTokenizer:
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` several texts."""
         return self._source.encode_all(texts)
+
+    def pieces(self, text: str) -> list[str]:
+        """Return the source pieces of ``text``, unknown ones as in it."""
+        return self._source.split(text)
 
     def encode_target(self, text: str) -> list[int]:
         """Return the target token ids of ``text``; none for an empty text."""

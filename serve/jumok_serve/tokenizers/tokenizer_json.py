@@ -116,11 +116,26 @@ class TokenizerJson:
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``; none for an empty text."""
         with _TOKENIZERS:
-            if len(text) > MAX_LOCKED:
-                (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
-            else:
-                encoding = self._tokenizer.encode(text, add_special_tokens=False)
-            return encoding.ids
+            return self._encoding(text).ids
+
+    def _encoding(self, text: str) -> tokenizers.Encoding:
+        if len(text) <= MAX_LOCKED:
+            return self._tokenizer.encode(text, add_special_tokens=False)
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
+        return encoding
+
+    def pieces(self, text: str) -> list[str]:
+        """Return the tokens of ``text``, unknown ones as in it."""
+        with _TOKENIZERS:
+            encoding = self._encoding(text)
+            ids, spelled, offsets = encoding.ids, encoding.tokens, encoding.offsets
+            unknown = None if self._unknown is None else self._tokenizer.id_to_token(self._unknown)
+        pieces = self._spelled(ids)
+        for place, (token, (start, end)) in enumerate(zip(ids, offsets, strict=True)):
+            if token == self._unknown:  # a Unigram model spells it, with its mark of a word; others have its place
+                written = text[start:end].strip() or text[start:end]
+                pieces[place] = written if spelled[place] == unknown else spelled[place]
+        return pieces
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` several texts."""

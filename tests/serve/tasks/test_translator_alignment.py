@@ -14,7 +14,9 @@ from onnx import helper
 
 import jumok
 from jumok_export.models.transformer import Transformer
-from jumok_proto.alignments import ATTENTION_KINDS, Alignment
+from jumok_proto.alignment_conversion import alignments_from_proto, alignments_to_proto
+from jumok_proto.alignments import Alignment
+from jumok_proto.attention import ATTENTION_KINDS
 from jumok_serve import AttentionUnavailableError, InvalidArgumentError, LanguageNotFoundError, Translator
 from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import attention_query
@@ -96,6 +98,22 @@ def test_attention_is_that_of_pytorch(
             assert np.shape(found.mean) == (len(found.rows), len(found.columns))
             np.testing.assert_allclose(np.array(found.by_head), expected, atol=1e-5)
             np.testing.assert_allclose(np.array(found.mean), expected.mean(axis=(0, 1)), atol=1e-5)
+
+
+def test_unknown_source_tokens_are_shown_as_in_the_text(translator: Translator) -> None:
+    text = "A 😀猫 dog."
+    around: list[dict[str, Any]] = [{}, {"source_language": "fr-FR", "target_language": "pt-BR"}]
+    for arguments in around:
+        aligned = translator.align(text, **arguments)
+        assert [token.text for token in aligned.source_tokens if token.unknown] == ["😀猫"]
+        translation = translator.translate(text, attention=True, **arguments)
+        assert translation.source_tokens == tuple(token.text for token in aligned.source_tokens)
+        (word,) = [token for token in aligned.words().source_tokens if token.unknown]
+        assert word.text == "😀猫"
+        (received,) = alignments_from_proto(alignments_to_proto([aligned]))
+        assert received.source_tokens == aligned.source_tokens
+    cut = translator.align("dog " * 60 + "猫", truncate=True)
+    assert not any(token.unknown for token in cut.source_tokens)
 
 
 def graph_attention(translator: Translator, text: str, target: str) -> list[np.ndarray]:

@@ -36,10 +36,12 @@ def test_characters_are_read_and_joined(tmp_path: Path) -> None:
 def test_unknown_characters_are_one_token_each_or_left_out(tmp_path: Path) -> None:
     kept = WordListTokenizer("character", ONE, unknown="<unk>", special_tokens=SPECIAL)
     assert kept.encode("a😀e\u0301\n") == [4, 3, 3, 3, 3]
+    assert kept.pieces("a😀e\u0301\n") == ["a", "😀", "e", "\u0301", "\n"]
     assert kept.encode("</s>") == [3] * 4
     assert kept.decode([4, 3, 5]) == "ab"
     dropped = reloaded(WordListTokenizer("character", ONE[:3] + ONE[4:], special_tokens=SPECIAL), tmp_path)
     assert dropped.encode("a😀b") == [3, 4]
+    assert dropped.pieces("a😀b") == ["a", "b"]
 
 
 def test_words_of_two_languages_are_read_and_joined(tmp_path: Path) -> None:
@@ -47,6 +49,7 @@ def test_words_of_two_languages_are_read_and_joined(tmp_path: Path) -> None:
     ours = reloaded(WordListTokenizer("word", english, german, unknown="?", special_tokens=SPECIAL), tmp_path)
     assert (ours.source_vocab_size, ours.vocab_size) == (6, 7)
     assert ours.encode(" cold\tnight\u00a0day </s>") == [4, 5, 3, 3]
+    assert ours.pieces(" cold day </s>") == ["cold", "day", "</s>"]
     assert ours.encode_target("kalte Nacht Night") == [4, 5, 0]
     assert ours.decode([1, 4, 0, 6, 3]) == "kalte Tag"
     for end in range(4):

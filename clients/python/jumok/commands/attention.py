@@ -9,7 +9,7 @@ import click
 from jumok import Alignment, AttentionKind, Client
 from jumok.commands._options import language_options, limit_options, open_target, target_options
 from jumok.commands._output import write_line
-from jumok_proto.alignments import ATTENTION_KINDS
+from jumok_proto.attention import ATTENTION_KINDS
 
 # matplotlib takes a second to import, so the command imports it; its absence is reported at once.
 if find_spec("matplotlib") is None:
@@ -90,14 +90,17 @@ def attention(
     if alignment.source_truncated:
         kept = len(alignment.source_tokens)
         click.echo(f"Warning: the text: too long for the model, cut to {kept} tokens", err=True)
+    unknown = sorted({token.text.removeprefix("▁") for token in alignment.source_tokens if token.unknown})
+    if unknown:
+        click.echo(f"Warning: unknown to the model, which guesses there: {' '.join(unknown)} (red)", err=True)
     _draw(alignment.words() if words else alignment, kind, out, unit="word" if words else "token")
     write_line(" ".join(alignment.target.splitlines()))
 
 
 def _draw(alignment: Alignment, kind: AttentionKind, out: Path, *, unit: str) -> None:
-    from jumok.commands._attention_figure import draw  # noqa: PLC0415 - takes a second
+    from jumok_proto.attention_figure import draw  # noqa: PLC0415 - takes a second
 
-    drawing = draw(alignment, kind, unit=unit)
+    drawing = draw(alignment.model, kind, alignment.attention(kind), unit=unit)
     if drawing.missing:
         click.echo(
             f"Warning: no installed font has {' '.join(drawing.missing)}: drawn as boxes; install one, such as Noto "

@@ -1,5 +1,6 @@
 """Imported tokenizers against those of transformers: tokens, texts and language tokens."""
 
+import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -105,6 +106,20 @@ def test_source_ids_are_those_of_transformers(checkpoint: Checkpoint, text: str)
 def test_target_ids_are_those_of_transformers(checkpoint: Checkpoint, text: str) -> None:
     expected = checkpoint.reference(text_target=text, add_special_tokens=False)["input_ids"]
     assert checkpoint.tokenizer.encode_target(text) == expected
+
+
+@pytest.mark.parametrize("text", [*TEXTS, *SPELLED])
+def test_pieces_are_source_tokens_and_unknown_ones_as_in_the_text(checkpoint: Checkpoint, text: str) -> None:
+    ours = checkpoint.tokenizer
+    ids, pieces = ours.encode(text), ours.pieces(text)
+    unknown = {place for place, token in enumerate(ids) if token == ours.source_unknown}
+    decomposed = unicodedata.normalize("NFKD", text)
+    for place, (spelled, piece) in enumerate(zip(ours.source_tokens(ids), pieces, strict=True)):
+        if place in unknown:
+            assert piece
+            assert set(unicodedata.normalize("NFKD", piece)) <= {"▁", *text, *decomposed, *decomposed.lower()}
+        else:
+            assert piece == spelled
 
 
 def language_ids(languages: Languages) -> set[int]:

@@ -1,5 +1,6 @@
 """Figures of attention: all labels are inside the figure and do not overlap."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from fontTools.fontBuilder import FontBuilder  # type: ignore[import-untyped]
 from fontTools.pens.ttGlyphPen import TTGlyphPen  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, fontManager
 from matplotlib.ft2font import FT2Font
@@ -18,9 +20,11 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from jumok.commands import _fonts
-from jumok.commands._attention_figure import FigureError, draw
-from jumok_proto.alignments import AlignedToken, Alignment, AttentionKind, AttentionWeights, Matrix
+from jumok_proto import fonts
+from jumok_proto.alignments import Alignment
+from jumok_proto.attention import AlignedToken, AttentionKind, AttentionWeights, Matrix
+from jumok_proto.attention_figure import UNKNOWN_COLOUR, Drawing, FigureError
+from jumok_proto.attention_figure import draw as draw_weights
 
 WORDS = ["▁A", "▁man", "▁in", "▁overalls", "▁photographs", "ing", "▁Straßenbahnhaltestelle", "$5", "^_^", "<unk>"]
 
@@ -60,6 +64,10 @@ def alignment(
         model="a-model",
         model_version="1",
     )
+
+
+def draw(drawn: Alignment, kind: AttentionKind, *, unit: str = "token") -> Drawing:
+    return draw_weights(drawn.model, kind, drawn.attention(kind), unit=unit)
 
 
 def placed_texts(figure: Figure) -> list[tuple[str, Bbox]]:
@@ -181,7 +189,7 @@ def test_a_character_is_drawn_with_a_font_that_has_it(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Glyph")  # of the drawing that this test makes itself
 def test_characters_without_a_font_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = [font for font in fontManager.ttflist if Path(font.fname).is_relative_to(matplotlib.get_data_path())]
-    monkeypatch.setattr(_fonts, "fontManager", SimpleNamespace(ttflist=own))
+    monkeypatch.setattr(fonts, "fontManager", SimpleNamespace(ttflist=own))
     drawing = draw(alignment(tokens(6, ["▁ok", "주목", "שלום", "مرحبا", "a\nb"]), tokens(4)), "cross")
     assert drawing.missing == "".join(sorted("주목"))
     check_readable(drawing.figure)
@@ -204,7 +212,7 @@ def test_undrawable_figures_are_refused() -> None:
         draw(alignment(tokens(60), tokens(60), layers=24, heads=16), "cross")
 
 
-def test_fonts_of_coloured_pictures_are_left_out(tmp_path: Path) -> None:
+def testfonts_of_coloured_pictures_are_left_out(tmp_path: Path) -> None:
     """As with Noto Color Emoji installed: its glyphs would be drawn empty, or not at all."""
 
     def font(name: str, *, coloured: bool) -> Path:
@@ -231,8 +239,41 @@ def test_fonts_of_coloured_pictures_are_left_out(tmp_path: Path) -> None:
     before = list(fontManager.ttflist)
     try:
         fontManager.addfont(font("A Coloured Font", coloured=True))
-        assert _fonts.families_for(["\U0010f123"]) == ([_fonts.DEFAULT], {"\U0010f123"})
+        assert fonts.families_for(["\U0010f123"]) == ([fonts.DEFAULT], {"\U0010f123"})
         fontManager.addfont(font("B Plain Font", coloured=False))
-        assert _fonts.families_for(["\U0010f123"]) == ([_fonts.DEFAULT, "B Plain Font"], set())
+        assert fonts.families_for(["\U0010f123"]) == ([fonts.DEFAULT, "B Plain Font"], set())
     finally:
         fontManager.ttflist[:] = before
+
+
+def test_an_alignment_draws_itself(tmp_path: Path) -> None:
+    drawn = alignment(tokens(5), tokens(6))
+    figure = drawn.plot()
+    check_readable(figure)
+    assert shown_tokens(figure.axes[0]) == shown_tokens(draw(drawn, "cross").figure.axes[0])
+    for ending, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
+        figure.savefig(tmp_path / f"a{ending}")
+        assert (tmp_path / f"a{ending}").read_bytes().startswith(start)
+    words = drawn.plot("encoder", words=True)
+    assert shown_tokens(words.axes[0])[0] == [str(token) for token in drawn.words().source_tokens]
+    assert "source words" in check_readable(words)
+    with pytest.raises(ValueError, match="no attention of kind 'cross'"):
+        replace(drawn, cross=None).plot()
+
+
+def test_without_the_extra_plotting_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "jumok_proto.attention_figure")
+    with pytest.raises(ImportError, match=r"alignment.plot\(\) needs matplotlib.*pip install 'jumok\[plot\]'"):
+        alignment(tokens(2), tokens(2)).plot()
+
+
+def test_labels_of_unknown_tokens_are_red() -> None:
+    source = (AlignedToken("▁the"), AlignedToken("▁Ǆ", unknown=True), AlignedToken("</s>", special=True))
+    panel = draw(alignment(source, tokens(4)), "cross").figure.axes[0]
+    assert [to_hex(label.get_color()) for label in panel.get_xticklabels()] == [
+        to_hex(color) for color in ("black", UNKNOWN_COLOUR, "black")
+    ]
+    assert {to_hex(label.get_color()) for label in panel.get_yticklabels()} == {to_hex("black")}
