@@ -278,7 +278,8 @@ def test_extras_exist() -> None:
     with (ROOT / "pyproject.toml").open("rb") as stream:
         extras = set(tomllib.load(stream)["project"]["optional-dependencies"])
     named = re.findall(
-        r"pip install '\.\[([\w,-]+)\]'", "".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+        r"pip install (?:--editable )?'\.\[([\w,-]+)\]'",
+        "".join(path.read_text(encoding="utf-8") for path in DOCUMENTS),
     )
     assert named
     assert {extra for group in named for extra in group.split(",")} <= extras
