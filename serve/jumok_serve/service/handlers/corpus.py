@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice, takewhile
 from typing import Any, cast
 
 from google.rpc import status_pb2
@@ -15,6 +15,8 @@ from jumok_proto.conversion import timings_to_proto, translation_to_proto
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError, UnavailableError
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCorpusRequest, TranslateCorpusResponse
 from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Decoded
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
 from jumok_serve.service.rpc.call import CorpusRecord, current_request_id
@@ -85,7 +87,8 @@ class Corpus:
     wakeups: LoopWakeups
     stopping: asyncio.Event
     record: CorpusRecord
-    _open: deque[_Item] = field(default_factory=deque, init=False)
+    _open: dict[_Item, None] = field(default_factory=dict, init=False)  # items without a written result, as they came
+    _done: dict[_Item, None] = field(default_factory=dict, init=False)  # those of them that are done, first done first
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)  # an item is done, or the reading ended
     _window_open: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
@@ -149,13 +152,21 @@ class Corpus:
                 self._window_open.clear()
                 await self._window_open.wait()
             opened = await self._start(item)
-            self._open.append(opened)
-            for future in opened.pending.futures if opened.pending else ():
-                future.add_done_callback(lambda _: self.wakeups.call_soon(self._changed.set))
-            if opened.done:
-                self._changed.set()
+            self._open[opened] = None
+            self._note_if_done(opened)
+            for future in opened.pending.futures if opened.pending and not opened.done else ():
+                future.add_done_callback(partial(self._future_done, opened))
             if number % ITEMS_PER_TURN == ITEMS_PER_TURN - 1:
                 await asyncio.sleep(0)
+
+    def _future_done(self, item: _Item, _future: Future[Decoded]) -> None:
+        """Note it in the event loop; called in any thread."""
+        self.wakeups.call_soon(partial(self._note_if_done, item))
+
+    def _note_if_done(self, item: _Item) -> None:
+        if item.done and item in self._open:
+            self._done[item] = None
+            self._changed.set()
 
     async def _start(self, item: CorpusItem) -> _Item:
         """Submit an item, with retries while the queue is full."""
@@ -174,14 +185,8 @@ class Corpus:
 
     def _ready(self) -> list[_Item]:
         """Items with results to write now, at most one message."""
-        if not self.in_order:
-            return [item for item in self._open if item.done][:MAX_RESULTS_PER_MESSAGE]
-        ready: list[_Item] = []
-        for item in self._open:
-            if not item.done or len(ready) == MAX_RESULTS_PER_MESSAGE:
-                break
-            ready.append(item)
-        return ready
+        ready = takewhile(self._done.__contains__, self._open) if self.in_order else self._done
+        return list(islice(ready, MAX_RESULTS_PER_MESSAGE))
 
     async def _write(self, ready: Sequence[_Item]) -> None:
         """Write results; until then they fill the window, which slows reading."""
@@ -191,7 +196,7 @@ class Corpus:
                 self.record.add(item.id, result.translation, item.pending.timings())
         await write_response(self.context, message)
         for item in ready:
-            self._open.remove(item)
+            del self._open[item], self._done[item]
         self._window_open.set()
 
 
