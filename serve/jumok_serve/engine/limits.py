@@ -20,8 +20,7 @@ class EngineLimits:
         max_queue_bytes: memory that they may take, as `Sentence.waiting_bytes` estimates it.
         max_queue_work: work that they may need, as `Sentence.work` estimates it.
         max_request_work: most work of the sentences of one request, if each has the maximum length. The default admits
-            1,024 sentences of 512 tokens at beam size 4 with constraints on repetition, and 8 times as many rows
-            without.
+            2,048 sentences of 512 tokens at beam size 4 with constraints on repetition, and twice as many without.
 
     Raises:
         ValueError: a bound is less than 1.
@@ -34,7 +33,7 @@ class EngineLimits:
     max_queue_tokens: int = 262_144
     max_queue_bytes: int = 64 * 2**20
     max_queue_work: int = 2**25
-    max_request_work: int = 2**24
+    max_request_work: int = 2**23
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -24,10 +24,10 @@ ENGINE_FAILED = "the engine of the model failed and is restarting"
 MAX_JOINING_TOKENS = 512
 """Most source tokens that a decoding replica encodes between two steps, so that running sentences are not delayed."""
 
-MAX_SHARED_STEP_WORK = 192
+MAX_SHARED_STEP_WORK = 128
 """Most work of a step while callers contend (`Callers.contended`), in row steps, or one sentence."""
 
-SHARED_JOINING_TOKENS = 128
+SHARED_JOINING_TOKENS = 64
 """`MAX_JOINING_TOKENS` while callers contend."""
 
 MAX_LIGHT_ROWS = 128
