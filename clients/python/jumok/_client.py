@@ -37,8 +37,8 @@ class Client:
         tls: TLS settings; None: plain text.
         token: the caller's token, sent over TLS only.
         timeout_s: timeout of each call without its own.
-        max_attempts: attempts within the timeout, if no server can be reached or the queue is full. The wait between
-            two attempts grows, unless the server sets it.
+        max_attempts: attempts within the timeout, if no server can be reached, the queue is full, or a rate limit is
+            exceeded. The wait between two attempts grows, and lasts at least as long as the server asks for.
 
     Raises:
         JumokError: a subclass for each failure of a call; see ``jumok_proto.errors``.

@@ -45,13 +45,13 @@ def _source(_context: click.Context, _parameter: click.Parameter, value: str) ->
     "--max-source-length",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Most tokens of a text.  [default: the model's positions; for T5, as many as suit its memory]",
+    help="Most tokens of a text.  [default: the model's positions; T5, which has none: what memory allows]",
 )
 @click.option(
     "--max-target-length",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Most tokens of a translation.  [default: as of a text, or the model's own maximum]",
+    help="Most tokens of a translation.  [default: the model's own maximum; without one, the limit of a text]",
 )
 @calibration_option
 @click.option("--name", help="Name of the model.  [default: the folder's]")

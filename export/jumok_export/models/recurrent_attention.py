@@ -48,7 +48,7 @@ class RecurrentAttention(nn.Module, ABC):
 
         Args:
             query: [B, K, query_width].
-            key: keys of `keys`, [B, S, D].
+            key: output of `keys`, [B, S, D].
             value: the encoder's states, [B, S, key_width].
             mask: true within a source's length, [B, 1, S].
 
@@ -108,7 +108,7 @@ class AdditiveAttention(RecurrentAttention):
     """A tanh layer over both states: equation 8 of Bahdanau et al. (2015), "concat" of Luong et al. (2015).
 
     Luong's W [q; k] is the sum of a projection of the query and one of the key. The latter is computed once per
-    sentence. The papers differ in the state that queries and in the use of the context: see `RecurrentSizes`.
+    sentence. The papers differ in the state that is the query, and in the use of the context: see `RecurrentSizes`.
     """
 
     def __init__(self, query_width: int, key_width: int) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_WEIGHT = 72
-"""The largest quantized value of a weight."""
+"""The largest quantized value of a weight; `int8_graphs` says why it is less than 127."""
 SMALLEST_SCALE = 1e-30
 """The scale of a channel of zeros."""
 

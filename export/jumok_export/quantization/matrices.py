@@ -66,7 +66,7 @@ class Matrices:
         floats = [tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT]
         self.constants = {tensor.name: tensor for tensor in floats if len(tensor.dims) == 2}
         self._vectors = {tensor.name: tensor.dims[0] for tensor in floats if len(tensor.dims) == 1}
-        # A product with a weight that is stored transposed names the transposition, not the weight.
+        # The input of a product may be the output of a Transpose node, whose input is the weight.
         self._transposed = {
             node.output[0]: node.input[0]
             for node in model.graph.node
@@ -147,10 +147,7 @@ def rectified_keys(graphs: Iterable[Graph]) -> Set[str]:
 
 
 def weight_key(weight: NDArray[np.float32]) -> str:
-    """A key for a matrix [K, N] by its content.
-
-    Graphs of one model share no names.
-    """
+    """Return a key of a matrix [K, N] by its content, since names differ among the graphs of a model."""
     digest = hashlib.sha256(np.ascontiguousarray(weight).tobytes())
     digest.update(repr(weight.shape).encode())
     return digest.hexdigest()

@@ -46,14 +46,14 @@ class Histogram:
 
 
 class Stage(StrEnum):
-    """Stage at which a text was given up."""
+    """Stage at which a sentence was given up."""
 
     QUEUE = "queue"
     DECODE = "decode"
 
 
 class Cause(StrEnum):
-    """Cause for which a text was given up."""
+    """Cause for which a sentence was given up."""
 
     CANCELLED = "cancelled"
     DEADLINE = "deadline"

@@ -45,7 +45,7 @@ def try_bundle(path: str, precision: str, *, shortlist: bool) -> list[str]:
                 translator.align(text, text, source_language=source, target_language=target, truncate=True)
     except BundleError as error:
         return list(error.problems)
-    except BaseException as error:  # any failure of foreign files and graphs is a verdict, a library's panic too
+    except BaseException as error:  # foreign files and graphs may fail in any way, by a library's panic too
         return [f"using it fails: {error or repr(error)}"]
     return []
 

@@ -111,7 +111,8 @@ class BeamSearch:
         """Continue the rows that do not end, and keep the ended hypotheses."""
         beam_size, length = self.beam_size, self.position + 1 - len(self._prompt)  # of the continuations
         running, sums, parents = tokens[:beam_size], scores[:beam_size], rows[:beam_size]
-        if (  # at most steps none holds, and the first K run on; NaN scores come last
+        # None of these is true at most steps: then the first K run on. NaN scores come last.
+        if (
             length == self._options.max_length
             or not self._eos_ids.isdisjoint(running)
             or len(sums) < beam_size
@@ -165,7 +166,10 @@ class BeamSearch:
         return running, sums, parents
 
     def _stops(self, length: int) -> bool:
-        """True if the full ended list ends the search, by `early_stopping`; `steady_steps` relies on "full"."""
+        """True if the search ends, by `early_stopping`; called when the list of ended hypotheses is full.
+
+        `steady_steps` relies on that.
+        """
         options = self._options
         if options.early_stopping is True:
             return True

@@ -14,15 +14,15 @@ class Weights:
     """Tensors of a checkpoint; problems and unused tensors are collected.
 
     Args:
-        tensors: tensors by name; a beginning that all names share may stand before the expected ones, as ``module.``.
+        tensors: tensors by name; all may have one prefix before the expected names, such as ``module.``.
         expected: names that the model may need; it needs at least one.
 
     Attributes:
-        left_out: beginning of all tensors' names that the expected names lack.
+        left_out: prefix of all names of tensors that the expected names lack.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], expected: Sequence[str] = ()) -> None:
-        self.left_out = _common_beginning(tensors, expected)
+        self.left_out = _common_prefix(tensors, expected)
         self._tensors = _Renamed(tensors, self.left_out) if self.left_out else tensors
         self._taken: set[str] = set()
         self._problems: list[str] = []
@@ -80,7 +80,7 @@ class Weights:
         return {name: name if name in self._tensors else first for name in names}
 
     def take_copies(self, names: Sequence[str]) -> None:
-        """Count tensors as taken that equal a taken one among `names`."""
+        """Count those of `names` as taken whose tensors equal a taken one."""
         taken = [name for name in names if name in self._taken]
         self._taken |= {name for name in names if any(self.same(name, other) for other in taken)}
 
@@ -107,29 +107,29 @@ class Weights:
 
 
 class _Renamed(Mapping[str, Tensor]):
-    """Tensors whose names lack a beginning."""
+    """Tensors by names without a prefix."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], beginning: str) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], prefix: str) -> None:
         self._tensors = tensors
-        self._beginning = beginning
+        self._prefix = prefix
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[self._beginning + name]
+        return self._tensors[self._prefix + name]
 
     def __iter__(self) -> Iterator[str]:
-        return (name.removeprefix(self._beginning) for name in self._tensors)
+        return (name.removeprefix(self._prefix) for name in self._tensors)
 
     def __len__(self) -> int:
         return len(self._tensors)
 
 
-def _common_beginning(tensors: Mapping[str, Tensor], expected: Sequence[str]) -> str:
-    """Beginning, up to a point, that all names share and without which an expected one is among them."""
-    beginning = ""
+def _common_prefix(tensors: Mapping[str, Tensor], expected: Sequence[str]) -> str:
+    """Find the prefix that all names share, up to a dot, if an expected name follows it."""
+    prefix = ""
     first = next(iter(tensors), "")
-    while not any(beginning + name in tensors for name in expected):
-        part, point, _ = first.removeprefix(beginning).partition(".")
-        beginning += part + point
-        if not point or not all(name.startswith(beginning) for name in tensors):
+    while not any(prefix + name in tensors for name in expected):
+        part, point, _ = first.removeprefix(prefix).partition(".")
+        prefix += part + point
+        if not point or not all(name.startswith(prefix) for name in tensors):
             return ""
-    return beginning
+    return prefix

@@ -12,12 +12,12 @@ from jumok_serve.engine.admission import RETRY_AFTER_S
 Result = TypeVar("Result")
 
 MAX_FULL_CALLERS = 4
-"""The pool holds the jobs of this many callers at their bound."""
+"""The bound on all jobs, as a multiple of the bound on those of one caller."""
 
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """Jobs of a caller, with their work, and the work of those that a thread has taken."""
+    """Queued jobs of a caller with their costs, and the sum of costs that threads have taken."""
 
     jobs: dict[Future[Any], tuple[Callable[[], Any], int]] = field(default_factory=dict)
     taken: int = 0
@@ -31,7 +31,8 @@ class WorkerPool:
 
     Args:
         action: past participle of the action, for errors and names of threads.
-        max_jobs: bound on the queued and running jobs of a caller; `MAX_FULL_CALLERS` times of it bound those of all.
+        max_jobs: bound on the queued and running jobs of a caller; all callers together may have `MAX_FULL_CALLERS`
+            times as many.
     """
 
     def __init__(self, action: str, *, threads: int, max_jobs: int) -> None:
