@@ -36,7 +36,7 @@ class DuplicateModelError(JumokError, ValueError):
     """Two bundles of one server have the same model name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"two bundles are named {name!r}: a server holds one model of a name")
+        super().__init__(f"two bundles are named {name!r}: a server holds one model of a name; leave one out")
         self.name = name
 
 

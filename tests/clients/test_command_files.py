@@ -10,6 +10,7 @@ import pytest
 from jumok.testing import FakeServer
 from jumok_proto.errors import InvalidArgumentError, UnavailableError
 from tests.support.command import JUMOK, run
+from tests.support.hang import HANG_S
 
 
 def translate(text: str) -> str:
@@ -80,7 +81,7 @@ def test_pairs_of_a_file_are_scored(server: FakeServer, tmp_path: Path) -> None:
 def test_a_text_that_is_the_name_of_a_file_is_pointed_out(server: FakeServer, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("a\n", encoding="utf-8")
-    done = run("translate", "--server", server.address, "a", str(file), "x" * 5000)
+    done = run("translate", "--server", server.address, "a b", str(file), "x" * 5000)
     assert done.returncode == 0
     assert done.stderr.decode() == (f"Warning: text 2 is the name of a file; to translate its lines: --input {file}\n")
     assert done.stdout.decode().splitlines()[1] == str(file).upper()
@@ -106,8 +107,37 @@ def test_options_that_contradict_each_other_are_refused(arguments: tuple[str, ..
 def test_a_folder_that_is_missing_is_one_line(server: FakeServer) -> None:
     done = run("translate", "--server", server.address, "--output", "/no/such/folder/out", "a")
     assert done.returncode == 1
-    assert done.stderr.startswith(b"Error: ")
-    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr == (
+        b"Error: --output /no/such/folder/out cannot be written: the folder /no/such/folder does not exist, create it, "
+        b"or choose another\n"
+    )
+
+
+def test_a_sentence_without_quotation_marks_is_pointed_out(server: FakeServer) -> None:
+    done = run("translate", "--server", server.address, "A", "dog", "runs.")
+    assert done.returncode == 0
+    assert done.stderr == b"Warning: 3 words are 3 texts; a sentence needs quotation marks around it\n"
+    for texts in (["dog"], ["A dog.", "cat"]):
+        assert run("translate", "--server", server.address, *texts).stderr == b""
+
+
+def test_lines_of_a_terminal_are_asked_for(server: FakeServer) -> None:
+    outer, inner = os.openpty()
+    with (
+        os.fdopen(outer, "wb", buffering=0) as keyboard,
+        subprocess.Popen(
+            [*JUMOK, "translate", "--server", server.address],
+            stdin=inner,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as command,
+    ):
+        os.close(inner)
+        assert command.stderr is not None
+        assert command.stderr.readline() == b"Reading lines from the terminal; Ctrl-D ends them.\n"
+        keyboard.write(b"a dog\n\x04")
+        out, err = command.communicate(timeout=HANG_S)
+    assert (command.returncode, out, err) == (0, b"A DOG\n", b"")
 
 
 def test_the_command_waits_for_a_server_that_is_starting() -> None:

@@ -23,7 +23,8 @@ def written(out: Path, bundle: "Bundle") -> str:
     agreement = "".join(f"; {name} {describe_agreement(manifest, name)}" for name in manifest.agreement)
     failed = [precision for precision, report in manifest.verification.items() if not report.passed]
     warning = f"; its verification FAILED in {', '.join(failed)}: see `jumok inspect --all {out}`" if failed else ""
-    return f"wrote {out}: {manifest.name} {manifest.version}, {', '.join(sizes)}{agreement}{warning}"
+    serving = f"; 'jumok serve {out}' serves it"
+    return f"wrote {out}: {manifest.name} {manifest.version}, {', '.join(sizes)}{agreement}{warning}{serving}"
 
 
 def say(message: str) -> None:

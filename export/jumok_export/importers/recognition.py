@@ -11,6 +11,7 @@ from jumok_export.importers import pytorch
 from jumok_export.importers.options import Importer, ImportOptions
 from jumok_export.installed import need
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.manifest.fields import MANIFEST_FILE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,13 @@ FORMATS = (
 """All formats; the first that recognises a file or folder imports it."""
 
 
+_OWN = (
+    (MANIFEST_FILE, "a bundle already", "serve"),
+    ("best.ckpt", "a run of 'jumok train'", "export --out BUNDLE"),
+)
+"""Folders of this project, by a file in each, with the commands that take them."""
+
+
 def recognise(path: Path) -> Format:
     """Find the format of a file or folder.
 
@@ -75,5 +83,8 @@ def recognise(path: Path) -> Format:
         raise ExportError(foreign)
     if path.is_file() and any(known.recognises(path.parent) for known in FORMATS):
         raise ExportError(f"{path} is only a part of a model: give its folder, {path.parent}")
+    for file, kind, command in _OWN:
+        if (path / file).is_file():
+            raise ExportError(f"{path} is {kind}: use 'jumok {command} {path}'")
     formats = "".join(f"\n  - {known.name}: {known.files}" for known in FORMATS)
     raise ExportError(f"{path} holds no model of a format that can be imported:{formats}")

@@ -13,6 +13,7 @@ from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_export.training.configuration import Configuration, RecurrentSection, configuration_from_values
 from jumok_export.training.vocabulary import Vocabulary
 from jumok_proto.errors import JumokError
+from jumok_serve.manifest.fields import MANIFEST_FILE
 
 BEST = "best.ckpt"
 """File name of the checkpoint with the best validation score."""
@@ -94,8 +95,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     file = path / BEST if path.is_dir() else path
     if not file.is_file():
-        hint = f"no {BEST} in it: has `jumok train` finished an epoch?" if path.is_dir() else "no such file"
-        raise CheckpointError(f"{path}: {hint}")
+        raise CheckpointError(f"{path}: {_absent(path)}")
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
         entry = content["jumok"]
@@ -124,3 +124,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
         validation_score=score,
         files=entry.get("files", {}),
     )
+
+
+def _absent(path: Path) -> str:
+    """Say why there is no checkpoint, by the files of a folder."""
+    if not path.is_dir():
+        return "no such file"
+    if (path / MANIFEST_FILE).is_file():
+        return f"it is a bundle already: 'jumok serve {path}' serves it"
+    if (path / "config.json").is_file():
+        return f"it is no run of 'jumok train': 'jumok import {path} --out BUNDLE' makes a bundle of other models"
+    return f"no {BEST} in it: has 'jumok train' finished an epoch?"

@@ -5,6 +5,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -159,9 +160,12 @@ def write_bundle(
     """
     target = Path(os.path.abspath(out))
     _check_target(target, overwrite=overwrite)
-    target.parent.mkdir(parents=True, exist_ok=True)
     draft = _sibling(target, "partial")
-    draft.mkdir()
+    try:
+        draft.mkdir(parents=True)
+    except OSError as exc:
+        problem = f"cannot be written: {exc.strerror}; choose a folder below one that you may write to"
+        raise BundleError(target, [problem]) from exc
     try:
         parts = build(draft)
         try:
@@ -251,9 +255,21 @@ def manifest_bytes(path: str | os.PathLike[str]) -> bytes:
     except UnusableFileError as exc:
         raise BundleError(folder, [f"{MANIFEST_FILE} {exc}"]) from exc
     except FileNotFoundError:
-        raise BundleError(folder, [f"{MANIFEST_FILE} is missing; is this a bundle?"]) from None
+        raise BundleError(folder, [f"{MANIFEST_FILE} is missing; {_way_to_bundle(folder)}"]) from None
     except OSError as exc:
         raise BundleError(folder, [f"{MANIFEST_FILE} cannot be read: {exc.strerror}"]) from exc
+
+
+def _way_to_bundle(folder: Path) -> str:
+    """Say how to get a bundle from a folder that is none, by the files in it."""
+    names = sorted(path.name for path in islice(folder.iterdir(), MAX_PROBLEMS))
+    bundles = [name for name in names if (folder / name / MANIFEST_FILE).is_file()]
+    if bundles:
+        return f"the folder holds bundles: name one of them, such as {folder / bundles[0]}"
+    for file, command in (("config.json", "import"), ("best.ckpt", "export")):
+        if file in names:
+            return f"the folder has a {file}: make a bundle of it with 'jumok {command} {folder} --out BUNDLE'"
+    return "is this a bundle?"
 
 
 class _UnreadableManifestError(ValueError):
@@ -322,7 +338,7 @@ def _check_target(target: Path, *, overwrite: bool) -> None:
     if not os.path.lexists(target):
         return
     if not overwrite:
-        raise BundleError(target, ["exists already; choose another folder, or set overwrite"])
+        raise BundleError(target, ["exists already; choose another folder, or overwrite a bundle with --overwrite"])
     # Overwriting deletes a folder, so it must be a bundle and not a mistyped home directory.
     if target.is_symlink() or not (target / MANIFEST_FILE).is_file():
         raise BundleError(target, ["exists and is not a bundle, so it is not overwritten; choose another folder"])

@@ -19,7 +19,7 @@ from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.translator import Translator
 
-BUNDLE = click.Path(exists=True, file_okay=False, path_type=Path)
+BUNDLE = click.Path(path_type=Path)  # opening it says what is wrong, and the way out
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 POSITIVE = click.IntRange(min=1)
 

@@ -40,6 +40,8 @@ _IGNORED = re.compile(r"JUMOK_(TEST_|SERVICE_HOST$|SERVICE_PORT|PORT_\d+_)")
 _LINK = re.compile(r"\w+://")
 """Value that Kubernetes gives JUMOK_PORT then."""
 
+_WEB = "^https?://"
+
 _ENGINE = EngineLimits()
 _SERVICE = ServiceLimits()
 
@@ -239,7 +241,7 @@ class Configuration(BaseModel):
     metrics_host: str = Field("127.0.0.1", description="Address of the metrics port.")
     traces_endpoint: str | None = Field(
         None,
-        pattern=r"^https?://",
+        pattern=_WEB,
         description="OpenTelemetry collector for traces, such as http://localhost:4317.  [default: no traces]",
     )
     log_format: Literal["text", "json"] = Field(
@@ -251,6 +253,14 @@ class Configuration(BaseModel):
 
 
 NAMES = tuple(Configuration.model_fields)
+
+_NO_FILE = "Path does not point to a file"
+_SAID = {
+    _NO_FILE: "is no file",
+    "Path does not point to a directory": "is no folder",
+    f"String should match pattern '{_WEB}'": "should begin with http:// or https://",
+}
+"""Messages for users, by pydantic's messages."""
 
 
 def variable(name: str) -> str:
@@ -361,9 +371,11 @@ def _suggestion(name: str, spelled: Callable[[str], str]) -> str:
 
 def _problem(name: str, given: GivenValue, path: Sequence[int | str], message: str) -> str:
     """Describe a wrong setting, or its wrong element."""
-    said = message.removeprefix("Value error, ").removeprefix("Input ")
+    said = _SAID.get(message) or message.removeprefix("Value error, ").removeprefix("Input ")
     several = isinstance(given.value, list | tuple) and path and isinstance(path[0], int)
     value = given.value[path[0]] if several else given.value
+    if name == "tokens" and message == _NO_FILE:
+        said += f"; make one with 'jumok token NAME --file {value}'"
     return f"{name} = {value!r} ({given.origin}): {said}"
 
 

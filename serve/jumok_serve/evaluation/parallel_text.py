@@ -27,9 +27,8 @@ def read_lines(path: Path) -> list[str]:
         try:
             lines.append(line.removesuffix(b"\r").decode("utf-8"))
         except UnicodeDecodeError as error:
-            raise CorpusError(
-                f"{path}, line {number}, byte {error.start + 1}: 0x{line[error.start]:02x} is not UTF-8"
-            ) from error
+            place = f"{path}, line {number}, byte {error.start + 1}"
+            raise CorpusError(f"{place}: 0x{line[error.start]:02x} is not UTF-8; convert the file") from error
     return lines
 
 

@@ -38,10 +38,20 @@ def check_address(host: str, port: int, setting: str) -> None:
     except UnicodeError as error:
         raise ListenError(f"cannot listen on {address}: not a host name") from error
     except OSError as error:
-        in_use = error.errno == errno.EADDRINUSE
-        other = "--host" if host.startswith(UNIX) else setting
-        remedy = f"; another program uses it, so choose another {other}" if in_use else ""
-        raise ListenError(f"cannot listen on {address}: {error.strerror or error}{remedy}") from error
+        reason = f"cannot listen on {address}: {error.strerror or error}"
+        raise ListenError(reason + _remedy(error, host, setting)) from error
+
+
+def _remedy(error: OSError, host: str, setting: str) -> str:
+    """Say which setting to change after a failure to bind, if it is known."""
+    host_setting = setting.removesuffix("port") + "host"
+    if error.errno == errno.EADDRINUSE:
+        return f"; another program uses it, so choose another {host_setting if host.startswith(UNIX) else setting}"
+    if error.errno == errno.EACCES and not host.startswith(UNIX):
+        return f"; choose a {setting} above 1023"
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return f"; give {host_setting} an address of this machine, or 0.0.0.0 for all"
+    return ""
 
 
 def _bind(host: str, port: int) -> None:

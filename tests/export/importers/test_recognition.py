@@ -32,6 +32,20 @@ def test_a_file_of_a_folder_is_refused_with_the_folder(tmp_path: Path) -> None:
         recognise(tmp_path / "config.json")
 
 
+@pytest.mark.parametrize(
+    ("file", "way"),
+    [
+        ("manifest.json", "is a bundle already: use 'jumok serve {folder}'"),
+        ("best.ckpt", "is a run of 'jumok train': use 'jumok export --out BUNDLE {folder}'"),
+    ],
+)
+def test_a_folder_of_this_project_is_refused_with_its_command(file: str, way: str, tmp_path: Path) -> None:
+    (tmp_path / file).touch()
+    with pytest.raises(ExportError) as raised:
+        recognise(tmp_path)
+    assert str(raised.value) == f"{tmp_path} {way.format(folder=tmp_path)}"
+
+
 CHECKPOINTS: dict[str, dict[str, Any]] = {
     "opennmt-py": {"model": {}, "generator": {"0.weight": torch.zeros(2)}, "vocab": {}, "opt": {}},
     "fairseq": {"args": None, "model": {}, "optimizer_history": [{"num_updates": 3}], "last_optimizer_state": {}},

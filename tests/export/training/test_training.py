@@ -19,7 +19,7 @@ from jumok.commands._main import run
 from jumok_export.models.recurrent import AttentiveRecurrent
 from jumok_export.models.transformer import Transformer
 from jumok_export.training.callbacks import read_metrics
-from jumok_export.training.checkpoint import LAST, load_checkpoint
+from jumok_export.training.checkpoint import LAST, CheckpointError, load_checkpoint
 from jumok_export.training.configuration import TrainingSection, load_configuration
 from jumok_export.training.module import TranslationTraining, learning_rate_factor
 from jumok_export.training.train import train
@@ -302,7 +302,7 @@ def test_reversal_is_learnt_and_its_export_translates(
         (["train", "{tmp}/config.toml", "--out", "{tmp}/run"], "{tmp}/train.en cannot be read: No such file"),
         (["train", "{tmp}/nowhere.toml", "--out", "{tmp}/run"], "File '{tmp}/nowhere.toml' does not exist"),
         (["export", "{tmp}/nowhere", "--out", "{tmp}/b"], "Path '{tmp}/nowhere' does not exist"),
-        (["export", "{tmp}", "--out", "{tmp}/b"], "{tmp}: no best.ckpt in it: has `jumok train` finished an epoch?"),
+        (["export", "{tmp}", "--out", "{tmp}/b"], "{tmp}: no best.ckpt in it: has 'jumok train' finished an epoch?"),
         (["export", "{tmp}/config.toml", "--out", "{tmp}/b"], "{tmp}/config.toml is not a checkpoint of `jumok train`"),
         (["export", "{tmp}", "--out", "{tmp}/b", "--precision", "fp32,int4"], "'int4' is none of fp32, fp16, int8"),
         (
@@ -392,3 +392,20 @@ def test_languages_without_a_tokenizer_are_judged_by_chrf(write: Write, tmp_path
     metric = TranslationTraining(checkpoint.configuration, *vocabularies, {}).metric
     assert isinstance(metric, CHRF)
     assert metric.corpus_score(lines, [lines]).score == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("file", "way"),
+    [
+        ("manifest.json", "it is a bundle already: 'jumok serve {run}' serves it"),
+        (
+            "config.json",
+            "it is no run of 'jumok train': 'jumok import {run} --out BUNDLE' makes a bundle of other models",
+        ),
+    ],
+)
+def test_folders_that_are_no_run_say_the_way(file: str, way: str, tmp_path: Path) -> None:
+    (tmp_path / file).touch()
+    with pytest.raises(CheckpointError) as raised:
+        load_checkpoint(tmp_path)
+    assert str(raised.value) == f"{tmp_path}: {way.format(run=tmp_path)}"

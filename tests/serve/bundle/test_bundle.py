@@ -59,7 +59,22 @@ def test_missing_folder_and_missing_manifest(tmp_path: Path) -> None:
     assert problems_of(tmp_path / "nowhere") == ("no such folder",)
     assert problems_of(tmp_path) == ("manifest.json is missing; is this a bundle?",)
     (tmp_path / "file").write_bytes(b"")
+    assert problems_of(tmp_path) == ("manifest.json is missing; is this a bundle?",)
     assert problems_of(tmp_path / "file") == ("not a folder; a bundle is the folder that holds manifest.json",)
+
+
+@pytest.mark.parametrize(
+    ("file", "way"),
+    [
+        ("config.json", "the folder has a config.json: make a bundle of it with 'jumok import {folder} --out BUNDLE'"),
+        ("best.ckpt", "the folder has a best.ckpt: make a bundle of it with 'jumok export {folder} --out BUNDLE'"),
+        ("model/manifest.json", "the folder holds bundles: name one of them, such as {folder}/model"),
+    ],
+)
+def test_folders_that_are_no_bundle_say_the_way_to_one(tmp_path: Path, file: str, way: str) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_bytes(b"")
+    assert problems_of(tmp_path) == (f"manifest.json is missing; {way.format(folder=tmp_path)}",)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +267,12 @@ def test_named_file_that_was_not_written_is_refused(tmp_path: Path, build_toy: B
     with pytest.raises(BundleError, match=r"precisions\.fp32\.weights: 'fp32/weights\.bin' is not among the files"):
         write_bundle(tmp_path / "toy", build)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_target_that_cannot_be_written_is_named(tmp_path: Path, build_toy: Build) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(BundleError, match=r"bundle .*/file/new: cannot be written: Not a directory; choose a folder"):
+        write_bundle(tmp_path / "file/new", build_toy)
 
 
 def test_existing_target_is_kept(toy_bundle: Path, build_toy: Build) -> None:

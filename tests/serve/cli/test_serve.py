@@ -190,6 +190,7 @@ def test_a_host_that_is_not_here_is_refused_before_models_are_loaded(tmp_path: P
     done = run("serve", no_bundle, "--port", "0", "--host", "no-such-host.invalid")
     assert done.returncode == 1
     assert refusal(done.stderr).startswith("Error: cannot listen on no-such-host.invalid:0: ")
+    assert refusal(done.stderr).endswith("; give --host an address of this machine, or 0.0.0.0 for all\n")
 
 
 def test_a_damaged_bundle_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -90,13 +90,17 @@ def test_all_problems_are_listed_with_their_origin(file: Path) -> None:
         ({"request_burst": "3"}, "request_burst: needs requests_per_second too"),
         ({"admin_port": "0"}, "admin_port: needs model_root too"),
         ({"port": "5000", "metrics_port": "5000"}, "metrics_port: 5000 is also port; give each its own port"),
-        ({"model_root": "no-such-folder"}, "does not point to a directory"),
-        ({"model_root": __file__}, "does not point to a directory"),
+        ({"model_root": "no-such-folder"}, "model_root = 'no-such-folder' (flag --model-root): is no folder"),
+        ({"model_root": __file__}, "is no folder"),
         ({"requests_per_second": "0"}, "greater than 0"),
         ({"requests_per_second": "inf"}, "finite"),
         ({"grace_s": "nan"}, "finite"),
-        ({"traces_endpoint": "localhost:4317"}, "http"),
-        ({"tls_certificate": "no-such-file", "tls_key": __file__}, "does not point to a file"),
+        ({"traces_endpoint": "localhost:4317"}, "should begin with http:// or https://"),
+        ({"tls_certificate": "no-such-file", "tls_key": __file__}, "(flag --tls-certificate): is no file"),
+        (
+            {"tokens": "no-such-file", "tokens_without_tls": True},
+            "is no file; make one with 'jumok token NAME --file no-such-file'",
+        ),
     ],
 )
 def test_invalid_and_contradictory_settings_are_refused(bundle: Path, flags: dict[str, Any], words: str) -> None:

@@ -230,7 +230,7 @@ def test_json_says_what_is_wrong_with_a_line(server: str) -> None:
     translated, long, unreadable = (json.loads(line) for line in done.stdout.splitlines())
     assert (done.returncode, translated["source"]) == (1, "a")
     assert (long["source"], long["error"].startswith("the text has")) == (LONG, True)
-    assert unreadable == {"source": None, "error": "byte 1: 0xff is not UTF-8 (invalid start byte)"}
+    assert unreadable == {"source": None, "error": "byte 1: 0xff is not UTF-8 (invalid start byte); convert it"}
 
 
 @pytest.mark.parametrize(

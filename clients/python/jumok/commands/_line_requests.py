@@ -13,6 +13,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO, Generic, Self, TypeAlias, TypeVar
 
+import click
+
 from jumok import TextResult, Translation
 from jumok_proto.errors import JumokError
 from jumok_proto.parameters import parameter_name
@@ -79,6 +81,8 @@ def open_lines(source: Path | None) -> tuple[int, Iterator[Line]]:
     It stays open until the program ends, because closing would wait for a thread that reads it.
     """
     stream = open(STDIN if source is None else source, "rb", closefd=source is not None)  # noqa: SIM115
+    if source is None and stream.isatty():
+        click.echo("Reading lines from the terminal; Ctrl-D ends them.", err=True)
     return stream.fileno(), read_lines(stream, "standard input" if source is None else str(source))
 
 
@@ -100,7 +104,7 @@ def read_lines(stream: BinaryIO, source: str = "standard input") -> Iterator[Lin
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             at = f"byte {error.start + 1}: 0x{data[error.start]:02x}"
-            yield Line("", name, size, f"{at} is not UTF-8 ({error.reason})")
+            yield Line("", name, size, f"{at} is not UTF-8 ({error.reason}); convert it")
             continue
         yield Line(text.removesuffix("\n").removesuffix("\r"), name, size)
 

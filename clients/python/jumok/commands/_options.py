@@ -135,7 +135,7 @@ target_options = _all(
     server_options,
     click.option(
         "--bundle",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=click.Path(path_type=Path),
         help="Folder of a bundle to use in this process, without a server.",
     ),
     _access_option(

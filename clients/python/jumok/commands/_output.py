@@ -90,7 +90,12 @@ def open_output(path: Path | None) -> Iterator[BinaryIO]:
             yield output
         return
     path = path.resolve()  # a link stays a link
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as output:
+    try:
+        file = NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False)  # noqa: SIM115
+    except OSError as error:
+        wrong = error.strerror if path.parent.exists() else f"the folder {path.parent} does not exist, create it"
+        raise click.ClickException(f"--output {path} cannot be written: {wrong}, or choose another") from error
+    with file as output:
         try:
             yield cast("BinaryIO", output)
             mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()

@@ -53,7 +53,8 @@ def score(
     tokens and its end, divided by their number to the power of the length penalty. Higher is better.
     """
     if len(pair) not in {0, 2}:
-        raise click.UsageError(f"give SOURCE and TARGET, or nothing for standard input; got {len(pair)} arguments")
+        got = f"{len(pair)} argument{'s' if len(pair) > 1 else ''}"
+        raise click.UsageError(f"give SOURCE and TARGET, or nothing for standard input; got {got}")
     if pair and source is not None:
         raise click.UsageError(f"give SOURCE and TARGET, or --input {source}, not both")
     settings: dict[str, Any] = {
@@ -89,9 +90,8 @@ def _pairs(lines: Iterable[Line]) -> Iterator[Line]:
         if line.problem:
             raise InputError(f"{line.name}: {line.problem}")
         if line.text.count("\t") != 1:
-            raise InputError(
-                f"{line.name}: must be a text and its translation with one tab between, has {line.text.count(chr(9))}"
-            )
+            tabs = line.text.count("\t")
+            raise InputError(f"{line.name}: must be a text and its translation with one tab between, has {tabs} tabs")
         yield line
 
 

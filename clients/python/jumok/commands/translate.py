@@ -155,6 +155,10 @@ def _lines(texts: Sequence[str], source: Path | None) -> tuple[int | None, Itera
     """Open the lines of a source, or make lines of the arguments."""
     if not texts:
         return open_lines(source)
+    if len(texts) > 1 and not any(" " in text for text in texts):
+        click.echo(
+            f"Warning: {len(texts)} words are {len(texts)} texts; a sentence needs quotation marks around it", err=True
+        )
     for number, text in enumerate(texts, start=1):
         if _is_file(text):
             click.echo(

@@ -1,5 +1,6 @@
 """TLS for the server, with certificates that may be replaced while it runs."""
 
+import re
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,8 @@ class TlsFiles:
         except (ssl.SSLError, ValueError) as error:
             raise CredentialsError(
                 f"certificate {self.certificate}, key {self.key}"
-                f"{f' and authority {self.client_ca}' if self.client_ca else ''} cannot be used: {error}"
+                f"{f' and authority {self.client_ca}' if self.client_ca else ''} cannot be used: "
+                f"{self._wrong_content(contents) or error}"
             ) from error
         if [read_file(path) for path in self._paths] != contents:
             raise CredentialsError(f"{self.certificate} or {self.key} was being replaced")
@@ -72,6 +74,14 @@ class TlsFiles:
         return grpc.ssl_server_certificate_configuration(
             [(key, certificate)], root_certificates=authority[0] if authority else None
         )
+
+    def _wrong_content(self, contents: Sequence[bytes]) -> str:
+        """Name the first file that is no PEM file of its kind; empty if all are."""
+        kinds = (b"CERTIFICATE", b"PRIVATE KEY", b"CERTIFICATE")
+        for path, content, kind in zip(self._paths, contents, kinds, strict=False):
+            if not re.search(rb"^-----BEGIN [A-Z ]*" + kind + b"-----", content, re.MULTILINE):
+                return f"{path} has no {kind.decode().lower()} in PEM"
+        return ""
 
 
 def _refuse_password() -> str:

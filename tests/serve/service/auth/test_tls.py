@@ -171,8 +171,12 @@ def test_files_that_cannot_be_used_are_refused(authority: Authority, stranger: A
     for tls, words in (
         (TlsFiles(certificate=certificate, key=other_key), "mismatch"),
         (TlsFiles(certificate=certificate, key=locked), "password"),
-        (TlsFiles(certificate=nonsense, key=key), "nonsense.pem"),
-        (TlsFiles(certificate=certificate, key=key, client_ca=nonsense), "nonsense.pem"),
+        (TlsFiles(certificate=nonsense, key=key), "cannot be used: .*nonsense.pem has no certificate in PEM"),
+        (TlsFiles(certificate=certificate, key=nonsense), "cannot be used: .*nonsense.pem has no private key in PEM"),
+        (
+            TlsFiles(certificate=certificate, key=key, client_ca=nonsense),
+            "cannot be used: .*nonsense.pem has no certificate in PEM",
+        ),
         (TlsFiles(certificate=tmp_path / "missing.pem", key=key), "missing.pem"),
     ):
         with pytest.raises(CredentialsError, match=words):
