@@ -79,6 +79,18 @@ def test_a_broken_installation_differs_from_a_missing_one() -> None:
     assert "pip install" not in done.stderr
 
 
+def test_a_command_of_another_version_says_so() -> None:
+    """As in an editable installation after a change of the sources."""
+    stale = (
+        "import importlib.metadata as m; m.entry_points = lambda **_: "
+        "m.EntryPoints([m.EntryPoint('old', 'jumok.commands.health:gone', 'jumok.commands')])"
+    )
+    done = command("old", setup=stale)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: 'jumok old' is of another version of jumok: install jumok again\n"
+    assert command("--help", setup=stale).returncode == 0
+
+
 def test_a_shell_completes_commands_and_options() -> None:
     def completions(words: str) -> list[str]:
         index = len(words.split(" ")) - 1

@@ -50,6 +50,8 @@ class Commands(click.Group):
             command = found[0].load()
         except ImportError as error:
             return _unavailable(cmd_name, missing(error, found[0]))
+        except AttributeError:  # an editable installation whose sources have changed
+            return _unavailable(cmd_name, "is of another version of jumok: install jumok again")
         assert isinstance(command, click.Command)
         return command
 
