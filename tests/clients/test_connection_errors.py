@@ -1,6 +1,8 @@
 """Servers that cannot be reached: the messages, against real servers and sockets."""
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ import jumok
 from jumok import Tls
 from jumok.testing import FakeServer
 from tests.support.certificates import Authority
+from tests.support.hang import HANG_S
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +100,21 @@ def test_tls_on_one_side_only(authority: Authority) -> None:
         assert message(plain.address, Tls(root_certificates=authority.root)).startswith(
             f"cannot reach a server at {plain.address}: it answers without TLS: leave out tls (--tls, --tls-ca) ("
         )
+
+
+@pytest.mark.parametrize("program", [["-m", "jumok"], [str(Path(sys.executable).with_name("jumok"))]])
+def test_the_command_writes_no_line_of_grpcs_own_log(program: list[str]) -> None:
+    with FakeServer(str.upper) as plain:
+        done = subprocess.run(
+            [sys.executable, *program, "health", "--tls", "--server", plain.address],
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: cannot reach a server at {plain.address}: it answers without TLS: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_certificates_that_do_not_fit(authority: Authority, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Results are frozen dataclasses, the same that an in-process translator gives; er
 in `jumok_proto.errors`, which the translator raises too.
 """
 
+import jumok._grpc_log  # noqa: F401 - before gRPC
 from jumok._admin_client import AdminClient
 from jumok._async_admin_client import AsyncAdminClient
 from jumok._async_client import AsyncClient

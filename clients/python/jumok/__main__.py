@@ -9,8 +9,6 @@ def main() -> NoReturn:
     """Run the command line and exit with its code."""
     if sys.stdout is None:  # closed by the caller, who then wants no output
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
-    # gRPC's own log repeats, for programmers, what an error here says for users.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from jumok.commands._main import run  # noqa: PLC0415 - not every installation has click
     except ModuleNotFoundError as error:
