@@ -61,7 +61,7 @@ class Translation:
     source_unknown_count: int = 0
     """Number of source tokens that the model's vocabulary lacks; 0 from servers that do not count them."""
     source_tokens: tuple[str, ...] = ()
-    """The source tokens, special ones included; empty if attention was not requested."""
+    """The source tokens, special ones included, unknown ones as in the text; empty if attention was not requested."""
     timings: Timings | None = field(default=None, compare=False)
     """Times of the text's request; not compared."""
 

@@ -450,7 +450,7 @@ class Translation(google.protobuf.message.Message):
 
     @property
     def source_tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The tokens of the text, as the tokenizer spells them; set if attention was requested."""
+        """The tokens of the text, as the tokenizer spells them, unknown ones as in the text; set if attention was requested."""
 
     def __init__(
         self,
