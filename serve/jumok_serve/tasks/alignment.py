@@ -144,7 +144,9 @@ def prepare_alignment(  # noqa: PLR0917 - model and engine, and the arguments of
     query.check(model.manifest.name, model.teacher_forcing)
     direction = model.direction(parameters)
     options = model.resolve(DecodingOptions(), direction.forced_first, ())
-    sources = model.inputs.sources(texts, direction, truncate=parameters.truncate, deadline=parameters.deadline)
+    sources = model.inputs.sources(
+        texts, direction, truncate=parameters.truncate, deadline=parameters.deadline, keep_unknown=True
+    )
     given = model.inputs.targets_or_none(targets, sources, options.forced_first_token)
     lengths = [
         (len(source.token_ids), options.max_length if target is None else len(target.token_ids))

@@ -280,7 +280,13 @@ def submit_texts(
     if text_options.sampling is not None and not model.can_sample:
         raise SamplingUnavailableError.of(name)
     engine.check_room(sum(isinstance(text, str) and bool(text.strip()) for text in texts))
-    sources = inputs.sources(texts, direction, truncate=parameters.truncate, deadline=parameters.deadline)
+    sources = inputs.sources(
+        texts,
+        direction,
+        truncate=parameters.truncate,
+        deadline=parameters.deadline,
+        keep_unknown=parameters.attention,
+    )
     prefixes = inputs.prefixes(target_prefixes, len(texts), text_options.forced_first_token)
     if parameters.attention:
         _check_attention(sources, prefixes, text_options)

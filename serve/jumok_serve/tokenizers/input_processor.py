@@ -34,7 +34,7 @@ class Source:
 
     Attributes:
         unknown: number of unknown tokens.
-        text: text that was tokenized, if it has unknown tokens.
+        text: text that was tokenized, if it has unknown tokens and was to be kept.
     """
 
     token_ids: tuple[int, ...]
@@ -78,9 +78,15 @@ class InputProcessor:
         return self._special_tokens.start if direction.start is None else direction.start
 
     def sources(
-        self, texts: Sequence[str], direction: Direction, *, truncate: bool, deadline: float | None
+        self,
+        texts: Sequence[str],
+        direction: Direction,
+        *,
+        truncate: bool,
+        deadline: float | None,
+        keep_unknown: bool = False,
     ) -> list[Source]:
-        """Tokenize texts, with task prefix and token ids of the direction.
+        """Tokenize texts, with task prefix and token ids of the direction; keeps texts for `spelled` if needed.
 
         A text has no content if it is white space, has no tokens, or has only tokens that follow every text, as EOS.
         The target language's code at its beginning is not doubled.
@@ -98,7 +104,7 @@ class InputProcessor:
             if deadline is not None and time.monotonic() > deadline:
                 raise DeadlineExceededError("the deadline passed while the texts were tokenized")
             some = list(islice(texts, first, first + TEXTS_PER_DEADLINE_CHECK))
-            sources += self._sources(some, direction, first=first, truncate=truncate)
+            sources += self._sources(some, direction, first=first, truncate=truncate, keep_unknown=keep_unknown)
         return sources
 
     def prefixes(
@@ -169,14 +175,16 @@ class InputProcessor:
     def spelled(self, source: Source, direction: Direction) -> list[tuple[str, bool]]:
         """Spell the tokens of a source, unknown ones as in its text; True for those."""
         spelled = [(text, False) for text in self._tokenizer.source_tokens(source.token_ids)]
-        if source.unknown:
+        if source.text:
             first = len(direction.source_prefix)
             for place, piece in enumerate(self._tokenizer.pieces(source.text), start=first):
                 if place < len(spelled) - len(direction.source_suffix) and source.token_ids[place] == self._unknown:
                     spelled[place] = piece, True
         return spelled
 
-    def _sources(self, texts: Sequence[str], direction: Direction, *, first: int, truncate: bool) -> list[Source]:
+    def _sources(
+        self, texts: Sequence[str], direction: Direction, *, first: int, truncate: bool, keep_unknown: bool
+    ) -> list[Source]:
         """Tokenize some texts of a request; ``first`` is the index of the first one."""
         limit, prefix, suffix = self._limits.max_source_length, direction.source_prefix, direction.source_suffix
         max_tokens = limit - len(prefix) - len(suffix)
@@ -210,7 +218,7 @@ class InputProcessor:
             truncated = too_long or len(whole[index]) > max_characters
             kept = token_ids[:max_tokens]
             unknown = 0 if self._unknown is None else kept.count(self._unknown)
-            text = read[index] if unknown else ""
+            text = read[index] if unknown and keep_unknown else ""
             sources.append(Source((*prefix, *kept, *suffix), truncated=truncated, unknown=unknown, text=text))
         return sources
 
