@@ -40,7 +40,10 @@ def cache_command() -> None:
 @cache_command.command(name="list")
 def list_models() -> None:
     """Print each imported model with its size and folder."""
-    for name in cache.cached_models():
+    names = list(cache.cached_models())
+    if not names:
+        click.echo("no model was imported by name yet", err=True)
+    for name in names:
         click.echo(f"{name}\t{cache.bundle_size(name) / 1e6:.1f} MB\t{name.bundle}")
 
 

@@ -277,6 +277,8 @@ def token(*, name: str, scopes: tuple[str, ...], file: Path | None) -> None:
     if file is None:
         click.echo(f"{secret}\n{made.line()}")
         return
+    if not file.parent.is_dir():
+        raise click.UsageError(f"--file {file}: the folder {file.parent} does not exist; create it, or choose another")
     if file.exists():
         TokenFile(file)  # refuses a file that is not usable
     before = file.read_text(encoding="utf-8") if file.exists() else ""

@@ -125,6 +125,9 @@ def test_the_cache_is_listed_and_cleaned(tiny_bundle: Path) -> None:
     assert b"'org/other' is not in the cache; 'jumok cache list' has its models" in done.stderr
     assert command.run("cache", "remove", "org/tiny").returncode == 0
     assert list(cached_models()) == [HubName("org/tiny", "v1")]
+    assert command.run("cache", "remove", "org/tiny@v1").returncode == 0
+    empty = command.run("cache", "list")
+    assert (empty.returncode, empty.stdout, empty.stderr) == (0, b"", b"no model was imported by name yet\n")
 
 
 def test_an_unknown_source_is_refused(tmp_path: Path) -> None:

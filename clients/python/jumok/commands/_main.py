@@ -110,6 +110,8 @@ def _report(error: BaseException) -> int:
             # Python flushes standard output again at exit, and would report the broken pipe.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 141
+        case OSError() if error.filename is not None and error.strerror:
+            click.echo(f"Error: {os.fsdecode(error.filename)}: {error.strerror}", err=True)
         case JumokError() | OSError():
             click.echo(f"Error: {error}", err=True)
         case ModuleNotFoundError() if (error.name or "").partition(".")[0] in _EXTRAS:

@@ -68,7 +68,7 @@ class TokenFile:
         try:
             lines = contents[0].decode("utf-8").splitlines()
         except UnicodeDecodeError as error:
-            raise CredentialsError(f"{self._path}: {error}") from error
+            raise CredentialsError(f"{self._path} is no file of tokens: byte {error.start + 1} is not UTF-8") from error
         tokens, problems = [], []
         for number, line in enumerate(lines, start=1):
             if line.strip() and not line.startswith("#"):

@@ -74,6 +74,12 @@ def test_a_file_that_cannot_be_used_is_refused(file: Path, lines: list[str], wor
         TokenFile(file)
 
 
+def test_a_file_of_another_kind_is_refused(file: Path) -> None:
+    file.write_bytes(b"a \xff")
+    with pytest.raises(CredentialsError, match="tokens is no file of tokens: byte 3 is not UTF-8"):
+        TokenFile(file)
+
+
 def test_a_missing_file_is_refused(file: Path) -> None:
     with pytest.raises(CredentialsError, match="No such file"):
         TokenFile(file)
@@ -170,3 +176,9 @@ def test_the_command_adds_to_a_file_that_others_cannot_read(file: Path) -> None:
         assert refused.stdout == ""
         assert arguments[0] in refused.stderr
     assert file.read_bytes() == before
+
+
+def test_the_command_names_a_folder_that_is_missing(tmp_path: Path) -> None:
+    done = CliRunner().invoke(token_command, ["one", "--file", str(tmp_path / "no/tokens")])
+    assert done.exit_code == 2
+    assert f"the folder {tmp_path / 'no'} does not exist; create it, or choose another" in done.stderr
