@@ -88,11 +88,15 @@ def import_model(
     Imports Hugging Face checkpoints: Marian, M2M100, NLLB, BART, mBART, Pegasus, T5, mT5 and umT5. Nothing in them is
     executed. The bundle decodes by the model's own settings. Give the languages if the model names none.
     """
+    from jumok_serve.bundle.bundle import check_target  # noqa: PLC0415
+
+    if out is not None:
+        check_target(out, overwrite=overwrite)  # before the imports, which take seconds
+    elif isinstance(source, Path):
+        raise click.UsageError("Missing option '--out': give the folder of the new bundle")
     from jumok_export.importers.options import ImportOptions  # noqa: PLC0415
     from jumok_export.quantization.calibration import read_calibration  # noqa: PLC0415
 
-    if out is None and isinstance(source, Path):
-        raise click.UsageError("Missing option '--out': give the folder of the new bundle")
     say = timed()
     options = ImportOptions(
         precisions=precisions,

@@ -159,7 +159,7 @@ def write_bundle(
         BundleError: ``out`` exists (with ``overwrite``: and is not a bundle), or ``build`` made an invalid bundle.
     """
     target = Path(os.path.abspath(out))
-    _check_target(target, overwrite=overwrite)
+    check_target(target, overwrite=overwrite)
     draft = _sibling(target, "partial")
     try:
         draft.mkdir(parents=True)
@@ -173,7 +173,7 @@ def write_bundle(
         except BundleError as exc:  # it names the draft, which is about to be removed
             raise BundleError(target, exc.problems) from exc
         _flush(draft)
-        _check_target(target, overwrite=overwrite)
+        check_target(target, overwrite=overwrite)
         _move_into_place(draft, target)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -334,7 +334,8 @@ def _walk(folder: Path) -> Iterator[str]:
                 yield (Path(parent) / name).relative_to(folder).as_posix()
 
 
-def _check_target(target: Path, *, overwrite: bool) -> None:
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Check that a bundle may be written to a path; BundleError if not."""
     if not os.path.lexists(target):
         return
     if not overwrite:
