@@ -63,6 +63,15 @@ SLOW = (
     "tests/project/test_packaging.py",
 )
 """Beginnings of the paths of slow tests."""
+EXPORTING = (
+    "tests/export/bundles",
+    "tests/export/graphs/test_graphs.py",
+    "tests/export/importers/huggingface/test_import",
+    "tests/export/quantization/test_calibration.py",
+    "tests/export/verification",
+    "tests/project/test_committed_model.py",
+)
+"""Beginnings of the paths of tests that export models, or translate a whole test set."""
 LONGEST_FIRST = (
     "test_documents.py",
     "test_offline.py",
@@ -94,7 +103,13 @@ def is_unit(item: pytest.Item) -> bool:
     """True if a test trains no model, exports none and starts no process."""
     assert isinstance(item, pytest.Function)
     starts_processes = {"subprocess", "jumok", "serving"} & vars(item.module).keys()
-    return not starts_processes and "made_once" not in item.fixturenames and not item.get_closest_marker("slow")
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    exports = (
+        "made_once" in item.fixturenames
+        or any(isinstance(value, str) and value.endswith("_bundle") for value in parameters)  # name of a fixture
+        or item.path.relative_to(item.config.rootpath).as_posix().startswith(EXPORTING)
+    )
+    return not starts_processes and not exports and not item.get_closest_marker("slow")
 
 
 @pytest.fixture(scope="session")

@@ -95,7 +95,7 @@ class WordListTokenizer:
 
     def pieces(self, text: str) -> list[str]:
         """Return the characters or words of ``text`` that have a source token, unknown ones too."""
-        return [part for part in self._split(text) if self._source.encode([part])]
+        return [part for part in _split(text, self._unit) if self._source.encode([part])]
 
     def encode_target(self, text: str) -> list[int]:
         """Return the target token ids of ``text``; none for an empty text."""
