@@ -12,7 +12,7 @@ Differences from a reader's terminal:
 - the Hugging Face Hub is a server on this machine, which has a tiny checkpoint under a published one's name;
 - ``make`` is a dry run: ``.ci/run`` runs the targets that newcomers run first;
 - ``pip install`` does nothing: `tests/project/test_packaging.py` installs the extras;
-- ``docker`` and ``kubectl`` do nothing: `test_deployment.py` and `test_kubernetes.py` test their files.
+- ``docker`` and ``kubectl`` do nothing: `tests/project/test_deployment.py` tests their files.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -53,14 +54,7 @@ SHELL = """
 make() { command make --dry-run --directory "$REPOSITORY" "$@"; }
 pip() { [ "$1" = install ]; }
 docker() { case $1 in build | run | compose) ;; *) return 1 ;; esac; }
-kubectl() {
-  case "$*" in
-    "apply -f "*) [ -d "$REPOSITORY/$3" ] ;;
-    "create secret tls jumok-tls --cert "*" --key "*) [ -s "$6" ] && [ -s "$8" ] ;;
-    "create secret generic jumok-tokens --from-file tokens") [ -s tokens ] ;;
-    *) return 1 ;;
-  esac
-}
+kubectl() { [ "$1 $2" = "apply -f" ] && [ -d "$REPOSITORY/$3" ]; }
 """
 ALONE = "exec({!r}, {{'__name__': '__main__'}})"
 """Runs a program with its own names; a process for each program would take longer."""
@@ -142,10 +136,12 @@ class Reader:
 
 @pytest.fixture(scope="session")
 def checkpoints(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
-    """Untrained checkpoints in Hugging Face's layout."""
+    """Untrained checkpoints in each format."""
 
     def make(folder: Path) -> None:
-        from tests.parity.checkpoints import make_checkpoint  # imports PyTorch, as the next two do
+        from ctranslate2.converters import TransformersConverter  # imports PyTorch, as the next three do
+
+        from tests.parity.checkpoints import make_checkpoint
         from tests.parity.run import quiet
         from tests.parity.shapes import SHAPES
 
@@ -153,6 +149,14 @@ def checkpoints(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Pat
         with quiet():
             for name, shape in (("opus-mt-en-de", "marian-3-heads"), ("nllb", "nllb"), ("t5", "mt5")):
                 make_checkpoint(replace(shapes[shape], steps=1), folder / name)
+            TransformersConverter(str(folder / "opus-mt-en-de")).convert(str(folder / "ct2-en-de"))
+        for name in ("source.spm", "target.spm"):
+            shutil.copy(folder / "opus-mt-en-de" / name, folder / "ct2-en-de")
+        with zipfile.ZipFile(folder / "translate-en_de-1_9.argosmodel", "w") as package:
+            package.writestr("translate-en_de-1_9/metadata.json", '{"from_code": "en", "to_code": "de"}')
+            package.write(folder / "ct2-en-de/source.spm", "translate-en_de-1_9/sentencepiece.model")
+            for file in (folder / "ct2-en-de").iterdir():
+                package.write(file, f"translate-en_de-1_9/model/{file.name}")
 
     return made_once("checkpoints", make)
 

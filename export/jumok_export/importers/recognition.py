@@ -1,5 +1,6 @@
 """Formats that can be imported, each recognised by the files that make it."""
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,6 +13,9 @@ from jumok_export.importers.options import Importer, ImportOptions
 from jumok_export.installed import need
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.fields import MANIFEST_FILE
+
+_HEAD_BYTES = 256
+"""Bytes of a file that tell its format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +54,40 @@ def _is_huggingface(path: Path) -> bool:
     return any((path / name).is_file() for file in names for name in (file, f"{file}.index.json"))
 
 
+def _is_argos(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "metadata.json").is_file() and (path / "model").is_dir()
+    return path.suffix == ".argosmodel" and path.is_file()
+
+
+def _is_ctranslate2(path: Path) -> bool:
+    """True if model.bin begins with a version and the name of a specification."""
+    file = path / "model.bin"
+    if not file.is_file():
+        return False
+    with file.open("rb") as stream:
+        head = stream.read(_HEAD_BYTES)
+    if len(head) < 6:
+        return False
+    version, size = struct.unpack("<IH", head[:6])
+    return 1 <= version < 100 and head[5 + size : 6 + size] == b"\0" and head[6 : 5 + size].isalnum()
+
+
 FORMATS = (
+    Format(
+        name="a CTranslate2 folder",
+        files="model.bin, a vocabulary, and SentencePiece models",
+        recognises=_is_ctranslate2,
+        importer=("jumok_export.importers.ctranslate2.importing", "import_folder"),
+        needs=("safetensors",),
+    ),
+    Format(
+        name="an Argos Translate package",
+        files="NAME.argosmodel, or a folder with metadata.json and model",
+        recognises=_is_argos,
+        importer=("jumok_export.importers.argos.importing", "import_package"),
+        needs=("safetensors",),
+    ),
     Format(
         name="a Hugging Face checkpoint",
         files="config.json, and model.safetensors or pytorch_model.bin",

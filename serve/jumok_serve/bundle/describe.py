@@ -155,8 +155,9 @@ def _provenance(manifest: Manifest) -> Iterator[str]:
         rows.append(("data", made.training_data.description))
         rows += [("", f"{name} (SHA-256 {sha256[:16]})") for name, sha256 in made.training_data.files.items()]
     if made.checkpoint is not None:
-        by = made.checkpoint.transformers_version
-        rows.append(("checkpoint", f"{made.checkpoint.name}{f', saved by transformers {by}' if by else ''}"))
+        by, commit = made.checkpoint.transformers_version, made.checkpoint.commit
+        origin = f"{f', commit {commit[:12]}' if commit else ''}{f', saved by transformers {by}' if by else ''}"
+        rows.append(("checkpoint", f"{made.checkpoint.name}{origin}"))
         rows += [("", f"{name} (SHA-256 {sha256[:16]})") for name, sha256 in made.checkpoint.weights.items()]
     rows.append(("notes", made.notes))
     yield from _pairs(row for row in rows if row[1])

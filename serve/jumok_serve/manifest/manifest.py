@@ -255,12 +255,13 @@ class TrainingData(Part):
 class SourceCheckpoint(Part):
     """Imported checkpoint: folder name, and SHA-256 by weights file name.
 
-    ``transformers_version`` is the version that wrote it, if known.
+    ``transformers_version`` is the version that wrote it, and ``commit`` that of its repository, if known.
     """
 
     name: str
     weights: dict[str, Sha256]
     transformers_version: str | None = None
+    commit: str | None = None
 
 
 class Provenance(Part):

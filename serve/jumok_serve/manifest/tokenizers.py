@@ -138,7 +138,46 @@ class WordListDescription(Part):
         return self.target_vocabulary is None
 
 
+class MosesBPEDescription(Part):
+    """Byte-pair codes of Moses words, and vocabularies of the pieces' ids; needs the extra ``moses``.
+
+    Attributes:
+        codes: codes file of subword-nmt.
+        source_vocabulary, target_vocabulary: JSON objects from piece to id; no target vocabulary: one for both.
+        source_vocab_size, target_vocab_size: the model's sizes, which may exceed the vocabularies'.
+        unknown: token of unknown pieces.
+        special_tokens: tokens that are no text and decode to nothing.
+        source_language, target_language: Moses' codes of the languages, such as ``en``.
+    """
+
+    kind: Literal["moses_bpe"] = "moses_bpe"
+    codes: RelativePath
+    source_vocabulary: RelativePath
+    target_vocabulary: RelativePath | None = None
+    source_vocab_size: Positive
+    target_vocab_size: Positive
+    unknown: Spelling
+    special_tokens: tuple[Spelling, ...]
+    source_language: Spelling
+    target_language: Spelling
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The tokenizer's files."""
+        files = (self.codes, self.source_vocabulary, self.target_vocabulary)
+        return tuple(file for file in files if file is not None)
+
+    @property
+    def shared(self) -> bool:
+        """True if both languages have the same tokens."""
+        return self.target_vocabulary is None
+
+
 TokenizerDescription: TypeAlias = Annotated[
-    SentencePieceDescription | PieceVocabularyDescription | TokenizerJsonDescription | WordListDescription,
+    SentencePieceDescription
+    | PieceVocabularyDescription
+    | TokenizerJsonDescription
+    | WordListDescription
+    | MosesBPEDescription,
     Field(discriminator="kind"),
 ]

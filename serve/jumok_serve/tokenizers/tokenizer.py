@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from jumok_serve.manifest.tokenizers import (
+    MosesBPEDescription,
     PieceVocabularyDescription,
     SentencePieceDescription,
     TokenizerDescription,
@@ -12,6 +13,7 @@ from jumok_serve.manifest.tokenizers import (
     WordListDescription,
 )
 from jumok_serve.tokenizers.detokenize import checked_ids, stable_text
+from jumok_serve.tokenizers.moses_bpe import MosesBPETokenizer
 from jumok_serve.tokenizers.piece_vocabulary import PieceVocabularyTokenizer
 from jumok_serve.tokenizers.sentencepiece_model import SentencePieceModel
 from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
@@ -181,3 +183,5 @@ def load_tokenizer(description: TokenizerDescription, folder: Path) -> Tokenizer
             return SentencePieceTokenizer.load(description, folder)
         case WordListDescription():
             return WordListTokenizer.load(description, folder)
+        case MosesBPEDescription():
+            return MosesBPETokenizer.load(description, folder)

@@ -62,6 +62,8 @@ def test_the_first_start_imports_and_later_ones_need_no_hub(
     assert f"wrote {cache}/bundles/org/tiny: tiny 1, fp32 " in said
     hub.requests.clear()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    shown = command.run("inspect", "--all", cache / "bundles/org/tiny").stdout.decode()
+    assert f"checkpoint    tiny, commit {hub.commit('org/tiny')[:12]}, saved by transformers " in shown
     again, said = translated()
     assert again == expected
     assert "importing" not in said

@@ -24,6 +24,7 @@ _EXTRAS = {
     "matplotlib": "plot",
     "opentelemetry": "serve,otel",
     "sacrebleu": "serve,evaluate",
+    "sacremoses": "serve,moses",
     "safetensors": "serve,import",
     "transformers": "serve,import",
 }

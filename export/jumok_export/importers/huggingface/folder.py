@@ -52,6 +52,11 @@ class CheckpointFolder:
         cached = _cached(folder)
         return folder.name if cached is None else cached.name.rpartition("--")[2]
 
+    @property
+    def commit(self) -> str | None:
+        """Commit of a model in Hugging Face's cache."""
+        return cached_commit(self.path)
+
     @cached_property
     def sha256(self) -> dict[str, str]:
         """SHA-256 of every weights file by name."""
@@ -148,6 +153,12 @@ def _inside(folder: Path, path: Path) -> bool:
     cached = _cached(folder.resolve())
     roots = [folder.resolve(), *([] if cached is None else [cached / "blobs"])]
     return any(path.resolve().is_relative_to(root) for root in roots)
+
+
+def cached_commit(path: Path) -> str | None:
+    """Commit of a snapshot in Hugging Face's cache; None elsewhere."""
+    folder = path.resolve()
+    return None if _cached(folder) is None else folder.name
 
 
 def _cached(folder: Path) -> Path | None:

@@ -2,13 +2,10 @@
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
 
 from jumok_export.bundles.export import DEFAULT_PRECISIONS, describe_architecture, describe_provenance, export_bundle
 from jumok_export.errors import ExportError, listed
@@ -19,18 +16,17 @@ from jumok_export.importers.huggingface.generation import ImportedGeneration, re
 from jumok_export.importers.huggingface.imported import ImportedModel
 from jumok_export.importers.huggingface.language_roles import Directions
 from jumok_export.importers.huggingface.tokenizer import ImportedTokenizer, read_tokenizer
+from jumok_export.importers.naming import model_name
 from jumok_export.models.t5 import T5
 from jumok_export.models.transformer import Transformer
 from jumok_export.shortlists.sources import ShortlistPlan
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.manifest.fields import Name
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import Architecture, Limits, SourceCheckpoint
 from jumok_serve.search.options import DecodingOptions
 
 _Part = TypeVar("_Part")
-_NAME: TypeAdapter[str] = TypeAdapter(Name)
 _OF_TRAINING = ("dropout", "attention_dropout", "activation_dropout", "max_positions")
 """Sizes that matter only in training."""
 
@@ -84,7 +80,7 @@ def import_checkpoint(
     """
     progress("reading the checkpoint")
     checkpoint = open_checkpoint(folder)
-    model_name = _model_name(checkpoint.name if name is None else name, given=name is not None)
+    given_name = model_name(checkpoint.name if name is None else name, given=name is not None)
     requested = Directions(source=source_language, target=target_language)
     parts = _read(checkpoint, requested, (max_source_length, max_target_length))
     if calibration is not None or shortlist is not None:
@@ -102,7 +98,7 @@ def import_checkpoint(
         parts.model.model,
         parts.tokenizer.tokenizer,
         out,
-        name=model_name,
+        name=given_name,
         version=version,
         languages=parts.tokenizer.languages,
         special_tokens=parts.generation.special_tokens,
@@ -114,6 +110,7 @@ def import_checkpoint(
                 name=checkpoint.name,
                 weights=checkpoint.sha256,
                 transformers_version=_text(parts.config.get("transformers_version")),
+                commit=checkpoint.commit,
             ),
             configuration=json.dumps(parts.config, indent=2, ensure_ascii=False),
             notes="; ".join(notes),
@@ -249,19 +246,6 @@ def _check_defaults(parts: _Parts) -> None:
             problems[f"its decoding defaults contradict each other: {error}"] = None
     if problems:
         raise CheckpointError(list(problems))
-
-
-def _model_name(wanted: str, *, given: bool) -> str:
-    """Validate a given model name, or make one from a folder's name.
-
-    Raises:
-        ExportError: an invalid name.
-    """
-    name = wanted if given else re.sub(r"[^A-Za-z0-9._-]+", "-", wanted).lstrip("._-")[:128]
-    try:
-        return _NAME.validate_python(name)
-    except ValidationError as error:
-        raise ExportError(f"{wanted!r} cannot be a model's name: use letters, digits, '.', '_' and '-'") from error
 
 
 def _architecture(imported: ImportedModel) -> Architecture:

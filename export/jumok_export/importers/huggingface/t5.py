@@ -120,7 +120,7 @@ def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel
         and settings.flag("scale_decoder_outputs", default=settings.flag("tie_word_embeddings", default=True)),
     )
     settings.require_sizes()
-    limit = _usual_limit(sizes, settings.integer("n_positions", 512, most=MOST_POSITIONS))
+    limit = usual_limit(sizes, settings.integer("n_positions", 512, most=MOST_POSITIONS))
     with torch.device("meta"):
         model = T5(sizes)
     own = {"source_embedding": _ENCODER, "target_embedding": _DECODER, "output": _HEAD}
@@ -140,7 +140,7 @@ def build(family: Family, settings: Settings, weights: Weights) -> ImportedModel
     )
 
 
-def _usual_limit(sizes: T5Sizes, trained: int) -> int:
+def usual_limit(sizes: T5Sizes, trained: int) -> int:
     """Longest power of two, from the length of training, whose attention weights take 256 MiB."""
     attention = sizes.heads * max(sizes.encoder_layers, sizes.decoder_layers)
     limit = 1 << int(math.log2(math.sqrt(2**28 / 4 / attention)))

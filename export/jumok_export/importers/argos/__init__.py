@@ -1,0 +1,1 @@
+"""Import of Argos Translate packages as bundles."""

@@ -1,0 +1,1 @@
+"""Import of CTranslate2's converted models as bundles."""

@@ -1,0 +1,261 @@
+"""Tokenizer of Moses words cut by byte-pair codes: that of Argos Translate's packages with ``bpe.model``."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise, repeat
+from pathlib import Path
+from typing import Any, Self
+
+from jumok_serve.errors import ForeignCodeError
+from jumok_serve.foreign import ForeignCode
+from jumok_serve.manifest.tokenizers import MosesBPEDescription
+from jumok_serve.tokenizers.detokenize import checked_ids
+from jumok_serve.tokenizers.piece_vocabulary import read_vocabulary
+
+_MOSES = ForeignCode("sacremoses")
+_SEPARATOR = "@@"
+"""Ending of a piece that another piece of the word follows."""
+_END = "</w>"
+"""Ending of a word's last symbol in the codes."""
+_LONGEST_WORD = 1000
+"""Characters of a word; a longer one is unknown, because cutting takes time by the square of its length."""
+_CACHED_WORDS = 2**14
+_AHEAD = 3
+"""Words that Moses looks ahead when it joins words."""
+_LOOKS_AT_THE_END = {"cs"}
+"""Languages whose words are joined by the last ones of the text."""
+
+
+class MosesBPETokenizer:
+    """Moses words cut by byte-pair codes, with vocabularies of the pieces' ids; safe in any number of threads.
+
+    It encodes and decodes as Argos Translate does: punctuation is normalized, words are Moses tokens, and codes are
+    those of subword-nmt. Special tokens and the unknown token decode to nothing.
+
+    Args:
+        codes: content of a codes file of subword-nmt.
+        source_vocabulary: id of every source piece, and of target pieces if there is no `target_vocabulary`.
+        target_vocabulary: id of every target piece.
+        languages: Moses' codes of source and target language, such as ``en``.
+
+    For the other arguments see `jumok_serve.manifest.tokenizers.MosesBPEDescription`.
+
+    Raises:
+        ValueError: sacremoses is not installed, invalid codes, or a vocabulary that does not fit.
+    """
+
+    def __init__(
+        self,
+        codes: bytes,
+        *,
+        source_vocabulary: Mapping[str, int],
+        target_vocabulary: Mapping[str, int] | None = None,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        unknown: str,
+        special_tokens: Sequence[str],
+        languages: tuple[str, str],
+    ) -> None:
+        self._codes = codes
+        self._cut = lru_cache(_CACHED_WORDS)(_Codes(codes).cut)
+        self._source, self._target = source_vocabulary, target_vocabulary or source_vocabulary
+        self._shared = target_vocabulary is None
+        self._sizes = (source_vocab_size, target_vocab_size)
+        self._unknown, self._special, self._languages = unknown, tuple(special_tokens), languages
+        for side, vocabulary, size in (
+            ("source", self._source, source_vocab_size),
+            ("target", self._target, target_vocab_size),
+        ):
+            if unknown not in vocabulary:
+                raise ValueError(f"the {side} vocabulary has no {unknown!r}, the token of unknown pieces")
+            if max(vocabulary.values()) >= size:
+                raise ValueError(f"the {side} vocabulary has ids beyond the model's, which end at {size - 1}")
+        silent = {unknown, *special_tokens}
+        self._text = [
+            {piece: token for piece, token in vocabulary.items() if piece not in silent}
+            for vocabulary in (self._source, self._target)
+        ]
+        self._shown = {token: piece for piece, token in self._text[1].items()}
+        self._spelling = [{token: piece for piece, token in one.items()} for one in (self._source, self._target)]
+        self._moses = [_Moses(language) for language in languages]
+
+    @classmethod
+    def load(cls, description: MosesBPEDescription, folder: Path) -> Self:
+        """Load the described tokenizer from its files in ``folder``.
+
+        Raises:
+            ValueError: the files do not load.
+        """
+        target = description.target_vocabulary
+        return cls(
+            (folder / description.codes).read_bytes(),
+            source_vocabulary=read_vocabulary(folder / description.source_vocabulary),
+            target_vocabulary=None if target is None else read_vocabulary(folder / target),
+            source_vocab_size=description.source_vocab_size,
+            target_vocab_size=description.target_vocab_size,
+            unknown=description.unknown,
+            special_tokens=description.special_tokens,
+            languages=(description.source_language, description.target_language),
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of target token ids, the width of the logits."""
+        return self._sizes[1]
+
+    @property
+    def source_vocab_size(self) -> int:
+        """Number of source token ids."""
+        return self._sizes[0]
+
+    @property
+    def source_unknown(self) -> int | None:
+        """The unknown token."""
+        return self._source[self._unknown]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the source token ids of ``text``; none for an empty text."""
+        return self._encode(text, 0, self._source[self._unknown])
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode`` several texts."""
+        return list(map(self.encode, texts))
+
+    def encode_target(self, text: str) -> list[int]:
+        """Return the target token ids of ``text``; none for an empty text."""
+        return self._encode(text, 1, self._target[self._unknown])
+
+    def _encode(self, text: str, side: int, unknown: int) -> list[int]:
+        pieces = (piece for word in self._moses[side].split(text) for piece in self._cut(word))
+        return list(map(self._text[side].get, pieces, repeat(unknown)))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of target token ids."""
+        return self._moses[1].join(self._words(ids))
+
+    def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """``decode`` several texts."""
+        return list(map(self.decode, ids))
+
+    def decode_stable(self, ids: Sequence[int]) -> str:
+        """Return the part of ``decode(ids)`` that further ids cannot change."""
+        if self._languages[1] in _LOOKS_AT_THE_END:
+            return ""
+        return self._moses[1].join(self._words(ids)[:-_AHEAD])
+
+    def _words(self, ids: Sequence[int]) -> list[str]:
+        pieces = [self._shown[token] for token in checked_ids(ids, self.vocab_size) if token in self._shown]
+        return " ".join(pieces).replace(f"{_SEPARATOR} ", "").split(" ")
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return the pieces of target token ids, "" for none."""
+        return list(map(self._spelling[1].get, checked_ids(ids, self.vocab_size), repeat("")))
+
+    def source_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return the pieces of source token ids, "" for none."""
+        return list(map(self._spelling[0].get, checked_ids(ids, self.source_vocab_size), repeat("")))
+
+    def save(self, folder: Path) -> MosesBPEDescription:
+        """Write codes and vocabularies into ``folder``, as ``bpe.codes``, ``vocabulary.json`` and so on."""
+        target_vocabulary = None if self._shared else "target_vocabulary.json"
+        (folder / "bpe.codes").write_bytes(self._codes)
+        _write(folder / "vocabulary.json", self._source)
+        if target_vocabulary is not None:
+            _write(folder / target_vocabulary, self._target)
+        return MosesBPEDescription(
+            codes="bpe.codes",
+            source_vocabulary="vocabulary.json",
+            target_vocabulary=target_vocabulary,
+            source_vocab_size=self.source_vocab_size,
+            target_vocab_size=self.vocab_size,
+            unknown=self._unknown,
+            special_tokens=self._special,
+            source_language=self._languages[0],
+            target_language=self._languages[1],
+        )
+
+
+class _Moses:
+    """Moses' normalizer, tokenizer and detokenizer of a language."""
+
+    def __init__(self, language: str) -> None:
+        try:
+            import sacremoses  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                "its tokenizer needs sacremoses, which is not installed; install it with: pip install 'jumok[moses]'"
+            ) from error
+        try:
+            with _MOSES:
+                self._normalizer: Any = sacremoses.MosesPunctNormalizer(language)
+                self._tokenizer: Any = sacremoses.MosesTokenizer(language)
+                self._detokenizer: Any = sacremoses.MosesDetokenizer(language)
+        except ForeignCodeError as error:
+            raise ValueError(f"sacremoses has no tokenizer for {language!r}: {error}") from error
+
+    def split(self, text: str) -> list[str]:
+        """Cut a text into words."""
+        with _MOSES:
+            words: list[str] = self._tokenizer.tokenize(self._normalizer.normalize(text))
+        return [word for word in " ".join(words).split(" ") if word]
+
+    def join(self, words: Sequence[str]) -> str:
+        """Join words to a text."""
+        with _MOSES:
+            text: str = self._detokenizer.detokenize(words)
+        return text
+
+
+class _Codes:
+    """Byte-pair codes: pairs of symbols, in the order in which they are merged."""
+
+    def __init__(self, content: bytes) -> None:
+        try:
+            lines = content.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"the codes are not UTF-8: {error}") from error
+        self._separate_end = True
+        if lines[0].startswith("#version:"):
+            version = lines.pop(0).split()[-1]
+            if version not in {"0.1", "0.2"}:
+                raise ValueError(f"the codes have version {version!r}: 0.1 and 0.2 are known")
+            self._separate_end = version == "0.1"
+        pairs = [tuple(line.strip("\r ").split(" ")) for line in lines]
+        wrong = next((number for number, pair in enumerate(pairs, 1) if len(pair) != 2), None)
+        if wrong is not None:
+            raise ValueError(f"line {wrong} of the codes is no pair of symbols")
+        self._ranks: dict[tuple[str, ...], int] = {}
+        for rank, pair in enumerate(pairs):
+            self._ranks.setdefault(pair, rank)
+
+    def cut(self, word: str) -> tuple[str, ...]:
+        """Cut a word into pieces; all but the last end with the separator."""
+        if len(word) > _LONGEST_WORD:
+            return (word,)
+        symbols = [*word, _END] if self._separate_end else [*word[:-1], word[-1] + _END]
+        while len(symbols) > 1:
+            best = min(pairwise(symbols), key=self._rank)
+            if best not in self._ranks:
+                break
+            symbols = _merged(symbols, best)
+        symbols[-1] = symbols[-1].removesuffix(_END)
+        kept = [symbol for symbol in symbols if symbol]
+        return (*(f"{symbol}{_SEPARATOR}" for symbol in kept[:-1]), *kept[-1:])
+
+    def _rank(self, pair: tuple[str, ...]) -> float:
+        return self._ranks.get(pair, float("inf"))
+
+
+def _merged(symbols: Sequence[str], pair: tuple[str, ...]) -> list[str]:
+    merged: list[str] = []
+    at = 0
+    while at < len(symbols):
+        both = tuple(symbols[at : at + 2]) == pair
+        merged.append("".join(pair) if both else symbols[at])
+        at += 2 if both else 1
+    return merged
+
+
+def _write(path: Path, vocabulary: Mapping[str, int]) -> None:
+    path.write_text(json.dumps(dict(vocabulary), ensure_ascii=False, indent=0) + "\n", encoding="utf-8")

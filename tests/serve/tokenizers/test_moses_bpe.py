@@ -1,0 +1,122 @@
+"""Moses words cut by byte-pair codes, with tables worked by hand."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jumok_serve.manifest.tokenizers import MosesBPEDescription
+from jumok_serve.tokenizers.moses_bpe import MosesBPETokenizer
+from jumok_serve.tokenizers.tokenizer import load_tokenizer
+
+PIECES = [
+    "<unk>",
+    "</s>",
+    "l@@",
+    "o@@",
+    "w",
+    "lo@@",
+    "low",
+    "low@@",
+    "er",
+    "e@@",
+    "r",
+    ".",
+    ",",
+    "&quot;",
+    "s",
+    "'s",
+    "&apos;s",
+]
+CODES = "#version: 0.2\nl o\nlo w</w>\ne r</w>\nlo w\n"
+
+
+def make(codes: str = CODES, languages: tuple[str, str] = ("en", "en"), **arguments: object) -> MosesBPETokenizer:
+    vocabulary = {piece: number for number, piece in enumerate(PIECES)}
+    defaults = {"source_vocabulary": vocabulary, "source_vocab_size": 20, "target_vocab_size": 20}
+    settings = defaults | {"unknown": "<unk>", "special_tokens": ("</s>",)} | arguments
+    return MosesBPETokenizer(codes.encode(), languages=languages, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("codes", "text", "pieces"),
+    [
+        (CODES, "low", ["low"]),
+        (CODES, "lower", ["low@@", "er"]),
+        (CODES, "lo", ["l@@", "<unk>"]),  # the codes merge no o that ends a word
+        (CODES, "", []),
+        (CODES, "low, lower.", ["low", ",", "low@@", "er", "."]),
+        (CODES, "x", ["<unk>"]),
+        ("#version: 0.1\nl o\nlo w\nlow </w>\n", "low lower", ["low", "low@@", "e@@", "r"]),
+        ("l o\nl o\n", "low", ["lo@@", "w"]),
+    ],
+)
+def test_texts_are_cut_into_pieces(codes: str, text: str, pieces: Sequence[str]) -> None:
+    tokenizer = make(codes)
+    ids = tokenizer.encode(text)
+    assert tokenizer.source_tokens(ids) == list(pieces)
+    assert tokenizer.encode_target(text) == ids
+    assert tokenizer.encode_all([text, text]) == [ids, ids]
+
+
+def test_text_that_spells_a_special_token_is_text() -> None:
+    tokenizer = make()
+    found = tokenizer.source_tokens(tokenizer.encode("</s>"))
+    assert found[0] == "<unk>"  # Moses escapes it
+    assert "</s>" not in found
+
+
+def test_pieces_are_joined_as_moses_does() -> None:
+    tokenizer = make()
+    text = "low lower, low lower, lower low."
+    ids = [*tokenizer.encode(text), 1]
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode_all([ids, []]) == [tokenizer.decode(ids), ""]
+    assert tokenizer.tokens([0, 1, 19]) == ["<unk>", "</s>", ""]
+    for end in range(len(ids)):
+        assert tokenizer.decode(ids).startswith(tokenizer.decode_stable(ids[:end]))
+    assert tokenizer.decode_stable(ids) != ""
+
+
+def test_a_long_word_is_unknown() -> None:
+    assert make().encode("low" * 1000) == [0]
+
+
+def test_it_is_saved_and_loaded(tmp_path: Path) -> None:
+    other = {piece: number for number, piece in enumerate(reversed(PIECES))}
+    tokenizer = make(target_vocabulary=other)
+    description = tokenizer.save(tmp_path)
+    assert isinstance(description, MosesBPEDescription)
+    assert not description.shared
+    loaded = load_tokenizer(description, tmp_path)
+    assert loaded.encode("lower low.") == tokenizer.encode("lower low.")
+    assert loaded.encode_target("lower") == tokenizer.encode_target("lower") == [other["low@@"], other["er"]]
+    assert (loaded.source_vocab_size, loaded.vocab_size, loaded.source_unknown) == (20, 20, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"codes": "a b c\n"}, "line 1 of the codes is no pair of symbols"),
+        ({"codes": "#version: 0.3\n"}, "the codes have version '0.3'"),
+        ({"unknown": "<none>"}, "the source vocabulary has no '<none>'"),
+        ({"target_vocab_size": 3}, "the target vocabulary has ids beyond the model's, which end at 2"),
+    ],
+)
+def test_invalid_parts_are_refused(arguments: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**arguments)  # type: ignore[arg-type]
+
+
+def test_without_the_extra_the_error_names_it() -> None:
+    program = (
+        "import sys; sys.modules['sacremoses'] = None\n"
+        "from tests.serve.tokenizers.test_moses_bpe import make\n"
+        "try: make()\nexcept ValueError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
+    )
+    assert "install it with: pip install 'jumok[moses]'" in done.stdout
