@@ -122,13 +122,19 @@ class MosesBPETokenizer:
         """``encode`` several texts."""
         return list(map(self.encode, texts))
 
+    def pieces(self, text: str) -> list[str]:
+        """Return the pieces of ``text``, unknown ones as in the text."""
+        return self._pieces(text, 0)
+
     def encode_target(self, text: str) -> list[int]:
         """Return the target token ids of ``text``; none for an empty text."""
         return self._encode(text, 1, self._target[self._unknown])
 
     def _encode(self, text: str, side: int, unknown: int) -> list[int]:
-        pieces = (piece for word in self._moses[side].split(text) for piece in self._cut(word))
-        return list(map(self._text[side].get, pieces, repeat(unknown)))
+        return list(map(self._text[side].get, self._pieces(text, side), repeat(unknown)))
+
+    def _pieces(self, text: str, side: int) -> list[str]:
+        return [piece for word in self._moses[side].split(text) for piece in self._cut(word)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of target token ids."""

@@ -57,6 +57,7 @@ def test_texts_are_cut_into_pieces(codes: str, text: str, pieces: Sequence[str])
     tokenizer = make(codes)
     ids = tokenizer.encode(text)
     assert tokenizer.source_tokens(ids) == list(pieces)
+    assert [piece if piece in PIECES else "<unk>" for piece in tokenizer.pieces(text)] == list(pieces)
     assert tokenizer.encode_target(text) == ids
     assert tokenizer.encode_all([text, text]) == [ids, ids]
 

@@ -75,6 +75,9 @@ def build_model(file: ModelFile, *, epsilon: float | None, start: int, positions
     sizes = options.transformer() if not options.relative else options.t5()
     if options.problems or sizes is None:
         raise CheckpointError(options.problems)
+    rows = file["decoder/embeddings/weight"].shape[0]
+    if start >= rows:
+        raise CheckpointError([f"the decoder's start token has the id {start}, but the model's ids end at {rows - 1}"])
     from_zero = options.flag("decoder/start_from_zero_embedding")
     tensors = _Tensors(file, options)
     weights = Weights(tensors)

@@ -150,6 +150,14 @@ def test_options_without_a_counterpart_are_refused_by_name(
     assert problem in str(raised.value)
 
 
+def test_a_start_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    spec = random_spec((SOURCE, TARGET))
+    spec.decoder.start_from_zero_embedding = True
+    folder = save(spec, tmp_path / "model")
+    with pytest.raises(CheckpointError, match="start token has the id 11, but the model's ids end at 10"):
+        build_model(ModelFile(folder / "model.bin"), epsilon=None, start=len(TARGET))
+
+
 def test_several_problems_are_reported_at_once(tmp_path: Path) -> None:
     spec = random_spec((SOURCE, TARGET), with_relative_position=True)
     spec.decoder.final_logit_softcapping = np.float32(30)
