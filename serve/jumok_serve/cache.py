@@ -1,4 +1,4 @@
-"""The user's cache folder: verdicts on bundles, and bundles of models that were imported by name."""
+"""The user's cache folder: verdicts on bundles, and bundles imported by name."""
 
 import os
 import re
@@ -24,7 +24,7 @@ _MANIFEST = "manifest.json"
 
 
 def cache_folder() -> Path:
-    """Return JUMOK_CACHE, or else the folder for the caches of ``jumok`` by the system's convention.
+    """Return JUMOK_CACHE, or else the system's folder for caches of ``jumok``.
 
     Raises:
         RuntimeError: there is no home folder.

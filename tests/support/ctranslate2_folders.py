@@ -105,7 +105,7 @@ def save(spec: TransformerSpec, folder: Path, pieces: Path | None = None, quanti
 
 
 def spec_of(model: Transformer, tokens: Sequence[str]) -> TransformerSpec:
-    """Make the specification of a model of our own with pre-norm, one embedding for all, and one vocabulary."""
+    """Make the specification of our own model with pre-norm and one embedding."""
     sizes = model.sizes
     spec = TransformerSpec.from_config((sizes.encoder_layers, sizes.decoder_layers), sizes.heads)
     weights = {name: values.detach().numpy() for name, values in model.named_parameters(remove_duplicate=False)}

@@ -1,4 +1,4 @@
-"""A server on this machine that speaks the HTTP API of the Hugging Face Hub, with its faults."""
+"""A server that speaks the HTTP API of the Hugging Face Hub, with its faults."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ class Hub:
         return hashlib.sha1(content, usedforsecurity=False).hexdigest()
 
     def environment(self, home: Path) -> dict[str, str]:
-        """Return variables for a process that uses this hub, with a cache of its own."""
+        """Return variables for a process that uses this hub and a cache folder."""
         return {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 

@@ -79,7 +79,9 @@ def import_model(
     unverified: bool,
     overwrite: bool,
 ) -> None:
-    """Import SOURCE, a model of another project, to a verified bundle; its format is recognised.
+    """Import SOURCE, a model of another project, to a verified bundle.
+
+    The format is recognised.
 
     SOURCE is a file or folder, or a name on the Hugging Face Hub, such as Helsinki-NLP/opus-mt-en-de or
     hf:ORG/NAME@REVISION. A named model is imported once into the cache, which `jumok serve NAME` reads; with --out it

@@ -35,9 +35,9 @@ class HubError(ExportError):
 
 
 def download(name: HubName, progress: Callable[[str], None]) -> Path:
-    """Download a model's files into Hugging Face's cache, all of one commit; returns the folder.
+    """Download a model's files of one commit into Hugging Face's cache.
 
-    Files that are there already are not downloaded again, and a lost connection is resumed. If the hub cannot be
+    Returns the folder. Files that are there already are not downloaded again, and a lost connection is resumed. If the hub cannot be
     reached, or HF_HUB_OFFLINE is set, an earlier download is used. The token is that of ``hf auth login`` or HF_TOKEN.
 
     Raises:
@@ -149,7 +149,7 @@ def _check_space(name: HubName, size: int) -> None:
 
 
 def _verify(path: Path, file: RepoSibling) -> None:
-    """Compare a file with the hash that the hub has of it; a different file is removed."""
+    """Compare a file with the hub's hash, and remove a different one."""
     lfs: Any = file.lfs
     if lfs is not None:
         expected, digest = lfs.sha256, hashlib.sha256()

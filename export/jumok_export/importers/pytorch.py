@@ -1,4 +1,4 @@
-"""Training checkpoints of OpenNMT-py and fairseq, recognised to name the way to import them; nothing is unpickled."""
+"""Recognition of OpenNMT-py and fairseq checkpoints; nothing is unpickled."""
 
 import zipfile
 import zlib
@@ -15,7 +15,10 @@ _NO_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, Runtim
 
 
 def find_checkpoint(path: Path) -> str | None:
-    """Describe the training checkpoint in a file or folder, and the way to import it; None without one."""
+    """Describe the training checkpoint in a file or folder; None without one.
+
+    The description names the way to import it.
+    """
     files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
     files = [file for file in files if file.suffix in _ENDINGS and file.is_file()]
     if not files:

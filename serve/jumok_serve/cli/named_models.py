@@ -14,7 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 def bundle_of(source: HubName | Path) -> Path:
-    """Return the bundle's folder of a model; imports a named one that is not in the cache, in a child process.
+    """Return the folder of a model's bundle.
+
+    A named model that is not in the cache is imported in a child process.
 
     Raises:
         Exit: the import failed, and its process said why.

@@ -1,4 +1,4 @@
-"""Tokenizer of Moses words cut by byte-pair codes: that of Argos Translate's packages with ``bpe.model``."""
+"""Tokenizer of Moses words cut by byte-pair codes (Argos Translate)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _LOOKS_AT_THE_END = {"cs"}
 
 
 class MosesBPETokenizer:
-    """Moses words cut by byte-pair codes, with vocabularies of the pieces' ids; safe in any number of threads.
+    """Moses words cut by byte-pair codes; safe in any number of threads.
 
     It encodes and decodes as Argos Translate does: punctuation is normalized, words are Moses tokens, and codes are
     those of subword-nmt. Special tokens and the unknown token decode to nothing.

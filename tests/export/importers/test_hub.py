@@ -1,4 +1,4 @@
-"""Downloads by name from a hub on this machine: verified, resumed, pinned, and refused with a remedy."""
+"""Downloads from a hub on this machine: verified, resumed, and refused with a remedy."""
 
 import os
 import resource
@@ -52,7 +52,7 @@ Fetch = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def fetch(hub: Hub, tmp_path: Path) -> Fetch:
-    """Download a model in a process of its own, which reads Hugging Face's variables when it starts."""
+    """Download a model in a process of its own, with its variables."""
 
     def run(
         name: str = "org/tiny", *, most_bytes: int | None = None, **variables: str

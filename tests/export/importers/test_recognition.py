@@ -1,4 +1,4 @@
-"""Formats are recognised by their files, and foreign ones refused with the way to import them."""
+"""Formats are recognised by their files; foreign ones are refused with a remedy."""
 
 import zipfile
 from pathlib import Path

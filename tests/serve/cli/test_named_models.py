@@ -44,7 +44,7 @@ def cache(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def translated() -> tuple[str, str]:
-    """A translation by a server of the named model, and what the server wrote to standard error."""
+    """A translation by a server of the named model, and the server's standard error."""
     with command.serve("org/tiny") as (process, address):
         with Client(address) as client:
             text = client.translate("the old dog sees a bird .").text

@@ -73,7 +73,7 @@ def unpack(path: Path, folder: Path) -> Package:
 
 
 def _check(members: list[zipfile.ZipInfo]) -> str:
-    """Check all members, and return the beginning of the names: the package's folder in the zip."""
+    """Check all members; returns the package's folder, with which their names begin."""
     if len(members) > _MOST_MEMBERS:
         raise CheckpointError([f"the package has {len(members)} files, at most {_MOST_MEMBERS} are read"])
     problems = []

@@ -45,7 +45,7 @@ _NEUTRAL = {"alibi": 0, "multi_query_attention": 0, "multi_query": 0, "layer_sca
 
 
 class Options:
-    """Options and sizes of a model; problems are collected, and so are the variables that were read."""
+    """Options and sizes of a model; problems and used variables are collected."""
 
     def __init__(self, file: ModelFile) -> None:
         self.file = file
@@ -71,7 +71,7 @@ class Options:
         return layers
 
     def number(self, name: str, default: float) -> float:
-        """Read an option of encoder or decoder, which was one of both before revision 5."""
+        """Read an option of encoder or decoder; before revision 5 both had one."""
         found = name if name in self.file else name.partition("/")[2]
         self.used.add(found)
         return self.file.number(found, default)

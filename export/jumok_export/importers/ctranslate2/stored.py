@@ -112,7 +112,9 @@ class ModelFile(Mapping[str, Variable]):
         return self._values(self[name], slice(None)).tobytes().decode("utf-8", errors="replace")
 
     def weights(self, name: str, rows: slice = slice(None)) -> Tensor:
-        """Read a variable as float32, dequantized as CTranslate2 does; with `rows`, a part of its first axis.
+        """Read a variable as float32, dequantized as CTranslate2 does.
+
+        With `rows` only a part of its first axis is read.
 
         Raises:
             CheckpointError: a quantized variable whose scale is missing or does not fit.

@@ -41,7 +41,10 @@ _LANGUAGE_CODE = re.compile(r"__([a-z]{2,3})__|([a-z]{3}_[A-Z][a-z]{3})|([a-z]{2
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Tokens and numbers of a folder's settings; a start of None leaves the first token to the caller."""
+    """Tokens and numbers of a folder's settings.
+
+    A start of None leaves the first token to the caller.
+    """
 
     unknown: str
     bos: str
@@ -154,7 +157,10 @@ def _vocabulary(folder: Path, name: str) -> dict[str, int] | None:
 
 
 def _lines(content: bytes) -> list[str]:
-    """Tokens of a text file; a carriage return is a part of the token, unless every line has one."""
+    """Split a text file into tokens.
+
+    A carriage return is a part of its token, unless every line has one.
+    """
     tokens = content.decode().removesuffix("\n").split("\n")
     if all(token.endswith("\r") for token in tokens):
         return [token[:-1] for token in tokens]
@@ -162,7 +168,9 @@ def _lines(content: bytes) -> list[str]:
 
 
 def find_pieces(folder: Path) -> tuple[Path, Path | None]:
-    """Find the SentencePiece models of source and target in a folder; None: one for both.
+    """Find the SentencePiece models of source and target in a folder.
+
+    A target of None means one model for both.
 
     Raises:
         CheckpointError: no model, or several of unknown roles.

@@ -30,7 +30,7 @@ TEXTS = ["The cat sleeps.", "A bird sings in the tree.", "My sister drinks cold 
 
 @pytest.fixture(scope="module")
 def marian(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Peer, Path]:
-    """A checkpoint of Marian's, trained a little, and the folder that CTranslate2's converter makes of it."""
+    """A Marian checkpoint, trained a little, and its folder by CTranslate2's converter."""
     shape = next(shape for shape in plain_shapes() if shape.name.startswith("marian-3-heads"))
     folder = tmp_path_factory.mktemp("marian")
     with quiet():
