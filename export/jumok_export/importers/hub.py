@@ -37,8 +37,9 @@ class HubError(ExportError):
 def download(name: HubName, progress: Callable[[str], None]) -> Path:
     """Download a model's files of one commit into Hugging Face's cache.
 
-    Returns the folder. Files that are there already are not downloaded again, and a lost connection is resumed. If the hub cannot be
-    reached, or HF_HUB_OFFLINE is set, an earlier download is used. The token is that of ``hf auth login`` or HF_TOKEN.
+    Returns the folder. Files that are there already are not downloaded again, and a lost connection is resumed. If the
+    hub cannot be reached, or HF_HUB_OFFLINE is set, an earlier download is used. The token is that of
+    ``hf auth login`` or HF_TOKEN.
 
     Raises:
         HubError: no such model or revision, no access, no connection, no space, or content that differs from the hub's.
