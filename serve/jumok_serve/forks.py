@@ -1,6 +1,8 @@
-"""Refusal to work in a forked process, which has no copy of its parent's threads."""
+"""Forked processes, which have no copy of their parent's threads: they are refused work, and end all the same."""
 
+import ctypes
 import os
+import weakref
 
 from jumok_proto.errors import FailedPreconditionError
 
@@ -23,6 +25,34 @@ def check_not_inherited() -> None:
             "a translator was made before this process was forked, and ONNX Runtime's threads stayed behind: make "
             "translators after the fork only, or start processes by spawn"
         )
+
+
+_with_threads: "weakref.WeakSet[object]" = weakref.WeakSet()
+
+
+def keep_after_fork(holder: object) -> None:
+    """Never destroy an object in a process that is forked from this one.
+
+    Its destructor would wait forever for threads that stayed behind, also when the process ends.
+    """
+    _with_threads.add(holder)
+
+
+def _leave_threads_behind() -> None:
+    """Let a forked process end without a wait for threads that stayed behind.
+
+    No destructor waits, neither of the objects nor, when the interpreter has ended, of ONNX Runtime's static ones: a
+    handler that runs before those ends the process.
+    """
+    holders = list(_with_threads)
+    for holder in holders:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))  # nothing drops this reference
+    libc = ctypes.CDLL(None)
+    if holders and hasattr(libc, "on_exit"):  # other libraries than glibc lack it
+        libc.on_exit(libc._exit, None)  # called with the exit status
+
+
+os.register_at_fork(after_in_child=_leave_threads_behind)
 
 
 class ForkGuard:

@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 
 from jumok_serve.errors import DeviceError
+from jumok_serve.forks import keep_after_fork
 from jumok_serve.native import library
 from jumok_serve.runtime.device import Device, check_active
 from jumok_serve.runtime.graph_checks.device_copies import find_copies, optimized_graph
@@ -103,6 +104,7 @@ def open_session(path: Path, device: Device, options: Any, *, checked: bool) -> 
         found = find_copies(*optimized)
     else:
         session = make()
+    keep_after_fork(session)
     check_active(device, session.get_providers())
     if found:
         problem = f"{path.name} does not stay on the device: {'; '.join(found)}"

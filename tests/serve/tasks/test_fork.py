@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.hang import HANG_S
 
 PROGRAM = """
@@ -30,16 +32,20 @@ with Translator(sys.argv[1], threads=1) as translator:
         try:
             Translator(sys.argv[1], threads=1)
         except FailedPreconditionError as error:
-            print(error, flush=True)
-        os._exit(0)  # as multiprocessing does
+            print(error)
+        if sys.argv[2] == "del":
+            del translator
+        else:
+            sys.exit(3)
 if child:
     print(status)
 """
 
 
-def test_a_forked_process_is_refused_at_once(tiny_bundle: Path) -> None:
+@pytest.mark.parametrize(("end", "status"), [("exit", "3"), ("del", "0")])
+def test_a_forked_process_is_refused_at_once_and_ends(end: str, status: str, tiny_bundle: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, str(tiny_bundle)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, str(tiny_bundle), end],
         capture_output=True,
         text=True,
         check=True,
@@ -53,4 +59,4 @@ def test_a_forked_process_is_refused_at_once(tiny_bundle: Path) -> None:
         "a translator was made before this process was forked, and ONNX Runtime's threads stayed behind: make "
         "translators after the fork only, or start processes by spawn"
     )
-    assert ran.stdout.splitlines() == [*[refusal] * 4, other, "0"]
+    assert ran.stdout.splitlines() == [*[refusal] * 4, other, status]
