@@ -27,6 +27,7 @@ from tests.faults.callers import killed_callers, slow_reader
 from tests.faults.files import certificates, disks
 from tests.faults.findings import Findings, Plan
 from tests.faults.fuzzing import fuzz
+from tests.faults.guided.scenario import guided
 from tests.faults.mutated_bundles import mutated_bundles
 from tests.faults.network import broken_frames
 from tests.faults.overload import overload
@@ -51,6 +52,7 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "sharing": sharing,
     "fuzz": fuzz,
     "bundles": mutated_bundles,
+    "guided": guided,
     "network": broken_frames,
     "caller": killed_callers,
     "reader": slow_reader,
@@ -93,6 +95,7 @@ def main() -> int:
     )
     parser.add_argument("--restarts", type=int, default=3, help="of each server, in each way; default: 3")
     parser.add_argument("--messages", type=int, default=10_000, help="that are made at random; default: 10000")
+    parser.add_argument("--guided", type=float, default=120, metavar="SECONDS", help="of guided fuzzing; default: 120")
     parser.add_argument("--overload", type=float, default=20, metavar="SECONDS", help="of each overload; default: 20")
     parser.add_argument(
         "--sentences-a-call", type=int, nargs="+", metavar="N", default=[64, 8, 1], help="in overload; default: 64 8 1"
@@ -135,6 +138,7 @@ def main() -> int:
         texts=scenes(TEXTS, arguments.seed),
         restarts=arguments.restarts,
         messages=arguments.messages,
+        guided_s=arguments.guided,
         overload_s=arguments.overload,
         sentences_a_call=arguments.sentences_a_call,
         sharing_s=arguments.sharing,

@@ -17,6 +17,7 @@ class Plan:
         texts: to translate, all different.
         restarts: of each server, in each way.
         messages: that are made at random.
+        guided_s: duration of coverage-guided fuzzing.
         overload_s: how long more is asked for than can be done, in calls of each size.
         sentences_a_call: those sizes.
         sharing_s: duration of each measurement beside other callers.
@@ -32,6 +33,7 @@ class Plan:
     texts: list[str]
     restarts: int
     messages: int
+    guided_s: float
     overload_s: float
     sentences_a_call: Sequence[int]
     sharing_s: float

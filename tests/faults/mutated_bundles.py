@@ -135,7 +135,8 @@ def mutate(bundle: Path, folder: Path, source: random.Random) -> str:
     kind: Callable[[Path, Any, random.Random], str] = source.choice(kinds)
     what = kind(folder, fields, source)
     if source.random() < 0.95:  # else sizes and hashes are wrong
-        for file, entry in fields["files"].items():
+        files = fields.get("files")  # which may be the field that was changed
+        for file, entry in files.items() if isinstance(files, dict) else ():
             if isinstance(entry, dict) and (folder / file).is_file() and (folder / file).stat().st_size < 2**30:
                 content = (folder / file).read_bytes()
                 entry.update(size=len(content), sha256=sha256(content).hexdigest())
@@ -206,7 +207,12 @@ def _graph(folder: Path, fields: Any, source: random.Random) -> str:
 
 
 def _field(_: Path, fields: Any, source: random.Random) -> str:
-    """Change or remove one field of the manifest at any depth."""
+    """Change or remove one field of the manifest."""
+    return change_field(fields, source)
+
+
+def change_field(fields: Any, source: random.Random) -> str:
+    """Change or remove one field of a JSON object at any depth; returns its path."""
     place, path = fields, []
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))

@@ -1,8 +1,10 @@
 """The scenario of mutated bundles, for a few dozen of them."""
 
+import random
+import shutil
 from pathlib import Path
 
-from tests.faults.mutated_bundles import try_mutated
+from tests.faults.mutated_bundles import mutate, try_mutated
 
 COUNT = 40
 
@@ -13,3 +15,13 @@ def test_mutated_bundles_are_used_or_refused(tiny_bundle: Path) -> None:
     assert outcomes["good"] + outcomes["refused"] == COUNT
     assert outcomes["refused"] > COUNT / 4
     assert outcomes["good"] > 0
+
+
+def test_every_kind_of_mutation_can_be_made(tiny_bundle: Path, tmp_path: Path) -> None:
+    made = []
+    for number in range(300):
+        folder = tmp_path / str(number)
+        made.append(mutate(tiny_bundle, folder, random.Random(number)))
+        shutil.rmtree(folder)
+    assert {what.partition(":")[0] for what in made} == {"bytes", "graph", "field", "files"}
+    assert "field: files" in made

@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing of everything that reads bytes of strangers: requests and manifests."""

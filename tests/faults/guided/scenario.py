@@ -1,0 +1,86 @@
+"""The scenario of coverage-guided fuzzing: each reader in a process of its own, under libFuzzer."""
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.common.progress import progress
+from tests.faults.findings import Findings, Plan
+
+READERS = {"requests": "tests.faults.guided.readers:Requests", "manifest": "tests.faults.guided.readers:Manifests"}
+"""Readers, as their processes import them."""
+UNIT_S = 60
+"""Longest time of one input; it takes a millisecond otherwise."""
+MEMORY_MIB = 2048
+LONGEST = 2**16
+"""Bytes of an input."""
+ROOT = Path(__file__).parents[3]
+
+
+async def guided(plan: Plan, findings: Findings) -> None:
+    """Inputs that reach new code of the readers of requests and manifests, in half of the time each."""
+    for name, reader in READERS.items():
+        with TemporaryDirectory(prefix="jumok-guided-") as folder:
+            seconds = plan.guided_s / len(READERS)
+            await fuzz_reader(name, reader, Path(folder), plan.bundle, findings, seconds=seconds, seed=plan.seed)
+
+
+async def fuzz_reader(
+    name: str, reader: str, folder: Path, bundle: Path, findings: Findings, *, seconds: float, seed: int
+) -> None:
+    """Fuzz a reader, in an empty folder; an input that fails, and fails again, is a fault."""
+    (folder / "corpus").mkdir()
+    output = await _run(
+        reader,
+        bundle,
+        folder,
+        folder / "corpus",
+        f"-max_total_time={max(1, round(seconds))}",
+        f"-seed={seed}",
+        f"-timeout={UNIT_S}",
+        f"-rss_limit_mb={MEMORY_MIB}",
+        f"-max_len={LONGEST}",
+        f"-artifact_prefix={folder}/",
+        "-print_final_stats=1",
+    )
+    inputs = re.findall(r"number_of_executed_units: (\d+)", output) or re.findall(r"^#(\d+)\t", output, re.MULTILINE)
+    reached = re.findall(r"cov: (\d+)", output) or ["0"]
+    findings.tell(f"{name}: inputs", inputs[-1] if inputs else 0)
+    findings.expect(f"{name}: edges that seeds reach", reached[0], "> 0", int(reached[0]) > 0)
+    findings.tell(f"{name}: edges in the end", reached[-1])
+    faults = []
+    for artifact in sorted(path for path in folder.iterdir() if path.is_file()):
+        again = await _run(reader, bundle, folder, artifact, f"-timeout={UNIT_S}", f"-rss_limit_mb={MEMORY_MIB}")
+        if "ERROR: " in again or "Traceback" in again:  # else the machine was too busy, or stopped
+            progress(f"{name}: {artifact.read_bytes()!r}\n{again}")
+            faults.append(artifact.name)
+    if not inputs:
+        faults.append(output[-2000:])
+    findings.expect_none(f"{name}: inputs that raise, crash, hang or fill the memory", faults)
+    findings.data[name] = {"inputs": inputs[-1:], "edges": reached[-1]}
+
+
+async def _run(reader: str, bundle: Path, folder: Path, *arguments: str | Path) -> str:
+    """Run libFuzzer on a folder or an input; returns what it writes."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.faults.guided.target",
+        reader,
+        bundle,
+        *arguments,
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(folder)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return output.decode(errors="replace")

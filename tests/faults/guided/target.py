@@ -1,0 +1,33 @@
+"""A reader under libFuzzer: ``python -m tests.faults.guided.target MODULE:READER BUNDLE CORPUS [OPTIONS]``."""
+
+import random
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]  # for some platforms only
+
+from tests.faults.guided.reader import Reader
+
+
+def main() -> None:
+    """Fuzz a reader from its seeds, in the folder of the corpus, or read one input; ends the process."""
+    name, bundle, corpus, *options = sys.argv[1:]
+    module, _, kind = name.partition(":")
+    with atheris.instrument_imports(include=["jumok_serve", "jumok_proto"]):
+        make = getattr(import_module(module), kind)
+    reader: Reader = make(Path(bundle))
+    if Path(corpus).is_dir():
+        for number, seed in enumerate(reader.seeds()):
+            (Path(corpus) / f"seed-{number}").write_bytes(seed)
+
+    def mutate(data: bytes, most: int, seed: int) -> bytes:
+        changed = reader.mutate(data, random.Random(seed))
+        return bytes(atheris.Mutate(data, most)) if changed is None else changed[:most]
+
+    atheris.Setup([sys.argv[0], corpus, *options], reader.read, custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
