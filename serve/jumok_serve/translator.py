@@ -385,7 +385,7 @@ class Translator:
     ) -> PendingScores:
         """Prepare scoring of translations (texts or token ids); `collect` computes it."""
         self._fork_guard.check()
-        return prepare_scoring(self._model, texts, targets, parameters)
+        return prepare_scoring(self._model, self._engine, texts, targets, parameters)
 
     def aligning(
         self,
@@ -409,15 +409,13 @@ class Translator:
             raise BundleError(self._bundle.path, [f"decoding with it fails: {error or repr(error)}"]) from error
         logger.info("warmed up %s %s in %.2f s", self.name, self.manifest.version, time.monotonic() - started)
 
-    @property
-    def full(self) -> bool:
-        """True if the queue is full, or nearly so."""
-        return self._engine.full
+    def is_full(self, caller: str = "") -> bool:
+        """True if the queue is full for a caller, or nearly so."""
+        return self._engine.is_full(caller)
 
-    @property
-    def crowded(self) -> bool:
-        """True if less than 1/8 of the queue is free."""
-        return self._engine.crowded
+    def is_crowded(self, caller: str = "") -> bool:
+        """True if less than 1/8 of the queue is free for a caller."""
+        return self._engine.is_crowded(caller)
 
     @property
     def ready(self) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -127,7 +127,8 @@ class FakeScoring:
     def cancel(self) -> None:
         self.cancelled.set()
 
-    def collect(self) -> list[Score]:
+    def pieces(self) -> Generator[int, None, list[Score]]:
+        yield len(self.targets)
         self._on_collect(self)
         return [
             Score(
@@ -229,6 +230,12 @@ class FakeModel:
         aligning = FakeAligning(texts, self.on_align)
         self._loop.call_soon_threadsafe(self.aligned.put_nowait, aligning)
         return aligning
+
+    def is_full(self, caller: str) -> bool:
+        return self.full
+
+    def is_crowded(self, caller: str) -> bool:
+        return self.crowded
 
     @property
     def ready(self) -> bool:

@@ -204,6 +204,8 @@ def _open(settings: Configuration, checker: BundleChecker | None, bundle: Path) 
             max_queue_bytes=settings.max_queue_bytes,
             max_queue_work=settings.max_queue_work,
             max_request_work=settings.max_request_work,
+            work_per_second=settings.work_per_second,
+            work_burst=settings.work_burst,
         ),
     )
     try:

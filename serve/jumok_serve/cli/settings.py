@@ -144,6 +144,14 @@ class Configuration(BaseModel):
     max_request_work: Positive = Field(
         _ENGINE.max_request_work, description="Most row steps of a request: sentences times rows times max_length."
     )
+    work_per_second: Positive | None = Field(
+        None,
+        description="Most estimated row steps per second of a token, or of a client address without tokens, for each "
+        "model; what a text did not need is given back.  [default: no limit]",
+    )
+    work_burst: Positive | None = Field(
+        None, description="Most estimated row steps at once after a pause.  [default: those of one second]"
+    )
     max_message_bytes: Annotated[Positive, Field(lt=2**31)] = Field(
         _SERVICE.max_message_bytes, description="Largest request, in bytes."
     )

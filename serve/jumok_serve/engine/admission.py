@@ -16,7 +16,8 @@ MIN_FREE_SHARE = 32
 places are free most of the time, and too few for the next request."""
 
 RESERVE_SHARE = 8
-"""Corpora leave this part (1/8) of the queue to single calls, because they can wait."""
+"""Callers with more than an equal share of the queue leave this part (1/8) to the others. Their corpora leave as much
+to their single calls, because corpora can wait."""
 
 WORK_PER_POSITION = 4
 """Estimated work of a sentence of 8 source tokens for each of its positions; longer ones have less."""
@@ -70,12 +71,15 @@ class AdmissionPolicy:
         self._limits = limits
         self.drain_rate = DrainRate(WORK_PER_POSITION * limits.max_batch_tokens)
 
-    def is_full(self, queue: RequestQueue, free_share: int = MIN_FREE_SHARE) -> bool:
-        """True if the queue is full, or less than 1 / `free_share` free."""
-        return any(
-            present + max(1, bound // free_share) > bound
-            for present, bound in zip(queue.totals, self._bounds, strict=True)
-        )
+    def is_full(self, queue: RequestQueue, caller: str, free_share: int = MIN_FREE_SHARE) -> bool:
+        """True if the queue is full for a caller; for one over its share, if less than 1 / `free_share` is free."""
+        callers = queue.callers_with(caller)
+        for present, own, bound in zip(queue.totals, queue.totals_of(caller), self._bounds, strict=True):
+            most = _most(bound, own, callers, caller)
+            free = bound // (MIN_FREE_SHARE if most == bound else free_share)
+            if present + max(1, free) > most:
+                return True
+        return False
 
     @property
     def _bounds(self) -> Totals:
@@ -97,22 +101,25 @@ class AdmissionPolicy:
                 field="contents",
             )
 
-    def check_room(self, queue: RequestQueue, more: Totals) -> None:
-        """Check that sentences, their source tokens and their memory fit into the queue.
+    def check_room(self, queue: RequestQueue, more: Totals, caller: str) -> None:
+        """Check that sentences of a caller, their source tokens and their memory fit into the queue.
 
         Raises:
             InvalidArgumentError: they do not fit into an empty queue.
             OverloadedError: they do not fit now.
         """
         units = ("sentences", "tokens", "bytes", "row steps")
-        for what, present, added, bound in zip(units, queue.totals, more, self._bounds, strict=True):
+        callers, waiting = queue.callers_with(caller), queue.totals_of(caller)
+        for what, present, own, added, bound in zip(units, queue.totals, waiting, more, self._bounds, strict=True):
             if added > bound:
                 raise InvalidArgumentError(
                     f"a request takes at most {bound} {what} here, got {added}: send several", field="contents"
                 )
-            if present + added > bound:
+            most = _most(bound, own + added, callers, caller)
+            if present and present + added > most:
+                kept = "" if most == bound else f", and keeps {bound - most} for callers with less"
                 raise OverloadedError(
-                    f"the queue holds {present} of at most {bound} {what}: no room for {added} more",
+                    f"the queue holds {present} of at most {bound} {what}{kept}: no room for {added} more",
                     retry_after_s=RETRY_AFTER_S,
                 )
 
@@ -135,3 +142,15 @@ class AdmissionPolicy:
                 f"the queue takes {wait_s:.1f} s at least, and the deadline passes in {left_s:.1f} s: give more "
                 "time, or come back later"
             )
+
+
+def _most(bound: int, own: int, callers: int, caller: str) -> int:
+    """Return the part of a bound that the queue may fill with a caller's sentences.
+
+    Args:
+        own: amount that the caller has then.
+        callers: callers with waiting sentences, this one included; another may come.
+        caller: key of the caller; empty in a process without others.
+    """
+    within_share = own * (callers + 1) <= bound
+    return bound if within_share or not caller else bound - bound // RESERVE_SHARE

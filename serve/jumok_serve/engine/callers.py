@@ -1,11 +1,14 @@
-"""Callers: their unfinished work, and which of them are present."""
+"""Callers: their unfinished work, their rates, and which of them are present."""
 
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
+from jumok_proto.errors import RateLimitedError
 from jumok_serve.engine.future import Future
+from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.sentence import Decoded, Sentence
+from jumok_serve.rate_limit import RateLimiter
 
 PRESENCE_S = 5.0
 """Seconds after its last sentence for which a caller counts as present."""
@@ -20,17 +23,33 @@ class Callers:
     Futures report ends from any thread; all else happens under the scheduler's lock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: EngineLimits) -> None:
+        rate = limits.work_per_second
+        self._rate = None if rate is None else RateLimiter(rate, limits.work_burst)
         self._unfinished: dict[str, int] = {}
         self._heavy: set[str] = set()
         self._last_seen: dict[str, float] = {}  # the latest last
-        self._ended: deque[tuple[str, int]] = deque()
+        self._ended: deque[tuple[str, int, int]] = deque()  # caller, estimated work and used work
+
+    def charge(self, caller: str, work: int, now: float) -> None:
+        """Count work against a caller's rate.
+
+        Raises:
+            RateLimitedError: the caller exceeds its rate.
+        """
+        if self._rate is None or not work:
+            return
+        wait_s = self._rate.take(caller, now, work)
+        if wait_s > 0:
+            raise RateLimitedError(
+                f"more than {self._rate.per_second:g} row steps per second; wait {wait_s:.3g} s", retry_after_s=wait_s
+            )
 
     def arrived(self, sentences: Sequence[Sentence], now: float) -> None:
         """Add the work of sentences until their futures are done."""
         for sentence in sentences:
             self._add(sentence.caller, sentence.work)
-            sentence.future.add_done_callback(_Report(self._ended, sentence.caller, sentence.work))
+            sentence.future.add_done_callback(_Report(self._ended, sentence))
         for caller in {sentence.caller for sentence in sentences}:
             self._last_seen.pop(caller, None)
             self._last_seen[caller] = now
@@ -41,10 +60,12 @@ class Callers:
             del self._last_seen[oldest]
 
     def settle(self) -> None:
-        """Subtract the work of sentences that have ended."""
+        """Subtract the work of sentences that have ended, and correct the rates by what they used."""
         while self._ended:
-            caller, work = self._ended.popleft()
+            caller, work, used = self._ended.popleft()
             self._add(caller, -work)
+            if self._rate is not None:
+                self._rate.give_back(caller, work - used)
 
     def several(self, now: float) -> bool:
         """True if more than one caller is present."""
@@ -74,12 +95,13 @@ class Callers:
 
 
 class _Report:
-    """Callback of a future; refers to neither sentence nor queue."""
+    """Callback of a sentence's future, which forgets it when it is done."""
 
-    __slots__ = ("_caller", "_ended", "_work")
+    __slots__ = ("_ended", "_sentence")
 
-    def __init__(self, ended: deque[tuple[str, int]], caller: str, work: int) -> None:
-        self._ended, self._caller, self._work = ended, caller, work
+    def __init__(self, ended: deque[tuple[str, int, int]], sentence: Sentence) -> None:
+        self._ended, self._sentence = ended, sentence
 
     def __call__(self, _future: Future[Decoded]) -> None:
-        self._ended.append((self._caller, self._work))
+        sentence = self._sentence
+        self._ended.append((sentence.caller, sentence.work, sentence.used_work))

@@ -54,19 +54,21 @@ class Engine:
         """Queue sentences, all or none; errors are those of `Scheduler.add`."""
         self._scheduler.add(sentences)
 
-    def check_room(self, sentences: int) -> None:
-        """Refuse sentences before tokenizing, if `submit` would refuse them."""
-        self._scheduler.check_room(sentences)
+    def check_room(self, sentences: int, caller: str) -> None:
+        """Refuse sentences of a caller before tokenizing, if `submit` would refuse them."""
+        self._scheduler.check_room(sentences, caller)
 
-    @property
-    def full(self) -> bool:
-        """True if the queue has no room worth reading requests for."""
-        return self._scheduler.full
+    def charge(self, caller: str, work: int) -> None:
+        """Count work that is done beside the engine, in row steps; raises RateLimitedError."""
+        self._scheduler.charge(caller, work)
 
-    @property
-    def crowded(self) -> bool:
-        """True if less than 1 / `RESERVE_SHARE` of the queue is free."""
-        return self._scheduler.crowded
+    def is_full(self, caller: str) -> bool:
+        """True if the queue has no room worth reading a caller's requests for."""
+        return self._scheduler.is_full(caller)
+
+    def is_crowded(self, caller: str) -> bool:
+        """True if less than 1 / `RESERVE_SHARE` of the queue is free for a caller."""
+        return self._scheduler.is_crowded(caller)
 
     @property
     def ready(self) -> bool:

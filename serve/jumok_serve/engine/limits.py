@@ -21,6 +21,10 @@ class EngineLimits:
         max_queue_work: work that they may need, as `Sentence.work` estimates it.
         max_request_work: most work of the sentences of one request, if each has the maximum length. The default admits
             2,048 sentences of 512 tokens at beam size 4 with constraints on repetition, and twice as many without.
+        work_per_second: sustained work of each caller, as `Sentence.work` estimates it; None: no bound. What a
+            sentence did not need is given back at its end.
+        work_burst: work at once after a pause; None: that of one second. More at once needs a pause, and a longer one
+            after it.
 
     Raises:
         ValueError: a bound is less than 1.
@@ -34,6 +38,8 @@ class EngineLimits:
     max_queue_bytes: int = 64 * 2**20
     max_queue_work: int = 2**25
     max_request_work: int = 2**23
+    work_per_second: int | None = None
+    work_burst: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -26,6 +26,9 @@ class Totals(NamedTuple):
         return cls(len(sentences), tokens, size, sum(sentence.work for sentence in sentences))
 
 
+NOTHING = Totals(0)
+
+
 class RequestQueue:
     """Waiting sentences: by order of arrival for one caller, by deficit round robin for several.
 
@@ -45,7 +48,7 @@ class RequestQueue:
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Sentence]] = {}  # by caller, in the order of the round; none is empty
         self._credits: dict[str, int] = {}
-        self._work_of: dict[str, int] = {}
+        self._totals_of: dict[str, Totals] = {}
         self._length = self.tokens = self.rows = self.positions = self.work = self.bytes = 0
 
     def __len__(self) -> int:
@@ -70,9 +73,17 @@ class RequestQueue:
             self._credits[caller] += QUANTUM
             self._waiting[caller] = self._waiting.pop(caller)  # to the end of the round
 
+    def totals_of(self, caller: str) -> Totals:
+        """Return the sums of a caller's sentences."""
+        return self._totals_of.get(caller, NOTHING)
+
     def work_of(self, caller: str) -> int:
         """Return the work of a caller's sentences."""
-        return self._work_of.get(caller, 0)
+        return self.totals_of(caller).work
+
+    def callers_with(self, caller: str) -> int:
+        """Return the number of callers with sentences, if this one had some."""
+        return len(self._waiting) + (caller not in self._waiting)
 
     def extend(self, sentences: Iterable[Sentence]) -> None:
         """Append sentences, each after those of its caller."""
@@ -126,14 +137,17 @@ class RequestQueue:
             self._forget(caller)
 
     def _forget(self, caller: str) -> None:
-        del self._waiting[caller], self._credits[caller], self._work_of[caller]
+        del self._waiting[caller], self._credits[caller], self._totals_of[caller]
 
     def _count(self, sentence: Sentence, sign: int) -> None:
-        tokens, rows, work = len(sentence.source_ids), sentence.rows, sentence.work
+        tokens, rows, work, size = len(sentence.source_ids), sentence.rows, sentence.work, sentence.waiting_bytes
         self._length += sign
         self.tokens += sign * tokens
         self.rows += sign * rows
         self.positions += sign * tokens * rows
         self.work += sign * work
-        self.bytes += sign * sentence.waiting_bytes
-        self._work_of[sentence.caller] = self._work_of.get(sentence.caller, 0) + sign * work
+        self.bytes += sign * size
+        own = self.totals_of(sentence.caller)
+        self._totals_of[sentence.caller] = Totals(
+            own.sentences + sign, own.tokens + sign * tokens, own.bytes + sign * size, own.work + sign * work
+        )

@@ -39,6 +39,7 @@ class Scheduler:
         Raises:
             InvalidArgumentError: they do not fit into an empty queue.
             OverloadedError: they do not fit now.
+            RateLimitedError: the caller exceeds its rate.
             DeadlineExceededError: a deadline has passed, or would pass even if the queue drained as fast as it ever
                 could.
             EngineFailedError: all replicas have failed and wait for a restart.
@@ -49,21 +50,28 @@ class Scheduler:
             self._policy.admit(sentences, time.monotonic())
             self._wake_replicas()  # which wakes the next if it leaves sentences
 
-    def check_room(self, sentences: int) -> None:
+    def check_room(self, sentences: int, caller: str) -> None:
         """Refuse this many sentences if `add` would, before their tokens are known."""
         with self._changed:
             self._check_open()
-            self._policy.check_room(Totals(sentences), time.monotonic())
+            self._policy.check_room(Totals(sentences), caller, time.monotonic())
 
-    @property
-    def full(self) -> bool:
-        """True if the queue is nearly full; takes no lock."""
-        return self._policy.full and not self._closing and self._policy.ready
+    def charge(self, caller: str, work: int) -> None:
+        """Count work that the engine does not do against a caller's rate.
 
-    @property
-    def crowded(self) -> bool:
-        """True if less than 1 / `RESERVE_SHARE` of the queue is free; takes no lock."""
-        return self._policy.crowded and not self._closing
+        Raises:
+            RateLimitedError: the caller exceeds its rate.
+        """
+        with self._changed:
+            self._policy.charge(caller, work, time.monotonic())
+
+    def is_full(self, caller: str) -> bool:
+        """True if the queue is nearly full for a caller; takes no lock."""
+        return self._policy.is_full(caller) and not self._closing and self._policy.ready
+
+    def is_crowded(self, caller: str) -> bool:
+        """True if less than 1 / `RESERVE_SHARE` of the queue is free for a caller; takes no lock."""
+        return self._policy.is_crowded(caller) and not self._closing
 
     @property
     def ready(self) -> bool:

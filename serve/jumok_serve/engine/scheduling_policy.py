@@ -70,36 +70,41 @@ class SchedulingPolicy:
         self._ahead: list[Sequence[Sentence]] = [()] * replicas  # encoded ahead by each replica
         self._aside: set[int] = set()
         self._retry_at: dict[int, float] = {}  # next restart of each failed replica
-        self._callers = Callers()
+        self._callers = Callers(limits)
         self._contended = False  # at the last decision
         self._watch = CancellationWatch()
         self._next_sweep = 0.0
 
     def admit(self, sentences: Sequence[Sentence], now: float) -> None:
-        """Append sentences to the queue, all or none; raises as `Scheduler.add`."""
+        """Append sentences of one caller to the queue, all or none; raises as `Scheduler.add`."""
         self._admission.check_work(sentences)
-        self.check_room(Totals.of(sentences), now)
+        caller, more = sentences[0].caller if sentences else "", Totals.of(sentences)
+        self.check_room(more, caller, now)
         self._admission.check_deadlines(self.queue, sentences, now)
+        self.charge(caller, more.work, now)
         self.queue.extend(sentences)
         self._callers.arrived(sentences, now)
         self._watch.watch(sentences)
 
-    def check_room(self, more: Totals, now: float) -> None:
-        """Check that more sentences may wait; raises as `Scheduler.add`."""
+    def charge(self, caller: str, work: int, now: float) -> None:
+        """Count work against a caller's rate; raises as `Callers.charge`."""
+        self._callers.settle()
+        self._callers.charge(caller, work, now)
+
+    def check_room(self, more: Totals, caller: str, now: float) -> None:
+        """Check that more sentences of a caller may wait; raises as `Scheduler.add`."""
         if not self.ready:
             wait_s = min(self._retry_at.values()) - now
             raise EngineFailedError(ENGINE_FAILED, retry_after_s=max(MIN_RETRY_AFTER_S, wait_s))
-        self._admission.check_room(self.queue, more)
+        self._admission.check_room(self.queue, more, caller)
 
-    @property
-    def full(self) -> bool:
-        """True if the queue has no room worth reading requests for."""
-        return self._admission.is_full(self.queue)
+    def is_full(self, caller: str) -> bool:
+        """True if the queue has no room worth reading a caller's requests for."""
+        return self._admission.is_full(self.queue, caller)
 
-    @property
-    def crowded(self) -> bool:
-        """True if less than 1 / `RESERVE_SHARE` of the queue is free."""
-        return self._admission.is_full(self.queue, RESERVE_SHARE)
+    def is_crowded(self, caller: str) -> bool:
+        """True if a caller over its share has less than 1 / `RESERVE_SHARE` of the queue left."""
+        return self._admission.is_full(self.queue, caller, RESERVE_SHARE)
 
     @property
     def ready(self) -> bool:

@@ -101,6 +101,11 @@ class Sentence:
         return self._search
 
     @property
+    def used_work(self) -> int:
+        """Work of its steps so far, in row steps; a few of the last may be missing while it is decoded."""
+        return 0 if self._search is None else self.plan.step_work * self._search.position
+
+    @property
     def waiting_bytes(self) -> int:
         """Estimated memory that it takes while it waits, with its future and the request's share."""
         listed = 0 if self.allowed_tokens is None else self.allowed_tokens.nbytes

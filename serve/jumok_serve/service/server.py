@@ -133,7 +133,7 @@ class Server:
 
     def _make_server(self, services: Mapping[ServiceDescriptor, object], limits: ServiceLimits) -> grpc.aio.Server:
         """Make a server of these services, health and reflection."""
-        full = dict.fromkeys(QUEUED_METHODS if TRANSLATION_SERVICE in services else (), lambda: self.models.full)
+        full = dict.fromkeys(QUEUED_METHODS if TRANSLATION_SERVICE in services else (), self.models.are_full)
         interceptor = Interceptor(self._access, self._observers, full)  # one a server, as it caches handlers by method
         server = grpc.aio.server(
             interceptors=[interceptor],

@@ -153,6 +153,7 @@ def prepare_alignment(  # noqa: PLR0917 - model and engine, and the arguments of
         for source, target in zip(sources, given, strict=True)
     ]
     query.check_size(model.teacher_forcing, lengths)
+    engine.charge(parameters.caller, sum(len(target.token_ids) for target in given if target is not None))
     without = [text for text, target in zip(texts, given, strict=True) if target is None]
     own = None
     if without:

@@ -1,11 +1,12 @@
 """Scoring: log-probabilities of given translations, by teacher forcing."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from jumok_proto.errors import InvalidArgumentError, ScoringUnavailableError
 from jumok_proto.results import Score
+from jumok_serve.engine.engine import Engine
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.deadline import Deadline
@@ -44,9 +45,24 @@ class PendingScores:
             DeadlineExceededError: the deadline has passed.
             CancelledError: of `concurrent.futures`: `cancel` was called.
         """
+        pieces = self.pieces()
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as end:
+                scores: list[Score] = end.value
+                return scores
+
+    def pieces(self) -> Generator[int, None, list[Score]]:
+        """Score the targets batch by batch; returns the scores as `collect` does.
+
+        Yields:
+            Before each batch: its tokens.
+        """
         pairs = list(zip(self.sources, self.targets, strict=True))
         given = [GivenTarget(source.token_ids, self.start, target) for source, target in pairs if target]
-        found = iter(self.model.teacher_forcing.scores(given, self.deadline))
+        scores = yield from self.model.teacher_forcing.scores(given, self.deadline)
+        found = iter(scores)
         return [self._score(source, target, next(found) if target else []) for source, target in pairs]
 
     def _score(self, source: Source, target: Sequence[int], token_scores: list[float]) -> Score:
@@ -65,7 +81,11 @@ class PendingScores:
 
 
 def prepare_scoring(
-    model: TaskModel, texts: Sequence[str], targets: Sequence[str | Sequence[int]], parameters: ScoringParameters
+    model: TaskModel,
+    engine: Engine,
+    texts: Sequence[str],
+    targets: Sequence[str | Sequence[int]],
+    parameters: ScoringParameters,
 ) -> PendingScores:
     """Read texts and their translations; see `Translator.scoring`."""
     model.check_open()
@@ -78,10 +98,12 @@ def prepare_scoring(
         error.field = "length_penalty"  # a parameter of its own here, not one of the options
         raise
     sources = model.inputs.sources(texts, direction, truncate=parameters.truncate, deadline=parameters.deadline)
+    target_ids = model.inputs.targets(targets, sources, options.forced_first_token)
+    engine.charge(parameters.caller, sum(map(len, target_ids)))
     return PendingScores(
         model,
         sources,
-        model.inputs.targets(targets, sources, options.forced_first_token),
+        target_ids,
         start=model.inputs.start(direction),
         forced_first=options.forced_first_token,
         length_penalty=options.length_penalty,

@@ -1,7 +1,7 @@
 """Teacher forcing: scores and attention of given targets, in one pass over each."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,8 +61,11 @@ class TeacherForcing:
                 return int(layers), int(heads)
         return 0, 0
 
-    def scores(self, given: Sequence[GivenTarget], deadline: Deadline) -> list[list[float]]:
+    def scores(self, given: Sequence[GivenTarget], deadline: Deadline) -> Generator[int, None, list[list[float]]]:
         """Compute the log-probability of every token of every target, given the tokens before it.
+
+        Yields:
+            Before each batch: its tokens, padding included.
 
         Raises:
             DeadlineExceededError, CancelledError: the deadline passed, or the request was cancelled, between batches.
@@ -73,8 +76,10 @@ class TeacherForcing:
 
         scores: list[list[float]] = [[] for _ in given]
         for batch in _batches(given, cost):
+            pairs = self._padded([given[index] for index in batch])
+            yield pairs.source_ids.size + pairs.target_ids.size
             deadline.check("the targets were scored")
-            results = self.graphs.score(self._padded([given[index] for index in batch]))  # [B, T]
+            results = self.graphs.score(pairs)  # [B, T]
             for index, row in zip(batch, results, strict=True):
                 scores[index] = row[: len(given[index].target_ids)].tolist()
         return scores

@@ -279,7 +279,7 @@ def submit_texts(
     text_options = model.resolve(parameters.options, direction.forced_first, ())
     if text_options.sampling is not None and not model.can_sample:
         raise SamplingUnavailableError.of(name)
-    engine.check_room(sum(isinstance(text, str) and bool(text.strip()) for text in texts))
+    engine.check_room(sum(isinstance(text, str) and bool(text.strip()) for text in texts), parameters.caller)
     sources = inputs.sources(
         texts,
         direction,

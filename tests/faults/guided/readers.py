@@ -80,6 +80,10 @@ class _DecodesNothing:
     def check_room(self, sentences: int, caller: str) -> None:
         """Find room."""
 
+    def charge(self, caller: str, work: int) -> None:
+        """Have no rate."""
+        assert work >= 0
+
     def submit(self, sentences: Sequence[Sentence]) -> None:
         """Begin searches; sentences of bounded work, as a scheduler admits them."""
         self._admission.check_work(sentences)
@@ -108,7 +112,7 @@ class _ReadingModel(FakeModel):
         return answer
 
     def scoring(self, texts: Sequence[str], targets: Sequence[str], parameters: Any) -> FakeScoring:
-        prepare_scoring(self._task, texts, targets, parameters)
+        prepare_scoring(self._task, self._engine, texts, targets, parameters)
         return FakeScoring(targets, self.on_score)
 
     def aligning(self, texts: Sequence[str], targets: Any, query: Any, parameters: Any) -> FakeAligning:

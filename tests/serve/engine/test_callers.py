@@ -1,6 +1,10 @@
 """Callers: light and heavy ones, and which are present."""
 
+import pytest
+
+from jumok_proto.errors import RateLimitedError
 from jumok_serve.engine.callers import LIGHT_WORK, PRESENCE_S, Callers
+from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.sentence import Decoded, Sentence
 from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options
@@ -19,7 +23,7 @@ def heavy_work(caller: str) -> list[Sentence]:
 
 
 def test_a_caller_is_light_only_beside_a_heavy_one() -> None:
-    callers = Callers()
+    callers = Callers(EngineLimits())
     few, many = [sentence("few")], heavy_work("many")
     callers.arrived(few, NOW)
     assert not callers.is_light("few")
@@ -33,7 +37,7 @@ def test_a_caller_is_light_only_beside_a_heavy_one() -> None:
 
 
 def test_every_end_of_a_sentence_is_settled() -> None:
-    callers = Callers()
+    callers = Callers(EngineLimits())
     many = heavy_work("many")
     callers.arrived(many, NOW)
     for number, one in enumerate(many):
@@ -50,7 +54,7 @@ def test_every_end_of_a_sentence_is_settled() -> None:
 
 
 def test_callers_are_present_for_a_while_after_their_last_sentence() -> None:
-    callers = Callers()
+    callers = Callers(EngineLimits())
     assert not callers.several(NOW)
     one, other = sentence("one"), sentence("other")
     callers.arrived([one], NOW)
@@ -69,7 +73,7 @@ def test_callers_are_present_for_a_while_after_their_last_sentence() -> None:
 
 
 def test_callers_that_are_gone_are_forgotten() -> None:
-    callers = Callers()
+    callers = Callers(EngineLimits())
     for number in range(100):
         one = sentence(str(number))
         callers.arrived([one], NOW + number)
@@ -77,3 +81,34 @@ def test_callers_that_are_gone_are_forgotten() -> None:
     callers.settle()
     assert len(callers._last_seen) <= PRESENCE_S + 1
     assert callers._unfinished == {}
+
+
+def ended(one: Sentence, steps: int) -> None:
+    """End a sentence after some of its steps."""
+    for _ in range(steps):
+        one.search.advance(range(5, 13), [-float(rank) for rank in range(8)], [0, 1, 2, 3] * 2)
+    one.future.set_result(Decoded((), 0.0, 0.0, 0.0))
+
+
+def test_a_rate_counts_estimated_work_and_gives_back_what_was_not_used() -> None:
+    first = sentence("a")
+    work, steps = first.work, 3
+    callers = Callers(EngineLimits(work_per_second=work, work_burst=2 * work))
+    for one in (first, second := sentence("a")):
+        callers.charge("a", one.work, NOW)
+        callers.arrived([one], NOW)
+    with pytest.raises(RateLimitedError, match=f"more than {work} row steps per second; wait 1 s") as refused:
+        callers.charge("a", work, NOW)
+    assert refused.value.retry_after_s == pytest.approx(1.0)
+    callers.charge("b", work, NOW)
+    ended(first, steps)
+    callers.settle()
+    with pytest.raises(RateLimitedError) as refused:
+        callers.charge("a", work, NOW)
+    assert refused.value.retry_after_s == pytest.approx(4 * steps / work)
+    second.future.cancel()  # before its first step: all is given back
+    callers.settle()
+    callers.charge("a", work, NOW)
+    with pytest.raises(RateLimitedError) as refused:
+        callers.charge("a", work, NOW)
+    assert refused.value.retry_after_s == pytest.approx(4 * steps / work)

@@ -303,7 +303,7 @@ def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
         running = translator.submit(TEXTS[:1], TranslationParameters(options=options))
         gate.arrive()
         waiting = translator.submit(TEXTS[1:], TranslationParameters(options=options))
-        assert not translator.full
+        assert not translator.is_full()
         with pytest.raises(OverloadedError, match="holds 3 of at most 4 sentences: no room for 2 more") as refused:
             translator.submit(TEXTS[:2], TranslationParameters(options=options))
         assert refused.value.retry_after_s == 1.0
@@ -313,12 +313,12 @@ def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
                 translator.submit(TEXTS[:2], TranslationParameters(options=options))
         assert translator.load().queued_requests == 3
         last = translator.submit(TEXTS[:1], TranslationParameters(options=options))
-        assert translator.full
+        assert translator.is_full()
         with pytest.raises(OverloadedError):
             translator.submit(TEXTS[:1], TranslationParameters(options=options))
         gate.open()
         assert len(running.collect() + waiting.collect() + last.collect()) == 5
-        assert not translator.full
+        assert not translator.is_full()
         wait_until_idle(translator)
 
 

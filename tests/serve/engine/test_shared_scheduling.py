@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jumok_proto.errors import InvalidArgumentError, OverloadedError
+from jumok_proto.errors import InvalidArgumentError, OverloadedError, RateLimitedError
 from jumok_serve.engine.callers import LIGHT_WORK, PRESENCE_S
 from jumok_serve.engine.capacity import Occupancy
 from jumok_serve.engine.limits import EngineLimits
@@ -188,18 +188,79 @@ def test_a_request_may_take_a_bounded_number_of_row_steps() -> None:
     assert policy.load().queued_requests == 10
 
 
+def admit(policy: SchedulingPolicy, caller: str, number: int) -> None:
+    for _ in range(number):
+        policy.admit([sentence(caller)], NOW)
+
+
 def test_the_queue_is_bounded_in_work_and_corpora_leave_a_reserve() -> None:
-    one = sentence("a")
-    policy = SchedulingPolicy(EngineLimits(max_queue_work=16 * one.work), 1)
-    policy.admit([sentence("a") for _ in range(14)], NOW)
-    assert not policy.crowded
-    policy.admit([sentence("a")], NOW)
-    assert policy.crowded
-    assert not policy.full
-    policy.admit([sentence("b")], NOW)
-    assert policy.full
-    with pytest.raises(OverloadedError, match=f"at most {16 * one.work} row steps: no room for {one.work} more"):
-        policy.admit([sentence("b")], NOW)
+    work = sentence("a").work
+    policy = SchedulingPolicy(EngineLimits(max_queue_work=16 * work), 1)
+    admit(policy, "a", 12)
+    assert not policy.is_crowded("a")
+    admit(policy, "a", 1)
+    assert policy.is_crowded("a")
+    assert not policy.is_full("a")
+    assert not policy.is_crowded("b")
+    admit(policy, "a", 1)
+    assert policy.is_full("a")
+    kept = f"at most {16 * work} row steps, and keeps {2 * work} for callers with less: no room for {work} more"
+    with pytest.raises(OverloadedError, match=kept):
+        admit(policy, "a", 1)
+    assert not policy.is_full("b")
+    admit(policy, "b", 1)
+    assert not policy.is_crowded("b")
+    admit(policy, "b", 1)
+    assert policy.is_crowded("b")
+    assert policy.is_full("b")
+    with pytest.raises(OverloadedError, match=f"at most {16 * work} row steps: no room for {work} more"):
+        admit(policy, "b", 1)
+
+
+@pytest.mark.parametrize("bound", ["requests", "tokens", "work"])
+def test_a_caller_below_its_share_gets_in_while_others_have_filled_the_queue(bound: str) -> None:
+    size = {"requests": 1, "tokens": 8, "work": sentence("a").work}[bound]
+    policy = SchedulingPolicy(EngineLimits(**{f"max_queue_{bound}": 64 * size}), 1)
+    heavy = [str(number) for number in range(3)]
+    while not all(policy.is_full(caller) for caller in heavy):
+        for caller in heavy:
+            if not policy.is_full(caller):
+                admit(policy, caller, 1)
+    for caller in heavy:
+        with pytest.raises(OverloadedError, match="for callers with less"):
+            admit(policy, caller, 2)
+    for late in ("x", "y"):
+        assert not policy.is_full(late)
+        assert not policy.is_crowded(late)
+        admit(policy, late, 2)
+    assert policy.load().queued_requests > 56
+
+
+def test_a_process_without_other_callers_fills_the_whole_queue() -> None:
+    policy = SchedulingPolicy(EngineLimits(max_queue_requests=16), 1)
+    admit(policy, "", 15)
+    assert not policy.is_full("")
+    admit(policy, "", 1)
+    assert policy.is_full("")
+
+
+def test_one_request_may_fill_an_empty_queue() -> None:
+    policy = SchedulingPolicy(EngineLimits(max_queue_requests=16), 1)
+    policy.admit([sentence("a") for _ in range(16)], NOW)
+    assert policy.load().queued_requests == 16
+
+
+def test_a_rate_by_work_refuses_before_anything_waits() -> None:
+    work = sentence("a").work
+    policy = SchedulingPolicy(EngineLimits(work_per_second=work), 1)
+    admit(policy, "a", 1)
+    with pytest.raises(RateLimitedError, match="row steps per second"):
+        admit(policy, "a", 1)
+    admit(policy, "b", 1)
+    assert policy.load().queued_requests == 2
+    with pytest.raises(RateLimitedError):
+        policy.charge("b", 1, NOW)
+    policy.charge("b", 1, NOW + 0.5)
 
 
 def test_the_defaults_admit_documented_requests() -> None:

@@ -14,8 +14,6 @@ from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import ScoreTextRequest, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.service.auth import rate_limit as rate
-from jumok_serve.service.auth.rate_limit import RateLimiter
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
@@ -192,43 +190,3 @@ def test_a_caller_who_calls_too_often_is_told_when_to_come_back() -> None:
             assert await HealthStub(channel).Check(HealthCheckRequest())
 
     asyncio.run(scenario())
-
-
-def test_a_bucket_fills_at_its_rate_up_to_its_burst() -> None:
-    """Compared with a token bucket that the clock refills."""
-    now = 0.0
-    limiter = RateLimiter(4.0, 3, clock=lambda: now)
-    filled, at = 3.0, 0.0
-    taken = 0
-    for step in (0.0, 0.0, 0.0, 0.0, 0.125, 0.125, 0.0, 0.25, 5.0, 0.0, 0.0, 0.0, 0.0, 0.375, 0.375, 0.25):
-        now += step
-        filled, at = min(3.0, filled + 4.0 * (now - at)), now
-        wait_s = limiter.take("a")
-        if filled >= 1:
-            filled -= 1
-            taken += 1
-            assert wait_s == 0
-        else:
-            assert wait_s == pytest.approx((1 - filled) / 4.0)
-    assert taken == 11
-    assert limiter.take("b") == 0
-
-
-@pytest.mark.parametrize(("per_second", "calls"), [(0.5, 1), (1.0, 1), (2.5, 2), (7.0, 7)])
-def test_the_burst_is_that_of_a_second_where_none_is_given(per_second: float, calls: int) -> None:
-    limiter = RateLimiter(per_second, clock=lambda: 0.0)
-    assert [limiter.take("a") > 0 for _ in range(calls + 1)] == [False] * calls + [True]
-
-
-def test_callers_who_have_rested_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate, "MAX_CALLERS", 3)
-    now = 0.0
-    limiter = RateLimiter(1.0, 1, clock=lambda: now)
-    for caller in "abc":
-        assert limiter.take(caller) == 0
-    now = 0.5
-    assert limiter.take("d") == 0  # the one that has been here longest makes room
-    assert limiter.take("b") > 0
-    now = 1.0
-    assert limiter.take("e") == 0
-    assert limiter.take("d") > 0

@@ -12,13 +12,17 @@ import pytest
 import torch
 
 from jumok_export.models.transformer import Transformer
+from jumok_proto.errors import RateLimitedError
 from jumok_serve import DeadlineExceededError, InvalidArgumentError, Translator, UnavailableError
+from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import teacher_forcing
-from jumok_serve.tasks.parameters import ScoringParameters
+from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.parameters import ScoringParameters, TextParameters
 from tests.support.variants import edited, multilingual, unconstrained
 
 START, EOS = 2, 3
+BURST = 4
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
 
 
@@ -222,3 +226,35 @@ def test_a_closed_translator_does_not_score(tiny_bundle: Path) -> None:
         assert translator.score("A dog.", "Ein Hund.").score < 0
     with pytest.raises(UnavailableError):
         translator.score("A dog.", "Ein Hund.")
+
+
+def test_scoring_has_a_piece_for_each_batch(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = ["Ein Hund.", "Zwei", "", "Die Frau."]
+    together = translator.score([*TEXTS, " "], [*targets, ""])
+    monkeypatch.setattr(teacher_forcing, "MAX_BATCH_TOKENS", 1)
+    scoring = translator.scoring([*TEXTS, " "], [*targets, ""])
+    pieces, sizes = scoring.pieces(), []
+    while True:
+        try:
+            sizes.append(next(pieces))
+        except StopIteration as end:
+            apart = end.value
+            break
+    lengths = [
+        len(target) + len(source.token_ids) for target, source in zip(scoring.targets, scoring.sources, strict=True)
+    ]
+    assert sorted(sizes) == sorted(lengths[:-1])  # the empty text has nothing to score
+    assert [one.token_ids for one in apart] == [one.token_ids for one in together]
+
+
+def test_scoring_and_alignment_count_against_the_callers_rate(tiny_bundle: Path) -> None:
+    limits = EngineLimits(work_per_second=1, work_burst=BURST)
+    scored, aligned = ScoringParameters(caller="scores"), TextParameters(caller="aligns")
+    with Translator(tiny_bundle, replicas=1, threads=1, limits=limits) as limited:
+        for work in (
+            lambda: limited.scoring(["A dog."], ["Ein Hund lief."], scored),
+            lambda: limited.aligning(["A dog."], ["Ein Hund lief."], AttentionQuery(), aligned),
+        ):
+            work()  # more than the burst
+            with pytest.raises(RateLimitedError, match="more than 1 row steps per second"):
+                work()

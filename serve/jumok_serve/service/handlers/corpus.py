@@ -12,7 +12,13 @@ from typing import Any, cast
 from google.rpc import status_pb2
 
 from jumok_proto.conversion import timings_to_proto, translation_to_proto
-from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError, UnavailableError
+from jumok_proto.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OverloadedError,
+    RateLimitedError,
+    UnavailableError,
+)
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCorpusRequest, TranslateCorpusResponse
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.engine.future import Future
@@ -169,14 +175,15 @@ class Corpus:
             self._changed.set()
 
     async def _start(self, item: CorpusItem) -> _Item:
-        """Submit an item, with retries while the queue is full."""
+        """Submit an item, with retries while the queue is full or the caller too fast."""
         wait_s = FIRST_RETRY_S
         while True:
             try:
                 with single_text_field_names():
                     return _Item(item.id, await self.submit(item))
-            except OverloadedError:
-                await asyncio.sleep(wait_s)
+            except (OverloadedError, RateLimitedError) as error:
+                fast = error.retry_after_s if isinstance(error, RateLimitedError) else None
+                await asyncio.sleep(min(fast or wait_s, RETRY_AFTER_S))
                 wait_s = min(2 * wait_s, RETRY_AFTER_S)
             except InvalidArgumentError as error:
                 if error.field not in ITEM_FIELDS:

@@ -1,7 +1,7 @@
 """TranslationService: translates texts, and scores or aligns given translations."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -43,8 +43,10 @@ from jumok_serve.service.handlers.requests import (
 )
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.models.loaded_model import Scoring
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.call import current_caller, record_items
+from jumok_serve.service.rpc.open_calls import OpenCalls
 from jumok_serve.service.rpc.request_reader import RequestReader
 from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters
@@ -66,7 +68,7 @@ MAX_SCORING = 64
 """Requests of a caller whose targets are scored or wait for it."""
 SCORING_THREADS = 1
 MAX_ATTENTION_REQUESTS = 256
-"""Open requests for attention, in any stage."""
+"""Open requests for attention, in any stage; one caller may have half."""
 ATTENTION_THREADS = 1
 
 CORPUS_ORDERS = CorpusOrder.values()
@@ -97,7 +99,9 @@ class TranslationService(TranslationServiceServicer):
         self._attention = WorkerPool(
             "attended", threads=ATTENTION_THREADS, max_jobs=MAX_ATTENTION_REQUESTS + ATTENTION_THREADS
         )
-        self._attention_requests = 0
+        self._attention_requests = OpenCalls(
+            "requests for attention", MAX_ATTENTION_REQUESTS, MAX_ATTENTION_REQUESTS // 2
+        )
         self._stopping = asyncio.Event()
 
     async def TranslateText(self, request: TranslateTextRequest, context: Context) -> TranslateTextResponse:  # noqa: N802
@@ -204,7 +208,7 @@ class TranslationService(TranslationServiceServicer):
             self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
             # After a model was replaced, later items go to the new one.
             with self._models.use(settings.model) as model:
-                if model.crowded:
+                if model.is_crowded(current_caller()):
                     raise OverloadedError("the rest of the queue is for single calls", retry_after_s=RETRY_AFTER_S)
                 start = partial(model.submit, [item.content], parsed.parameters, target_prefixes=prefixes)
                 return await self._tokenize(start, [item.content], prefixes or [], splitting=settings.split_sentences)
@@ -248,12 +252,7 @@ class TranslationService(TranslationServiceServicer):
             )
             scoring = await self._tokenize(start, request.contents, request.targets)
             try:
-                score = self._scoring.submit(
-                    lambda: scores_to_proto(scoring.collect()),
-                    current_caller(),
-                    _size(request.contents, request.targets),
-                )
-                return await asyncio.wrap_future(score)
+                return await asyncio.wrap_future(self._scoring.submit_pieces(_scored(scoring), current_caller()))
             finally:
                 scoring.cancel()
 
@@ -287,16 +286,15 @@ class TranslationService(TranslationServiceServicer):
     @contextmanager
     def _attention_slot(self, attention: bool) -> Iterator[None]:
         """Count an open request for attention, or refuse it; other requests pass."""
-        if attention and self._attention_requests >= MAX_ATTENTION_REQUESTS:
-            raise OverloadedError(
-                f"{MAX_ATTENTION_REQUESTS} requests for attention are under way: no room for another",
-                retry_after_s=RETRY_AFTER_S,
-            )
-        self._attention_requests += attention
+        if not attention:
+            yield
+            return
+        caller = current_caller()
+        self._attention_requests.open(caller)
         try:
             yield
         finally:
-            self._attention_requests -= attention
+            self._attention_requests.close(caller)
 
     async def _run(
         self, work: Callable[[], Result], attention: bool, max_tokens: int = MAX_INLINE_TOKENS + 1
@@ -320,6 +318,12 @@ class TranslationService(TranslationServiceServicer):
         except asyncio.CancelledError:  # has cancelled a queued job, but not a running one
             job.add_done_callback(_cancel_result)
             raise
+
+
+def _scored(scoring: Scoring) -> Generator[int, None, ScoreTextResponse]:
+    """Score in pieces, and make the response."""
+    scores = yield from scoring.pieces()
+    return scores_to_proto(scores)
 
 
 def _size(*texts: Sequence[str]) -> int:

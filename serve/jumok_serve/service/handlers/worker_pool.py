@@ -1,25 +1,35 @@
-"""Thread pool with a bounded queue that callers share by work."""
+"""Thread pool with a bounded queue that callers share by work, piece by piece."""
 
 import threading
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from jumok_proto.errors import OverloadedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
 
 Result = TypeVar("Result")
+Pieces: TypeAlias = Generator[int, None, Result]
+"""A job in pieces: yields the work of each piece before it is done, and returns the result."""
 
 MAX_FULL_CALLERS = 4
 """The bound on all jobs, as a multiple of the bound on those of one caller."""
 
 
+class _Rest(NamedTuple):
+    """The rest of a job, and the work of its next piece; 0 before it has begun."""
+
+    pieces: Pieces[Any]
+    cost: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class _Line:
-    """Queued jobs of a caller with their costs, and the sum of costs that threads have taken."""
+    """Jobs of a caller in their order, and the work that threads have taken of them."""
 
-    jobs: dict[Future[Any], tuple[Callable[[], Any], int]] = field(default_factory=dict)
+    jobs: "OrderedDict[Future[Any], _Rest]" = field(default_factory=OrderedDict)
     taken: int = 0
 
 
@@ -27,12 +37,13 @@ class WorkerPool:
     """Threads that run jobs; cancelled jobs leave the queue.
 
     Jobs of one caller run in order. Among several callers, the one with the least work so far is next; a caller that
-    comes back begins where the others are (start-time fair queueing, Goyal, Vin and Cheng, 1996).
+    comes back begins where the others are (start-time fair queueing, Goyal, Vin and Cheng, 1996). A thread does one
+    piece of a job at a time.
 
     Args:
         action: past participle of the action, for errors and names of threads.
-        max_jobs: bound on the queued and running jobs of a caller; all callers together may have `MAX_FULL_CALLERS`
-            times as many.
+        max_jobs: bound on the queued and running jobs of a caller. Beyond `MAX_FULL_CALLERS` times of it for all, only
+            callers with less than an equal share may add jobs.
     """
 
     def __init__(self, action: str, *, threads: int, max_jobs: int) -> None:
@@ -41,12 +52,12 @@ class WorkerPool:
         self._max_running = threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=action)
         self._lock = threading.Lock()
-        self._lines: dict[str, _Line] = {}  # of callers with queued jobs
+        self._lines: dict[str, _Line] = {}  # of callers with unfinished jobs
         self._running = 0
         self._unfinished: dict[str, int] = {}
 
     def submit(self, work: Callable[[], Result], caller: str = "", cost: int = 1) -> "Future[Result]":
-        """Start or queue a job.
+        """Start or queue a job of one piece.
 
         Args:
             caller: key of the caller.
@@ -55,10 +66,16 @@ class WorkerPool:
         Raises:
             OverloadedError: too many jobs, of this caller or of all.
         """
+        return self.submit_pieces(_whole(work, cost), caller)
+
+    def submit_pieces(self, pieces: Pieces[Result], caller: str = "") -> "Future[Result]":
+        """Start or queue a job; raises as `submit`."""
         job: Future[Result] = Future()
         with self._lock:
             mine, all_jobs = self._unfinished.get(caller, 0), sum(self._unfinished.values())
-            if mine >= self._max_jobs or all_jobs >= MAX_FULL_CALLERS * self._max_jobs:
+            most = MAX_FULL_CALLERS * self._max_jobs
+            share = most // (len(self._unfinished) + (not mine))
+            if mine >= self._max_jobs or (all_jobs >= most and mine >= share):
                 raise OverloadedError(
                     f"{mine if mine >= self._max_jobs else all_jobs} requests wait to be {self._action}",
                     retry_after_s=RETRY_AFTER_S,
@@ -66,7 +83,7 @@ class WorkerPool:
             self._unfinished[caller] = mine + 1
             if caller not in self._lines:
                 self._lines[caller] = _Line(taken=min((line.taken for line in self._lines.values()), default=0))
-            self._lines[caller].jobs[job] = work, cost
+            self._lines[caller].jobs[job] = _Rest(pieces)
             if self._running < self._max_running:
                 self._running += 1
                 self._threads.submit(self._run)
@@ -76,20 +93,31 @@ class WorkerPool:
     def _run(self) -> None:
         while True:
             with self._lock:
-                waiting = [caller for caller, line in self._lines.items() if line.jobs]
+                waiting = [line for line in self._lines.values() if line.jobs]
                 if not waiting:
                     self._running -= 1
                     return
-                line = self._lines[min(waiting, key=lambda caller: self._lines[caller].taken)]
-                job = next(iter(line.jobs))
-                work, cost = line.jobs.pop(job)
-                line.taken += cost
-            if job.set_running_or_notify_cancel():
-                try:
-                    job.set_result(work())
-                except BaseException as error:
-                    job.set_exception(error)
-            del job, work  # free them while the thread waits
+                line = min(waiting, key=lambda line: line.taken)
+                job, rest = line.jobs.popitem(last=False)
+                line.taken += rest.cost
+            if job.running() or job.set_running_or_notify_cancel():
+                self._do_piece(line, job, rest.pieces)
+            del job, rest  # free them while the thread waits
+
+    def _do_piece(self, line: _Line, job: "Future[Any]", pieces: Pieces[Any]) -> None:
+        """Do a piece, and put the rest of the job before the caller's others."""
+        try:
+            cost = next(pieces)
+        except StopIteration as end:
+            job.set_result(end.value)
+        except BaseException as error:
+            job.set_exception(error)
+        else:
+            with self._lock:
+                line.jobs[job] = _Rest(pieces, cost)
+                line.jobs.move_to_end(job, last=False)
+        finally:
+            del job, pieces  # an error's traceback holds this frame
 
     def _forget(self, job: "Future[Any]", caller: str) -> None:
         with self._lock:
@@ -97,3 +125,9 @@ class WorkerPool:
             self._unfinished[caller] -= 1
             if not self._unfinished[caller]:
                 del self._unfinished[caller], self._lines[caller]
+
+
+def _whole(work: Callable[[], Result], cost: int) -> Pieces[Result]:
+    """Make a job of one piece."""
+    yield cost
+    return work()

@@ -1,6 +1,6 @@
 """Protocols of a model and its jobs, as the service uses them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
 from jumok_proto.alignments import Alignment
@@ -19,8 +19,8 @@ class Scoring(Protocol):
     def cancel(self) -> None:
         """Cancel the scoring, from any thread."""
 
-    def collect(self) -> list[Score]:
-        """Score all, in the calling thread."""
+    def pieces(self) -> Generator[int, None, list[Score]]:
+        """Score all, in the threads that ask for the next piece; yields the work of each piece before it is done."""
 
 
 class Aligning(Protocol):
@@ -77,13 +77,11 @@ class LoadedModel(Protocol):
     ) -> Aligning:
         """Tokenize texts and their translations for alignment, and queue texts without a translation."""
 
-    @property
-    def full(self) -> bool:
-        """True if its queue takes no more texts."""
+    def is_full(self, caller: str) -> bool:
+        """True if its queue takes no more texts of a caller."""
 
-    @property
-    def crowded(self) -> bool:
-        """True if the rest of its queue is kept for single calls."""
+    def is_crowded(self, caller: str) -> bool:
+        """True if the rest of its queue is kept for single calls, or for other callers."""
 
     @property
     def ready(self) -> bool:

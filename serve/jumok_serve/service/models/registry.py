@@ -99,11 +99,10 @@ class ModelRegistry:
         """All models, sorted by name; replaced ones follow the one that takes requests."""
         return self._models.entries()
 
-    @property
-    def full(self) -> bool:
-        """True if the queues of all models are full."""
+    def are_full(self, caller: str) -> bool:
+        """True if the queues of all models are full for a caller."""
         serving = self._models.serving
-        return bool(serving) and all(entry.model.full for entry in serving.values())
+        return bool(serving) and all(entry.model.is_full(caller) for entry in serving.values())
 
     def find(self, name: str) -> ModelEntry:
         """Return the model of a name; raise ModelNotFoundError if there is none."""

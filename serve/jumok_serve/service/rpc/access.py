@@ -1,7 +1,9 @@
 """Access control: number of open calls, tokens, rates."""
 
+import time
+
 from jumok_proto.errors import PermissionDeniedError, RateLimitedError, UnauthenticatedError
-from jumok_serve.service.auth.rate_limit import RateLimiter
+from jumok_serve.rate_limit import RateLimiter
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import HEALTH_METHODS, Call
@@ -92,7 +94,7 @@ class AccessControl:
 
 def _take(limiter: RateLimiter, call: Call, what: str) -> None:
     """Count a call, or raise RateLimitedError."""
-    wait_s = limiter.take(call.account)
+    wait_s = limiter.take(call.account, time.monotonic())
     if wait_s > 0:
         raise RateLimitedError(
             f"more than {limiter.per_second:g} {what} per second; wait {wait_s:.3g} s", retry_after_s=wait_s

@@ -36,15 +36,16 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
     """Identifies, admits and observes calls of all four kinds.
 
     Args:
-        full: by method, a function that is true while the method's queue is full. Calls are then refused before the
-            request is read: under overload most are, and reading them would take time from the others.
+        full: by method, a function that is true while the method's queue is full for a caller. Its calls are then
+            refused before the request is read: under overload most are, and reading them would take time from the
+            others.
     """
 
     def __init__(
         self,
         access: AccessControl,
         observers: Sequence[CallObserver] = (),
-        full: Mapping[str, Callable[[], bool]] = MappingProxyType({}),
+        full: Mapping[str, Callable[[str], bool]] = MappingProxyType({}),
     ) -> None:
         self._access = access
         self._observers = observers
@@ -92,10 +93,10 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
 
         return cast("Handler", make(respond, handler.request_deserializer, handler.response_serializer))
 
-    async def _admit(self, call: Call, context: Context, full: Callable[[], bool]) -> None:
+    async def _admit(self, call: Call, context: Context, full: Callable[[str], bool]) -> None:
         try:
             self._access.admit(call)
-            if full():
+            if full(call.account):
                 raise OverloadedError("the queue is full: no room for any text", retry_after_s=RETRY_AFTER_S)
         except JumokError as error:
             ending = to_ending(error, call.request_id)
@@ -111,7 +112,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
             observer.ended(call)
 
 
-def _never() -> bool:
+def _never(_caller: str) -> bool:
     return False
 
 

@@ -8,7 +8,13 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
-from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError, UnavailableError
+from jumok_proto.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OverloadedError,
+    RateLimitedError,
+    UnavailableError,
+)
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_serve.errors import ModelFailedError
@@ -199,7 +205,10 @@ def test_bytes_that_are_no_item_end_the_call() -> None:
     asyncio.run(scenario())
 
 
-def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [OverloadedError("full", retry_after_s=1.0), RateLimitedError("fast", retry_after_s=1e-3)]
+)
+def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(corpus, "FIRST_RETRY_S", 0.001)
     left = 3
 
@@ -207,7 +216,7 @@ def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) 
         nonlocal left
         left -= 1
         if left >= 0:
-            raise OverloadedError("full", retry_after_s=1.0)
+            raise error
         answer.complete()
 
     async def scenario() -> None:

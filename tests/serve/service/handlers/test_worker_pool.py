@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from jumok_proto.errors import OverloadedError
-from jumok_serve.service.handlers.worker_pool import MAX_FULL_CALLERS, WorkerPool
+from jumok_serve.service.handlers.worker_pool import MAX_FULL_CALLERS, Pieces, WorkerPool
 
 
 class Work:
@@ -124,9 +124,9 @@ def test_a_caller_at_its_bound_leaves_room_for_others() -> None:
         pool.submit(Work(), "greedy")
     jobs += [pool.submit(Work(), str(number)) for number in range(2 * MAX_FULL_CALLERS - 3)]
     with pytest.raises(OverloadedError, match=f"{2 * MAX_FULL_CALLERS} requests wait to be scored"):
-        pool.submit(Work(), "last")
+        pool.submit(Work(), "0")  # more than an equal share
     assert jobs[0].cancel()
-    jobs[0] = pool.submit(Work(), "last")
+    jobs[0] = pool.submit(Work(), "0")
     released.set()
     assert first.result(30)
     assert [job.result(30) for job in jobs] == [1] * len(jobs)
@@ -147,3 +147,55 @@ def test_a_caller_that_comes_back_has_no_credit_for_its_absence() -> None:
     for one in jobs:
         one.result(30)
     assert order == ["steady", "back", "steady", "back"]
+
+
+def test_a_caller_without_jobs_gets_in_while_others_have_filled_the_pool() -> None:
+    pool = WorkerPool("scored", threads=1, max_jobs=8)
+    released, first = busy(pool)
+    jobs = [pool.submit(Work(), str(number % MAX_FULL_CALLERS)) for number in range(8 * MAX_FULL_CALLERS - 1)]
+    for caller in range(MAX_FULL_CALLERS):
+        with pytest.raises(OverloadedError):
+            pool.submit(Work(), str(caller))
+    share = 8 * MAX_FULL_CALLERS // (MAX_FULL_CALLERS + 2)  # with the caller that keeps the thread busy
+    jobs += [pool.submit(Work(), "late") for _ in range(share)]
+    with pytest.raises(OverloadedError, match="requests wait to be scored"):
+        pool.submit(Work(), "late")
+    released.set()
+    assert first.result(30)
+    assert [job.result(30) for job in jobs] == [1] * len(jobs)
+
+
+def test_a_job_in_pieces_lets_others_pass_between_two_pieces() -> None:
+    pool = WorkerPool("scored", threads=1, max_jobs=100)
+    released, first = busy(pool)
+    order: list[str] = []
+
+    def pieces(name: str, cost: int, number: int) -> Pieces[str]:
+        for _ in range(number):
+            yield cost
+            order.append(name)
+        return name
+
+    jobs = [
+        pool.submit_pieces(pieces("large", 10, 6), "large"),
+        pool.submit_pieces(pieces("next", 10, 1), "large"),
+        pool.submit_pieces(pieces("small", 5, 4), "small"),
+        pool.submit_pieces(pieces("none", 1, 0), "small"),
+    ]
+    released.set()
+    assert first.result(30)
+    assert [job.result(30) for job in jobs] == ["large", "next", "small", "none"]
+    assert order == ["large", "small", "small", "large", "small", "small", *["large"] * 4, "next"]
+
+
+def test_a_job_that_fails_between_two_pieces_ends_alone() -> None:
+    pool = WorkerPool("scored", threads=1, max_jobs=100)
+
+    def pieces() -> Pieces[int]:
+        yield 1
+        raise ValueError("no")
+
+    job, other = pool.submit_pieces(pieces(), "a"), pool.submit(Work(), "a")
+    with pytest.raises(ValueError, match="no"):
+        job.result(30)
+    assert other.result(30) == 1
