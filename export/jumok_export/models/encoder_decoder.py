@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from jumok_export.models.attention import MultiHeadAttention
 from jumok_export.models.kv_cache import KVCacheStep
 from jumok_export.models.layers import DecoderLayer, EncoderLayer
 from jumok_export.models.seq2seq import Seq2Seq, Tensors, length_mask
 
 
-class EncoderDecoder(Seq2Seq):
-    """An encoder and a decoder of Transformer layers.
+class CrossAttending(Seq2Seq):
+    """A Transformer's encoder, and a decoder whose layers attend to its output.
 
-    A subclass adds the embeddings, the bias of relative positions and the output projection.
+    A subclass adds the embeddings, the bias of relative positions and the output projection, and the decoder's steps.
 
     Attributes:
         encoder_norm: normalisation after the encoder's last layer.
@@ -44,6 +45,37 @@ class EncoderDecoder(Seq2Seq):
         """Biases of each encoder layer's attention scores at positions [S]: [heads, S, S] or None."""
         return [None] * len(self.encoder)
 
+    def run_encoder(self, source_ids: Tensor, source_mask: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Encode sources.
+
+        Returns [B, S, width], and each layer's self-attention weights [B, heads, S, S].
+        """
+        x = self.embed_source(source_ids)
+        biases = self.encoder_position_biases(torch.arange(source_ids.shape[1], device=source_ids.device))
+        attention = []
+        for layer, bias in zip(self.encoder, biases, strict=True):
+            x, weights = layer(x, source_mask, bias)
+            attention.append(weights)
+        return self.encoder_norm(x), attention
+
+    def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
+        """See `Seq2Seq`: `key.<layer>` and `value.<layer>` of cross-attention, [B, heads, S, D]."""
+        x = self.embed_source(source_ids)
+        biases = self.encoder_position_biases(torch.arange(source_ids.shape[1], device=source_ids.device))
+        lengths = source_lengths.to(torch.int32)
+        for layer, bias in zip(cast(Iterable[EncoderLayer], self.encoder), biases, strict=True):
+            x = layer.encode(x, lengths, None if bias is None else bias[None])
+        encoded = self.encoder_norm(x)
+        memory = {}
+        for index, decoder_layer in enumerate(self.decoder):
+            attention = cast(MultiHeadAttention, decoder_layer.cross_attention)
+            memory[f"key.{index}"], memory[f"value.{index}"] = attention.keys_values(encoded)
+        return memory, {}
+
+
+class EncoderDecoder(CrossAttending):
+    """An encoder and a decoder of Transformer layers: every layer of the decoder attends to the tokens before."""
+
     def decoder_position_biases(self, queries: Tensor, keys: Tensor) -> Sequence[Tensor | None]:
         """Biases of each decoder layer's self-attention scores.
 
@@ -59,19 +91,6 @@ class EncoderDecoder(Seq2Seq):
     @property
     def _decoder_layers(self) -> Iterable[DecoderLayer]:
         return cast(Iterable[DecoderLayer], self.decoder)
-
-    def run_encoder(self, source_ids: Tensor, source_mask: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Encode sources.
-
-        Returns [B, S, width], and each layer's self-attention weights [B, heads, S, S].
-        """
-        x = self.embed_source(source_ids)
-        biases = self.encoder_position_biases(torch.arange(source_ids.shape[1], device=source_ids.device))
-        attention = []
-        for layer, bias in zip(self.encoder, biases, strict=True):
-            x, weights = layer(x, source_mask, bias)
-            attention.append(weights)
-        return self.encoder_norm(x), attention
 
     def run_decoder(
         self, memory: Tensor, source_mask: Tensor, input_ids: Tensor
@@ -105,19 +124,6 @@ class EncoderDecoder(Seq2Seq):
         for index, layer in enumerate(self._decoder_layers):
             state[f"key.{index}"], state[f"value.{index}"] = layer.self_attention.empty_keys_values()
         return state
-
-    def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:
-        """See `Seq2Seq`: `key.<layer>` and `value.<layer>` of cross-attention, [B, heads, S, D]."""
-        x = self.embed_source(source_ids)
-        biases = self.encoder_position_biases(torch.arange(source_ids.shape[1], device=source_ids.device))
-        lengths = source_lengths.to(torch.int32)
-        for layer, bias in zip(cast(Iterable[EncoderLayer], self.encoder), biases, strict=True):
-            x = layer.encode(x, lengths, None if bias is None else bias[None])
-        encoded = self.encoder_norm(x)
-        memory = {}
-        for index, decoder_layer in enumerate(self._decoder_layers):
-            memory[f"key.{index}"], memory[f"value.{index}"] = decoder_layer.cross_attention.keys_values(encoded)
-        return memory, {}
 
     def step(  # noqa: PLR0917 - the graph contract's inputs, in its order
         self,

@@ -97,11 +97,13 @@ def _initialize(*layers: nn.Linear) -> None:
             nn.init.zeros_(layer.bias)
 
 
-def _feed_forward(sizes: LayerSizes) -> nn.Module:
+def make_feed_forward(sizes: LayerSizes) -> nn.Module:
+    """Make the feed-forward layer of some sizes."""
     return GatedFeedForward(sizes) if sizes.gated else FeedForward(sizes)
 
 
-def _attention(sizes: LayerSizes) -> MultiHeadAttention:
+def make_attention(sizes: LayerSizes) -> MultiHeadAttention:
+    """Make an attention layer of some sizes."""
     inner = sizes.width if sizes.head_width is None else sizes.heads * sizes.head_width
     return MultiHeadAttention(
         sizes.width,
@@ -165,9 +167,9 @@ class EncoderLayer(_Layer):
 
     def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
-        self.self_attention = _attention(sizes)
+        self.self_attention = make_attention(sizes)
         self.self_attention_residual = Residual(sizes)
-        self.feed_forward = _feed_forward(sizes)
+        self.feed_forward = make_feed_forward(sizes)
         self.feed_forward_residual = Residual(sizes)
 
     def forward(self, x: Tensor, mask: Tensor, position_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -200,11 +202,11 @@ class DecoderLayer(_Layer):
 
     def __init__(self, sizes: LayerSizes) -> None:
         super().__init__()
-        self.self_attention = _attention(sizes)
+        self.self_attention = make_attention(sizes)
         self.self_attention_residual = Residual(sizes)
-        self.cross_attention = _attention(sizes)
+        self.cross_attention = make_attention(sizes)
         self.cross_attention_residual = Residual(sizes)
-        self.feed_forward = _feed_forward(sizes)
+        self.feed_forward = make_feed_forward(sizes)
         self.feed_forward_residual = Residual(sizes)
 
     def forward(

@@ -1,12 +1,13 @@
 """The Transformer of "Attention Is All You Need", with later options."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor, nn
 
-from jumok_export.models.encoder_decoder import EncoderDecoder
+from jumok_export.models.encoder_decoder import CrossAttending, EncoderDecoder
 from jumok_export.models.layers import Activation, DecoderLayer, EncoderLayer, LayerSizes
 from jumok_export.models.positions import Positions, sinusoidal_positions
 
@@ -85,10 +86,11 @@ class TransformerSizes:
         )
 
 
-class Transformer(EncoderDecoder):
-    """An encoder-decoder Transformer for translation, with absolute positions.
+class TransformerParts(CrossAttending):
+    """Embeddings with absolute positions, layers and output projection of a Transformer.
 
     Args:
+        decoder_layer: constructor of a decoder layer, given its sizes.
         source_positions: positions of the source; default: sinusoidal.
         target_positions: positions of the target; default: sinusoidal.
 
@@ -99,6 +101,7 @@ class Transformer(EncoderDecoder):
     def __init__(
         self,
         sizes: TransformerSizes,
+        decoder_layer: Callable[[LayerSizes], nn.Module],
         *,
         source_positions: Positions | None = None,
         target_positions: Positions | None = None,
@@ -122,7 +125,7 @@ class Transformer(EncoderDecoder):
         self.target_norm = first_norm(sizes.width)
         self.dropout = nn.Dropout(sizes.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(sizes.encoder_layer) for _ in range(sizes.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(sizes.decoder_layer) for _ in range(sizes.decoder_layers))
+        self.decoder = nn.ModuleList(decoder_layer(sizes.decoder_layer) for _ in range(sizes.decoder_layers))
         last_norm = nn.LayerNorm if sizes.norm == "pre" else nn.Identity
         self.encoder_norm = last_norm(sizes.width)
         self.decoder_norm = last_norm(sizes.width)
@@ -135,19 +138,40 @@ class Transformer(EncoderDecoder):
             nn.init.xavier_uniform_(self.output.weight)
 
     def embed_source(self, source_ids: Tensor) -> Tensor:
-        """See `EncoderDecoder`."""
+        """See `CrossAttending`."""
         embedded = self.source_embedding(source_ids) * self.embedding_scale
         entered: Tensor = self.dropout(self.source_norm(embedded + self.source_positions.of_sequence(source_ids)))
         return entered
 
     def embed_target(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        """See `EncoderDecoder`."""
+        """See `CrossAttending`."""
         embedded = self.target_embedding(token_ids) * self.embedding_scale
         vectors = self.target_positions.of_tokens(token_ids, positions)
         entered: Tensor = self.dropout(self.target_norm(embedded + vectors))
         return entered
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """See `EncoderDecoder`."""
+        """See `CrossAttending`."""
         projected: Tensor = self.output(decoded)
         return projected
+
+
+class Transformer(TransformerParts, EncoderDecoder):
+    """An encoder-decoder Transformer for translation, with absolute positions.
+
+    Args:
+        source_positions: positions of the source; default: sinusoidal.
+        target_positions: positions of the target; default: sinusoidal.
+
+    Raises:
+        ValueError: the width does not suit the heads or sinusoidal positions.
+    """
+
+    def __init__(
+        self,
+        sizes: TransformerSizes,
+        *,
+        source_positions: Positions | None = None,
+        target_positions: Positions | None = None,
+    ) -> None:
+        super().__init__(sizes, DecoderLayer, source_positions=source_positions, target_positions=target_positions)

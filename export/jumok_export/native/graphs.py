@@ -179,11 +179,14 @@ def _select(found: Found) -> NodeProto | None:
 
 
 def _with_int8_cache(decoder: Graph) -> Graph | None:
-    """A decoder with int8 memory and state, or None.
+    """A decoder with int8 memory and KV cache, or None.
 
     None if other operators than attention read them.
     """
-    kept = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state."))}
+    in_place = any(spec.name == "visible" for spec in decoder.inputs)  # others have a recurrent state
+    kept = {
+        spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state.") if in_place else "memory.")
+    }
     model = decoder.copy_model()
     for node in model.graph.node:
         places = KEYS_AND_VALUES.get(node.op_type.removesuffix(QUANTIZED), ()) if node.domain == DOMAIN else ()

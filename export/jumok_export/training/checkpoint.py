@@ -9,6 +9,7 @@ import torch
 
 from jumok_export.models.recurrent import RecurrentSizes, make_recurrent
 from jumok_export.models.seq2seq import Seq2Seq
+from jumok_export.models.ssru import SSRUTransformer
 from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_export.training.configuration import Configuration, RecurrentSection, configuration_from_values
 from jumok_export.training.vocabulary import Vocabulary
@@ -57,7 +58,8 @@ def build_model(configuration: Configuration, source_vocabulary: int, target_voc
         )
     limits = configuration.bundle.limits
     longest = max(limits.max_source_length, limits.max_target_length, 2 * configuration.data.max_length)
-    return Transformer(
+    kind = SSRUTransformer if sizes.pop("decoder") == "ssru" else Transformer
+    return kind(
         TransformerSizes(
             source_vocabulary=source_vocabulary,
             target_vocabulary=target_vocabulary,

@@ -91,7 +91,12 @@ class TokenizerSection(_Section):
 
 
 class TransformerSection(_Section):
-    """`[model]` of the default family "transformer"; see `TransformerSizes`."""
+    """`[model]` of the default family "transformer"; see `TransformerSizes`.
+
+    Attributes:
+        decoder: "attention" attends to the tokens before; "ssru" has a recurrent unit instead, as small models that are
+            made for speed: see `SSRUTransformer`.
+    """
 
     family: Literal["transformer"] = "transformer"
     width: Positive = 512
@@ -99,6 +104,7 @@ class TransformerSection(_Section):
     feed_forward: Positive = 2048
     encoder_layers: Positive = 6
     decoder_layers: Positive = 6
+    decoder: Literal["attention", "ssru"] = "attention"
     norm: Literal["pre", "post"] = "pre"
     activation: Literal["relu", "gelu", "silu"] = "relu"
     share_embeddings: bool = True
