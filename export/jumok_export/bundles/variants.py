@@ -93,23 +93,26 @@ class _Writer:
 
     def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport, Agreement | None]:
         calibration = self._calibration
-        variant, agreement = self._quantized(folder, {} if calibration is None else calibration.scales)
-        if calibration is not None and agreement is not None and not agrees(agreement):
+        given = calibration is not None and calibration.given
+        variant, agreement = self._quantized(folder, {} if calibration is None else calibration.scales, signed=given)
+        if calibration is not None and not given and agreement is not None and not agrees(agreement):
             with tempfile.TemporaryDirectory() as elsewhere:
                 _, by_row = self._quantized(Path(elsewhere), {})
             if by_row is not None and by_row.share > agreement.share + CALIBRATION_LOSS:
                 calibration = replace(calibration, scales={})
                 variant, agreement = self._quantized(folder, calibration.scales)
         weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_matrices(self.graphs[name])]
-        rectified = rectified_keys(self.graphs[name] for name in ("encoder", "decoder"))
+        rectified = frozenset() if given else rectified_keys(self.graphs[name] for name in ("encoder", "decoder"))
         verify = partial(verify_int8, weights=weights, rectified=rectified, calibration=calibration)
         report = self._verified("int8", variant, folder, verify)
         native = self._native_checks("int8", variant, folder)
         return variant, self._passed("int8", VerificationReport(checks=(*report.checks, *native))), agreement
 
-    def _quantized(self, folder: Path, scales: Scales) -> tuple[PrecisionVariant, Agreement | None]:
+    def _quantized(
+        self, folder: Path, scales: Scales, *, signed: bool = False
+    ) -> tuple[PrecisionVariant, Agreement | None]:
         """Write int8 graphs, and compare them, as they will serve, with the model; None if they do not run."""
-        quantized = {name: quantize_graph(graph, scales) for name, graph in self.graphs.items()}
+        quantized = {name: quantize_graph(graph, scales, signed=signed) for name, graph in self.graphs.items()}
         variant = self._write(quantized, folder, "int8", ("cpu",))
         found = RuntimeSide(opened(Folder(folder, variant), "int8", CPU))
         try:

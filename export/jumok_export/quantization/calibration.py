@@ -13,10 +13,11 @@ import onnxruntime
 import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
+from torch import nn
 
 from jumok_export.graphs.graph import Graph
 from jumok_export.quantization.int8_graphs import Scales
-from jumok_export.quantization.matrices import RECTIFIED, SIGNED, Matrices, QuantizedRange, rectified_keys
+from jumok_export.quantization.matrices import RECTIFIED, SIGNED, Matrices, QuantizedRange, rectified_keys, weight_key
 from jumok_proto.errors import JumokError
 from jumok_serve.evaluation.parallel_text import CorpusError, read_lines
 from jumok_serve.manifest.languages import Direction
@@ -64,12 +65,14 @@ class Calibration:
     Attributes:
         scales: activation scale by matrix key, for each matrix that the sentences reached.
         targets: token ids of their translations, without the start token.
+        given: True if the scales came with the model, for the range of activations in general.
     """
 
     scales: Scales
     start: int
     sources: tuple[Integers, ...]
     targets: tuple[Integers, ...]
+    given: bool = False
 
 
 def read_calibration(path: Path) -> list[str]:
@@ -154,6 +157,18 @@ def calibrate(
         sources=tuple(ordered),
         targets=tuple(targets),
     )
+
+
+def given_calibration(model: nn.Module, scales: Mapping[str, float], start: int, _: Mapping[str, Graph]) -> Calibration:
+    """Use the activation scales that came with a model, without sentences.
+
+    Args:
+        model: the model of the graphs, as it is traced.
+        scales: activation scale by the name of the matrix that the activation is multiplied with, [N, K].
+    """
+    matrices = dict(model.named_parameters(remove_duplicate=False))
+    by_key = {weight_key(matrices[name].detach().numpy().T): scale for name, scale in scales.items()}
+    return Calibration(scales=by_key, start=start, sources=(), targets=(), given=True)
 
 
 def best_scale(counts: Integers, activation_range: QuantizedRange) -> float:

@@ -28,21 +28,24 @@ Scales = Mapping[str, float]
 """Activation scales by the `weight_key` of the matrix that the activation is multiplied with."""
 
 
-def quantize_graph(graph: Graph, scales: Scales = MappingProxyType({})) -> Graph:
+def quantize_graph(graph: Graph, scales: Scales = MappingProxyType({}), *, signed: bool = False) -> Graph:
     """Quantize a graph's constant-weight products and embeddings to int8.
 
     Weights have one scale per output channel, embeddings one per token: a tied embedding is stored once. Activations
     have the calibrated scale of their matrix, or one scale per row.
+
+    Args:
+        signed: True if the scales of ReLU outputs are for the range of activations in general.
     """
     model = graph.copy_model()
-    return Graph(_Quantizer(model, scales).run(), graph.inputs, graph.outputs)
+    return Graph(_Quantizer(model, scales, signed=signed).run(), graph.inputs, graph.outputs)
 
 
 class _Quantizer:
-    def __init__(self, model: onnx.ModelProto, scales: Scales) -> None:
+    def __init__(self, model: onnx.ModelProto, scales: Scales, *, signed: bool) -> None:
         self.model = model
         self.scales = scales
-        self.matrices = Matrices(model)
+        self.matrices = Matrices(model, signed=signed)
         self.nodes: list[onnx.NodeProto] = []
         self.added: dict[str, onnx.TensorProto] = {}
         self.quantized_inputs: dict[tuple[str, float | None], tuple[str, str]] = {}

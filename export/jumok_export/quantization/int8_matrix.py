@@ -5,6 +5,12 @@ from numpy.typing import NDArray
 
 MAX_WEIGHT = 72
 """The largest quantized value of a weight; `int8_graphs` says why it is less than 127."""
+MAX_GIVEN_WEIGHT = 127
+"""The largest quantized value of a weight that a model brings in 8 bits."""
+_OFF_GRID = 1e-3
+"""Largest distance from whole numbers that rounding of float32 explains."""
+_ROWS = 64
+"""Rows that are looked at together."""
 SMALLEST_SCALE = 1e-30
 """The scale of a channel of zeros."""
 
@@ -12,9 +18,24 @@ SMALLEST_SCALE = 1e-30
 def quantize_weight(weight: NDArray[np.float32], channels: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Quantize a weight matrix, symmetrically, with one scale per index of the axis `channels`.
 
+    A matrix that was made of values within ±`MAX_GIVEN_WEIGHT` and a scale, or one scale for each index, keeps them.
+
     Returns:
         Quantized values within ±`MAX_WEIGHT`, of the matrix's shape, and scales [channels]: weight ≈ value * scale.
     """
     largest = np.abs(weight).max(axis=1 - channels)
+    for given in (np.full_like(largest, largest.max(initial=0)), largest):
+        scales = np.maximum(given / MAX_GIVEN_WEIGHT, SMALLEST_SCALE).astype(np.float32)
+        if _on_grid(weight, np.expand_dims(scales, 1 - channels)):
+            return np.rint(weight / np.expand_dims(scales, 1 - channels)).astype(np.int8), scales
     scales = np.maximum(largest / MAX_WEIGHT, SMALLEST_SCALE).astype(np.float32)
     return np.rint(weight / np.expand_dims(scales, 1 - channels)).astype(np.int8), scales
+
+
+def _on_grid(weight: NDArray[np.float32], scales: NDArray[np.float32]) -> bool:
+    """True if all weights are multiples of their scales, as far as float32 tells."""
+    for row in range(0, len(weight), _ROWS):
+        values = weight[row : row + _ROWS] / (scales[row : row + _ROWS] if len(scales) > 1 else scales)
+        if np.abs(values - np.rint(values)).max(initial=0) > _OFF_GRID:
+            return False
+    return True

@@ -59,9 +59,13 @@ class Product:
 
 
 class Matrices:
-    """The constant fp32 matrices of a graph, with the nodes that use them."""
+    """The constant fp32 matrices of a graph, with the nodes that use them.
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    Args:
+        signed: True to give ReLU outputs the range of activations in general.
+    """
+
+    def __init__(self, model: onnx.ModelProto, *, signed: bool = False) -> None:
         self._model = model
         floats = [tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT]
         self.constants = {tensor.name: tensor for tensor in floats if len(tensor.dims) == 2}
@@ -72,7 +76,8 @@ class Matrices:
             for node in model.graph.node
             if node.op_type == "Transpose" and node.input[0] in self.constants
         }
-        self.rectified = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Relu"}
+        relus = [] if signed else [node for node in model.graph.node if node.op_type == "Relu"]
+        self.rectified = {node.output[0]: node.input[0] for node in relus}
         readers: dict[str, list[onnx.NodeProto]] = {value.name: [] for value in model.graph.output}
         outputs = set(readers)
         for node in model.graph.node:

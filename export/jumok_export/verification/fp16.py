@@ -37,7 +37,7 @@ def verify_fp16(
         calibration: sentences to compare on, or None for random tokens.
     """
     trial = _Trial(model, graphs, bounds)
-    if calibration is not None:
+    if calibration is not None and calibration.sources:
         trial.samples = SentenceSamples(bounds, trial.torch, calibration)
     return report(trial.encoder, trial.one_pass, trial.select, trial.sampler, trial.longest, trial.decode)
 

@@ -69,10 +69,12 @@ def verify_int8(
     """
     trial = _Trial(model, graphs, bounds, weights, Int8Arithmetic(rectified=rectified))
     if calibration is not None:
-        trial.samples = SentenceSamples(bounds, trial.torch, calibration)
         trial.arithmetic = Int8Arithmetic(calibration.scales, rectified)
+        if calibration.sources:
+            trial.samples = SentenceSamples(bounds, trial.torch, calibration)
         if calibration.scales:
-            trial.activations = f"calibrated on {len(calibration.sources)} sentences"
+            of_texts = f"calibrated on {len(calibration.sources)} sentences"
+            trial.activations = "scales that came with the model" if calibration.given else of_texts
     return report(trial.aligner, trial.select, trial.sampler, trial.longest, trial.decode)
 
 

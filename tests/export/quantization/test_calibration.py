@@ -284,8 +284,8 @@ def test_broken_calibrated_graphs_are_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def damaged(graph: Graph, scales: Scales) -> Graph:
-        quantized = quantize_graph(graph, scales)
+    def damaged(graph: Graph, scales: Scales, *, signed: bool) -> Graph:
+        quantized = quantize_graph(graph, scales, signed=signed)
         if any(spec.name == "token_ids" for spec in graph.inputs):
             damage(quantized.model)
         return quantized

@@ -122,8 +122,8 @@ def test_a_broken_quantization_is_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def damaged(graph: Graph, scales: Scales) -> Graph:
-        quantized = {"decoder": quantize_graph(graph, scales)}
+    def damaged(graph: Graph, scales: Scales, *, signed: bool) -> Graph:
+        quantized = {"decoder": quantize_graph(graph, scales, signed=signed)}
         if any(spec.name == "token_ids" for spec in graph.inputs):
             damage(quantized)
         return quantized["decoder"]
@@ -138,8 +138,8 @@ def test_a_broken_quantization_is_refused(
 def test_a_quantized_scorer_that_contradicts_the_steps_is_refused(
     export_tiny: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(graph: Graph, scales: Scales) -> Graph:
-        quantized = quantize_graph(graph, scales)
+    def damaged(graph: Graph, scales: Scales, *, signed: bool) -> Graph:
+        quantized = quantize_graph(graph, scales, signed=signed)
         if [spec.name for spec in graph.outputs] == ["log_probabilities"]:
             scaled_scorer({"scorer": quantized})
         return quantized
